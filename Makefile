@@ -1,0 +1,68 @@
+# `make demo` and `make test` need Python (3.10 or newer, with venv) and make, nothing else: everything goes into .venv.
+#
+#   make test PYTHON=python3.12         another Python, for a fresh .venv
+#   make test TORCH='torch==2.13.0'     another torch, or its pip options; `make clean` first if one is installed
+
+PYTHON ?= python3
+TORCH  ?= torch==2.13.0
+WORKERS ?= 2
+
+BIN   := .venv/bin
+STAMP := .venv/.installed
+CLIPS := .clips
+TESTS_OF_SHAPE := tests/test_layers.py tests/test_firewalls.py
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format bench clean ffmpeg
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+install: $(STAMP) ## create .venv with the package and its tools; costs nothing the second time
+
+# torch first and alone: what follows then takes it as it is instead of choosing one with gigabytes of CUDA
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed: make PYTHON=..." if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q $(TORCH)
+	$(BIN)/python -m pip install -q -e '.[torch,dev]'
+	@touch $@
+
+demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training loop, in demo/
+	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
+	@mkdir -p demo
+	$(BIN)/chordcache scan $(CLIPS) --labels dir -o demo/index.json
+	$(BIN)/chordcache build demo/index.json -o demo/cache --tier lmdb
+	$(BIN)/chordcache verify demo/cache
+	$(BIN)/python scripts/train_demo.py demo/cache
+
+test: $(STAMP) ffmpeg ## the whole test suite
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+check: $(STAMP) ## format, lint, strict types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q $(TESTS_OF_SHAPE)
+
+format: $(STAMP) ## rewrite the code as `make check` wants it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## speed and memory, as ratios within one run
+	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
+	$(BIN)/python bench/bench_spine.py $(CLIPS)
+
+clean: ## remove .venv, the demo and the caches of the tools
+	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The tests compare with ffmpeg's command line tools; the package itself does not need them
+ffmpeg:
+	@command -v ffprobe >/dev/null && command -v ffmpeg >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "apt-get install ffmpeg  (the tests compare with it)"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq ffmpeg >/dev/null; \
+	else \
+		echo "make test: the tests need the commands ffmpeg and ffprobe; install them, for example 'sudo apt-get install ffmpeg'" >&2; \
+		exit 1; \
+	fi

@@ -1,0 +1,214 @@
+"""Speed and memory of scan, build and read, as ratios inside one run: ``make bench``.
+
+Each pair is measured in turn, A B A B ..., and the median of the pairwise ratios is printed: a shared machine's mood
+then falls on both sides alike. The sources are copies of one real 720p H.264 clip, made longer without re-encoding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import lmdb
+import numpy as np
+import simplejpeg
+
+import chordcache as cc
+
+CLIP_FRAMES, CLIP_STRIDE, NUM_CLIPS = 16, 4, 200
+
+PEAK_RSS = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
+"""
+"""Runs a command and prints the peak memory of the largest process below it, in MiB."""
+
+
+def seconds(function: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+def report(name: str, target: str, a: Callable[[], object], b: Callable[[], object], runs: int) -> None:
+    """Print the median of time(a) / time(b) over interleaved runs, after one warm-up of each."""
+    a(), b()
+    pairs = [(seconds(a), seconds(b)) for _ in range(runs)]
+    ratios = sorted(x / y for x, y in pairs)
+    medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
+    print(
+        f"{name:58} {statistics.median(ratios):5.2f}  (min {ratios[0]:.2f}, max {ratios[-1]:.2f}; "
+        f"medians {medians[0]:.2f} s / {medians[1]:.2f} s; target {target})",
+        flush=True,
+    )
+
+
+def repeat_video(source: Path, target: Path, times: int) -> None:
+    """Write a video several times in a row into one file, packets unchanged."""
+    with av.open(str(target), "w") as output:
+        stream = shift = None
+        for _ in range(times):
+            with av.open(str(source)) as container:
+                video = container.streams.video[0]
+                if stream is None:
+                    stream, shift = output.add_stream_from_template(video), 0
+                last = 0
+                for packet in container.demux(video):
+                    if packet.dts is None:
+                        continue
+                    last = max(last, packet.pts + packet.duration)
+                    packet.pts, packet.dts, packet.stream = packet.pts + shift, packet.dts + shift, stream
+                    output.mux(packet)
+                shift += last
+
+
+def video_seconds(path: Path) -> float:
+    """Duration as the container states it."""
+    with av.open(str(path)) as container:
+        return container.duration / av.time_base
+
+
+def decode_bare(path: Path) -> int:
+    """Decode on one thread and throw the frames away."""
+    with av.open(str(path)) as container:
+        container.streams.video[0].codec_context.thread_count = 1
+        return sum(1 for _ in container.decode(video=0))
+
+
+def demux_bare(path: Path) -> int:
+    """Read all video packets."""
+    with av.open(str(path)) as container:
+        return sum(1 for _ in container.demux(container.streams.video[0]))
+
+
+def build_fresh(index: Path, folder: Path, jobs: int) -> None:
+    """Build into a folder that is not there yet, and remove it."""
+    with tempfile.TemporaryDirectory(dir=folder) as cache:
+        cc.build(index, cache, jobs=jobs)
+
+
+def bench_build(work: Path, clip: Path, runs: int) -> None:
+    """Build against bare decoding, and two workers against one."""
+    videos = work / "build"
+    videos.mkdir()
+    for i in range(4):
+        repeat_video(clip, videos / f"{i}.mp4", 10)
+    index = work / "build.jsonl"
+    cc.scan([videos], output=index)
+    paths = sorted(videos.iterdir())
+    bare = lambda: [decode_bare(path) for path in paths]  # noqa: E731
+    one = lambda: build_fresh(index, work, 1)  # noqa: E731
+    two = lambda: build_fresh(index, work, 2)  # noqa: E731
+    report("bare decode / build, 720p to JPEG 256, 1 worker", ">= 0.70", bare, one, runs)
+    report("build with 1 worker / with 2", ">= 1.8", one, two, runs)
+
+
+def bench_scan(work: Path, clip: Path, runs: int) -> None:
+    """Packet scan against bare demuxing."""
+    videos = work / "scan"
+    videos.mkdir()
+    for i in range(400):
+        repeat_video(clip, videos / f"{i:03}.mp4", 4)
+    paths = sorted(videos.iterdir())
+    bare = lambda: [demux_bare(path) for path in paths]  # noqa: E731
+    report("bare demux / scan --level packets, 1 worker", ">= 0.8", bare, lambda: cc.scan([videos], jobs=1), runs)
+
+
+def bench_read(work: Path, clips: Path, runs: int) -> None:
+    """Random clips through the public API against a bare loop over the same records."""
+    cache_folder = work / "read"
+    index = cc.scan([clips])
+    cc.build(index, cache_folder)
+    cache = cc.open_cache(cache_folder)
+    videos = [video for video in cache if video.num_frames > CLIP_FRAMES * CLIP_STRIDE]
+    generator = np.random.default_rng(0)
+    asked = []
+    for video_number in generator.integers(len(videos), size=NUM_CLIPS).tolist():
+        start = int(generator.integers(videos[video_number].num_frames - CLIP_FRAMES * CLIP_STRIDE))
+        asked.append((video_number, range(start, start + CLIP_FRAMES * CLIP_STRIDE, CLIP_STRIDE)))
+    files = [cache_folder / str(video.feature("frames").file) for video in videos]
+    outs = [np.empty((CLIP_FRAMES, video.height, video.width, 3), np.uint8) for video in videos]
+    copies = []
+    for file in files:  # LMDB opens a file once per process: the bare loop has its own copies
+        copies.append(file.with_suffix(".bare"))
+        copies[-1].write_bytes(file.read_bytes())
+    environments = [lmdb.open(str(file), subdir=False, readonly=True, lock=False) for file in copies]
+
+    def bare() -> None:
+        for number, frames in asked:
+            with environments[number].begin(buffers=True) as transaction:
+                for i, frame in enumerate(frames):
+                    record = transaction.get(frame.to_bytes(4, "big"))
+                    simplejpeg.decode_jpeg(record, "RGB", buffer=outs[number][i])
+
+    def ours() -> None:
+        for number, frames in asked:
+            cache.read(videos[number], indices=frames, out=outs[number])
+
+    def ours_by_key() -> None:
+        for number, frames in asked:
+            cache.read(videos[number].key, indices=frames)
+
+    report("bare JPEG loop / cache.read into a buffer, 16 frames", ">= 0.85", bare, ours, runs)
+    report("bare JPEG loop / cache.read by key, fresh arrays", "none", bare, ours_by_key, runs)
+    for environment in environments:
+        environment.close()
+
+
+def bench_help() -> None:
+    """Start-up of the command line."""
+    command = [sys.executable, "-m", "chordcache", "--help"]
+    times = [seconds(lambda: subprocess.run(command, check=True, capture_output=True)) for _ in range(6)][1:]
+    print(f"{'chordcache --help':58} {statistics.median(times):5.2f} s  (target < 0.3 s)", flush=True)
+
+
+def bench_memory(work: Path, clip: Path) -> None:
+    """Peak memory of a build worker against the length of its video."""
+    peaks = {}
+    for minutes in (2, 20):
+        videos = work / f"minutes{minutes}"
+        videos.mkdir()
+        repeat_video(clip, videos / "long.mp4", round(minutes * 60 / video_seconds(clip)))
+        index = work / f"minutes{minutes}.jsonl"
+        cc.scan([videos], output=index)
+        build = ["-m", "chordcache", "build", str(index), "-o", str(work / f"cache{minutes}"), "-j", "1"]
+        command = [sys.executable, "-c", PEAK_RSS, sys.executable, *build]
+        peaks[minutes] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+    slope = (peaks[20] - peaks[2]) / 18
+    print(
+        f"{'peak memory of a build worker':58} {peaks[2]} MiB at 2 minutes, {peaks[20]} MiB at 20 minutes: "
+        f"{slope:.2f} MiB a minute (targets: no slope, < 400 MB)",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Run everything."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("clips", type=Path, help="what scripts/fetch_clips.py fetched")
+    parser.add_argument("--clip", type=Path, help="another 720p H.264 source for all but reading")
+    parser.add_argument("--runs", type=int, default=5, help="interleaved runs of each pair")
+    parser.add_argument("--no-memory", action="store_true", help="leave out the 20-minute video")
+    options = parser.parse_args()
+    clip = options.clip or options.clips / "animation" / "bigbuckbunny.mp4"
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        bench_help()
+        bench_build(work, clip, options.runs)
+        bench_scan(work, clip, options.runs)
+        bench_read(work, options.clips, options.runs)
+        if not options.no_memory:
+            bench_memory(work, clip)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Caches video frames offline and feeds them to PyTorch.
+
+The public names. All but the exceptions are loaded when they are first used, so that ``import chordcache`` costs
+nothing and a reader of caches never loads a decoder.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from chordcache.errors import (
+    CacheWriteError,
+    ChordcacheError,
+    ConfigError,
+    DamageError,
+    FeatureAbsent,
+    FormatVersionError,
+    LockedError,
+    MediaError,
+    NoSpaceError,
+    NotFound,
+    Stopped,
+    TooManyFailures,
+    UsageError,
+    WorkersDiedError,
+)
+
+if TYPE_CHECKING:
+    from chordcache.cache import Cache, Video, open_cache
+    from chordcache.index import Index, read_index
+    from chordcache.information import summarize
+    from chordcache.pipeline import BuildPolicy, build
+    from chordcache.read.dataset import ChordVideoDataset
+    from chordcache.read.samplers import RandomClipSampler, UniformSampler
+    from chordcache.records import Damage, RunSummary, VideoRecord
+    from chordcache.repairing import collect_garbage, repair
+    from chordcache.scanning import ScanReport, scan
+    from chordcache.verification import exit_code, verify
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BuildPolicy",
+    "Cache",
+    "CacheWriteError",
+    "ChordVideoDataset",
+    "ChordcacheError",
+    "ConfigError",
+    "Damage",
+    "DamageError",
+    "FeatureAbsent",
+    "FormatVersionError",
+    "Index",
+    "LockedError",
+    "MediaError",
+    "NoSpaceError",
+    "NotFound",
+    "RandomClipSampler",
+    "RunSummary",
+    "ScanReport",
+    "Stopped",
+    "TooManyFailures",
+    "UniformSampler",
+    "UsageError",
+    "Video",
+    "VideoRecord",
+    "WorkersDiedError",
+    "__version__",
+    "build",
+    "collect_garbage",
+    "exit_code",
+    "open_cache",
+    "read_index",
+    "repair",
+    "scan",
+    "summarize",
+    "verify",
+]
+
+_LAZY = {
+    "Cache": "chordcache.cache",
+    "ChordVideoDataset": "chordcache.read.dataset",
+    "Damage": "chordcache.records",
+    "BuildPolicy": "chordcache.pipeline",
+    "Index": "chordcache.index",
+    "RandomClipSampler": "chordcache.read.samplers",
+    "RunSummary": "chordcache.records",
+    "ScanReport": "chordcache.scanning",
+    "UniformSampler": "chordcache.read.samplers",
+    "Video": "chordcache.cache",
+    "VideoRecord": "chordcache.records",
+    "build": "chordcache.pipeline",
+    "collect_garbage": "chordcache.repairing",
+    "exit_code": "chordcache.verification",
+    "open_cache": "chordcache.cache",
+    "read_index": "chordcache.index",
+    "repair": "chordcache.repairing",
+    "scan": "chordcache.scanning",
+    "summarize": "chordcache.information",
+    "verify": "chordcache.verification",
+}
+"""Public name: the module it comes from. The same as under TYPE_CHECKING, which a test compares."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'chordcache' has no attribute '{name}'")
+    try:
+        module = importlib.import_module(_LAZY[name])
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(f"{name} needs PyTorch: pip install 'chordcache[torch]'", name="torch") from None
+    value = globals()[name] = getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,66 @@
+"""The command line: parse, one public call, print, exit code."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import traceback
+from typing import Any
+
+import click
+
+from chordcache import __version__
+from chordcache.errors import ChordcacheError
+
+_COMMANDS = ("scan", "build", "verify", "gc", "info")
+"""In the order of a user's journey. Each is the function of that name in the module of that name."""
+
+
+class _Commands(click.Group):
+    """Turns exceptions into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"chordcache.cli.{cmd_name}_command"), cmd_name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ChordcacheError as error:
+            self._fail(ctx, str(error), error.exit_code)
+        except KeyboardInterrupt:
+            self._fail(ctx, "interrupted", 128 + signal.SIGINT)
+        except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:  # cli boundary
+            self._fail(ctx, f"a bug: {type(error).__name__}: {error}; run with --debug for the traceback", 1)
+
+    def _fail(self, ctx: click.Context, message: str, exit_code: int) -> None:
+        if ctx.params.get("debug"):
+            click.echo(traceback.format_exc(), err=True, nl=False)
+        click.echo(f"{ctx.info_name} {ctx.invoked_subcommand}: error: {' '.join(message.split())}", err=True)
+        ctx.exit(exit_code)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="chordcache")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """Cache video frames once, offline, so that training never waits for a decoder.
+
+    \b
+    Example:
+      chordcache scan videos/
+      chordcache build --tier lmdb
+      chordcache verify
+    """
+
+
+def main() -> None:
+    """Entry point of the ``chordcache`` command."""
+    cli(prog_name="chordcache")

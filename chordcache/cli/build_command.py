@@ -1,0 +1,46 @@
+"""``chordcache build``."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+import chordcache as cc
+from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option, roots_option
+from chordcache.manifest import printable
+
+
+@click.command()
+@click.argument("index", type=PATH, default="index.json")
+@click.option("-o", "--output", "cache", type=PATH, default="cache", show_default=True, help="Folder of the cache.")
+@click.option("--tier", "tiers", multiple=True, default=("lmdb",), show_default=True, help="Tier to build: lmdb.")
+@click.option("-c", "--config", type=PATH, help="YAML merged onto the defaults, see configs/default.yaml.")
+@click.option("--max-failures", metavar="N|P%", help="Stop after more failures than this.")
+@click.option("--fail-fast", is_flag=True, help="Stop at the first failure.")
+@click.option("--retry-quarantined", is_flag=True, help="Try inputs again that failed before.")
+@roots_option
+@jobs_option
+@json_option
+def build(
+    index: str, cache: str, max_failures: str | None, fail_fast: bool, retry_quarantined: bool, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Cache the frames of every video of INDEX. Run it again to resume, or after anything changed.
+
+    INDEX is what 'chordcache scan' wrote (index.json by default), or a CSV file with a column path.
+
+    \b
+    Example:
+      chordcache build index.json -o cache --tier lmdb
+    """
+    policy = cc.BuildPolicy("0" if fail_fast else max_failures, retry_quarantined)
+    summary = cc.build(index, cache, policy=policy, progress=True, **options)
+    line = (
+        f"done {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "
+        f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s"
+    )
+    see = f"; see {printable(os.path.join(cache, 'quarantine.jsonl'))}" if summary.num_failed else ""
+    echo_summary(summary, line + see, as_json)
+    click.get_current_context().exit(3 if summary.num_failed else 0)

@@ -1,0 +1,28 @@
+"""``chordcache info``."""
+
+from __future__ import annotations
+
+import click
+
+import chordcache as cc
+from chordcache.cli.options import PATH, echo_json, json_option
+from chordcache.manifest import printable
+
+
+@click.command()
+@click.argument("path", type=PATH, default="cache", metavar="CACHE|INDEX")
+@json_option
+def info(path: str, as_json: bool) -> None:
+    """Say what is in a cache or an index.
+
+    \b
+    Example:
+      chordcache info cache
+    """
+    facts = cc.summarize(path)
+    if as_json:
+        echo_json(facts)
+        return
+    for name, value in facts.items():
+        text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+        click.echo(f"{name.replace('_', ' '):20} {printable(text)}")

@@ -1,0 +1,47 @@
+"""``chordcache scan``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+import chordcache as cc
+from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option
+from chordcache.manifest import printable
+from chordcache.records import LEVELS
+
+
+@click.command()
+@click.argument("roots", nargs=-1, required=True, type=PATH, metavar="ROOT...")
+@click.option("-o", "--output", type=PATH, default="index.json", show_default=True, help=".json, .jsonl or .csv")
+@click.option(
+    "--level", type=click.Choice(LEVELS), default="packets", show_default=True,
+    help="Read headers; also all packets; also decode, for motion and loudness.",
+)  # fmt: skip
+@click.option("--labels", metavar="dir|FILE.csv", help="Label by parent folder, or join columns path,label,caption.")
+@click.option("--follow-symlinks", is_flag=True, help="Also follow links that lead out of a root.")
+@jobs_option
+@json_option
+def scan(roots: tuple[str, ...], output: str, as_json: bool, **options: Any) -> None:
+    """Look at every video below ROOT and write an index.
+
+    A ROOT is a folder, a file, or NAME=PATH. Records of unchanged files are taken over from an index that is there.
+
+    \b
+    Example:
+      chordcache scan videos/ --labels dir -o index.json
+    """
+    reports: list[Any] = []
+    index = cc.scan(roots, output=output, progress=True, on_end=reports.append, **options)
+    report = reports[0]
+    for warning in report.warnings:
+        click.echo(f"chordcache scan: warning: {printable(warning)}", err=True)
+    summary = report.summary
+    line = (
+        f"scanned {summary.num_done}, unchanged {summary.num_up_to_date}, broken {summary.num_failed} of "
+        f"{len(index)} videos in {summary.elapsed_seconds:.1f} s, {summary.num_skipped} other files skipped; "
+        f"see {printable(output)}"
+    )
+    echo_summary(summary, line, as_json)
+    click.get_current_context().exit(3 if summary.num_failed else 0)

@@ -1,0 +1,57 @@
+"""``chordcache verify``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+import chordcache as cc
+from chordcache.cli.options import PATH, echo_json, jobs_option, json_option, roots_option
+from chordcache.errors import UsageError
+from chordcache.manifest import printable
+from chordcache.records import Damage
+
+
+@click.command()
+@click.argument("cache", type=PATH, default="cache")
+@click.option("--quick", "level", flag_value="quick", default=None, help="Compare files and sizes only.")
+@click.option("--deep", "level", flag_value="deep", help="Also decode every frame; compare counts and times.")
+@click.option("--source", is_flag=True, help="Also decode random frames of each source again and compare.")
+@click.option("--repair", is_flag=True, help="Build again what is damaged, and nothing else.")
+@click.option("--dry-run", is_flag=True, help="With --repair: only tell what is damaged.")
+@roots_option
+@jobs_option
+@json_option
+def verify(cache: str, level: str | None, repair: bool, dry_run: bool, as_json: bool, **options: Any) -> None:
+    """Prove that CACHE is whole: every file there, with its size and digest, and none too many.
+
+    Exit code 0: sound; 5: damage; 6: intact, but something is missing from it, changed at the source, or left over.
+
+    \b
+    Example:
+      chordcache verify cache --deep --source
+    """
+    if dry_run and not repair:
+        raise UsageError("--dry-run goes with --repair")
+    damage = cc.verify(cache, level=level or "default", progress=True, **options)
+    if repair and not dry_run and cc.exit_code(damage) == cc.DamageError.exit_code:
+        summary = cc.repair(cache, damage, jobs=options["jobs"], roots=options["roots"], progress=True)
+        see = f"; see {printable(cache)}/quarantine.jsonl" if summary.num_failed else ""
+        click.echo(f"chordcache verify: built {summary.num_done} of {summary.num_inputs} videos again{see}", err=True)
+        damage = cc.verify(cache, level=level or "default", progress=True, **options)
+    _echo(damage, cache, as_json)
+    click.get_current_context().exit(cc.exit_code(damage))
+
+
+def _echo(damage: Sequence[Damage], cache: str, as_json: bool) -> None:
+    if as_json:
+        echo_json([dataclasses.asdict(each) for each in damage])
+        return
+    for each in damage:
+        record = f", record {each.record}" if each.record else ""
+        what = f"'{printable(each.file)}'{record}: {printable(each.message)}"
+        click.echo(f"{each.kind}: {what}; run '{each.mend}'" if each.mend else f"{each.kind}: {what}")
+    click.echo(f"{len(damage)} findings" if damage else f"sound: {len(cc.open_cache(cache))} videos")

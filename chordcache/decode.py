@@ -1,0 +1,309 @@
+"""The one place that opens media: with whitelists and limits, and with an ear for what the libraries complain of."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import av
+import av.codec.context
+import av.logging
+import numpy as np
+from av.sidedata.sidedata import Type as SideDataType
+
+from chordcache.errors import MediaError
+from chordcache.records import Identity
+
+CONTAINERS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,ogg,flv,asf,mxf,nut,rm,ivf,gif,wav,mp3,aac,"
+    "h264,hevc,vvc,av1,obu,dirac,vc1,yuv4mpegpipe,dv,mjpeg"
+)
+"""Formats that hold media themselves. Playlists, which name other files and addresses, are not among them."""
+
+MAX_PIXELS = 1 << 27
+"""Largest coded picture, 134 megapixels (16384 x 8192); a header that claims more is refused before it is allocated."""
+
+_FLAGGING_DECODERS = frozenset(
+    "h264 hevc vp8 vp9 libdav1d mpeg1video mpeg2video mpeg4 h263 flv msmpeg4v1 msmpeg4v2 msmpeg4 wmv1 wmv2".split()
+)
+"""Decoders that raise, or flag the frame, when they meet damage, and also grumble at what does no harm. The others
+(FFV1, MJPEG, Theora ...) conceal damage and tell it in words only, so their words count."""
+
+_FALLBACK_FPS = Fraction(25)
+"""libavformat's own assumption for raw streams that state no rate."""
+
+
+@dataclass(frozen=True)
+class DecodedFrame:
+    """One picture in presentation order."""
+
+    number: int
+    """From 0, counted over all decoded frames"""
+    pts_seconds: float
+    """[seconds] on the clock that audio and video share; not shifted to start at 0"""
+    picture: av.VideoFrame
+    """As the decoder made it: coded size, not rotated"""
+
+
+def identify(path: str) -> Identity:
+    """Stat a file that is to be read.
+
+    Raises
+    ------
+    MediaError
+        ``not-regular`` for a FIFO, a device, a socket or a folder (opening one may hang for ever); ``io`` if it
+        cannot be read.
+    """
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise MediaError("open", "not-regular", "not a regular file")
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    except OSError as error:
+        raise MediaError("open", "io", error.strerror or str(error)) from None
+    return Identity(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def plane_array(plane: Any) -> np.ndarray:
+    """A plane of 8-bit samples as a view [shape=(H, W), dtype=uint8]; rows may be padded."""
+    return np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[: plane.height, : plane.width]
+
+
+def side_data(picture: av.VideoFrame, kind: SideDataType) -> Any:
+    """Side data of one kind, None if there is none.
+
+    Raises
+    ------
+    ValueError
+        PyAV 18 cannot list the side data of a picture that has a kind newer than its enum.
+    """
+    container: Any = picture.side_data
+    return container.get(kind)
+
+
+class Media:
+    """An open media file and its best video track. Made by ``open_media``."""
+
+    def __init__(self, container: Any, complaints: list[tuple[int, str, str]]) -> None:
+        self.container = container
+        self._complaints = complaints
+        self._num_at_open = len(complaints)
+        self.video: av.VideoStream | None = _best_video(container)
+        self.audio: av.AudioStream | None = container.streams.best("audio")
+        self.clock = "pts"
+        """How frames get their time: "pts", or "dts" or "rate" where packets carry none"""
+
+    @property
+    def frame_seconds(self) -> Fraction:
+        """Duration of a frame at the rate that the headers state."""
+        rate = self.require_video().guessed_rate or self.require_video().average_rate
+        return 1 / (rate or _FALLBACK_FPS)
+
+    def require_video(self) -> av.VideoStream:
+        """The video track, or ``MediaError`` if there is none."""
+        if self.video is None:
+            raise MediaError("probe", "no-video", "no video track")
+        return self.video
+
+    def packets(self) -> Iterator[av.Packet[av.VideoStream]]:
+        """Demux the video track, up to and with the empty packet that flushes the decoder; settles ``clock``.
+
+        Raises
+        ------
+        MediaError
+            If the container complains after its headers: a file cut short or damaged, which libavformat itself
+            passes over.
+        """
+        video = self.require_video()
+        num_packets = 0
+        try:
+            for packet in self.container.demux(video):
+                if not packet.size and packet.pts is not None:
+                    continue  # Theora's "show the last frame again", which a decoder would take for the end
+                if not num_packets and packet.size:
+                    self._settle_clock(packet)
+                num_packets += bool(packet.size)
+                yield packet
+                if len(self._complaints) > self._num_at_open:
+                    self._raise_complaint(num_packets)
+        except av.error.FFmpegError as error:
+            raise MediaError("decode", "decode", f"cannot read packet {num_packets}: {error.strerror}") from None
+
+    def _settle_clock(self, packet: av.Packet[av.VideoStream]) -> None:
+        # AVI stores no presentation times; what libavformat makes up for them is wrong once there are B-frames
+        if packet.pts is None or self.container.format.name == "avi":
+            self.clock = "rate" if packet.dts is None else "dts"
+
+    def _raise_complaint(self, num_packets: int) -> None:
+        listened_to = {self.container.format.name, self.require_video().codec_context.name} - _FLAGGING_DECODERS
+        for _, source, text in self._complaints[self._num_at_open :]:
+            if source in listened_to:
+                truncated = "partial file" in text or "prematurely" in text
+                message = f"after packet {num_packets}: {' '.join(text.split())}"
+                raise MediaError("decode", "truncated" if truncated else "decode", message, num_packets)
+        self._num_at_open = len(self._complaints)
+
+    def frames(self, *, motion_vectors: bool = False) -> Iterator[DecodedFrame]:
+        """Decode every frame that is to be shown, in presentation order, on one thread.
+
+        Parameters
+        ----------
+        motion_vectors : bool
+            Ask the decoder for its motion vectors, as side data of the pictures.
+
+        Raises
+        ------
+        MediaError
+            ``decode`` at the first picture that the decoder refuses or conceals, ``truncated`` or ``short`` if the
+            file ends before its last packet should be shown, ``no-frames`` if none comes out.
+        """
+        video = self.require_video()
+        video.codec_context.thread_count = 1
+        if motion_vectors:
+            video.codec_context.flags2 |= av.codec.context.Flags2.export_mvs
+        clock = _Clock(self)
+        number = 0
+        for packet in self.packets():
+            try:
+                pictures = packet.decode()
+            except av.error.FFmpegError as error:
+                what = f"the decoder refuses the packet after frame {number}: {error.strerror}"
+                raise MediaError("decode", "decode", what, number) from None
+            clock.expect(packet)
+            for picture in pictures:
+                if picture.is_corrupt:
+                    raise MediaError("decode", "decode", f"frame {number} is damaged", number)
+                yield DecodedFrame(number, clock.time_of(picture, number), picture)
+                number += 1
+        if not number:
+            raise MediaError("decode", "no-frames", "no frame can be decoded")
+        clock.check_end(number)
+
+    def sound(self) -> Iterator[av.AudioFrame]:
+        """Decode the audio track; what its decoder refuses is passed over, as players do."""
+        if self.audio is None:
+            return
+        self.audio.codec_context.thread_count = 1
+        try:
+            for packet in self.container.demux(self.audio):
+                try:
+                    yield from packet.decode()
+                except av.error.FFmpegError:
+                    continue
+        except av.error.FFmpegError as error:
+            raise MediaError("decode", "decode", f"cannot read the audio track: {error.strerror}") from None
+
+
+class _Clock:
+    """Gives decoded pictures their presentation time, and knows the last one that the packets promised."""
+
+    def __init__(self, media: Media) -> None:
+        self._media = media
+        time_base = media.require_video().time_base or Fraction(1)
+        self._ticks, self._per_second = time_base.numerator, time_base.denominator
+        self._frame_seconds = float(media.frame_seconds)
+        self._first_dts: int | None = None
+        self._shift = 0
+        self._last_promised: int | None = None
+        self._last_shown: int | None = None
+        self._next_seconds = 0.0
+
+    def expect(self, packet: av.Packet[av.VideoStream]) -> None:
+        if not packet.size or packet.is_discard:
+            return
+        if self._first_dts is None:
+            self._first_dts = packet.dts
+        if packet.pts is not None:
+            self._last_promised = _later(packet.pts, self._last_promised)
+
+    def time_of(self, picture: av.VideoFrame, number: int) -> float:
+        stamp = picture.pts if self._media.clock == "pts" else picture.dts if self._media.clock == "dts" else None
+        if self._media.clock == "dts" and stamp is not None:
+            if number == 0:  # B-frames delay the decoder, not the picture: frame 0 is shown when packet 0 is due
+                self._shift = (self._first_dts or 0) - stamp
+            stamp += self._shift
+        if stamp is None:
+            seconds = self._next_seconds
+        else:
+            seconds = stamp * self._ticks / self._per_second
+            self._last_shown = _later(stamp, self._last_shown)
+        self._next_seconds = seconds + self._frame_seconds
+        return seconds
+
+    def check_end(self, num_frames: int) -> None:
+        if self._media.clock != "pts" or self._last_promised is None or self._last_shown is None:
+            return
+        if self._last_shown < self._last_promised:
+            missing = (self._last_promised - self._last_shown) * self._ticks / self._per_second
+            raise MediaError("decode", "short", f"the last {missing:.3f} s cannot be decoded", num_frames)
+
+
+def _later(stamp: int, last: int | None) -> int:
+    return stamp if last is None else max(stamp, last)
+
+
+def _best_video(container: Any) -> av.VideoStream | None:
+    """The track a player would show: never a cover picture, which is one packet without a time."""
+    best: av.VideoStream | None = container.streams.best("video")
+    if best is None or best.disposition & av.stream.Disposition.attached_pic:
+        return None
+    return best
+
+
+@contextmanager
+def _listening() -> Iterator[list[tuple[int, str, str]]]:
+    """Collect this thread's libav error messages; outside of it libav stays silent, as PyAV has it."""
+    previous = av.logging.get_level()
+    av.logging.set_level(av.logging.ERROR)
+    av.logging.set_skip_repeated(False)
+    try:
+        with av.logging.Capture() as complaints:
+            yield complaints
+    finally:
+        av.logging.set_level(previous)
+
+
+@contextmanager
+def open_media(path: str) -> Iterator[Media]:
+    """Open a media file that strangers made.
+
+    The format whitelist keeps a playlist that calls itself .mp4 from opening other files and addresses, the absolute
+    path keeps a name like ``http:x.mp4`` from being one.
+
+    Parameters
+    ----------
+    path : str
+        As ``os.fsdecode`` gives it; checked by ``identify``.
+
+    Raises
+    ------
+    MediaError
+        If it is no media file, or one that is not allowed.
+    """
+    identify(path)
+    options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file", "max_pixels": str(MAX_PIXELS)}
+    with _listening() as complaints:
+        try:
+            container = av.open(os.path.abspath(path), "r", options=options, metadata_errors="replace")
+        except av.error.FFmpegError as error:
+            raise _refusal(error, complaints) from None
+        try:
+            yield Media(container, complaints)
+        finally:
+            container.close()
+
+
+def _refusal(error: av.error.FFmpegError, complaints: list[tuple[int, str, str]]) -> MediaError:
+    said = [" ".join(text.split()) for _, _, text in complaints]
+    if any("not on whitelist" in text.lower() for text in said):
+        return MediaError("open", "refused-format", "not a video container that is read (playlist, picture or text)")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT):
+        return MediaError("open", "io", error.strerror or str(error))
+    reason = f"{error.strerror}" + (f" ({said[-1]})" if said else "")
+    return MediaError("open", "decode", reason)

@@ -1,0 +1,107 @@
+"""The exception tree. Each class carries the exit code that the command line ends with."""
+
+from __future__ import annotations
+
+
+class ChordcacheError(Exception):
+    """Base of every exception that chordcache raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(ChordcacheError, ValueError):
+    """An argument or an option is wrong."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A configuration has an unknown key or a value out of range."""
+
+
+class FeatureAbsent(UsageError, LookupError):
+    """A feature was not cached for this video; the message says why."""
+
+
+class MediaError(ChordcacheError):
+    """One input cannot be scanned or cached.
+
+    Parameters
+    ----------
+    stage : {"open", "probe", "decode", "write"}
+        What was being done.
+    cause : str
+        One word for machines: ``decode``, ``short``, ``no-video``, ``no-frames``, ``refused-format``,
+        ``refused-size``, ``not-regular``, ``changed``, ``io``, ``oom``, ``signal``.
+    message : str
+        One line for people, without the file's name.
+    num_frames_ok : int
+        Frames that were decoded before the error.
+    """
+
+    exit_code = 3
+
+    def __init__(self, stage: str, cause: str, message: str, num_frames_ok: int = 0) -> None:
+        super().__init__(stage, cause, message, num_frames_ok)
+        self.stage, self.cause, self.message, self.num_frames_ok = stage, cause, message, num_frames_ok
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class TooManyFailures(ChordcacheError):
+    """A build was stopped by ``fail_fast`` or ``max_failures``; the same command resumes it."""
+
+    exit_code = 4
+
+
+class DamageError(ChordcacheError):
+    """A file of a cache, or a line of an index, is not what was written."""
+
+    exit_code = 5
+
+
+class NotFound(ChordcacheError, FileNotFoundError):
+    """No such cache, index, corpus or video."""
+
+    exit_code = 10
+
+
+class LockedError(ChordcacheError):
+    """Another build is writing to this cache."""
+
+    exit_code = 11
+
+
+class CacheWriteError(ChordcacheError, OSError):
+    """The disk of the cache takes no more; the same command resumes the build once it does."""
+
+    exit_code = 12
+
+
+class NoSpaceError(CacheWriteError):
+    """It is full."""
+
+
+class FormatVersionError(ChordcacheError):
+    """The cache or index was written by another version of the format."""
+
+    exit_code = 13
+
+
+class WorkersDiedError(ChordcacheError):
+    """Five workers in a row died: the environment is at fault, not the input."""
+
+    exit_code = 14
+
+
+class Stopped(ChordcacheError):
+    """The run was stopped by a signal; the same command resumes it."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number
+        self.exit_code = 128 + signal_number
+
+    def __str__(self) -> str:
+        return f"stopped by signal {self.signal_number}; the same command resumes"

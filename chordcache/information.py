@@ -1,0 +1,88 @@
+"""``info``: what is in a cache or an index, in a few figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from chordcache import manifest
+from chordcache.cache import open_cache
+from chordcache.index import read_index
+from chordcache.quarantine import Quarantine
+
+
+def summarize(path: str | Path) -> dict[str, Any]:
+    """Sum up a cache (a folder) or an index (a file).
+
+    Returns
+    -------
+    dict
+        Counts, ``hours`` [hours of video], ``bytes``, and counts by label, codec or error. Plain JSON data.
+
+    Raises
+    ------
+    NotFound
+        If there is neither.
+    DamageError, FormatVersionError, UsageError
+        If it cannot be read.
+    """
+    path = Path(path)
+    return _of_index(path) if path.is_file() else _of_cache(path)
+
+
+def _of_cache(path: Path) -> dict[str, Any]:
+    header = manifest.read_header(path)
+    labels: Counter[str] = Counter()
+    num_bytes: Counter[str] = Counter()
+    num_videos = num_frames = 0
+    seconds = 0.0
+    with open_cache(path) as cache:
+        for video in cache:
+            num_videos += 1
+            num_frames += video.num_frames
+            seconds += video.duration_seconds
+            labels[video.label or "(none)"] += 1
+            for feature in video.sidecar.features:
+                num_bytes[f"{feature.feature} in {feature.tier}"] += feature.num_bytes
+    return {
+        "format_version": header["format_version"],
+        "videos": num_videos,
+        "frames": num_frames,
+        "hours": round(seconds / 3600, 4),
+        "bytes": dict(num_bytes),
+        "labels": dict(labels.most_common()),
+        "quarantined": len(Quarantine(path, {})),
+        "roots": header["roots"],
+        "config": header["config"],
+    }
+
+
+def _of_index(path: Path) -> dict[str, Any]:
+    index = read_index(path)
+    labels: Counter[str] = Counter()
+    codecs: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
+    num_frames = num_bytes = 0
+    seconds = 0.0
+    for record in index:
+        labels[record.label or "(none)"] += 1
+        num_bytes += record.identity.size if record.identity else 0
+        if record.error_cause:
+            errors[record.error_cause] += 1
+        elif record.header:
+            codecs[record.header.codec] += 1
+        if record.packets:
+            num_frames += record.packets.num_frames
+            seconds += record.packets.duration_seconds
+    return {
+        "level": index.level,
+        "videos": len(index),
+        "broken": dict(errors.most_common()),
+        "frames_expected": num_frames,
+        "hours": round(seconds / 3600, 4),
+        "bytes": num_bytes,
+        "codecs": dict(codecs.most_common()),
+        "labels": dict(labels.most_common()),
+        "roots": index.roots,
+    }

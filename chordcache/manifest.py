@@ -1,0 +1,394 @@
+"""The on-disk format: names, sealed JSON, digests, sidecars and the atomic publish. Nothing else creates a final name.
+
+A cache is a folder::
+
+    chordcache.json                 format version, resolved config, roots, tool versions
+    index.jsonl                     the records of every build so far
+    videos/ab/<key>.json            sidecar of one video: its replacement is the commit
+    lmdb/ab/<key>.<gen>.lmdb        frames of one video
+    catalog.sqlite                  derived from the sidecars
+    quarantine.jsonl                one line per input that could not be cached
+    .partial/<host>-<pid>-<uuid>/   what a worker is writing
+
+``ab`` are the first two hex digits of the key's hash. Every JSON line ends with ``"xxh3_128"``, the digest of the
+line without that member, so that a flipped bit is told from another version of the format.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from chordcache.errors import DamageError, FormatVersionError, LockedError, NoSpaceError, NotFound, UsageError
+from chordcache.records import FeatureInfo, Identity, feature_from_json, to_json
+
+FORMAT_VERSION = 1
+"""Raised when an older reader would misread what is written now."""
+
+TIER_SUFFIXES = {"lmdb": ".lmdb"}
+"""File suffix of each tier's artefacts."""
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""What a disk answers that takes no more: full, quota used up, file size limit, turned read-only by an error."""
+
+_HASH_CHUNK_BYTES = 1 << 20
+_SEAL = ', "xxh3_128": "'
+_SLUG_LENGTH = 40
+
+
+# Digests
+
+
+def digest64(data: Any) -> int:
+    """xxh3-64 of a buffer, the checksum of one record."""
+    return xxhash.xxh3_64_intdigest(data)
+
+
+def digest_file(path: str | Path) -> str:
+    """xxh3-128 of a file's bytes, 32 hex digits."""
+    digest = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        while chunk := file.read(_HASH_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def fingerprint(name: str, version: int, params: Mapping[str, Any]) -> str:
+    """16 hex digits that change when an extractor, its version or a parameter does."""
+    return xxhash.xxh3_64_hexdigest(json.dumps([name, version, dict(params)], sort_keys=True).encode())
+
+
+# Sealed JSON
+
+
+def seal(data: Mapping[str, Any]) -> str:
+    """One line of ASCII JSON that carries its own digest. Undecodable file name bytes survive as ``\\udcXX``."""
+    body = json.dumps(to_json(data), allow_nan=False)[:-1]
+    return f'{body}{_SEAL}{xxhash.xxh3_128_hexdigest(body.encode())}"}}'
+
+
+def unseal(line: str, source: str) -> dict[str, Any]:
+    """Read a sealed line.
+
+    Raises
+    ------
+    DamageError
+        If the digest does not match or is missing; ``source`` names the file.
+    FormatVersionError
+        If the digest matches but the line states a version that is not ours.
+    """
+    body, found, tail = line.rstrip("\n").rpartition(_SEAL)
+    if not found or tail != xxhash.xxh3_128_hexdigest(body.encode()) + '"}':
+        raise DamageError(f"'{printable(source)}' is damaged: the digest of its JSON does not match")
+    data: dict[str, Any] = json.loads(body + "}")
+    version = data.get("format_version", FORMAT_VERSION)
+    if version != FORMAT_VERSION:
+        raise FormatVersionError(
+            f"'{printable(source)}' has format version {version}, this chordcache reads {FORMAT_VERSION}; "
+            "use the chordcache that wrote it"
+        )
+    return data
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Read a file of one sealed line. Raises as ``unseal``, and ``NotFound``."""
+    try:
+        return unseal(path.read_text(encoding="ascii"), str(path))
+    except FileNotFoundError:
+        raise NotFound(f"no such file '{printable(path)}'") from None
+    except UnicodeDecodeError:
+        raise DamageError(f"'{printable(path)}' is damaged: it is not ASCII") from None
+
+
+def iter_sealed(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the sealed lines of a file; a torn last line, left by a kill in the middle of a write, is passed over.
+
+    Raises
+    ------
+    DamageError
+        If another line is damaged.
+    """
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise DamageError(f"'{printable(path)}' is damaged: it is not a file")
+    with open(path, encoding="ascii", errors="replace") as file:
+        for line in file:
+            if not line.endswith("\n"):
+                return
+            yield unseal(line, str(path))
+
+
+# Names
+
+
+def printable(name: str | Path) -> str:
+    """A file's name for people and terminals: control characters and undecodable bytes escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(name))
+
+
+def video_key(root: str, path: str) -> str:
+    """Name of a video in a cache: a readable slug and 16 hex digits over (root label, raw path bytes)."""
+    stem = os.path.basename(path).rsplit(".", 1)[0]
+    slug = re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")[:_SLUG_LENGTH] or "video"
+    raw = root.encode("utf-8", "surrogateescape") + b"\0" + os.fsencode(path)
+    return f"{slug}-{xxhash.xxh3_64_hexdigest(raw)}"
+
+
+def is_key(text: str) -> bool:
+    """Whether ``video_key`` could have made it."""
+    return re.fullmatch(r"[A-Za-z0-9_-]+-[0-9a-f]{16}", text) is not None
+
+
+def is_artefact_file(tier: str, file: str) -> bool:
+    """Whether ``artefact_file`` could have made it."""
+    key, _, rest = os.path.basename(file).partition(".")
+    name = f"{tier}/{_fan(key)}/{key}.{rest}"
+    return is_key(key) and file == name and re.fullmatch(rf"[0-9a-f]{{8}}{TIER_SUFFIXES[tier]}", rest) is not None
+
+
+def _fan(key: str) -> str:
+    return key[-16:-14]
+
+
+def sidecar_path(cache: Path, key: str) -> Path:
+    """Where the sidecar of a video stands."""
+    return cache / "videos" / _fan(key) / f"{key}.json"
+
+
+def artefact_file(tier: str, key: str, fingerprints: list[str], source: Identity) -> str:
+    """Relative name of an artefact. Other parameters or another source give another generation, hence another name."""
+    generation = xxhash.xxh3_64_hexdigest(json.dumps([fingerprints, to_json(source)]).encode())[:8]
+    return f"{tier}/{_fan(key)}/{key}.{generation}{TIER_SUFFIXES[tier]}"
+
+
+# Sidecars
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """The commit record of one video."""
+
+    key: str
+    root: str
+    path: str
+    source: Identity
+    num_frames: int
+    width: int
+    """[pixels] of the cached frames"""
+    height: int
+    """[pixels] of the cached frames"""
+    start_seconds: float
+    """[seconds] presentation time of the first cached frame"""
+    duration_seconds: float
+    """[seconds] to the end of the last cached frame"""
+    clock: str
+    features: tuple[FeatureInfo, ...]
+    label: str | None = None
+    caption: str | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What was done to the picture that its numbers do not show"""
+
+    def feature(self, name: str, tier: str | None = None) -> FeatureInfo | None:
+        """The artefact of a feature, in ``tier`` or in the first that holds it."""
+        return next((f for f in self.features if f.feature == name and tier in (None, f.tier)), None)
+
+    def to_line(self) -> str:
+        """The sealed line that is the sidecar's file."""
+        return seal({"format_version": FORMAT_VERSION, **to_json(self)})
+
+    @classmethod
+    def from_line(cls, line: str, source: str) -> Sidecar:
+        """Read a sidecar's line. Raises as ``unseal``."""
+        data = unseal(line, source)
+        try:
+            del data["format_version"]
+            data["source"] = Identity(**data["source"])
+            data["features"] = tuple(feature_from_json(f) for f in data["features"])
+            data["notes"] = tuple(data.get("notes", ()))
+            sidecar = cls(**data)
+            if not all(type(n) is int for n in (sidecar.num_frames, sidecar.width, sidecar.height)):
+                raise TypeError("a count is no number")
+            return sidecar
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DamageError(f"'{printable(source)}' is damaged: it is no sidecar ({error})") from None
+
+
+def read_sidecar(cache: Path, key: str) -> Sidecar:
+    """Read one sidecar.
+
+    Raises
+    ------
+    NotFound
+        If the video is not cached.
+    DamageError, FormatVersionError
+        As ``unseal``.
+    """
+    path = sidecar_path(cache, key)
+    try:
+        line = path.read_text(encoding="ascii")
+    except FileNotFoundError:
+        raise NotFound(f"video '{key}' is not in cache '{printable(cache)}'") from None
+    except UnicodeDecodeError:
+        raise DamageError(f"'{printable(path)}' is damaged: it is not ASCII") from None
+    sidecar = Sidecar.from_line(line, str(path))
+    if sidecar.key != key:
+        raise DamageError(f"'{printable(path)}' is damaged: it is the sidecar of '{sidecar.key}'")
+    return sidecar
+
+
+def iter_keys(cache: Path) -> Iterator[str]:
+    """Keys of all videos that have a sidecar, sorted within each of the 256 folders."""
+    for folder in sorted((cache / "videos").glob("[0-9a-f][0-9a-f]")):
+        for name in sorted(os.listdir(folder)):
+            key = name.removesuffix(".json")
+            if key != name and is_key(key) and sidecar_path(cache, key) == folder / name:
+                yield key
+
+
+# Publishing
+
+
+@contextmanager
+def no_space_as_error(path: str | Path) -> Iterator[None]:
+    """Turn a full disk's OSError into ``NoSpaceError``."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, NoSpaceError) or error.errno not in NO_SPACE:
+            raise
+        why = os.strerror(error.errno).lower()
+        raise NoSpaceError(f"{why} at '{printable(path)}'; make room and run the same command") from None
+
+
+@contextmanager
+def partial_folder(cache: Path) -> Iterator[Path]:
+    """A private folder to write in, removed at the end whatever happens."""
+    folder = cache / ".partial" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+    with no_space_as_error(folder):
+        folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_partials(cache: Path) -> None:
+    """Remove what killed processes left; call it under the cache's lock."""
+    shutil.rmtree(cache / ".partial", ignore_errors=True)
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def publish(partial: Path, final: Path) -> None:
+    """Give a closed file its final name so that it is there whole or not at all, also after a power cut."""
+    with no_space_as_error(final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _fsync(partial)
+        os.replace(partial, final)
+        _fsync(final.parent)
+
+
+def publish_text(cache: Path, path: Path, text: str) -> None:
+    """Replace a small file of a cache atomically."""
+    with no_space_as_error(path), partial_folder(cache) as folder:
+        partial = folder / path.name
+        partial.write_text(text, encoding="ascii")
+        publish(partial, path)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line with one write; a line torn by an earlier kill is ended first."""
+    with no_space_as_error(path), open(path, "ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.truncate(_last_line_start(path))
+        file.write(line.encode("ascii") + b"\n")
+
+
+def _last_line_start(path: Path) -> int:
+    data = path.read_bytes()
+    return data.rfind(b"\n") + 1
+
+
+@contextmanager
+def locked(cache: Path) -> Iterator[None]:
+    """Hold the cache for writing; the kernel frees the lock if the process dies.
+
+    Raises
+    ------
+    LockedError
+        If another build holds it.
+    UsageError
+        If the folder cannot be made or written.
+    """
+    try:
+        with no_space_as_error(cache):
+            cache.mkdir(parents=True, exist_ok=True)
+            fd = os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except NoSpaceError:
+        raise
+    except OSError as error:
+        raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(fd, 200, 0).decode("ascii", "replace").strip()
+            raise LockedError(
+                f"cache '{printable(cache)}' is being built by {owner or 'another process'}; wait until it ends"
+            ) from None
+        with no_space_as_error(cache):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+# The cache's own file
+
+
+def read_header(cache: Path) -> dict[str, Any]:
+    """Read ``chordcache.json``: ``config``, ``roots`` (label to absolute path) and ``versions``.
+
+    Raises
+    ------
+    NotFound
+        If the folder is not a cache.
+    DamageError, FormatVersionError
+        As ``unseal``.
+    """
+    try:
+        return read_sealed(cache / "chordcache.json")
+    except (NotFound, NotADirectoryError):
+        raise NotFound(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'") from None
+    except DamageError as error:
+        raise DamageError(f"{error}; run 'chordcache build' as before to write it again") from None
+
+
+def write_header(cache: Path, config: Any, roots: Mapping[str, str], versions: Mapping[str, str]) -> None:
+    """Write ``chordcache.json``."""
+    header = {"format_version": FORMAT_VERSION, "config": config, "roots": roots, "versions": versions}
+    publish_text(cache, cache / "chordcache.json", seal(header) + "\n")

@@ -1,0 +1,358 @@
+"""``build``: what the index asks for, less what is done, through the workers, into the cache."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from chordcache import __version__, engine, manifest
+from chordcache.catalog import write_catalog
+from chordcache.config import Config, FramesConfig, config_from_json, load_config
+from chordcache.decode import identify
+from chordcache.errors import (
+    CacheWriteError,
+    ChordcacheError,
+    ConfigError,
+    DamageError,
+    MediaError,
+    NotFound,
+    TooManyFailures,
+    UsageError,
+)
+from chordcache.extractors.frames import frames_fingerprint
+from chordcache.index import Index, IndexWriter, read_index
+from chordcache.manifest import Sidecar, printable
+from chordcache.quarantine import Failure, Quarantine
+from chordcache.records import Identity, RunSummary, VideoRecord
+from chordcache.worker import BuildTask, build_video
+
+TIERS = ("lmdb",)
+"""Where artefacts can go."""
+
+
+@dataclass(frozen=True)
+class BuildPolicy:
+    """When a build gives up, and what it does again."""
+
+    max_failures: int | str | None = None
+    """Stop after more failures than this in one run: a count, or a share of the index such as "1%"; 0 is the first"""
+    retry_quarantined: bool = False
+    """Try inputs again that failed before, though neither they nor the tools have changed"""
+    rebuild: bool = False
+    """Build every input of the index, also what looks up to date"""
+
+    def limit(self, num_inputs: int) -> float:
+        """The number of failures that is still borne."""
+        text = str(self.max_failures).strip()
+        try:
+            if self.max_failures is None:
+                return float("inf")
+            limit = num_inputs * float(text[:-1]) / 100 if text.endswith("%") else int(text)
+        except ValueError:
+            raise UsageError(f"max_failures: got '{text}', must be a count such as 10 or a share such as 1%") from None
+        if not limit >= 0:
+            raise UsageError(f"max_failures: got '{text}', must not be negative")
+        return limit
+
+
+def tool_versions() -> dict[str, str]:
+    """Versions of what decides whether an input can be decoded, and how."""
+    tools = {name: importlib.metadata.version(name) for name in ("av", "simplejpeg")}
+    return {"chordcache": __version__, **tools}
+
+
+def build(
+    index: str | Path | Index,
+    cache: str | Path = "cache",
+    *,
+    tiers: Sequence[str] = TIERS,
+    config: str | Path | Config | None = None,
+    jobs: int | None = None,
+    roots: Mapping[str, str] | None = None,
+    policy: BuildPolicy | None = None,
+    progress: bool = False,
+) -> RunSummary:
+    """Cache every video of an index; what is there and up to date stays as it is.
+
+    Parameters
+    ----------
+    index : str, Path or Index
+        What ``scan`` made, or a hand-written CSV with a column ``path``.
+    cache : str or Path
+        Folder to build in; made if it is not there.
+    tiers : sequence of {"lmdb"}
+        Which tiers to build; the config says what goes into each.
+    config : str, Path or Config, optional
+        YAML merged onto the packaged defaults. Left out, an existing cache keeps the config that it has.
+    jobs : int, optional
+        Worker processes; by default one for each processor.
+    roots : mapping of str to str, optional
+        Where a root label's data is now, if it moved.
+    policy : BuildPolicy, optional
+        When to give up; by default never.
+    progress : bool
+        Show a progress bar on standard error, if that is a terminal.
+
+    Returns
+    -------
+    RunSummary
+        ``num_failed`` counts the inputs of this index that are in quarantine.
+
+    Raises
+    ------
+    UsageError, ConfigError
+        If an argument is wrong.
+    NotFound
+        If there is no such index.
+    LockedError, NoSpaceError, FormatVersionError, WorkersDiedError
+        As their names say; the same call resumes.
+    TooManyFailures
+        If ``policy`` said so; the same call resumes.
+    Stopped
+        On SIGHUP, SIGINT or SIGTERM; the same call resumes.
+    """
+    folder = Path(cache).absolute()
+    earlier_config = _earlier_config(folder)
+    if not isinstance(config, Config):
+        config = earlier_config if config is None and earlier_config else load_config(config)
+    frames = _frames_config(config, tiers)
+    index = index if isinstance(index, Index) else read_index(index)
+    moved = {name: os.path.abspath(path) for name, path in (roots or {}).items()}
+    with engine.stop_signals(), manifest.locked(folder):
+        run = _Build(folder, frames, index.roots, moved, policy or BuildPolicy())
+        run.register(index, config)
+        return run.run(index, jobs or engine.default_jobs(), progress)
+
+
+def _frames_config(config: Config, tiers: Sequence[str]) -> FramesConfig:
+    for tier in tiers:
+        if tier not in TIERS:
+            raise UsageError(f"unknown tier '{tier}'; valid tiers are {', '.join(TIERS)}")
+    if config.frames is None or config.frames.tier not in tiers:
+        raise ConfigError(f"the config puts nothing into tier {', '.join(tiers)}: nothing to build")
+    return config.frames
+
+
+def _earlier_config(folder: Path) -> Config | None:
+    """The config of the cache that is there, None if there is none yet or its header is damaged or lost.
+
+    Raises
+    ------
+    UsageError
+        If the folder holds something else.
+    """
+    try:
+        return config_from_json(manifest.read_header(folder)["config"])
+    except (NotFound, DamageError):
+        pass
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o") from None
+    if folder.is_file():
+        raise UsageError(f"'{printable(folder)}' is a file; name a folder for the cache with -o")
+    names = set(os.listdir(folder)) - {".lock", ".partial"} if folder.is_dir() else set()
+    if not names or "chordcache.json" in names or next(manifest.iter_keys(folder), None) is not None:
+        return None
+    if names == {"index.jsonl"}:  # killed after it was registered what is to be done
+        read_index(folder / "index.jsonl")
+        return None
+    raise UsageError(
+        f"'{printable(folder)}' is not a cache and not empty (it holds '{printable(min(names))}'); "
+        "name another folder with -o"
+    )
+
+
+class _Build:
+    """One run over one index, under the cache's lock."""
+
+    def __init__(
+        self,
+        cache: Path,
+        frames: FramesConfig,
+        roots: Mapping[str, str],
+        moved: Mapping[str, str],
+        policy: BuildPolicy,
+    ) -> None:
+        self._cache = cache
+        self._frames = frames
+        self._fingerprint = frames_fingerprint(frames)
+        self._roots = {**roots, **moved}
+        self._moved = moved.keys()
+        self._policy = policy
+        with _repairable(cache):
+            self._quarantine = Quarantine(cache, tool_versions())
+        self._num_inputs = self._num_done = self._num_up_to_date = self._num_failed = self._num_frames = 0
+        self._num_new_failures = 0
+        self._limit = float("inf")
+        self._bar = engine.progress_bar(None, "video", shown=False)
+
+    def register(self, index: Index, config: Config) -> None:
+        """Write down what is asked for, before any of it is done."""
+        keys: set[str] = set()
+        for record in index:
+            key = manifest.video_key(record.root, record.path)
+            if key in keys:
+                raise UsageError(f"the index names '{printable(record.path)}' of root '{record.root}' twice")
+            keys.add(key)
+        self._num_inputs = len(keys)
+        self._limit = self._policy.limit(self._num_inputs)
+        manifest.remove_partials(self._cache)
+        path = self._cache / "index.jsonl"
+        with _repairable(self._cache), manifest.partial_folder(self._cache) as folder:
+            earlier = read_index(path) if path.exists() else None
+            roots = self._joined_roots(earlier.roots if earlier else {})
+            with IndexWriter(folder / path.name, roots=roots, level=index.level) as writer:
+                for record in earlier or ():
+                    if manifest.video_key(record.root, record.path) not in keys:
+                        writer.write(record)
+                for record in index:
+                    writer.write(record)
+            manifest.publish(folder / path.name, path)
+        manifest.write_header(self._cache, asdict(config), roots, tool_versions())
+
+    def _joined_roots(self, earlier: Mapping[str, str]) -> dict[str, str]:
+        """Roots of the cache and of this index. One label for two folders would make one video of two."""
+        for label in earlier.keys() & self._roots.keys() - self._moved:
+            old, new = printable(earlier[label]), printable(self._roots[label])
+            if old != new:
+                raise UsageError(
+                    f"root '{label}' of this cache is '{old}', the index says '{new}'; "
+                    f"say --root {label}={new} if it moved, or scan with another NAME=PATH"
+                )
+        return {**earlier, **self._roots}
+
+    def run(self, index: Index, jobs: int, progress: bool) -> RunSummary:
+        """Build what is missing or stale. The catalog and the quarantine are in order however the run ends."""
+        started = time.monotonic()
+        self._bar = engine.progress_bar(self._num_inputs, "video", shown=progress)
+        try:
+            with self._bar:
+                for task, outcome in engine.run(build_video, self._todo(index), jobs=jobs):
+                    self._take(task, outcome)
+        except CacheWriteError:
+            manifest.remove_partials(self._cache)
+            raise
+        except ChordcacheError:
+            self._finish()
+            raise
+        self._finish()
+        return RunSummary(
+            num_inputs=self._num_inputs,
+            num_done=self._num_done,
+            num_up_to_date=self._num_up_to_date,
+            num_failed=self._num_failed,
+            num_frames=self._num_frames,
+            elapsed_seconds=time.monotonic() - started,
+        )
+
+    def _finish(self) -> None:
+        manifest.remove_partials(self._cache)
+        self._quarantine.compact()
+        write_catalog(self._cache)
+
+    def _todo(self, index: Index) -> Iterator[BuildTask]:
+        """The tasks; what needs no worker is settled on the way."""
+        for record in index:
+            key = manifest.video_key(record.root, record.path)
+            source_path = os.path.join(self._roots[record.root], record.path)
+            task = BuildTask(
+                self._cache, key, record.root, record.path, source_path, self._frames,
+                record.label, record.caption, dict(record.extra),
+            )  # fmt: skip
+            identity = _identity_of(source_path)
+            if self._policy.rebuild:
+                yield task
+            elif self._is_current(task, identity):
+                self._num_up_to_date += 1
+                self._quarantine.discard(key)
+                self._bar.update()
+            elif record.error is not None and record.identity == identity and not self._policy.retry_quarantined:
+                self._fail(task, _failure_of_scan(task, record))
+            elif self._quarantine.still_holds(key, identity) and not self._policy.retry_quarantined:
+                self._num_failed += 1
+                self._bar.update()
+            else:
+                yield task
+
+    def _is_current(self, task: BuildTask, identity: Identity | None) -> bool:
+        """Whether the video is cached as asked for; a sidecar that differs in label or caption only is rewritten."""
+        try:
+            sidecar = manifest.read_sidecar(self._cache, task.key)
+        except (NotFound, DamageError):
+            return False
+        info = sidecar.feature("frames", self._frames.tier)
+        if info is None or info.fingerprint != self._fingerprint or identity not in (None, sidecar.source):
+            return False
+        try:
+            if os.path.getsize(self._cache / str(info.file)) != info.num_bytes:
+                return False
+        except OSError:
+            return False
+        described = replace(sidecar, label=task.label, caption=task.caption, extra=task.extra)
+        if described != sidecar:
+            path = manifest.sidecar_path(self._cache, task.key)
+            manifest.publish_text(self._cache, path, described.to_line() + "\n")
+        return True
+
+    def _take(self, task: BuildTask, outcome: Sidecar | Failure | engine.Crash) -> None:
+        if isinstance(outcome, engine.Crash):
+            source = _identity_of(task.source_path)
+            outcome = Failure(task.key, task.root, task.path, "decode", outcome.cause, outcome.message, source)
+        if isinstance(outcome, Failure):
+            self._fail(task, outcome)
+            return
+        self._quarantine.discard(task.key)
+        self._num_done += 1
+        self._num_frames += outcome.num_frames
+        self._show()
+
+    def _fail(self, task: BuildTask, failure: Failure) -> None:
+        is_known = self._quarantine.still_holds(task.key, failure.source) and not self._policy.retry_quarantined
+        if not is_known:
+            self._quarantine.add(failure)
+            self._num_new_failures += 1
+        self._num_failed += 1
+        self._show()
+        if self._num_new_failures > self._limit:
+            raise TooManyFailures(
+                f"stopped after {self._num_new_failures} failures, the last one '{printable(task.path)}': "
+                f"{failure.message}; the same command resumes"
+            )
+
+    def _show(self) -> None:
+        self._bar.update()
+        frames_per_second = self._num_frames / max(self._bar.format_dict["elapsed"], 1e-3)
+        self._bar.set_postfix_str(f"{frames_per_second:.0f} frames/s, {self._num_failed} failed", refresh=False)
+
+
+@contextmanager
+def _repairable(cache: Path) -> Iterator[None]:
+    """Say how to mend a list of the cache that is damaged."""
+    try:
+        yield
+    except DamageError as error:
+        raise DamageError(f"{error}; run 'chordcache verify --repair {printable(cache)}'") from None
+
+
+def _identity_of(path: str) -> Identity | None:
+    """None if the file cannot be looked at: the worker will say why."""
+    try:
+        return identify(path)
+    except MediaError:
+        return None
+
+
+def _failure_of_scan(task: BuildTask, record: VideoRecord) -> Failure:
+    return Failure(
+        task.key,
+        task.root,
+        task.path,
+        record.error_stage or "probe",
+        record.error_cause or "decode",
+        record.error or "",
+        record.identity,
+    )

@@ -1,0 +1,92 @@
+"""``quarantine.jsonl``: one line per input that could not be cached, and why. The last line of a key counts."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from chordcache.manifest import append_line, iter_sealed, publish_text, seal
+from chordcache.records import Identity, to_json
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why one input could not be cached."""
+
+    key: str
+    root: str
+    path: str
+    stage: str
+    cause: str
+    message: str
+    source: Identity | None = None
+    """None if the file could not be looked at"""
+    num_frames_ok: int = 0
+    attempts: int = 1
+    versions: Mapping[str, str] | None = None
+    """Of the tools that failed on it"""
+    when: str = ""
+    """UTC"""
+    host: str = ""
+
+
+class Quarantine:
+    """The failures of a cache, by key.
+
+    Raises
+    ------
+    DamageError
+        If a line that is not the last is damaged.
+    """
+
+    def __init__(self, cache: Path, versions: Mapping[str, str]) -> None:
+        self._path = cache / "quarantine.jsonl"
+        self._versions = dict(versions)
+        self._failures: dict[str, Failure] = {}
+        self._num_lines = 0
+        for data in iter_sealed(self._path):
+            source = data.pop("source", None)
+            failure = Failure(**data, source=Identity(**source) if source else None)
+            self._failures[failure.key] = failure
+            self._num_lines += 1
+
+    def __len__(self) -> int:
+        return len(self._failures)
+
+    def get(self, key: str) -> Failure | None:
+        """The failure of a video, None if it is not in quarantine."""
+        return self._failures.get(key)
+
+    def still_holds(self, key: str, source: Identity | None) -> bool:
+        """Whether trying again would be in vain: same file, same tools."""
+        failure = self._failures.get(key)
+        return failure is not None and failure.source == source and failure.versions == self._versions
+
+    def add(self, failure: Failure) -> None:
+        """Write a failure down at once."""
+        earlier = self._failures.get(failure.key)
+        failure = replace(
+            failure,
+            attempts=earlier.attempts + 1 if earlier else 1,
+            versions=self._versions,
+            when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            host=socket.gethostname(),
+        )
+        append_line(self._path, seal(to_json(failure)))
+        self._failures[failure.key] = failure
+        self._num_lines += 1
+
+    def discard(self, key: str) -> None:
+        """Take a video out that could be cached after all; ``compact`` writes it down."""
+        self._failures.pop(key, None)
+
+    def compact(self) -> None:
+        """Rewrite the file with one line per failure, if it has others."""
+        if self._num_lines != len(self._failures):
+            publish_text(
+                self._path.parent, self._path, "".join(seal(to_json(f)) + "\n" for f in self._failures.values())
+            )
+            self._num_lines = len(self._failures)

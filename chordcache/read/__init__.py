@@ -1,0 +1,1 @@
+"""From a cache to tensors. ``dataset`` is the only module here that needs torch."""

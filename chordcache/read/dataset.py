@@ -1,0 +1,265 @@
+"""The dataset: sampler, cache and transforms put together, as tensors. It decides nothing itself."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from chordcache.cache import Cache, Video
+from chordcache.errors import NotFound, UsageError
+from chordcache.manifest import printable
+from chordcache.read.samplers import ClipRequest, ClipSampler, UniformSampler
+from chordcache.read.transforms import resize_center_crop
+
+Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
+"""A split file, a predicate, or keys."""
+
+_SIXTEEN_IN_THE_MIDDLE = UniformSampler(num_frames=16, stride=4)
+
+
+class ChordVideoDataset(Dataset[dict[str, Any]]):
+    """Clips of a cache as tensors, under any DataLoader: no workers or many, fork, spawn or forkserver.
+
+    An index is an int, or ``(epoch, int)``: the workers of a persistent DataLoader hold copies of the dataset that
+    ``set_epoch`` does not reach, so a batch sampler hands them the epoch along with the index. A sample is a dict:
+
+    ====================  ==============================================================================
+    ``frames``            [shape=(T, 3, h, w), dtype=uint8, 0 to 255, RGB], contiguous
+    ``pts_seconds``       [shape=(T,), dtype=float64, seconds] presentation times on the source's clock
+    ``label``             [shape=(), dtype=int64] position in ``classes``, -1 without a label
+    ``caption``           str, "" without a caption
+    ``video``             str, the video's key
+    ====================  ==============================================================================
+
+    Samples of one video follow each other: sample i is clip ``i % clips_per_video`` of video
+    ``i // clips_per_video``.
+
+    Parameters
+    ----------
+    cache : str, Path or Cache
+        Where to read. Each process opens it for itself.
+    sampler : ClipSampler
+        Which frames a sample has. By default 16 frames, 4 apart, from the middle of the video.
+    size : tuple of int or None
+        (height, width) [pixels] to scale to cover and cut from the centre. None leaves frames as they are cached;
+        a batch then needs videos of one size.
+    transform : callable, optional
+        Applied last, to the tensor of ``frames``; what it returns takes its place. Spawned workers pickle it.
+    videos : iterable of str, callable, str or Path, optional
+        Which videos, by default all in the order of their keys: keys, in the order given; a predicate that takes a
+        ``Video``; or the path of a split file, that is UTF-8 text with a key, or a path as ``Video.path`` has it, on
+        each line. Blank lines and lines that begin with ``#`` are passed over.
+    classes : sequence of str, optional
+        Label names; the position of each is its id. By default all labels of the cache, sorted, whatever ``videos``
+        selects, so that a training and a validation set agree.
+    clips_per_video : int
+        Samples taken of each video.
+    seed : int
+        For samplers that draw.
+
+    Raises
+    ------
+    NotFound
+        If there is no such cache or split file, or the cache has no video of that key or path.
+    UsageError
+        If another argument is wrong, ``videos`` selects none, or a selected video's label is not in ``classes``.
+
+    Examples
+    --------
+    ::
+
+        dataset = ChordVideoDataset("cache", sampler=RandomClipSampler(num_frames=16, stride=4), videos="train.txt")
+        for batch in torch.utils.data.DataLoader(dataset, batch_size=8, num_workers=4):
+            batch["frames"]  # (8, 16, 3, 224, 224) uint8
+    """
+
+    def __init__(
+        self,
+        cache: str | Path | Cache,
+        *,
+        sampler: ClipSampler = _SIXTEEN_IN_THE_MIDDLE,
+        size: tuple[int, int] | None = (224, 224),
+        transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        videos: Videos | None = None,
+        classes: Iterable[str] | None = None,
+        clips_per_video: int = 1,
+        seed: int = 0,
+    ) -> None:
+        _check_size(size)
+        ClipRequest(seed=seed, num_clips=clips_per_video)  # says what is wrong with either
+        self._cache = cache if isinstance(cache, Cache) else Cache(cache)
+        self._sampler = sampler
+        self._size = None if size is None else (size[0], size[1])
+        self._transform = transform
+        self._clips_per_video = clips_per_video
+        self._seed = seed
+        self._epoch = 0
+        # Bytes in one array: it pickles small, and forked workers do not copy its pages by counting references
+        self._keys = None if videos is None else np.array(_select_keys(self._cache, videos), np.bytes_)
+        self._num_videos = len(self._cache if self._keys is None else self._keys)
+        self._pid = os.getpid()
+        self.classes = self._cache.labels() if classes is None else _checked_classes(classes)
+        """Label names; the position of each is its id"""
+        self._class_ids = {name: number for number, name in enumerate(self.classes)}
+        self._check_labels()
+        self._cache.close()  # it opens again where samples are read, which is in the workers
+
+    def __len__(self) -> int:
+        return self._num_videos * self._clips_per_video
+
+    def __repr__(self) -> str:
+        return f"<ChordVideoDataset of {self._cache!r}: {self._num_videos} videos x {self._clips_per_video} clips>"
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of plain indices, 0 at first. Copies in persistent workers do not hear of it.
+
+        Raises
+        ------
+        UsageError
+            If it is not an integer of at least 0.
+        """
+        ClipRequest(epoch=epoch)
+        self._epoch = epoch
+
+    def __getitem__(self, index: int | tuple[int, int]) -> dict[str, Any]:
+        """Read one sample.
+
+        Parameters
+        ----------
+        index : int or tuple of int
+            Position in [-len, len), or (epoch, position).
+
+        Returns
+        -------
+        dict
+            See the class.
+
+        Raises
+        ------
+        IndexError
+            If the position, or a frame number that the sampler chose, is out of range.
+        DamageError, FeatureAbsent, NotFound
+            As ``Cache.read`` has them: no sample is put in another's place.
+        UsageError
+            If the cache has gained or lost videos, or labels that are not in ``classes``.
+        """
+        epoch, position = index if isinstance(index, tuple) else (self._epoch, index)
+        number = operator.index(position) + (len(self) if position < 0 else 0)
+        if not 0 <= number < len(self):
+            raise IndexError(f"sample {position} is out of range for a dataset of {len(self)} samples")
+        request = ClipRequest(
+            seed=self._seed,
+            epoch=operator.index(epoch),
+            index=number,
+            clip=number % self._clips_per_video,
+            num_clips=self._clips_per_video,
+        )
+        return self._sample(self._video(number // self._clips_per_video), request)
+
+    def _sample(self, video: Video, request: ClipRequest) -> dict[str, Any]:
+        """Sampler, cache, transforms."""
+        numbers = self._sampler.frame_numbers(video, request)
+        pictures = self._cache.read(video, indices=numbers)
+        if self._size is not None:
+            in_worker = get_worker_info() is not None
+            pictures = resize_center_crop(pictures, size=self._size, one_thread=in_worker)
+        # Contiguous: stacking permuted views without a worker costs several times what this copy does
+        frames = torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous()
+        return {
+            "frames": frames if self._transform is None else self._transform(frames),
+            "pts_seconds": torch.from_numpy(video.pts_seconds[numbers]),
+            "label": torch.tensor(self._class_id(video), dtype=torch.int64),
+            "caption": video.caption or "",
+            "video": video.key,
+        }
+
+    def _video(self, position: int) -> Video:
+        if self._keys is not None:
+            return self._cache[self._keys[position].decode()]
+        if self._pid != os.getpid():
+            # This process opened the catalog later than the one that counted: a build in between moves the positions
+            if len(self._cache) != self._num_videos:
+                raise UsageError(
+                    f"{self._cache!r} had {self._num_videos} videos when the dataset was made; make it anew, or with "
+                    "videos=cache.keys(), which holds on to the videos that there are now"
+                )
+            self._pid = os.getpid()
+        return self._cache[position]
+
+    def _class_id(self, video: Video) -> int:
+        if video.label is None:
+            return -1
+        number = self._class_ids.get(video.label)
+        if number is None:
+            raise UsageError(f"label '{video.label}' of video '{video.key}' is not among the classes {self.classes}")
+        return number
+
+    def _check_labels(self) -> None:
+        """Raise now what ``_class_id`` would raise in the middle of an epoch."""
+        if not self._class_ids.keys() >= set(self._cache.labels()):
+            for position in range(self._num_videos):
+                self._class_id(self._video(position))
+
+
+def _check_size(size: tuple[int, int] | None) -> None:
+    if size is not None and not (
+        isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size)
+    ):
+        raise UsageError(f"size: got {size!r}, must be (height, width) in pixels, or None")
+
+
+def _checked_classes(classes: Iterable[str]) -> list[str]:
+    names = [classes] if isinstance(classes, str) else list(classes)
+    if isinstance(classes, str) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise UsageError(f"classes: got {classes!r}, must be a sequence of distinct label names")
+    return names
+
+
+def _select_keys(cache: Cache, videos: Videos) -> list[str]:
+    """Keys of the chosen videos."""
+    if isinstance(videos, (str, Path)):
+        keys = _read_split(cache, Path(videos))
+    elif callable(videos):
+        keys = [video.key for video in cache if videos(video)]
+    else:
+        keys = list(videos)
+        known = set(cache.keys())
+        for key in keys:
+            if key not in known:
+                raise NotFound(f"videos: {key!r} is not the key of a video of {cache!r}")
+    if not keys:
+        raise UsageError(f"videos: none of {cache!r} is selected")
+    return keys
+
+
+def _read_split(cache: Cache, path: Path) -> list[str]:
+    """Keys that a split file names, in its order."""
+    try:
+        # As os.fsdecode has it: a path that is not UTF-8 can still be written down
+        lines = path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
+    except OSError as error:
+        raise NotFound(f"cannot read split file '{printable(path)}': {error.strerror}") from None
+    known = set(cache.keys())
+    keys_of_path: dict[str, list[str]] = {}
+    if any(entry and not entry.startswith("#") and entry not in known for entry in map(str.strip, lines)):
+        for video in cache:
+            keys_of_path.setdefault(video.path, []).append(video.key)
+    keys = []
+    for number, entry in enumerate(map(str.strip, lines), start=1):
+        if not entry or entry.startswith("#"):
+            continue
+        found = [entry] if entry in known else keys_of_path.get(entry, [])
+        where = f"split file '{printable(path)}', line {number}: '{printable(entry)}'"
+        if not found:
+            raise NotFound(f"{where} is neither the key nor the path of a video of {cache!r}")
+        if len(found) > 1:
+            raise UsageError(f"{where} is the path of several videos; give the key: {', '.join(found)}")
+        keys += found
+    return keys

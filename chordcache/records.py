@@ -1,0 +1,243 @@
+"""Frozen dataclasses that travel between the layers. They open nothing and check their own shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chordcache.errors import UsageError
+
+LEVELS = ("headers", "packets", "content")
+"""How deep a scan looks; each level includes the one before it."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a file system says of a file's content: equal means unchanged."""
+
+    size: int
+    """[bytes]"""
+    mtime_ns: int
+    """[nanoseconds since the epoch]"""
+    ctime_ns: int
+    """[nanoseconds since the epoch]; moves when the content is edited and the mtime put back"""
+
+
+@dataclass(frozen=True)
+class AudioFacts:
+    """Header facts of the audio track that would be played."""
+
+    codec: str
+    sample_rate_hz: int
+    num_channels: int
+    duration_seconds: float | None
+    """[seconds], None where the header does not say"""
+    start_seconds: float | None
+    """[seconds] on the clock that the video shares"""
+
+
+@dataclass(frozen=True)
+class HeaderFacts:
+    """What the container and codec headers claim about the video track. Nothing here is measured."""
+
+    container: str
+    codec: str
+    profile: str | None
+    pixel_format: str | None
+    bit_depth: int | None
+    color_space: str | None
+    """Matrix of YUV to RGB, None where the file does not state one"""
+    color_primaries: str | None
+    color_transfer: str | None
+    color_range: str | None
+    """"limited" or "full", None where the file does not state one"""
+    coded_width: int
+    """[pixels] as stored"""
+    coded_height: int
+    """[pixels] as stored"""
+    display_width: int
+    """[pixels] after the sample aspect ratio and the rotation"""
+    display_height: int
+    """[pixels] after the sample aspect ratio and the rotation"""
+    rotation: int
+    """[degrees clockwise], one of 0, 90, 180, 270: how a player turns the stored picture (after ``mirrored``)"""
+    mirrored: bool
+    """Whether a player flips the stored picture left to right before it turns it"""
+    sample_aspect_ratio: str
+    """Width to height of a pixel, as "num:den" """
+    average_fps: float | None
+    """[frames per second]"""
+    nominal_fps: float | None
+    """[frames per second]; what libavformat guesses from the headers and the first packets"""
+    header_duration_seconds: float | None
+    """[seconds]; headers lie: prefer ``PacketFacts.duration_seconds``"""
+    header_num_frames: int | None
+
+
+@dataclass(frozen=True)
+class PacketFacts:
+    """What reading every packet of the video track measured, without decoding any."""
+
+    num_packets: int
+    num_frames: int
+    """Expected: distinct times of the packets that an edit list does not discard; exact only after a decode"""
+    start_seconds: float
+    """[seconds] presentation time of the first frame"""
+    duration_seconds: float
+    """[seconds] from the first frame's time to the last frame's end"""
+    variable_frame_rate: bool
+    clock: str
+    """"pts"; "dts" or "rate" where the packets carry no presentation time"""
+    keyframe_numbers: tuple[int, ...]
+    """Frame numbers in presentation order, ascending"""
+    keyframe_pts_seconds: tuple[float, ...]
+    """[seconds], ascending, one per keyframe number"""
+
+    def __post_init__(self) -> None:
+        if len(self.keyframe_numbers) != len(self.keyframe_pts_seconds):
+            raise UsageError(
+                f"{len(self.keyframe_numbers)} keyframe numbers but {len(self.keyframe_pts_seconds)} keyframe times"
+            )
+
+
+@dataclass(frozen=True)
+class ContentFacts:
+    """What decoding measured: how much the picture moves and how loud the sound is, second by second."""
+
+    motion_source: str
+    """"codec" (mean length of its motion vectors, pixels) or "luma" (mean absolute difference, 0 to 255)"""
+    motion_per_second: tuple[float, ...]
+    """[pixels or grey levels], mean over the frames that start in each second"""
+    motion_histogram: tuple[int, ...]
+    """Number of frames per bin; bin 0 is [0, 0.5), bin i is [2 ** (i - 2), 2 ** (i - 1)), the last one open"""
+    audio_energy_per_second: tuple[float, ...]
+    """[root mean square, 0 to 1] of each second of sound on the video's clock; empty without sound"""
+    audio_peaks_seconds: tuple[float, ...]
+    """[seconds] of the loudest 10 ms in each second that is louder than twice the median second"""
+
+
+@dataclass(frozen=True)
+class VideoRecord:
+    """One input's line in the index."""
+
+    root: str
+    """Label of the root folder"""
+    path: str
+    """Relative to the root, decoded as ``os.fsdecode`` does (undecodable bytes are lone surrogates)"""
+    label: str | None = None
+    caption: str | None = None
+    identity: Identity | None = None
+    """None in a hand-written index"""
+    level: str | None = None
+    """Of ``LEVELS``; None in a hand-written index"""
+    error: str | None = None
+    """Why the file cannot be used, for people"""
+    error_cause: str | None = None
+    """The same in a word, see ``MediaError``"""
+    error_stage: str | None = None
+    header: HeaderFacts | None = None
+    packets: PacketFacts | None = None
+    content: ContentFacts | None = None
+    audio: AudioFacts | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """Further columns of a labels file"""
+
+
+@dataclass(frozen=True)
+class FeatureInfo:
+    """One artefact of a video as its sidecar names it: what was asked for and what came out."""
+
+    feature: str
+    tier: str
+    fingerprint: str
+    """16 hex digits over the extractor's name, version and parameters"""
+    params: Mapping[str, Any]
+    """The parameters behind the fingerprint"""
+    file: str | None = None
+    """Relative to the cache; None if absent"""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    num_bytes: int = 0
+    digest: str = ""
+    """xxh3-128 of the file, 32 hex digits"""
+    absent: str | None = None
+    """Why there is no such feature in this video"""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a scan or a build did, in numbers."""
+
+    num_inputs: int
+    num_done: int
+    num_up_to_date: int
+    num_failed: int
+    num_skipped: int = 0
+    """Scan: files that are not media"""
+    num_frames: int = 0
+    elapsed_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One finding of ``verify``."""
+
+    kind: str
+    """"damaged" or "missing" (exit code 5); "stale", "incomplete" or "stray" (6: what is there is intact)"""
+    file: str
+    """Relative to the cache, or the source's path"""
+    message: str
+    """What was expected and what was found"""
+    mend: str
+    """The command that mends it, "" where a person must"""
+    key: str | None = None
+    """The video, where one is concerned"""
+    record: str | None = None
+    """The record inside the file, where one is concerned"""
+
+
+def to_json(value: Any) -> Any:
+    """Turn a dataclass into plain JSON data, leaving out fields that hold their defaults."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            f.name: to_json(getattr(value, f.name))
+            for f in dataclasses.fields(value)
+            if getattr(value, f.name) != f.default or f.default is dataclasses.MISSING
+        }
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_json(item) for item in value]
+    return value
+
+
+def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+
+
+_PARTS = {
+    "identity": Identity,
+    "header": HeaderFacts,
+    "packets": PacketFacts,
+    "content": ContentFacts,
+    "audio": AudioFacts,
+}
+
+
+def record_from_json(data: Mapping[str, Any]) -> VideoRecord:
+    """Build a ``VideoRecord`` from what ``to_json`` made of one.
+
+    Raises
+    ------
+    TypeError
+        If a key is unknown or missing.
+    """
+    parts = {name: cls(**_tuples(data[name])) for name, cls in _PARTS.items() if data.get(name) is not None}
+    return VideoRecord(**{**data, **parts})
+
+
+def feature_from_json(data: Mapping[str, Any]) -> FeatureInfo:
+    """Build a ``FeatureInfo`` from what ``to_json`` made of one."""
+    return FeatureInfo(**_tuples(data))

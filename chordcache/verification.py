@@ -1,0 +1,350 @@
+"""``verify``: is everything there, is it what was written, does it decode, and is it still what the source shows."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chordcache import engine, jpeg, manifest
+from chordcache.catalog import Catalog
+from chordcache.config import FramesConfig, config_from_json
+from chordcache.decode import identify, open_media
+from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFound, UsageError
+from chordcache.extractors.frames import frame_record, frames_fingerprint, select_fps
+from chordcache.index import read_index
+from chordcache.manifest import Sidecar
+from chordcache.picture import PictureScaler
+from chordcache.quarantine import Quarantine
+from chordcache.records import Damage, FeatureInfo
+from chordcache.stores.lmdb_store import check_records, open_records
+
+LEVELS = ("quick", "default", "deep")
+"""Sizes; also digests; also every frame decoded."""
+
+NUM_SOURCE_FRAMES = 4
+"""Random frames of each source that are decoded again."""
+
+MIN_SOURCE_PSNR_DB = 40.0
+"""Below this a frame is another picture. Both went through the same lossy chain; another version of a codec library
+may round differently, which stays far above."""
+
+_TOP_LEVEL = frozenset("chordcache.json index.jsonl videos lmdb catalog.sqlite quarantine.jsonl .partial .lock".split())
+
+
+@dataclass(frozen=True)
+class _Check:
+    """One video to look at."""
+
+    cache: Path
+    key: str
+    level: str
+    fingerprint: str | None
+    """What the cache's config makes of frames"""
+    roots: Mapping[str, str] | None
+    """Where the sources are; None: do not look at them"""
+
+
+def verify(
+    cache: str | Path = "cache",
+    *,
+    level: str = "default",
+    source: bool = False,
+    jobs: int | None = None,
+    roots: Mapping[str, str] | None = None,
+    progress: bool = False,
+) -> list[Damage]:
+    """Prove a cache. Changes nothing.
+
+    Parameters
+    ----------
+    cache : str or Path
+        A folder that ``build`` made.
+    level : {"quick", "default", "deep"}
+        Files and sizes; also the digest of every file; also every record decoded, counts and times compared.
+    source : bool
+        Also look whether the sources changed, decode random frames of each again and compare pixels and times.
+    jobs : int, optional
+        Worker processes; by default one for each processor.
+    roots : mapping of str to str, optional
+        Where a root label's data is now, if it moved.
+    progress : bool
+        Show a progress bar on standard error, if that is a terminal.
+
+    Returns
+    -------
+    list of Damage
+        Empty if the cache is sound; ``exit_code`` tells how bad it is.
+
+    Raises
+    ------
+    UsageError
+        If there is no such level.
+    NotFound, DamageError, FormatVersionError
+        If the folder is no cache, or its ``chordcache.json`` cannot be read.
+    """
+    if level not in LEVELS:
+        raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(LEVELS)}")
+    folder = Path(cache).absolute()
+    header = manifest.read_header(folder)
+    where = {**header["roots"], **(roots or {})} if source else None
+    keys = sorted(manifest.iter_keys(folder))
+    found: list[Damage] = []
+    config = config_from_json(header["config"])
+    fingerprint = frames_fingerprint(config.frames) if config.frames else None
+    if source and level == "quick":
+        level = "default"  # before a source is accused, the artefact is to be what was written
+    checks = (_Check(folder, key, level, fingerprint, where) for key in keys)
+    with engine.stop_signals(), engine.progress_bar(len(keys), "video", shown=progress) as bar:
+        if level == "quick":
+            results: Iterable[tuple[_Check, list[Damage] | engine.Crash]] = ((c, _check_video(c)) for c in checks)
+        else:
+            results = engine.run(_check_video, checks, jobs=jobs or engine.default_jobs(), ordered=True)
+        for check, damage in results:
+            if isinstance(damage, engine.Crash):
+                raise ChordcacheError(f"cannot check '{check.key}': {damage.message}; try again with -j 1")
+            found += damage
+            bar.update()
+    found += _check_catalog(folder, keys)
+    found += _check_asked(folder, set(keys))
+    found += find_strays(folder)
+    return found
+
+
+def exit_code(damage: Iterable[Damage]) -> int:
+    """0 if sound, 5 if data is damaged or missing, 6 if what is there is intact but something else is amiss."""
+    kinds = {each.kind for each in damage}
+    return 5 if kinds & {"damaged", "missing"} else 6 if kinds else 0
+
+
+def _relative(cache: Path, path: Path) -> str:
+    return str(path.relative_to(cache))
+
+
+def _check_video(check: _Check) -> list[Damage]:
+    """All findings about one video. Runs in a worker."""
+    try:
+        sidecar = manifest.read_sidecar(check.cache, check.key)
+    except DamageError as error:
+        file = _relative(check.cache, manifest.sidecar_path(check.cache, check.key))
+        return [Damage("damaged", file, str(error), _repair(check.cache), check.key)]
+    found: list[Damage] = []
+    for info in sidecar.features:
+        if info.absent is None:
+            found += _check_artefact(check, sidecar, info)
+        if info.fingerprint != check.fingerprint:
+            what = "it was made with other parameters than those of chordcache.json"
+            found.append(Damage("stale", str(info.file), what, _build(check.cache), check.key))
+    if check.roots is not None and not found:
+        found += _check_source(check, sidecar, check.roots)
+    return found
+
+
+def _check_artefact(check: _Check, sidecar: Sidecar, info: FeatureInfo) -> list[Damage]:
+    file = str(info.file)
+    path = check.cache / file
+    try:
+        num_bytes = os.path.getsize(path)
+    except FileNotFoundError:
+        return [Damage("missing", file, "the sidecar names it", _repair(check.cache), check.key)]
+    if num_bytes != info.num_bytes:
+        what = f"it has {num_bytes} bytes, expected {info.num_bytes}"
+        return [Damage("damaged", file, what, _repair(check.cache), check.key)]
+    if check.level == "quick":
+        return []
+    digest = manifest.digest_file(path)
+    if digest != info.digest:
+        return [
+            Damage(
+                "damaged", file, f"its xxh3-128 is {digest}, expected {info.digest}", _repair(check.cache), check.key
+            )
+        ]
+    return _check_records(check, sidecar, info) if check.level == "deep" else []
+
+
+def _check_records(check: _Check, sidecar: Sidecar, info: FeatureInfo) -> list[Damage]:
+    """Decode every record; compare counts and times."""
+    file = str(info.file)
+    path = check.cache / file
+    out = np.empty(info.shape[1:], np.uint8)
+    num_sound = 0
+
+    def look(number: int, record: memoryview) -> None:
+        nonlocal num_sound
+        _unpack([record], info, out)
+        num_sound = number + 1
+
+    try:
+        with open_records(path, info.num_bytes) as records:
+            pts_seconds, source_frames = records.array("pts_seconds"), records.array("source_frames")
+        if pts_seconds[0] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
+            raise DamageError("its times disagree with the sidecar's")
+        check_records(path, info.num_bytes, sidecar.num_frames, look=look)
+    except DamageError as error:
+        return [Damage("damaged", file, str(error), _repair(check.cache), check.key, str(num_sound))]
+    return []
+
+
+def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> list[Damage]:
+    """Decode random frames of the source again. The artefact has its digest: what differs is the source's doing."""
+    path = os.path.join(roots[sidecar.root], sidecar.path)
+    try:
+        if identify(path) != sidecar.source:
+            return [Damage("stale", path, "the source changed after it was cached", _build(check.cache), check.key)]
+        for info in sidecar.features:
+            _compare_frames(check, sidecar, info, path)
+    except MediaError as error:
+        return [Damage("stale", path, f"the source, unchanged by its size and times: {error}", "", check.key)]
+    except DamageError as error:
+        file = str(sidecar.features[0].file)
+        return [Damage("damaged", file, str(error), _repair(check.cache), check.key)]
+    return []
+
+
+def _compare_frames(check: _Check, sidecar: Sidecar, info: FeatureInfo, path: str) -> None:
+    """Raises ``MediaError`` if the source shows something else than what is cached."""
+    config = FramesConfig(tier=info.tier, **info.params)
+    chosen = np.random.default_rng().choice(
+        sidecar.num_frames, min(NUM_SOURCE_FRAMES, sidecar.num_frames), replace=False
+    )
+    wanted = set(chosen.tolist())
+    shape = info.shape[1:]
+    cached, again = np.empty(shape, np.uint8), np.empty(shape, np.uint8)
+    with open_records(check.cache / str(info.file), info.num_bytes) as records, open_media(path) as media:
+        scaler = PictureScaler(config.short_side, media.require_video().sample_aspect_ratio)
+        for number, frame in enumerate(select_fps(media.frames(), config.fps)):
+            if number == 0 or number in wanted:  # frame 0 settles size and orientation
+                record = frame_record(frame, scaler, config)
+            if number in wanted:
+                wanted.discard(number)
+                _unpack(records.iter_records([number]), info, cached)
+                _unpack([record], info, again)
+                seconds, psnr = float(records.array("pts_seconds")[number]), _psnr_db(cached, again)
+                if seconds != frame.pts_seconds or psnr < MIN_SOURCE_PSNR_DB:
+                    what = (
+                        f"frame {number}, cached at {seconds:.6f} s, is shown at {frame.pts_seconds:.6f} s "
+                        f"with a PSNR of {psnr:.1f} dB"
+                    )
+                    raise MediaError("decode", "changed", what, number)
+            if not wanted:
+                return
+    raise MediaError("decode", "short", f"it ends before frame {min(wanted)}")
+
+
+def _unpack(records: Iterable[Any], info: FeatureInfo, out: np.ndarray) -> None:
+    """Decode one record into ``out``."""
+    for record in records:
+        if info.params["codec"] == "jpeg":
+            jpeg.decode_into(record, out)
+        elif len(record) != out.size:
+            raise DamageError(f"a record has {len(record)} bytes, expected {out.size}")
+        else:
+            out.reshape(-1)[:] = np.frombuffer(record, np.uint8)
+
+
+def _psnr_db(a: np.ndarray, b: np.ndarray) -> float:
+    error = np.mean(np.square(a.astype(np.float32) - b))
+    return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
+
+
+def _check_catalog(cache: Path, keys: list[str]) -> list[Damage]:
+    """The catalog says what the sidecars say. A video that it knows and that has no sidecar has lost it."""
+    file = "catalog.sqlite"
+    unseen, lagging = set(keys), set()
+    found = []
+    try:
+        with closing(Catalog(cache)) as catalog:
+            for position, (row, key, label, sidecar) in enumerate(catalog.check()):
+                if key not in unseen:
+                    path = _relative(cache, manifest.sidecar_path(cache, key))
+                    found.append(Damage("missing", path, "the catalog names it", _repair(cache), key))
+                elif (row, label, key) != (position, sidecar.label, sidecar.key):
+                    what = f"the row of '{key}' contradicts itself"
+                    return [Damage("damaged", file, what, _repair(cache))]
+                elif not _is_sidecar_of(cache, key, sidecar):
+                    lagging.add(key)
+                unseen.discard(key)
+    except NotFound as error:
+        return [Damage("missing", file, str(error), _repair(cache))]
+    except DamageError as error:
+        return [Damage("damaged", file, str(error), _repair(cache))]
+    if late := lagging | unseen:
+        what = f"it lags behind {len(late)} sidecars, such as '{min(late)}': a build is running or was killed"
+        found.append(Damage("incomplete", file, what, _build(cache)))
+    return found
+
+
+def _is_sidecar_of(cache: Path, key: str, sidecar: Sidecar) -> bool:
+    try:
+        return manifest.read_sidecar(cache, key) == sidecar
+    except DamageError:
+        return True  # reported with its video
+
+
+def _check_asked(cache: Path, keys: set[str]) -> list[Damage]:
+    """What was asked of the cache is either cached or in quarantine."""
+    found = []
+    try:
+        quarantine = Quarantine(cache, {})
+    except DamageError as error:
+        return [Damage("damaged", "quarantine.jsonl", str(error), _repair(cache))]
+    try:
+        for record in read_index(cache / "index.jsonl"):
+            key = manifest.video_key(record.root, record.path)
+            if key not in keys and quarantine.get(key) is None:
+                what = "asked for, but neither cached nor in quarantine"
+                found.append(Damage("incomplete", record.path, what, _build(cache), key))
+    except NotFound as error:
+        found.append(Damage("missing", "index.jsonl", str(error), _repair(cache)))
+    except (DamageError, UsageError) as error:
+        found.append(Damage("damaged", "index.jsonl", str(error), _repair(cache)))
+    return found
+
+
+def find_strays(cache: Path) -> list[Damage]:
+    """Files that no sidecar names: generations that were superseded, and what does not belong here."""
+    named: set[str] = set()
+    damaged_keys: set[str] = set()
+    sidecars: set[str] = set()
+    for key in manifest.iter_keys(cache):
+        sidecars.add(_relative(cache, manifest.sidecar_path(cache, key)))
+        try:
+            named.update(str(info.file) for info in manifest.read_sidecar(cache, key).features)
+        except DamageError:
+            damaged_keys.add(key)  # it may have named any artefact of its video
+    strays = []
+    foreign = sorted(set(os.listdir(cache)) - _TOP_LEVEL) + [f for f in _files(cache, "videos") if f not in sidecars]
+    for tier in manifest.TIER_SUFFIXES:
+        for file in _files(cache, tier):
+            if not manifest.is_artefact_file(tier, file):
+                foreign.append(file)
+            elif file not in named and os.path.basename(file).partition(".")[0] not in damaged_keys:
+                strays.append(file)
+    return [
+        Damage("stray", file, "no sidecar names it", f"chordcache gc {_shell(cache)}") for file in sorted(strays)
+    ] + [Damage("stray", file, "it does not belong to the cache; move it away", "") for file in sorted(foreign)]
+
+
+def _repair(cache: Path) -> str:
+    return f"chordcache verify --repair {_shell(cache)}"
+
+
+def _build(cache: Path) -> str:
+    return f"chordcache build {_shell(cache / 'index.jsonl')} -o {_shell(cache)}"
+
+
+def _shell(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return shlex.quote(str(path) if relative.startswith("..") else relative)
+
+
+def _files(cache: Path, folder: str) -> Iterator[str]:
+    for where, _, names in os.walk(cache / folder):
+        for name in names:
+            yield os.path.relpath(os.path.join(where, name), cache)

@@ -1,0 +1,268 @@
+"""Fixtures that every test file may use: real clips, the corpus, videos made to measure, the command line.
+
+Environment
+-----------
+CHORDCACHE_CORPUS
+    A folder of further real media. Tests that ask for ``corpus`` are skipped without it.
+CHORDCACHE_REQUIRE_CORPUS=1
+    Every skip is a failure, that of a missing corpus too.
+CI=true
+    Every skip is a failure, except that of a missing corpus.
+HYPOTHESIS_PROFILE=explore
+    New random examples at each run; without it the same ones each time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import hypothesis
+import numpy as np
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+# Skips that are failures
+
+REQUIRE_CORPUS = os.environ.get("CHORDCACHE_REQUIRE_CORPUS") == "1"
+NO_SKIPS = REQUIRE_CORPUS or os.environ.get("CI") == "true"
+NO_CORPUS = "no corpus: set CHORDCACHE_CORPUS to a folder of media"
+
+
+def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip into a failure where skips are not allowed; an expected failure is none."""
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if not report.skipped or hasattr(report, "wasxfail") or (NO_CORPUS in reason and not REQUIRE_CORPUS):
+        return
+    report.outcome = "failed"
+    report.longrepr = f"skipped where skips are failures (CI, CHORDCACHE_REQUIRE_CORPUS): {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if NO_SKIPS:
+        fail_if_skipped(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if NO_SKIPS:
+        fail_if_skipped(report)
+    return report
+
+
+# Real media
+
+
+@pytest.fixture(scope="session")
+def clips() -> Path:
+    """Folder of four real clips, downloaded at the first run. Do not write into it.
+
+    animation/bigbuckbunny.mp4, street/bikes.mp4, people/carphone_pristine.mp4, people/carphone_distorted.mp4
+    """
+    folder = REPOSITORY / ".clips"
+    with (REPOSITORY / ".clips.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the xdist workers come here at the same time
+        subprocess.run([sys.executable, REPOSITORY / "scripts/fetch_clips.py", folder], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """Folder that CHORDCACHE_CORPUS names. Do not write into it."""
+    name = os.environ.get("CHORDCACHE_CORPUS")
+    if not name:
+        pytest.skip(NO_CORPUS)
+    if not Path(name).is_dir():
+        pytest.fail(f"CHORDCACHE_CORPUS is {name}, which is not a folder")
+    return Path(name)
+
+
+# Media made to measure
+
+CHROMA = (110, 150)
+"""U and V of every made frame"""
+
+
+def make_planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Content of frame ``number`` of a made video, as limited-range BT.601 YUV 4:2:0.
+
+    A flat background of luma ``16 + 7 * number % 200``, so that two frames near each other are never alike, and on it
+    a square, an eighth of the height wide, 100 grey levels away, that moves 4 pixels to the right per frame. It
+    starts at a quarter of the height, at the left edge. Chroma is flat, see ``CHROMA``.
+
+    Returns
+    -------
+    tuple of np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 16 to 215 for luma]
+
+    Examples
+    --------
+    >>> y, u, v = make_planes(30, 64, 48)
+    >>> int(y[0, 0]), int(u[0, 0]), int(v[0, 0])
+    (26, 110, 150)
+    """
+    background = 7 * number % 200
+    y = np.full((height, width), 16 + background, np.uint8)
+    side = max(2, height // 8)
+    left = 4 * number % max(1, width - side)
+    y[height // 4 : height // 4 + side, left : left + side] = 16 + (background + 100) % 200
+    u, v = (np.full((height // 2, width // 2), value, np.uint8) for value in CHROMA)
+    return y, u, v
+
+
+@dataclass(frozen=True)
+class VideoSpec:
+    """What ``make_video`` writes. The container follows from the file's suffix."""
+
+    num_frames: int = 30
+    size: tuple[int, int] = (64, 48)
+    """(width, height) as stored, [pixels], even"""
+    fps: Fraction | int = 25
+    codec: str = "libx264"
+    """An encoder's name: libx264, mpeg4, mpeg2video, libx265, libvpx-vp9, ffv1 ..."""
+    pixel_format: str = "yuv420p"
+    """Other formats are converted to from ``planes`` by swscale"""
+    gop: int = 12
+    """Frames from one keyframe to the next"""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """For the encoder, such as ``{"bf": "0", "crf": "10"}``"""
+    container_options: Mapping[str, str] = field(default_factory=dict)
+    """For the container, such as ``{"movflags": "frag_keyframe"}``"""
+    rotation: int = 0
+    """[degrees clockwise] that a player turns the stored picture"""
+    sample_aspect_ratio: Fraction | None = None
+    audio: bool = False
+    """A 440 Hz tone at half of full scale, mono, 16 kHz, as long as the video"""
+    pts_ticks: Sequence[int] | None = None
+    """Presentation times in units of 1 / (1000 * fps) seconds, ascending; every 1000 by default"""
+    planes: Callable[[int, int, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = make_planes
+    """(number, width, height) -> Y, U, V of that frame"""
+
+    @property
+    def time_base(self) -> Fraction:
+        """[seconds] of one tick."""
+        return 1 / (1000 * Fraction(self.fps))
+
+    @property
+    def duration_seconds(self) -> Fraction:
+        """[seconds] of ``num_frames`` at ``fps``."""
+        return self.num_frames / Fraction(self.fps)
+
+
+def _add_video(container: Any, spec: VideoSpec) -> Any:
+    stream = container.add_stream(spec.codec, rate=spec.fps, options=dict(spec.options))
+    stream.width, stream.height = spec.size
+    stream.pix_fmt = spec.pixel_format
+    stream.gop_size = spec.gop
+    stream.time_base = stream.codec_context.time_base = (
+        1 / Fraction(spec.fps) if spec.pts_ticks is None else spec.time_base
+    )
+    stream.codec_context.thread_count = 1
+    if spec.sample_aspect_ratio:
+        stream.sample_aspect_ratio = spec.sample_aspect_ratio
+    if spec.rotation:
+        stream.set_display_rotation(-spec.rotation)
+    return stream
+
+
+def _add_audio(container: Any, suffix: str) -> Any:
+    codec = {".avi": "pcm_s16le", ".mkv": "pcm_s16le", ".webm": "libopus"}.get(suffix, "aac")
+    return container.add_stream(codec, rate=16000, layout="mono")
+
+
+def _frames(spec: VideoSpec) -> Generator[av.VideoFrame, None, None]:
+    for number in range(spec.num_frames):
+        planes = spec.planes(number, *spec.size)
+        frame = av.VideoFrame.from_ndarray(np.concatenate([p.reshape(-1, spec.size[0]) for p in planes]), "yuv420p")
+        if spec.pts_ticks is None:
+            frame.pts, frame.time_base = number, 1 / Fraction(spec.fps)
+        else:
+            frame.pts, frame.time_base = spec.pts_ticks[number], spec.time_base
+        yield frame if spec.pixel_format == "yuv420p" else frame.reformat(format=spec.pixel_format)
+
+
+def _tone(spec: VideoSpec, rate: int = 16000) -> av.AudioFrame:
+    times = np.arange(int(spec.duration_seconds * rate)) / rate
+    samples = (0.5 * 32767 * np.sin(2 * np.pi * 440 * times)).astype(np.int16)
+    frame = av.AudioFrame.from_ndarray(samples[None], "s16", "mono")
+    frame.sample_rate, frame.pts, frame.time_base = rate, 0, Fraction(1, rate)
+    return frame
+
+
+def write_video(path: str | Path, **spec: Any) -> Path:
+    """Write a small real video and return its path. The arguments are the fields of ``VideoSpec``."""
+    wanted = VideoSpec(**spec)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with av.open(os.fspath(path), "w", options=dict(wanted.container_options)) as container:
+        video = _add_video(container, wanted)
+        sound = _add_audio(container, Path(path).suffix) if wanted.audio else None
+        for frame in _frames(wanted):
+            container.mux(video.encode(frame))
+        container.mux(video.encode(None))
+        if sound:
+            container.mux(sound.encode(_tone(wanted)))
+            container.mux(sound.encode(None))
+    return Path(path)
+
+
+@pytest.fixture(scope="session")
+def make_video() -> Callable[..., Path]:
+    """``make_video(path, num_frames=30, size=(64, 48), fps=25, ...)``: see ``VideoSpec`` for all the fields.
+
+    What frame n shows is known: ``frame_planes(n, width, height)``.
+    """
+    return write_video
+
+
+@pytest.fixture(scope="session")
+def frame_planes() -> Callable[[int, int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """``frame_planes(number, width, height)``: what a made video shows at a frame, see ``make_planes``."""
+    return make_planes
+
+
+# The command line
+
+
+def run_chordcache(
+    *args: str | os.PathLike[str],
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m chordcache`` as a user would, and return its exit code and what it printed.
+
+    ``env`` is laid over the present environment.
+    """
+    return subprocess.run(
+        [sys.executable, "-m", "chordcache", *map(os.fspath, args)],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+    )
+
+
+@pytest.fixture(scope="session")
+def run_cli() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``run_cli(*args, cwd=None, env=None, timeout=120)``: the command line in a process of its own."""
+    return run_chordcache

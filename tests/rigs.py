@@ -1,0 +1,219 @@
+"""What the attacking tests share: processes to watch and kill, contents read past the package, damage."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+MARK = "CHORDCACHE_TEST_MARK"
+"""Variable of the environment by which a process and all its descendants are found, whoever adopted them."""
+
+SIGNS_OF_A_BUG = ("Traceback", "a bug:", "Exception ignored", "Fatal Python error")
+
+
+def fine(output: str) -> bool:
+    """Whether nothing that a user must never see was printed."""
+    return not any(sign in output for sign in SIGNS_OF_A_BUG)
+
+
+def alive_with(mark: str) -> list[int]:
+    """Processes, not zombies, whose environment holds the mark."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def wait_until(condition: Any, timeout: float, step: float = 0.005) -> bool:
+    """Whether ``condition()`` came true in time."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(step)
+    return bool(condition())
+
+
+@dataclass
+class Run:
+    """A command under way, in a session of its own."""
+
+    process: subprocess.Popen[bytes]
+    mark: str
+    folder: Path
+
+    def workers(self) -> list[int]:
+        """The loky workers that are alive."""
+        return [pid for pid in alive_with(self.mark) if "popen_loky" in command_of(pid)]
+
+    def survivors(self, seconds: float = 5) -> list[str]:
+        """What is still alive ``seconds`` after the command ended."""
+        wait_until(lambda: not alive_with(self.mark), seconds)
+        return [command_of(pid) for pid in alive_with(self.mark)]
+
+    def wait(self, timeout: float = 60) -> int:
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill_all()
+            raise AssertionError(f"the command hangs; stderr: {self.stderr}") from None
+
+    def kill_all(self) -> None:
+        for pid in alive_with(self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    @property
+    def stderr(self) -> str:
+        return (self.folder / f"{self.mark}.err").read_text(errors="surrogateescape")
+
+    @property
+    def stdout(self) -> str:
+        return (self.folder / f"{self.mark}.out").read_text(errors="surrogateescape")
+
+
+def start(
+    folder: Path,
+    *args: str | os.PathLike[str],
+    program: Sequence[str] = ("-m", "chordcache"),
+    env: Mapping[str, str] = {},
+) -> Run:
+    """Start ``python -m chordcache ARGS`` in the background, in ``folder``, which also takes its output."""
+    mark = uuid.uuid4().hex
+    with open(folder / f"{mark}.out", "wb") as out, open(folder / f"{mark}.err", "wb") as err:
+        process = subprocess.Popen(
+            [sys.executable, *program, *map(os.fspath, args)],
+            cwd=folder,
+            env={**os.environ, **(env or {}), MARK: mark},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
+    return Run(process, mark, folder)
+
+
+@contextlib.contextmanager
+def running(folder: Path, *args: str | os.PathLike[str], **options: Any) -> Iterator[Run]:
+    """``start``, and nothing is left of it afterwards."""
+    run = start(folder, *args, **options)
+    try:
+        yield run
+    finally:
+        run.kill_all()
+
+
+# Contents, read past the package
+
+
+def sidecars(cache: Path) -> dict[str, dict[str, Any]]:
+    """Path of the source to sidecar, as JSON."""
+    found = {}
+    for path in sorted((cache / "videos").glob("*/*.json")):
+        data = json.loads(path.read_text())
+        found[data["path"]] = {**data, "_sidecar": path, "_artefact": cache / data["features"][0]["file"]}
+    return found
+
+
+def entries(artefact: Path) -> dict[bytes, bytes]:
+    """Every key and value of an environment."""
+    with lmdb.open(str(artefact), subdir=False, readonly=True, lock=False) as environment, environment.begin() as txn:
+        return {bytes(key): bytes(value) for key, value in txn.cursor()}
+
+
+def contents(cache: Path) -> dict[str, tuple[int, str, str | None]]:
+    """Path of the source: number of frames, digest over every key and value, label. Equal means the same cache."""
+    found = {}
+    for path, data in sidecars(cache).items():
+        digest = hashlib.sha256()
+        for key, value in sorted(entries(data["_artefact"]).items()):
+            digest.update(struct.pack("<qq", len(key), len(value)) + key + value)
+        found[path] = (data["num_frames"], digest.hexdigest(), data.get("label"))
+    return found
+
+
+def files_of(cache: Path) -> dict[str, tuple[int, int, int]]:
+    """Relative name of every artefact and sidecar: inode, size, mtime_ns."""
+    found = {}
+    for top in ("videos", "lmdb"):
+        for path in sorted((cache / top).rglob("*")):
+            if path.is_file():
+                status = path.stat()
+                found[str(path.relative_to(cache))] = (status.st_ino, status.st_size, status.st_mtime_ns)
+    return found
+
+
+def partials(cache: Path) -> list[str]:
+    """Whatever was begun and not published, anywhere in the cache."""
+    begun = [str(path.relative_to(cache)) for path in cache.rglob("*.partial")]
+    return sorted({*begun, *(str(p.relative_to(cache)) for p in cache.glob(".partial/*"))} - {".partial"})
+
+
+def quarantine(cache: Path) -> dict[str, dict[str, Any]]:
+    """Path of the source to its line, the last one of each."""
+    path = cache / "quarantine.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {data["path"]: data for data in map(json.loads, lines)}
+
+
+# Damage
+
+
+def flip(path: Path, offset: int, bit: int = 0) -> None:
+    """Flip one bit, in place, and put the times back."""
+    status = path.stat()
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ (1 << bit)]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def swap(a: Path, b: Path) -> None:
+    """Exchange two files."""
+    aside = a.with_name("aside")
+    a.rename(aside)
+    b.rename(a)
+    aside.rename(b)
+
+
+@dataclass
+class Rng:
+    """Where to strike: the same places in each run."""
+
+    seed: int
+    _state: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._state = self.seed
+
+    def below(self, limit: int) -> int:
+        self._state = int.from_bytes(hashlib.sha256(str(self._state).encode()).digest()[:6], "big")
+        return self._state % limit

@@ -1,0 +1,104 @@
+"""The command line as a user meets it: bare words, one-line results, exit codes, JSON."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+COMMANDS = ("scan", "build", "verify", "gc", "info")
+
+
+@pytest.fixture(scope="module")
+def journey(tmp_path_factory, clips, run_cli):
+    """A folder in which the four commands of the README were typed, and what they printed."""
+    folder = tmp_path_factory.mktemp("journey")
+    shutil.copytree(clips, folder / "videos")
+    steps = (
+        ("scan", "videos/", "--labels", "dir"),
+        ("build", "--tier", "lmdb"),
+        ("verify",),
+        ("info",),
+    )
+    return folder, [run_cli(*step, cwd=folder) for step in steps]
+
+
+def test_the_bare_words_work(journey):
+    _, results = journey
+    assert [result.returncode for result in results] == [0, 0, 0, 0]
+    assert results[0].stdout.startswith("scanned 4, unchanged 0, broken 0 of 4 videos in ")
+    assert results[1].stdout.startswith("done 4, up to date 0, quarantined 0 of 4 in ")
+    assert results[2].stdout == "sound: 4 videos\n"
+    assert "people 2" in results[3].stdout
+    assert [result.stderr for result in results] == [""] * 4
+
+
+def test_json_is_for_machines(journey, run_cli):
+    folder, _ = journey
+    for step, expected in (
+        (("scan", "videos", "--labels", "dir"), {"num_up_to_date": 4, "num_failed": 0}),
+        (("build",), {"num_up_to_date": 4, "num_failed": 0}),
+        (("info",), {"videos": 4, "frames": 622}),
+        (("info", "index.json"), {"videos": 4, "frames_expected": 622}),
+    ):
+        data = json.loads(run_cli(*step, "--json", cwd=folder).stdout)
+        assert data.items() >= expected.items()
+    assert json.loads(run_cli("verify", "--json", cwd=folder).stdout) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(run_cli, command):
+    result = run_cli(command, "--help")
+    assert result.returncode == 0
+    assert f"Example:\n    chordcache {command}" in result.stdout
+
+
+def test_the_group_lists_the_journey_in_order(run_cli):
+    result = run_cli("--help")
+    listed = [line.split()[0] for line in result.stdout.partition("Commands:\n")[2].splitlines()]
+    assert tuple(listed) == COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (("scan", "nowhere"), 10, "chordcache scan: error: no such corpus 'nowhere'"),
+        (("build", "nowhere.json"), 10, "chordcache build: error: "),
+        (("verify", "nowhere"), 10, "chordcache verify: error: no cache at "),
+        (("info", "nowhere"), 10, "chordcache info: error: no cache at "),
+        (("gc", "nowhere"), 10, "chordcache gc: error: no cache at "),
+        (("scan",), 2, "Missing argument"),
+        (("play",), 2, "No such command 'play'"),
+        (("verify", "--dry-run"), 2, "--dry-run goes with --repair"),
+        (("build", "--root", "nonsense"), 2, "must be NAME=PATH"),
+    ],
+)
+def test_errors_are_one_line_and_a_code(run_cli, tmp_path, args, code, message):
+    result = run_cli(*args, cwd=tmp_path)
+    assert result.returncode == code
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_debug_shows_the_traceback(run_cli, tmp_path):
+    result = run_cli("--debug", "info", "nowhere", cwd=tmp_path)
+    assert result.returncode == 10
+    assert result.stderr.startswith("Traceback")
+
+
+def test_scan_ends_3_if_something_is_broken(run_cli, tmp_path):
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "x.mp4").write_bytes(b"junk")
+    result = run_cli("scan", "videos", cwd=tmp_path)
+    assert result.returncode == 3
+    assert "broken 1 of 1" in result.stdout
+
+
+def test_moved_data_is_found_with_root(journey, run_cli, tmp_path):
+    folder, _ = journey
+    moved = shutil.copytree(folder / "videos", tmp_path / "elsewhere")
+    result = run_cli("build", folder / "index.json", "-o", "cache", "--root", f"videos={moved}", cwd=tmp_path)
+    assert result.returncode == 0
+    assert run_cli("verify", "cache", "--source", cwd=tmp_path).returncode == 0

@@ -1,0 +1,84 @@
+"""What must not be loaded: the decoders by --help, what builds caches by a reader of one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"av", "cv2", "librosa", "h5py", "lmdb", "torch"}
+"""Not for ``chordcache --help``."""
+
+BUILDING = {"av", "cv2", "librosa", "joblib", "click"}
+"""Not for reading a cached clip."""
+
+
+def packages_loaded_by(code: str, *args: object) -> set[str]:
+    """Top-level packages in sys.modules after some code ran in an interpreter of its own."""
+    code += "\nimport json, sys\nprint(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    command = [sys.executable, "-c", code, *map(str, args)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return set(json.loads(result.stdout.splitlines()[-1]))
+
+
+def test_the_probe_sees_what_is_loaded() -> None:
+    assert "av" in packages_loaded_by("import av")
+
+
+@pytest.mark.parametrize("command", ["import chordcache", "import chordcache; dir(chordcache)"])
+def test_import_loads_nothing_heavy(command: str) -> None:
+    assert not packages_loaded_by(command) & (HEAVY | {"numpy", "click", "yaml"})
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], *([name, "--help"] for name in ("scan", "build", "verify", "info", "gc"))]
+)
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from chordcache.cli import main\n"
+        "sys.argv[0] = 'chordcache'\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code"
+    )
+    assert not packages_loaded_by(code, *arguments) & HEAVY
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, make_video, run_cli) -> Path:
+    folder = tmp_path_factory.mktemp("firewall")
+    make_video(folder / "videos" / "a.mp4", num_frames=20)
+    for arguments in (["scan", "videos"], ["build", "--tier", "lmdb"]):
+        result = run_cli(*arguments, cwd=folder)
+        assert result.returncode == 0, result.stderr
+    return folder / "cache"
+
+
+READ = """
+import sys, chordcache
+with chordcache.open_cache(sys.argv[1]) as cache:
+    (video,) = cache
+    assert cache.read(video, "frames", 0, 16).shape == (16, 48, 64, 3)
+    assert cache.read(video.key, "frames", indices=[19, 3]).shape == (2, 48, 64, 3)
+    assert len(video.pts_seconds) == 20
+"""
+
+
+def test_reading_a_clip_loads_nothing_that_builds(cache: Path) -> None:
+    assert not packages_loaded_by(READ, cache) & (BUILDING | {"torch"})
+
+
+def test_dataset_loads_nothing_that_builds(cache: Path) -> None:
+    code = """
+import sys, chordcache
+sampler = chordcache.UniformSampler(num_frames=4, stride=2)
+dataset = chordcache.ChordVideoDataset(sys.argv[1], sampler=sampler, size=None)
+assert dataset[0]["frames"].shape == (4, 3, 48, 64)
+"""
+    assert not packages_loaded_by(code, cache) & BUILDING

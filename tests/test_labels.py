@@ -1,0 +1,106 @@
+"""Labels by folder and by file, joined to records."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chordcache.errors import NotFound, UsageError
+from chordcache.index import IndexWriter
+from chordcache.labels import Labels
+from chordcache.records import VideoRecord
+
+
+def labels_file(tmp_path: Path, content: str) -> Labels:
+    path = tmp_path / "labels.csv"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    return Labels(str(path))
+
+
+@pytest.mark.parametrize(
+    ("path", "label"),
+    [
+        ("a.mp4", None),
+        ("cat/a.mp4", "cat"),
+        ("pets/cat/a.mp4", "cat"),
+        ("\udcff/a.mp4", "\udcff"),
+        ("x.mp4/y", "x.mp4"),
+    ],
+)
+def test_folder_labels(path: str, label: str | None) -> None:
+    labels = Labels("dir")
+    record = VideoRecord("v", path, "old", "a caption", extra={"a": "b"})
+    assert labels.apply(record) == VideoRecord("v", path, label, "a caption", extra={"a": "b"})
+    assert (labels.num_unmatched, labels.unmatched_example) == (0, None)
+
+
+def test_file_labels(tmp_path: Path) -> None:
+    rows = [
+        "lang,path,label,caption",
+        'en,./a.mp4,cat,"a cat, asleep"',
+        ",b/b.mp4,dog,",
+        ",v/c.mp4,,only c",
+        "fr,none.mp4",
+    ]
+    labels = labels_file(tmp_path, "\ufeff" + "\n".join(rows))
+    assert labels.apply(VideoRecord("v", "a.mp4")) == VideoRecord(
+        "v", "a.mp4", "cat", "a cat, asleep", extra={"lang": "en"}
+    )
+    assert labels.num_unmatched == 3
+    assert labels.apply(VideoRecord("v", "b/b.mp4")) == VideoRecord("v", "b/b.mp4", "dog")
+    assert labels.apply(VideoRecord("v", "c.mp4")) == VideoRecord("v", "c.mp4", None, "only c")
+    assert labels.apply(VideoRecord("w", "c.mp4")) == VideoRecord("w", "c.mp4")
+    assert labels.apply(VideoRecord("v", "A.MP4")) == VideoRecord("v", "A.MP4")
+    assert (labels.num_unmatched, labels.unmatched_example) == (1, "none.mp4")
+
+
+def test_root_label_and_path_comes_before_the_bare_path(tmp_path: Path) -> None:
+    labels = labels_file(tmp_path, "path,label\na.mp4,bare\nv/a.mp4,of v\n")
+    assert labels.apply(VideoRecord("v", "a.mp4")).label == "of v"
+    assert labels.apply(VideoRecord("w", "a.mp4")).label == "bare"
+    assert labels.num_unmatched == 0
+
+
+def test_a_file_speaks_only_for_its_own_columns(tmp_path: Path) -> None:
+    old = VideoRecord("v", "a.mp4", "old label", "old caption", extra={"lang": "en", "other": "kept"})
+    captions = labels_file(tmp_path, "path,caption,lang\na.mp4,new,\n")
+    assert captions.apply(old) == VideoRecord("v", "a.mp4", "old label", "new", extra={"other": "kept"})
+    nothing = labels_file(tmp_path, "path,label\nb.mp4,new\n")
+    assert nothing.apply(old).label is None
+    assert nothing.apply(old).caption == "old caption"
+
+
+def test_undecodable_names_and_names_as_our_own_csv_writes_them(tmp_path: Path) -> None:
+    labels = labels_file(tmp_path, 'path,label\n\udcff.mp4,raw\n"""a\\nb.mp4""",quoted\n\'=x.mp4,formula\n')
+    for path, label in [("\udcff.mp4", "raw"), ("a\nb.mp4", "quoted"), ("=x.mp4", "formula")]:
+        assert labels.apply(VideoRecord("v", path)).label == label
+
+
+def test_index_of_ours_serves_as_a_labels_file(tmp_path: Path) -> None:
+    record = VideoRecord("v", "a.mp4", "=cat", "'tis", level="headers", extra={"size": "big"})
+    with IndexWriter(tmp_path / "own.csv", roots={"v": "/v"}, level="headers") as writer:
+        writer.write(record)
+    joined = Labels(os.fspath(tmp_path / "own.csv")).apply(VideoRecord("v", "a.mp4", level="headers"))
+    assert joined == record
+
+
+def test_missing_labels_file(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no such file '.*none.csv'"):
+        Labels(str(tmp_path / "none.csv"))
+    with pytest.raises(NotFound, match="no such file"):
+        Labels(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("video,label\n", "has no column 'path'; columns found: 'video', 'label'"),
+        ("path,label\na.mp4,x\n./a.mp4,y\n", "line 3: 'a.mp4' is listed twice"),
+        ("path,label\n,x\n", "line 2: the path is empty"),
+    ],
+)
+def test_labels_file_with_a_mistake(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        labels_file(tmp_path, content)

@@ -1,0 +1,86 @@
+"""The public names: all there, all lazy, none hidden by a module of the same name."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import chordcache
+
+MODULES = sorted({m.name for m in pkgutil.walk_packages(chordcache.__path__, "chordcache.")} - {"chordcache.__main__"})
+
+
+@pytest.mark.parametrize("name", chordcache.__all__)
+def test_public_name_resolves(name: str) -> None:
+    value = getattr(chordcache, name)
+    assert name == "__version__" or value.__name__ == name
+
+
+def test_all_is_sorted_and_has_no_module() -> None:
+    assert chordcache.__all__ == sorted(chordcache.__all__)
+    assert set(chordcache.__all__) <= set(dir(chordcache))
+    assert not set(chordcache.__all__) & {name.split(".")[1] for name in MODULES}
+
+
+def test_no_module_bears_a_public_name() -> None:
+    last_parts = {name.rpartition(".")[2] for name in MODULES if not name.startswith("chordcache.cli.")}
+    assert not set(chordcache.__all__) & last_parts
+
+
+def test_importing_every_module_hides_no_public_name() -> None:
+    code = (
+        "import importlib, sys, types, chordcache\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "values = {name: getattr(chordcache, name) for name in chordcache.__all__}\n"
+        "assert not [n for n, v in values.items() if isinstance(v, types.ModuleType)], values\n"
+        "for name, value in values.items(): assert getattr(chordcache, name) is value"
+    )
+    result = subprocess.run([sys.executable, "-c", code, *MODULES], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+def test_type_checkers_see_what_is_loaded() -> None:
+    tree = ast.parse(Path(chordcache.__file__).read_text(encoding="utf-8"))
+    (guarded,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in guarded.body for alias in node.names}
+    assert seen == chordcache._LAZY
+    eager = {name for name in vars(chordcache.errors) if name[0].isupper()}
+    assert {*seen, *eager, "__version__"} == set(chordcache.__all__)
+
+
+def test_every_exception_is_public() -> None:
+    errors = importlib.import_module("chordcache.errors")
+    classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    assert classes <= set(chordcache.__all__)
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="module 'chordcache' has no attribute 'transcode'"):
+        _ = chordcache.transcode
+
+
+def test_without_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None\nimport chordcache\nchordcache.ChordVideoDataset"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 1
+    assert "ChordVideoDataset needs PyTorch: pip install 'chordcache[torch]'" in result.stderr
+
+
+def test_version_on_the_command_line(run_cli) -> None:
+    result = run_cli("--version")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split()[-1] == chordcache.__version__
+    assert importlib.metadata.version("chordcache") == chordcache.__version__
+
+
+def test_console_script() -> None:
+    script = Path(sys.executable).with_name("chordcache")
+    result = subprocess.run([script, "--help"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert "scan" in result.stdout

@@ -1,0 +1,167 @@
+"""``scan``: records of real and made files, levels, labels, reuse, order, formats."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import chordcache as cc
+from chordcache.records import LEVELS
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, make_video) -> Path:
+    root = tmp_path_factory.mktemp("scan") / "videos"
+    make_video(root / "walk" / "a.mp4", num_frames=50, audio=True, options={"sc_threshold": "0"})
+    make_video(root / "walk" / "b.mkv", num_frames=10, size=(96, 64))
+    make_video(root / "run" / "c.webm", codec="libvpx-vp9", num_frames=12)
+    (root / "run" / "broken.mp4").write_bytes(b"\0" * 1000)
+    (root / "notes.txt").write_text("not a video")
+    return root
+
+
+def by_path(index: cc.Index) -> dict[str, cc.VideoRecord]:
+    return {record.path: record for record in index}
+
+
+def test_records_come_in_path_order_whatever_the_jobs(folder):
+    first, second = (list(cc.scan([folder], jobs=jobs)) for jobs in (1, 2))
+    assert first == second
+    assert [record.path for record in first] == ["run/broken.mp4", "run/c.webm", "walk/a.mp4", "walk/b.mkv"]
+
+
+def test_a_broken_file_is_a_record_with_an_error(folder):
+    record = by_path(cc.scan([folder]))["run/broken.mp4"]
+    assert record.error_cause == "decode"
+    assert record.error_stage == "open"
+    assert "Invalid data" in record.error
+    assert record.identity.size == 1000
+
+
+def test_each_level_adds_its_facts(folder):
+    for number, level in enumerate(LEVELS):
+        record = by_path(cc.scan([folder], level=level))["walk/a.mp4"]
+        assert record.level == level
+        present = [part is not None for part in (record.header, record.packets, record.content)]
+        assert present == [True, number >= 1, number >= 2]
+
+
+def test_header_and_packet_facts(folder):
+    record = by_path(cc.scan([folder]))["walk/a.mp4"]
+    assert (record.header.codec, record.header.coded_width, record.header.coded_height) == ("h264", 64, 48)
+    assert record.header.average_fps == pytest.approx(25)
+    assert record.packets.num_packets == record.packets.num_frames == 50
+    assert record.packets.duration_seconds == pytest.approx(2.0)
+    assert record.packets.keyframe_numbers[:3] == (0, 12, 24)
+    assert record.packets.keyframe_pts_seconds == pytest.approx([n / 25 for n in record.packets.keyframe_numbers])
+    assert not record.packets.variable_frame_rate
+    assert (record.audio.codec, record.audio.sample_rate_hz, record.audio.num_channels) == ("aac", 16000, 1)
+
+
+def test_variable_frame_rate_is_seen(tmp_path, make_video):
+    ticks = [1000 * n + (5000 if n > 10 else 0) for n in range(20)]
+    make_video(tmp_path / "vfr.mp4", num_frames=20, pts_ticks=ticks)
+    (record,) = cc.scan([tmp_path])
+    assert record.packets.variable_frame_rate
+    assert record.packets.duration_seconds == pytest.approx(1.0, abs=0.001)
+
+
+def test_loudness_of_a_known_tone(folder):
+    content = by_path(cc.scan([folder], level="content"))["walk/a.mp4"].content
+    # a sine of half of full scale has a root mean square of 0.5 / sqrt(2)
+    assert content.audio_energy_per_second[:2] == pytest.approx([0.5 / np.sqrt(2)] * 2, rel=0.05)
+    assert content.audio_peaks_seconds == ()
+
+
+def test_motion_of_a_still_and_of_a_moving_picture(tmp_path, make_video):
+    def still(number, width, height):
+        noise = np.random.default_rng(0).integers(16, 235, (height, width), np.uint8)
+        return (
+            noise,
+            np.full((height // 2, width // 2), 128, np.uint8),
+            np.full((height // 2, width // 2), 128, np.uint8),
+        )
+
+    def moving(number, width, height):
+        y, u, v = still(number, width, height)
+        return np.roll(y, 4 * number, axis=1), u, v
+
+    for name, codec in (("codec.mp4", "libx264"), ("luma.webm", "libvpx-vp9")):
+        make_video(tmp_path / "still" / name, codec=codec, planes=still, size=(128, 96))
+        make_video(tmp_path / "moving" / name, codec=codec, planes=moving, size=(128, 96))
+    contents = {path: record.content for path, record in by_path(cc.scan([tmp_path], level="content")).items()}
+    for name, source in (("codec.mp4", "codec"), ("luma.webm", "luma")):
+        calm, lively = contents[f"still/{name}"], contents[f"moving/{name}"]
+        assert calm.motion_source == lively.motion_source == source
+        assert max(calm.motion_per_second) < 0.5 < 1 < min(lively.motion_per_second)
+        assert sum(calm.motion_histogram) == calm.motion_histogram[0]
+        assert lively.motion_histogram[0] < sum(lively.motion_histogram) / 2
+    # every pixel moves by 4 a frame
+    assert contents["moving/codec.mp4"].motion_per_second[0] == pytest.approx(4, abs=1.5)
+
+
+def test_labels_by_folder_and_by_table(folder, tmp_path):
+    assert {r.label for r in cc.scan([folder], labels="dir")} == {"walk", "run"}
+    table = tmp_path / "labels.csv"
+    table.write_text("path,label,caption,person\nwalk/a.mp4,strolling,a square moves,p1\nnone.mp4,x,y,z\n")
+    reports = []
+    records = by_path(cc.scan([folder], labels=str(table), on_end=reports.append))
+    record = records["walk/a.mp4"]
+    assert (record.label, record.caption, record.extra) == ("strolling", "a square moves", {"person": "p1"})
+    assert records["walk/b.mkv"].label is None
+    assert any("1 rows" in warning and "none.mp4" in warning for warning in reports[0].warnings)
+
+
+def test_a_second_scan_looks_only_at_what_changed(folder, tmp_path, make_video):
+    copy = tmp_path / "videos"
+    make_video(copy / "a.mp4")
+    make_video(copy / "b.mp4")
+    reports = []
+    for _ in range(2):
+        cc.scan([copy], output=tmp_path / "index.json", on_end=reports.append)
+    assert [(r.summary.num_done, r.summary.num_up_to_date) for r in reports] == [(2, 0), (0, 2)]
+    status = (copy / "b.mp4").stat()
+    make_video(copy / "b.mp4", num_frames=31)
+    os.utime(copy / "b.mp4", ns=(status.st_atime_ns, status.st_mtime_ns))  # only ctime tells
+    index = cc.scan([copy], output=tmp_path / "index.json", on_end=reports.append)
+    assert (reports[-1].summary.num_done, reports[-1].summary.num_up_to_date) == (1, 1)
+    assert by_path(index)["b.mp4"].packets.num_frames == 31
+    cc.scan([copy], output=tmp_path / "index.json", level="content", on_end=reports.append)
+    assert reports[-1].summary.num_done == 2
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl", ".csv"])
+def test_the_three_formats_hold_the_same_records(folder, tmp_path, suffix):
+    wanted = list(cc.scan([folder], labels="dir", level="content"))
+    index = cc.scan([folder], labels="dir", level="content", output=tmp_path / f"index{suffix}")
+    assert list(index) == wanted
+    assert list(cc.read_index(tmp_path / f"index{suffix}")) == wanted
+
+
+def test_json_and_csv_are_what_other_tools_read(folder, tmp_path):
+    cc.scan([folder], output=tmp_path / "i.json").write(tmp_path / "i.csv")
+    data = json.loads((tmp_path / "i.json").read_text())
+    with (tmp_path / "i.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [r["path"] for r in data["records"]] == [row["path"] for row in rows]
+    assert rows[2]["codec"] == "h264"
+
+
+def test_shell_globs_of_one_folder_are_one_corpus(folder):
+    index = cc.scan(sorted((folder / "walk").iterdir()))
+    assert [record.path for record in index] == ["a.mp4", "b.mkv"]
+    assert index.roots == {"walk": str(folder / "walk")}
+
+
+def test_wrong_arguments(folder, tmp_path):
+    with pytest.raises(cc.UsageError, match="unknown level 'deep'; valid levels are headers, packets, content"):
+        cc.scan([folder], level="deep")
+    with pytest.raises(cc.NotFound, match="no such corpus"):
+        cc.scan([tmp_path / "nowhere"])
+    with pytest.raises(cc.UsageError, match=r"\.json, \.jsonl or \.csv"):
+        cc.scan([folder], output=tmp_path / "index.txt")

@@ -1,0 +1,403 @@
+"""The LMDB store and the cache above it: round trips, full maps, forks, threads, damage."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rigs
+
+import chordcache as cc
+from chordcache.errors import DamageError
+from chordcache.manifest import digest64
+from chordcache.stores import lmdb_store
+from chordcache.stores.lmdb_store import ARRAYS, LmdbWriter, open_records
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def arrays(num_records: int) -> dict[str, np.ndarray]:
+    return {"pts_seconds": np.arange(num_records) / 25, "source_frames": np.arange(num_records)}
+
+
+def write(path: Path, records: list[bytes]) -> int:
+    """Write an environment and return its size."""
+    with LmdbWriter(path) as writer:
+        for record in records:
+            writer.append(record)
+        writer.finish(arrays(len(records)))
+    return path.stat().st_size
+
+
+def some_records(num_records: int, size: int = 3000) -> list[bytes]:
+    return [os.urandom(size + 13 * number) for number in range(num_records)]
+
+
+def read_all(path: Path, num_bytes: int, numbers: list[int]) -> list[bytes]:
+    with open_records(path, num_bytes) as records:
+        return [bytes(record) for record in records.iter_records(numbers)]
+
+
+# Round trip
+
+
+@pytest.mark.parametrize("num_records", [1, 2, 300])
+def test_round_trip(tmp_path: Path, num_records: int) -> None:
+    wanted = some_records(num_records)
+    num_bytes = write(tmp_path / "a.lmdb", wanted)
+    with open_records(tmp_path / "a.lmdb", num_bytes) as records:
+        assert len(records) == num_records
+        assert [bytes(r) for r in records.iter_records(range(num_records))] == wanted
+        assert [bytes(r) for r in records.iter_records([num_records - 1, 0, 0])] == [wanted[-1], wanted[0], wanted[0]]
+        assert np.array_equal(records.array("pts_seconds"), arrays(num_records)["pts_seconds"])
+        assert np.array_equal(records.array("source_frames"), np.arange(num_records))
+        with pytest.raises(DamageError, match=f"record {num_records} is missing"):
+            list(records.iter_records([num_records]))
+
+
+def test_the_layout_is_the_one_that_the_module_draws(tmp_path: Path) -> None:
+    wanted = some_records(3)
+    write(tmp_path / "a.lmdb", wanted)
+    found = rigs.entries(tmp_path / "a.lmdb")
+    assert found.keys() == {b"\0\0\0\0", b"\0\0\0\1", b"\0\0\0\2", *(name.encode() for name in ARRAYS)}
+    assert [found[number.to_bytes(4, "big")] for number in range(3)] == wanted
+    value = found[b"xxh3_64"]
+    assert value[8:] == np.array([digest64(record) for record in wanted], "<u8").tobytes()
+    assert value[:8] == digest64(value[8:]).to_bytes(8, "little")
+    assert np.frombuffer(found[b"pts_seconds"][8:], "<f8").tolist() == [0, 0.04, 0.08]
+
+
+def test_nothing_lies_beside_the_file(tmp_path: Path) -> None:
+    num_bytes = write(tmp_path / "a.lmdb", some_records(5))
+    read_all(tmp_path / "a.lmdb", num_bytes, [0])
+    assert os.listdir(tmp_path) == ["a.lmdb"]
+
+
+@pytest.mark.parametrize("first_map_bytes", [1 << 16, 1 << 20])
+def test_a_full_map_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_map_bytes: int) -> None:
+    monkeypatch.setattr(lmdb_store, "_FIRST_MAP_BYTES", first_map_bytes)
+    monkeypatch.setattr(lmdb_store, "_BATCH_BYTES", 1 << 17)
+    wanted = some_records(400, 9000)
+    num_bytes = write(tmp_path / "a.lmdb", wanted)
+    assert num_bytes > 4 << 20
+    assert read_all(tmp_path / "a.lmdb", num_bytes, list(range(400))) == wanted
+
+
+def test_a_record_larger_than_the_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lmdb_store, "_FIRST_MAP_BYTES", 1 << 16)
+    wanted = [os.urandom(5 << 20)]
+    assert read_all(tmp_path / "a.lmdb", write(tmp_path / "a.lmdb", wanted), [0]) == wanted
+
+
+def test_more_than_the_first_map_of_address_space(tmp_path: Path) -> None:
+    one = os.urandom(40 << 20)
+    with LmdbWriter(tmp_path / "a.lmdb") as writer:
+        for _ in range(7):
+            writer.append(one)
+        writer.finish(arrays(7))
+    num_bytes = (tmp_path / "a.lmdb").stat().st_size
+    assert num_bytes > lmdb_store._FIRST_MAP_BYTES
+    assert read_all(tmp_path / "a.lmdb", num_bytes, [6]) == [one]
+
+
+# Damage
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "longer", "folder", "text", "zeros"])
+def test_what_is_no_such_environment_is_damage(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "a.lmdb"
+    num_bytes = write(path, some_records(20))
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage != "missing":
+        path.write_bytes(
+            {
+                "empty": b"",
+                "truncated": data[: len(data) // 2],
+                "longer": data + b"\0" * 4096,
+                "text": b"x" * num_bytes,
+                "zeros": b"\0" * num_bytes,
+            }[damage]
+        )
+    with pytest.raises(DamageError, match=r"a\.lmdb"):
+        read_all(path, num_bytes, [0])
+    if damage in ("empty", "truncated", "longer"):  # and where the sidecar agrees with the damaged file
+        with pytest.raises(DamageError, match=r"a\.lmdb") if damage != "longer" else contextlib.nullcontext():
+            read_all(path, path.stat().st_size, list(range(20)))
+
+
+FUZZ = """
+import os, signal, sys
+import numpy as np
+from pathlib import Path
+from chordcache.errors import DamageError
+from chordcache.stores.lmdb_store import open_records
+import rigs
+
+path, size = Path(sys.argv[1]), int(sys.argv[2])
+data = path.read_bytes()
+random = rigs.Rng(1)
+bits = [random.below(len(data) * 8) for _ in range(150)]
+bits += [(page + byte) * 8 + random.below(8) for page in range(0, len(data), 4096) for byte in range(0, 48, 1)][:700]
+
+def outcome():
+    with open_records(path, size) as records:
+        values = [bytes(record) for record in records.iter_records(range(len(records)))]
+        return values, [records.array(n).tobytes() for n in ("pts_seconds", "source_frames", "xxh3_64")]
+
+child = os.fork()
+if child == 0:
+    import pickle
+    Path(sys.argv[3]).write_bytes(pickle.dumps(outcome()))
+    os._exit(0)
+os.waitpid(child, 0)
+import pickle
+good = pickle.loads(Path(sys.argv[3]).read_bytes())
+for bit in bits:
+    rigs.flip(path, bit // 8, bit % 8)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        try:
+            os._exit(0 if outcome() == good else 3)
+        except DamageError:
+            os._exit(5)
+        except BaseException as error:
+            print(repr(error), flush=True)
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status not in (0, 5):
+        print(f"bit {bit % 8} of byte {bit // 8}: {status}", flush=True)
+    rigs.flip(path, bit // 8, bit % 8)
+print("end", len(bits))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_records", "size"), [(30, 700), (200, 5000)])
+def test_a_flipped_bit_is_damage_or_harmless_never_a_crash(tmp_path: Path, num_records: int, size: int) -> None:
+    path = tmp_path / "a.lmdb"
+    num_bytes = write(path, some_records(num_records, size))
+    done = subprocess.run(
+        [sys.executable, "-c", FUZZ, path, str(num_bytes), tmp_path / "good"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=80,
+    )
+    assert done.stderr == ""
+    assert done.stdout.split("\n")[0].startswith("end"), done.stdout
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_writer_that_cannot_write_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.lmdb").symlink_to("/dev/full")
+    with pytest.raises(cc.CacheWriteError, match="a.lmdb"):
+        write(tmp_path / "a.lmdb", some_records(3))
+
+
+# Many, forks, threads
+
+
+def test_more_environments_than_are_kept_open(tmp_path: Path) -> None:
+    sizes = {}
+    for number in range(80):
+        path = tmp_path / f"{number}.lmdb"
+        sizes[path] = write(path, [bytes([number]) * 100])
+    for _ in range(2):
+        for number, (path, num_bytes) in enumerate(sizes.items()):
+            assert read_all(path, num_bytes, [0]) == [bytes([number]) * 100]
+            assert len(lmdb_store._registry._open) <= 64
+    open_now = [
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    ]
+    assert sum(name.startswith(str(tmp_path)) for name in open_now) <= 64
+
+
+def test_more_environments_in_use_at_once_than_are_kept_open(tmp_path: Path) -> None:
+    sizes = {tmp_path / f"{number}.lmdb": write(tmp_path / f"{number}.lmdb", [b"x" * 50]) for number in range(70)}
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(open_records(path, num_bytes)) for path, num_bytes in sizes.items()]
+        assert all(bytes(next(iter(records.iter_records([0])))) == b"x" * 50 for records in held)
+    path, num_bytes = next(iter(sizes.items()))
+    assert read_all(path, num_bytes, [0]) == [b"x" * 50]
+    assert len(lmdb_store._registry._open) <= 65
+
+
+def in_child(body: Callable[[], bool], timeout: int = 20) -> int:
+    """Fork, run ``body`` in the child, return 0 if it was true."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(timeout)
+        try:
+            os._exit(0 if body() else 3)
+        except BaseException as error:
+            os.write(2, f"{error!r}\n".encode())
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_reads_what_the_parent_has_open(tmp_path: Path) -> None:
+    wanted = some_records(10)
+    path = tmp_path / "a.lmdb"
+    num_bytes = write(path, wanted)
+    assert read_all(path, num_bytes, [1]) == wanted[1:2]
+    assert path in lmdb_store._registry._open
+    assert in_child(lambda: read_all(path, num_bytes, list(range(10))) == wanted) == 0
+    assert in_child(lambda: in_child(lambda: read_all(path, num_bytes, [4]) == wanted[4:5]) == 0) == 0
+    assert read_all(path, num_bytes, [2]) == wanted[2:3]
+
+
+@pytest.mark.timeout(240)
+def test_forks_while_threads_read(tmp_path: Path) -> None:
+    wanted = some_records(50)
+    path = tmp_path / "a.lmdb"
+    num_bytes = write(path, wanted)
+    ended = threading.Event()
+    wrong: list[object] = []
+
+    def reader() -> None:
+        while not ended.is_set():
+            try:
+                if read_all(path, num_bytes, list(range(50))) != wanted:
+                    wrong.append("bytes")
+            except Exception as error:
+                wrong.append(error)
+
+    codes: list[int] = []
+    elapsed = 0.0
+    threads = [threading.Thread(target=reader) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            started = time.monotonic()
+            codes.append(in_child(lambda: read_all(path, num_bytes, list(range(50))) == wanted))
+            elapsed = max(elapsed, time.monotonic() - started)
+            if elapsed > 10:
+                break
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert elapsed < 10
+    assert codes == [0] * 5
+    assert wrong == []
+
+
+def test_threads_share_an_environment(tmp_path: Path) -> None:
+    wanted = some_records(100)
+    paths = {}
+    for number in range(6):
+        path = tmp_path / f"{number}.lmdb"
+        paths[path] = write(path, wanted)
+    wrong: list[object] = []
+
+    def reader(seed: int) -> None:
+        random = rigs.Rng(seed)
+        for _ in range(60):
+            path = list(paths)[random.below(6)]
+            numbers = [random.below(100) for _ in range(16)]
+            try:
+                if read_all(path, paths[path], numbers) != [wanted[n] for n in numbers]:
+                    wrong.append("bytes")
+            except Exception as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=reader, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# The cache above it
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    """Five small videos, one of which has the same frame size and length as another."""
+    folder = tmp_path_factory.mktemp("store")
+    for number in range(5):
+        make_video(folder / "videos" / f"{number}.mp4", num_frames=10 + 5 * number)
+    cc.build(cc.scan([folder / "videos"], jobs=2), folder / "cache", jobs=2)
+    return folder / "cache"
+
+
+def first_frames(opened: cc.Cache) -> list[bytes]:
+    return [opened.read(video, "frames", 0, 1).tobytes() for video in opened]
+
+
+@pytest.mark.parametrize("was_read", [False, True])
+def test_a_cache_pickles_small_and_works(cache: Path, was_read: bool) -> None:
+    opened = cc.open_cache(cache)
+    frames = first_frames(opened) if was_read else None
+    data = pickle.dumps(opened)
+    assert len(data) < 500
+    again = pickle.loads(data)
+    assert len(again) == 5
+    assert again.keys() == opened.keys()
+    assert frames is None or first_frames(again) == frames
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_cache_travels_to_processes(cache: Path, method: str) -> None:
+    opened = cc.open_cache(cache)
+    frames = first_frames(opened)
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        assert pool.map(first_frames, [opened] * 3, chunksize=1) == [frames] * 3
+        pool.close()
+        pool.join()
+
+
+def test_one_cache_opened_twice(cache: Path) -> None:
+    with cc.open_cache(cache) as a, cc.open_cache(cache) as b:
+        assert first_frames(a) == first_frames(b)
+    assert len(a) == 5  # reading opens it again
+
+
+def test_a_cache_in_threads(cache: Path) -> None:
+    opened = cc.open_cache(cache)
+    frames = first_frames(opened)
+    found: list[list[bytes]] = []
+    threads = [threading.Thread(target=lambda: found.append(first_frames(opened))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [frames] * 8
+
+
+def test_a_forked_child_has_its_own_catalog(cache: Path) -> None:
+    opened = cc.open_cache(cache)
+    frames = first_frames(opened)
+    assert in_child(lambda: first_frames(opened) == frames and len(opened) == 5) == 0
+    assert first_frames(opened) == frames
+
+
+def test_reading_goes_on_while_the_video_is_built_again(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "videos/a.mp4", num_frames=12)
+    index = cc.scan([tmp_path / "videos"], jobs=1)
+    cc.build(index, tmp_path / "cache", jobs=1)
+    opened = cc.open_cache(tmp_path / "cache")
+    before = opened.read(0)
+    make_video(tmp_path / "videos/a.mp4", num_frames=20)
+    cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", jobs=1)
+    assert np.array_equal(opened.read(opened.keys()[0])[:12], before[:12]) or len(opened.read(0)) == 20
+    assert len(cc.open_cache(tmp_path / "cache").read(0)) == 20
