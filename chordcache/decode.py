@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -111,8 +111,15 @@ class Media:
             raise MediaError("probe", "no-video", "no video track")
         return self.video
 
-    def packets(self) -> Iterator[av.Packet[av.VideoStream]]:
+    def packets(
+        self, *, on_sound: Callable[[av.AudioFrame], None] | None = None
+    ) -> Iterator[av.Packet[av.VideoStream]]:
         """Demux the video track, up to and with the empty packet that flushes the decoder; settles ``clock``.
+
+        Parameters
+        ----------
+        on_sound : callable, optional
+            Gets the audio track, decoded, as its packets are met on the way.
 
         Raises
         ------
@@ -121,9 +128,14 @@ class Media:
             passes over.
         """
         video = self.require_video()
+        tracks = [video] if self.audio is None or on_sound is None else [video, self.audio]
         num_packets = 0
         try:
-            for packet in self.container.demux(video):
+            for packet in self.container.demux(tracks):
+                if packet.stream.index != video.index:
+                    for sound in _heard(packet):
+                        on_sound(sound)  # type: ignore[misc]
+                    continue
                 if not packet.size and packet.pts is not None:
                     continue  # Theora's "show the last frame again", which a decoder would take for the end
                 if not num_packets and packet.size:
@@ -149,13 +161,17 @@ class Media:
                 raise MediaError("decode", "truncated" if truncated else "decode", message, num_packets)
         self._num_at_open = len(self._complaints)
 
-    def frames(self, *, motion_vectors: bool = False) -> Iterator[DecodedFrame]:
+    def frames(
+        self, *, motion_vectors: bool = False, on_sound: Callable[[av.AudioFrame], None] | None = None
+    ) -> Iterator[DecodedFrame]:
         """Decode every frame that is to be shown, in presentation order, on one thread.
 
         Parameters
         ----------
         motion_vectors : bool
             Ask the decoder for its motion vectors, as side data of the pictures.
+        on_sound : callable, optional
+            Gets the audio track, decoded in the same pass. What its decoder refuses is passed over, as players do.
 
         Raises
         ------
@@ -165,11 +181,13 @@ class Media:
         """
         video = self.require_video()
         video.codec_context.thread_count = 1
+        if self.audio is not None:
+            self.audio.codec_context.thread_count = 1
         if motion_vectors:
             video.codec_context.flags2 |= av.codec.context.Flags2.export_mvs
         clock = _Clock(self)
         number = 0
-        for packet in self.packets():
+        for packet in self.packets(on_sound=on_sound):
             try:
                 pictures = packet.decode()
             except av.error.FFmpegError as error:
@@ -185,19 +203,13 @@ class Media:
             raise MediaError("decode", "no-frames", "no frame can be decoded")
         clock.check_end(number)
 
-    def sound(self) -> Iterator[av.AudioFrame]:
-        """Decode the audio track; what its decoder refuses is passed over, as players do."""
-        if self.audio is None:
-            return
-        self.audio.codec_context.thread_count = 1
-        try:
-            for packet in self.container.demux(self.audio):
-                try:
-                    yield from packet.decode()
-                except av.error.FFmpegError:
-                    continue
-        except av.error.FFmpegError as error:
-            raise MediaError("decode", "decode", f"cannot read the audio track: {error.strerror}") from None
+
+def _heard(packet: av.Packet[Any]) -> list[av.AudioFrame]:
+    """Decode a packet of the audio track; nothing if the decoder refuses it."""
+    try:
+        return list(packet.decode())
+    except av.error.FFmpegError:
+        return []
 
 
 class _Clock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
 import av
 import av.filter
@@ -12,8 +12,10 @@ import numpy as np
 from av.sidedata.sidedata import Type as SideDataType
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 
-from chordcache.decode import MAX_PIXELS, plane_array, side_data
+from chordcache.decode import MAX_PIXELS, DecodedFrame, plane_array, side_data
 from chordcache.errors import MediaError
+
+Planes: TypeAlias = "tuple[np.ndarray, np.ndarray, np.ndarray]"
 
 _UNSPECIFIED_MATRIX = 2
 """AVCOL_SPC_UNSPECIFIED."""
@@ -145,7 +147,7 @@ class PictureScaler:
         width, height = self._stored_size
         return (height, width) if self.orientation.transpose else (width, height)
 
-    def planes(self, picture: av.VideoFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def planes(self, picture: av.VideoFrame) -> Planes:
         """Full-range BT.601 YUV 4:2:0, which is what JPEG stores.
 
         Returns
@@ -170,8 +172,7 @@ class PictureScaler:
         return np.ascontiguousarray(self.orientation.apply(rows.reshape(scaled.height, scaled.width, 3)))
 
     def _scale(self, picture: av.VideoFrame, pixel_format: str) -> av.VideoFrame:
-        if self._first_size is None:
-            self._settle(picture)
+        self.settle(picture)
         self.num_resized += (picture.width, picture.height) != self._first_size
         # swscale takes an unstated matrix of YUV for BT.601; said aloud, since RGB sources must not hear it
         unstated = picture.colorspace == _UNSPECIFIED_MATRIX and not picture.format.is_rgb
@@ -203,10 +204,88 @@ class PictureScaler:
         self._deflagger.vpush(picture)
         return self._deflagger.vpull()
 
-    def _settle(self, picture: av.VideoFrame) -> None:
+    def settle(self, picture: av.VideoFrame) -> None:
+        """Let a picture settle size and orientation, if none has yet."""
+        if self._first_size is not None:
+            return
         self._first_size = (picture.width, picture.height)
         self.orientation = orientation_of(picture)
         width, height = display_size(picture.width, picture.height, self._aspect)
         self._stored_size = scaled_size(width, height, self._short_side)
         if self._stored_size[0] * self._stored_size[1] > MAX_PIXELS:
             raise MediaError("decode", "refused-size", f"the display size would be {width:.0f}x{height:.0f} pixels")
+
+
+class FrameMaker:
+    """Makes ``Frame`` objects of one video's decoded pictures.
+
+    Parameters
+    ----------
+    short_side : int or None
+        [pixels] of the cached frames, see ``PictureScaler``.
+    aspect : Fraction or None
+        Sample aspect ratio.
+    """
+
+    def __init__(self, short_side: int | None, aspect: Fraction | None) -> None:
+        self._short_side = short_side
+        self._aspect = aspect
+        self._scalers: dict[int | None, PictureScaler] = {}
+        self._num_frames = 0
+
+    def frame(self, decoded: DecodedFrame) -> Frame:
+        """The next kept frame."""
+        self.scaler.settle(decoded.picture)
+        self._num_frames += 1
+        return Frame(self._num_frames - 1, decoded, self)
+
+    @property
+    def scaler(self) -> PictureScaler:
+        """That of the cached frames."""
+        return self.scaler_to(self._short_side)
+
+    def scaler_to(self, short_side: int | None) -> PictureScaler:
+        """One scaler for each short side that is asked for."""
+        if short_side not in self._scalers:
+            self._scalers[short_side] = PictureScaler(short_side, self._aspect)
+        return self._scalers[short_side]
+
+
+class Frame:
+    """One kept frame as extractors see it. Its pictures are made when they are asked for, and once."""
+
+    def __init__(self, number: int, decoded: DecodedFrame, maker: FrameMaker) -> None:
+        self.number = number
+        """In the cache, from 0"""
+        self.source_number = decoded.number
+        """In the source, from 0"""
+        self.pts_seconds = decoded.pts_seconds
+        self.picture = decoded.picture
+        """As the decoder made it: coded size, not turned, with its side data"""
+        self._maker = maker
+        self._planes: dict[PictureScaler, Planes] = {}
+        self._rgb: np.ndarray | None = None
+
+    @property
+    def orientation(self) -> Orientation:
+        """How the stored picture is turned."""
+        return self._maker.scaler.orientation
+
+    def planes(self) -> Planes:
+        """The planes of the cached frame, see ``PictureScaler.planes``."""
+        return self._scaled(self._maker.scaler)
+
+    def luma(self, short_side: int | None) -> np.ndarray:
+        """The picture in grey, upright [shape=(H, W), dtype=uint8, 0 to 255], C-contiguous, with this short side."""
+        return np.ascontiguousarray(self._scaled(self._maker.scaler_to(short_side))[0])
+
+    def rgb(self) -> np.ndarray:
+        """The cached frame before JPEG [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB], C-contiguous."""
+        if self._rgb is None:
+            self._rgb = self._maker.scaler.rgb(self.picture)
+        return self._rgb
+
+    def _scaled(self, scaler: PictureScaler) -> Planes:
+        if scaler not in self._planes:
+            self._planes[scaler] = scaler.planes(self.picture)
+        return self._planes[scaler]

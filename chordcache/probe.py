@@ -207,11 +207,6 @@ def _from_runs(media: Media, runs: list[_Run], num_packets: int, last_duration: 
 def _content_facts(path: str) -> ContentFacts:
     with open_media(path) as media:
         meter = ContentMeter(media.require_video().codec_context.codec.canonical_name)
-        for frame in media.frames(motion_vectors=True):
+        for frame in media.frames(motion_vectors=True, on_sound=meter.add_sound):
             meter.add_frame(frame)
-        has_sound = media.audio is not None
-    if has_sound:
-        with open_media(path) as media:
-            for sound in media.sound():
-                meter.add_sound(sound)
     return meter.facts()
