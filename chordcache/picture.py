@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeAlias
 
@@ -14,63 +13,19 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 
 from chordcache.decode import MAX_PIXELS, DecodedFrame, plane_array, side_data
 from chordcache.errors import MediaError
+from chordcache.geometry import Orientation, display_size, orientation_of_matrix, scaled_size
+from chordcache.stereo import Region, StatedStereo, View, view_of
+from chordcache.tonemap import DEFAULT_PEAK, TRANSFERS, signal_peak, tone_map
+
+__all__ = ["Frame", "FrameMaker", "Orientation", "PictureScaler", "Planes", "display_size", "orientation_of_matrix"]
 
 Planes: TypeAlias = "tuple[np.ndarray, np.ndarray, np.ndarray]"
 
 _UNSPECIFIED_MATRIX = 2
 """AVCOL_SPC_UNSPECIFIED."""
 
-
-@dataclass(frozen=True)
-class Orientation:
-    """How stored rows and columns become the picture that a player shows: transpose first, then flip."""
-
-    transpose: bool = False
-    flip_columns: bool = False
-    flip_rows: bool = False
-
-    @property
-    def mirrored(self) -> bool:
-        """Whether no turn alone does it: the picture is flipped left to right before it is turned."""
-        return self.transpose ^ self.flip_columns ^ self.flip_rows
-
-    @property
-    def rotation(self) -> int:
-        """Clockwise turn in degrees, after the flip."""
-        if self.transpose:
-            return 90 if self.flip_columns else 270
-        return 180 if self.flip_rows else 0
-
-    def apply(self, plane: np.ndarray) -> np.ndarray:
-        """Turn an array [shape=(H, W, ...)]; returns a view."""
-        if self.transpose:
-            plane = plane.swapaxes(0, 1)
-        if self.flip_columns:
-            plane = plane[:, ::-1]
-        if self.flip_rows:
-            plane = plane[::-1]
-        return plane
-
-
-def orientation_of_matrix(matrix: tuple[int, ...]) -> Orientation:
-    """Read a display matrix.
-
-    Parameters
-    ----------
-    matrix : tuple of int
-        Nine numbers (a, b, u, c, d, v, x, y, w): a point (p, q) is shown at (a p + c q, b p + d q). Angles that are
-        no multiple of 90 degrees are taken as none, as ffmpeg's players do.
-
-    Notes
-    -----
-    Source: ISO/IEC 14496-12, 6.2.2; libavutil/display.h.
-    """
-    a, b, c, d = matrix[0], matrix[1], matrix[3], matrix[4]
-    if a and d and not b and not c:
-        return Orientation(False, a < 0, d < 0)
-    if b and c and not a and not d:
-        return Orientation(True, c < 0, b < 0)
-    return Orientation()
+_MULTIVIEW_KINDS = (29, 30)
+"""AV_FRAME_DATA_VIEW_ID and AV_FRAME_DATA_3D_REFERENCE_DISPLAYS: on pictures of MV-HEVC, and not in PyAV 18's enum."""
 
 
 def orientation_of(picture: av.VideoFrame) -> Orientation:
@@ -93,33 +48,64 @@ _BY_ROTATION = {
 """By what ``VideoFrame.rotation`` says, in degrees counterclockwise."""
 
 
-def display_size(width: int, height: int, aspect: Fraction | None) -> tuple[float, float]:
-    """Size in square pixels of a stored picture, not yet turned: the width is stretched, as ffmpeg does."""
-    return (width * float(aspect), height) if aspect else (width, height)
+def _plane_array_16(plane: Any) -> np.ndarray:
+    """A plane of 16-bit little-endian samples as a view [shape=(H, W), dtype=uint16]."""
+    rows = np.frombuffer(plane, "<u2").reshape(-1, plane.line_size // 2)
+    return rows[: plane.height, : plane.width]
 
 
-def scaled_size(width: float, height: float, short_side: int | None) -> tuple[int, int]:
-    """Even size with the short side at ``short_side``, aspect kept, never enlarged.
+class PictureFilter:
+    """Sends pictures through libavfilter, whatever size and format they come in."""
 
-    Examples
-    --------
-    >>> scaled_size(1280, 720, 256)
-    (456, 256)
-    >>> scaled_size(175, 143, 256)
-    (174, 142)
-    """
-    scale = 1.0 if short_side is None else min(1.0, short_side / min(width, height))
+    def __init__(self) -> None:
+        self._graph: av.filter.Graph | None = None
+        self._made_for: tuple[object, ...] = ()
 
-    def even(length: float) -> int:
-        return max(2, min(2 * round(length * scale / 2), 2 * int(length / 2)))
+    def apply(self, picture: av.VideoFrame, *filters: tuple[str, str]) -> av.VideoFrame:
+        """Apply filters, each a name and its arguments, one after the other."""
+        made_for = (picture.width, picture.height, picture.format.name, filters)
+        if self._graph is None or self._made_for != made_for:
+            graph = av.filter.Graph()
+            source = graph.add_buffer(
+                width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1)
+            )
+            chain = [graph.add(*one) for one in filters]
+            graph.link_nodes(source, *chain, graph.add("buffersink")).configure()
+            self._graph, self._made_for = graph, made_for
+        self._graph.vpush(picture)
+        return self._graph.vpull()
 
-    return even(width), even(height)
+
+def _view_of(picture: av.VideoFrame, eye: str, layout: str) -> View:
+    """Where an eye's picture lies in this one, see ``stereo.view_of``."""
+    multiview = False
+    try:
+        data = side_data(picture, SideDataType.STEREO3D)
+    except ValueError:
+        known = PictureFilter().apply(picture, *(("sidedata", f"delete:{kind}") for kind in _MULTIVIEW_KINDS))
+        try:
+            data = side_data(known, SideDataType.STEREO3D)
+            multiview = True
+        except ValueError:  # something newer still, which tells nothing about stereo
+            data = None
+    return view_of(eye, layout, StatedStereo.parse(data) if data else None, multiview=multiview)
+
+
+def _peak_of(picture: av.VideoFrame) -> float:
+    """The brightest that the picture's metadata allow, see ``tonemap.signal_peak``."""
+    try:
+        light_level = side_data(picture, SideDataType.CONTENT_LIGHT_LEVEL)
+        mastering = side_data(picture, SideDataType.MASTERING_DISPLAY_METADATA)
+    except ValueError:
+        return DEFAULT_PEAK
+    return signal_peak(light_level, mastering)
 
 
 class PictureScaler:
     """Takes decoded pictures to one size, upright, with square pixels.
 
-    The first picture settles size and orientation; one that comes in another size later is scaled to the same.
+    The first picture settles size, orientation and stereo layout; one that comes in another size later is scaled to
+    the same. Whether a picture is HDR, each says for itself.
 
     Parameters
     ----------
@@ -127,14 +113,34 @@ class PictureScaler:
         [pixels] of the upright picture; None keeps the size.
     aspect : Fraction or None
         Sample aspect ratio; None or 0 if the pixels are square.
+    hdr : {"as_is", "tonemap"}
+        What becomes of PQ and HLG pictures, see ``tonemap.tone_map``.
+    stereo : {"as_is", "left", "right"}
+        The eye whose picture is cut out, with the pixel aspect that is coded. Left and right are the stored
+        picture's, which is turned afterwards.
+    stereo_layout : {"auto", "side_by_side", "top_bottom"}
+        Of files that do not state it, see ``stereo.view_of``.
     """
 
-    def __init__(self, short_side: int | None, aspect: Fraction | None) -> None:
+    def __init__(
+        self,
+        short_side: int | None,
+        aspect: Fraction | None,
+        *,
+        hdr: str = "as_is",
+        stereo: str = "as_is",
+        stereo_layout: str = "auto",
+    ) -> None:
         self._short_side = short_side
         self._aspect = aspect
+        self._tone_maps = hdr == "tonemap"
+        self._stereo = stereo
+        self._stereo_layout = stereo_layout
+        self._view = View()
         self._scaler = VideoReformatter()
-        self._deflagger: av.filter.Graph | None = None
-        self._deflagger_shape: tuple[int, int, str] | None = None
+        self._hdr_scaler = VideoReformatter()
+        self._filter = PictureFilter()
+        self._transfers: list[str] = []
         self._first_size: tuple[int, int] | None = None
         self._stored_size = (0, 0)
         self.orientation = Orientation()
@@ -171,15 +177,50 @@ class PictureScaler:
         rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[: scaled.height, : 3 * scaled.width]
         return np.ascontiguousarray(self.orientation.apply(rows.reshape(scaled.height, scaled.width, 3)))
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to the content of the pictures so far, in words."""
+        tone_mapped = [f"tone-mapped from {transfer} to BT.709" for transfer in self._transfers]
+        return (*([self._view.note] if self._view.note else []), *tone_mapped)
+
+    def region_of(self, picture: av.VideoFrame) -> Region:
+        """(left, top, width, height) in stored pixels of what is shown. Known after the first picture."""
+        return self._view.region(picture.width, picture.height)
+
     def _scale(self, picture: av.VideoFrame, pixel_format: str) -> av.VideoFrame:
         self.settle(picture)
         self.num_resized += (picture.width, picture.height) != self._first_size
+        is_hdr = self._tone_maps and picture.color_trc in TRANSFERS
+        peak = _peak_of(picture) if is_hdr else DEFAULT_PEAK
+        # swscale scales fields that are flagged as such apart and keeps the combs, ffmpeg blends them
+        if self._view.layout is not None:
+            left, top, width, height = self.region_of(picture)
+            crop = ("crop", f"{width}:{height}:{left}:{top}:exact=1")
+            picture = self._filter.apply(picture, crop, ("setfield", "prog"))
+        elif picture.interlaced_frame:
+            picture = self._filter.apply(picture, ("setfield", "prog"))
+        if is_hdr:
+            picture = self._tone_mapped(picture, peak)
+        return self._convert(self._scaler, picture, pixel_format)
+
+    def _tone_mapped(self, picture: av.VideoFrame, peak: float) -> av.VideoFrame:
+        """Scale, then map: the order that costs least."""
+        if TRANSFERS[picture.color_trc] not in self._transfers:
+            self._transfers.append(TRANSFERS[picture.color_trc])
+        scaled = self._convert(self._hdr_scaler, picture, "gbrp16le")
+        green, blue, red = (_plane_array_16(plane) for plane in scaled.planes)
+        codes = np.stack([red, green, blue])
+        red, green, blue = tone_map(codes, transfer=picture.color_trc, primaries=picture.color_primaries, peak=peak)
+        mapped = av.VideoFrame(scaled.width, scaled.height, "gbrp")
+        for plane, samples in zip(mapped.planes, (green, blue, red), strict=True):
+            plane_array(plane)[:] = samples
+        return mapped
+
+    def _convert(self, scaler: VideoReformatter, picture: av.VideoFrame, pixel_format: str) -> av.VideoFrame:
         # swscale takes an unstated matrix of YUV for BT.601; said aloud, since RGB sources must not hear it
         unstated = picture.colorspace == _UNSPECIFIED_MATRIX and not picture.format.is_rgb
-        if picture.interlaced_frame:
-            picture = self._deflag(picture)
         try:
-            return self._scaler.reformat(
+            return scaler.reformat(
                 picture,
                 *self._stored_size,
                 pixel_format,
@@ -193,27 +234,20 @@ class PictureScaler:
             what = f"cannot convert {picture.format.name} pictures with matrix {picture.colorspace}: {error}"
             raise MediaError("decode", "decode", what) from None
 
-    def _deflag(self, picture: av.VideoFrame) -> av.VideoFrame:
-        """Take the interlaced flag off: swscale scales flagged fields apart and keeps the combs, ffmpeg blends them."""
-        shape = (picture.width, picture.height, picture.format.name)
-        if self._deflagger is None or self._deflagger_shape != shape:
-            graph = av.filter.Graph()
-            source = graph.add_buffer(width=shape[0], height=shape[1], format=picture.format, time_base=Fraction(1))
-            graph.link_nodes(source, graph.add("setfield", "prog"), graph.add("buffersink")).configure()
-            self._deflagger, self._deflagger_shape = graph, shape
-        self._deflagger.vpush(picture)
-        return self._deflagger.vpull()
-
     def settle(self, picture: av.VideoFrame) -> None:
-        """Let a picture settle size and orientation, if none has yet."""
+        """Let a picture settle size, orientation and stereo layout, if none has yet."""
         if self._first_size is not None:
             return
+        if self._stereo != "as_is":
+            self._view = _view_of(picture, self._stereo, self._stereo_layout)
+        _, _, width, height = self.region_of(picture)
         self._first_size = (picture.width, picture.height)
         self.orientation = orientation_of(picture)
-        width, height = display_size(picture.width, picture.height, self._aspect)
-        self._stored_size = scaled_size(width, height, self._short_side)
+        square = display_size(width, height, self._aspect)
+        self._stored_size = scaled_size(*square, self._short_side)
         if self._stored_size[0] * self._stored_size[1] > MAX_PIXELS:
-            raise MediaError("decode", "refused-size", f"the display size would be {width:.0f}x{height:.0f} pixels")
+            what = f"the display size would be {square[0]:.0f}x{square[1]:.0f} pixels"
+            raise MediaError("decode", "refused-size", what)
 
 
 class FrameMaker:
@@ -225,11 +259,22 @@ class FrameMaker:
         [pixels] of the cached frames, see ``PictureScaler``.
     aspect : Fraction or None
         Sample aspect ratio.
+    hdr, stereo, stereo_layout : str
+        See ``PictureScaler``.
     """
 
-    def __init__(self, short_side: int | None, aspect: Fraction | None) -> None:
+    def __init__(
+        self,
+        short_side: int | None,
+        aspect: Fraction | None,
+        *,
+        hdr: str = "as_is",
+        stereo: str = "as_is",
+        stereo_layout: str = "auto",
+    ) -> None:
         self._short_side = short_side
         self._aspect = aspect
+        self._content = {"hdr": hdr, "stereo": stereo, "stereo_layout": stereo_layout}
         self._scalers: dict[int | None, PictureScaler] = {}
         self._num_frames = 0
 
@@ -247,8 +292,13 @@ class FrameMaker:
     def scaler_to(self, short_side: int | None) -> PictureScaler:
         """One scaler for each short side that is asked for."""
         if short_side not in self._scalers:
-            self._scalers[short_side] = PictureScaler(short_side, self._aspect)
+            self._scalers[short_side] = PictureScaler(short_side, self._aspect, **self._content)
         return self._scalers[short_side]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to the content of the pictures so far, in words, at whatever size."""
+        return tuple(dict.fromkeys(note for scaler in self._scalers.values() for note in scaler.notes))
 
 
 class Frame:
@@ -270,6 +320,11 @@ class Frame:
     def orientation(self) -> Orientation:
         """How the stored picture is turned."""
         return self._maker.scaler.orientation
+
+    @property
+    def region(self) -> Region:
+        """(left, top, width, height) of what is shown in the stored picture: all of it, or one eye's half."""
+        return self._maker.scaler.region_of(self.picture)
 
     def planes(self) -> Planes:
         """The planes of the cached frame, see ``PictureScaler.planes``."""

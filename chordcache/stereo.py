@@ -1,0 +1,136 @@
+"""Stereo 3D: where one eye's picture lies in the stored picture."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from chordcache.errors import MediaError
+
+Region: TypeAlias = "tuple[int, int, int, int]"
+"""(left, top, width, height) in stored pixels."""
+
+_TWO_D, _SEQUENCE = 0, 3
+_LAYOUTS = {1: "side_by_side", 2: "top_bottom"}
+_OTHER_TYPES = {
+    _SEQUENCE: "frames of the two eyes in turn",
+    4: "checkerboard",
+    5: "quincunx side by side",
+    6: "lines in turn",
+    7: "columns in turn",
+    8: "unspecified",
+}
+"""By AVStereo3DType."""
+
+_EYES = {1: "left", 2: "right"}
+"""By AVStereo3DView; 0 is both."""
+
+_INVERTED = 1
+"""AV_STEREO3D_FLAG_INVERT: right or bottom is the left eye's"""
+
+
+@dataclass(frozen=True)
+class StatedStereo:
+    """What a file says of its stereo layout."""
+
+    kind: int
+    """AVStereo3DType"""
+    inverted: bool
+    """The right or lower half is the left eye's"""
+    eye: str | None
+    """Whose picture this is, if it is one eye's alone"""
+
+    @classmethod
+    def parse(cls, data: bytes) -> StatedStereo:
+        """Read an ``AVStereo3D``: type, flags and view, which are ints, and more that is not looked at.
+
+        Notes
+        -----
+        Source: libavutil/stereo3d.h.
+        """
+        kind, flags, view = struct.unpack_from("3i", data)
+        return cls(kind, bool(flags & _INVERTED), _EYES.get(view))
+
+
+@dataclass(frozen=True)
+class View:
+    """A half of the stored picture, or all of it."""
+
+    layout: str | None = None
+    """"side_by_side", "top_bottom" or None for the whole picture"""
+    second: bool = False
+    """The right or lower half"""
+    note: str | None = None
+    """What was done, in words"""
+
+    def region(self, width: int, height: int) -> Region:
+        """Where it lies in a picture of this size; even offsets and lengths, so that halved chroma is cut exactly.
+
+        Examples
+        --------
+        >>> View("side_by_side", second=True).region(1920, 1080)
+        (960, 0, 960, 1080)
+        >>> View("top_bottom", second=True).region(64, 50)
+        (0, 26, 64, 24)
+        """
+        if self.layout == "side_by_side":
+            start, length = self._half(width)
+            return start, 0, length, height
+        if self.layout == "top_bottom":
+            start, length = self._half(height)
+            return 0, start, width, length
+        return 0, 0, width, height
+
+    def _half(self, length: int) -> tuple[int, int]:
+        half = 2 * (length // 4)
+        if not half:
+            raise MediaError("decode", "stereo", f"{length} pixels are too few to hold two eyes' pictures")
+        return (2 * ((length - half) // 2) if self.second else 0), half
+
+
+def view_of(eye: str, layout: str, stated: StatedStereo | None, *, multiview: bool) -> View:
+    """Choose what to cut out.
+
+    What the file states goes before ``layout``. Without either it is taken for a mono file.
+
+    Parameters
+    ----------
+    eye : {"left", "right"}
+        Of the stored picture, before it is turned.
+    layout : {"auto", "side_by_side", "top_bottom"}
+        Of files that do not state it, the left eye's half being the left or upper one.
+    stated : StatedStereo or None
+        None if the file states nothing.
+    multiview : bool
+        The other eye has a layer of its own, which is not decoded (MV-HEVC).
+
+    Raises
+    ------
+    MediaError
+        ``stereo`` if this eye's picture cannot be had.
+    """
+    if multiview:
+        return _base_view(eye, stated.eye if stated else None)
+    if stated is not None and stated.kind == _TWO_D:
+        return View()
+    if stated is not None and stated.kind in _LAYOUTS:
+        return _half_view(eye, _LAYOUTS[stated.kind], inverted=stated.inverted)
+    if stated is not None:
+        kind = _OTHER_TYPES.get(stated.kind, str(stated.kind))
+        what = f"no eye can be cut out of this stereo layout: {kind}; build it with 'frames.stereo: as_is'"
+        raise MediaError("decode", "stereo", what)
+    return View() if layout == "auto" else _half_view(eye, layout, inverted=False)
+
+
+def _half_view(eye: str, layout: str, *, inverted: bool) -> View:
+    note = f"{eye} eye cut out of {layout.replace('_', ' ')}"
+    return View(layout, (eye == "right") != inverted, note)
+
+
+def _base_view(eye: str, decoded_eye: str | None) -> View:
+    if eye == decoded_eye:
+        return View(note=f"{eye} eye: the base view of several")
+    whose = f"{decoded_eye} eye's" if decoded_eye else "an unnamed eye's"
+    what = f"the {eye} eye's picture is in a layer that is not decoded: the base view is {whose}"
+    raise MediaError("decode", "stereo", f"{what}; build it with 'frames.stereo: as_is'")
