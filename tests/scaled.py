@@ -1,0 +1,51 @@
+"""Pictures at cache size: ours, straight from the scaler, and those of the command ``ffmpeg``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chordcache.decode import open_media
+from chordcache.picture import Frame, FrameMaker
+
+
+def frames(path: Path, num_frames: int | None = None, *, short_side: int | None = None, **options: Any) -> list[Frame]:
+    """The first frames of a video, as extractors get them."""
+    with open_media(str(path)) as media:
+        maker = FrameMaker(short_side, media.require_video().sample_aspect_ratio, **options)
+        return [maker.frame(decoded) for decoded in islice(media.frames(), num_frames)]
+
+
+def notes(path: Path, **options: Any) -> tuple[str, ...]:
+    """What the scaler says that it did to a video."""
+    with open_media(str(path)) as media:
+        maker = FrameMaker(None, None, **options)
+        for decoded in media.frames():
+            maker.frame(decoded).planes()
+        return maker.notes
+
+
+def flat(planes: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Planes after each other [shape=(N,), dtype=uint8]."""
+    return np.concatenate([plane.reshape(-1) for plane in planes])
+
+
+def ffmpeg(path: Path, filters: str, size: tuple[int, int], num_frames: int, *args: str) -> np.ndarray:
+    """What ffmpeg's filters make of the first frames [shape=(T, H, W, 3), dtype=uint8, RGB].
+
+    ``args`` go before the input.
+    """
+    # fmt: off
+    command = [
+        "ffmpeg", "-nostdin", "-v", "error", "-threads", "1", *args, "-i", os.fspath(path), "-map", "0:v:0",
+        "-frames:v", str(num_frames), "-vsync", "passthrough", "-vf", filters,
+        "-pix_fmt", "rgb24", "-f", "rawvideo", "-",
+    ]
+    # fmt: on
+    data = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout
+    return np.frombuffer(data, np.uint8).reshape(-1, size[1], size[0], 3)
