@@ -88,7 +88,7 @@ def _view_of(picture: av.VideoFrame, eye: str, layout: str) -> View:
             multiview = True
         except ValueError:  # something newer still, which tells nothing about stereo
             data = None
-    return view_of(eye, layout, StatedStereo.parse(data) if data else None, multiview=multiview)
+    return view_of(eye, layout, None if data is None else StatedStereo.parse(data), multiview=multiview)
 
 
 def _peak_of(picture: av.VideoFrame) -> float:

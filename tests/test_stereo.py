@@ -299,16 +299,9 @@ def test_halves_that_are_not_even(make_video: Any, tmp_path: Path, which: str) -
 # Eyes in layers of their own
 
 
-STEREO_TYPES = {"2D": 0, "side by side": 1, "in turn": 3}
-
-
-def stated(kind: str, flags: int = 0, view: int = 0) -> StatedStereo:
-    return StatedStereo.parse(struct.pack("6i", STEREO_TYPES[kind], flags, view, 1, 2, 3))
-
-
 def test_an_eye_that_the_file_does_not_name() -> None:
     message = "the left eye's picture is in a layer that is not decoded: the base view is an unnamed eye's"
-    for said in (None, stated("in turn")):
+    for said in (None, StatedStereo.parse(struct.pack("3i", 3, 0, 0))):
         with pytest.raises(MediaError, match=f"^{message}; build it with 'frames.stereo: as_is'$"):
             view_of("left", "side_by_side", said, multiview=True)
 
