@@ -35,14 +35,11 @@ def flat(planes: tuple[np.ndarray, ...]) -> np.ndarray:
     return np.concatenate([plane.reshape(-1) for plane in planes])
 
 
-def ffmpeg(path: Path, filters: str, size: tuple[int, int], num_frames: int, *args: str) -> np.ndarray:
-    """What ffmpeg's filters make of the first frames [shape=(T, H, W, 3), dtype=uint8, RGB].
-
-    ``args`` go before the input.
-    """
+def ffmpeg(path: Path, filters: str, size: tuple[int, int], num_frames: int) -> np.ndarray:
+    """What ffmpeg's filters make of the first frames [shape=(T, H, W, 3), dtype=uint8, RGB]."""
     # fmt: off
     command = [
-        "ffmpeg", "-nostdin", "-v", "error", "-threads", "1", *args, "-i", os.fspath(path), "-map", "0:v:0",
+        "ffmpeg", "-nostdin", "-v", "error", "-threads", "1", "-i", os.fspath(path), "-map", "0:v:0",
         "-frames:v", str(num_frames), "-vsync", "passthrough", "-vf", filters,
         "-pix_fmt", "rgb24", "-f", "rawvideo", "-",
     ]
