@@ -28,8 +28,10 @@ from chordcache.errors import (
 
 if TYPE_CHECKING:
     from chordcache.cache import Cache, Video, open_cache
+    from chordcache.extractors.base import Extractor, VideoInfo
     from chordcache.index import Index, read_index
     from chordcache.information import summarize
+    from chordcache.picture import Frame
     from chordcache.pipeline import BuildPolicy, build
     from chordcache.read.dataset import ChordVideoDataset
     from chordcache.read.samplers import RandomClipSampler, UniformSampler
@@ -49,8 +51,10 @@ __all__ = [
     "ConfigError",
     "Damage",
     "DamageError",
+    "Extractor",
     "FeatureAbsent",
     "FormatVersionError",
+    "Frame",
     "Index",
     "LockedError",
     "MediaError",
@@ -64,6 +68,7 @@ __all__ = [
     "UniformSampler",
     "UsageError",
     "Video",
+    "VideoInfo",
     "VideoRecord",
     "WorkersDiedError",
     "__version__",
@@ -83,12 +88,15 @@ _LAZY = {
     "ChordVideoDataset": "chordcache.read.dataset",
     "Damage": "chordcache.records",
     "BuildPolicy": "chordcache.pipeline",
+    "Extractor": "chordcache.extractors.base",
+    "Frame": "chordcache.picture",
     "Index": "chordcache.index",
     "RandomClipSampler": "chordcache.read.samplers",
     "RunSummary": "chordcache.records",
     "ScanReport": "chordcache.scanning",
     "UniformSampler": "chordcache.read.samplers",
     "Video": "chordcache.cache",
+    "VideoInfo": "chordcache.extractors.base",
     "VideoRecord": "chordcache.records",
     "build": "chordcache.pipeline",
     "collect_garbage": "chordcache.repairing",

@@ -10,12 +10,12 @@ from types import TracebackType
 
 import numpy as np
 
-from chordcache import jpeg
 from chordcache.catalog import Catalog
 from chordcache.errors import DamageError, FeatureAbsent, NotFound, UsageError
 from chordcache.manifest import Sidecar, printable
-from chordcache.records import FeatureInfo
-from chordcache.stores.lmdb_store import LmdbRecords, open_records
+from chordcache.records import ContentFacts, FeatureInfo
+from chordcache.retrieval import read_frames, read_rows, read_seconds
+from chordcache.stores.registry import open_artefact
 
 
 class Video:
@@ -38,6 +38,11 @@ class Video:
         self.label = sidecar.label
         self.caption = sidecar.caption
         self.extra = sidecar.extra
+
+    @property
+    def content(self) -> ContentFacts | None:
+        """How much the picture moves and how loud the sound is, second by second."""
+        return self.sidecar.content
 
     def __repr__(self) -> str:
         return f"<Video {self.key}: {self.num_frames} frames {self.width}x{self.height}, {self.duration_seconds:.2f} s>"
@@ -70,9 +75,19 @@ class Video:
         return self._array("source_frames")
 
     def _array(self, name: str) -> np.ndarray:
-        info = self.feature("frames")
-        with open_records(self._cache / str(info.file), info.num_bytes) as records:
-            return records.array(name)
+        for info in self.sidecar.features:
+            if info.file is not None:
+                with open_artefact(self._cache / info.file, info.num_bytes) as artefact:
+                    return artefact.array(name)
+        raise FeatureAbsent(f"video '{self.key}' has no feature that is not absent, and so no timeline")
+
+    def seconds_of(self, start: int, stop: int) -> tuple[float, float]:
+        """From the time of frame ``start`` to the end of frame ``stop - 1``, half open, on the source's clock."""
+        if start >= stop:
+            return 0.0, 0.0
+        if stop < self.num_frames:
+            return float(self.pts_seconds[start]), float(self.pts_seconds[stop])
+        return float(self.pts_seconds[start]), float(np.min(self.pts_seconds)) + self.duration_seconds
 
 
 class Cache:
@@ -172,79 +187,90 @@ class Cache:
         out: np.ndarray | None = None,
         tier: str | None = None,
     ) -> np.ndarray:
-        """Read frames of one video.
+        """Read a feature of one video, for some of its frames.
+
+        ====================  ========================================================================
+        ``frames``            [shape=(T, H, W, 3), dtype=uint8, 0 to 255, RGB]
+        ``flow``              [shape=(T, H, W, 2), pixels per frame step, (dx, dy)], float16 or float32; row i goes
+                              from frame i to frame i + 1, so that the last frame has none
+        ``motion``            [shape=(T, H/16, W/16, 2), dtype=float16, source pixels], as libavcodec exports it;
+                              ``motion.covered`` [shape=(T, H/16, W/16), dtype=bool] says which blocks have a vector,
+                              ``motion.types`` [shape=(T,), dtype=S1] is I, P or B
+        ``mel``               [shape=(n_mels, t), dtype=float32, dB], or (C, n_mels, t): the seconds from the first
+                              frame to the end of the last, silence where the sound does not reach
+        ``pose``              [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of the cached frame, visibility
+        ====================  ========================================================================
 
         Parameters
         ----------
         video : Video, str or int
             Or its key, or its position.
-        feature : {"frames"}
-            What to read.
+        feature : str
+            What to read: a feature, or an array that goes with one, such as "motion.covered".
         start, stop : int, optional
             Frame numbers, half open, as slices have them; all frames by default.
         indices : sequence of int, optional
-            Frame numbers in any order instead, repeats allowed.
-        out : np.ndarray [shape=(T, H, W, 3), dtype=uint8], optional
-            Contiguous memory to decode into.
+            Frame numbers in any order instead, repeats allowed; not for mel.
+        out : np.ndarray, optional
+            C-contiguous memory for the result, of its shape and dtype.
         tier : str, optional
-            Where to read from, if several tiers hold the feature.
+            Where to read from. By default LMDB, then NPZ, then HDF5, whichever has it.
 
         Returns
         -------
-        np.ndarray [shape=(T, H, W, 3), dtype=uint8, 0 to 255, RGB]
+        np.ndarray
             ``out`` if it was given.
 
         Raises
         ------
         FeatureAbsent
-            If the feature was not cached for this video.
+            If the feature was not cached for this video, with the reason.
         DamageError
             If a record is not what was written.
         IndexError
             If a frame number is out of range.
+        UsageError
+            If arguments contradict each other.
         """
         if not isinstance(video, Video):
             video = self[video]
         if indices is not None and (start is not None or stop is not None):
             raise UsageError("give start and stop, or indices, not both")
-        info = video.feature(feature, tier)
-        numbers = _frame_numbers(video, start, stop, indices)
-        shape = (len(numbers), *info.shape[1:])
-        if out is None:
-            out = np.empty(shape, np.uint8)
-        elif out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
-            raise UsageError(f"out must be a contiguous uint8 array of shape {shape}, got {out.dtype} {out.shape}")
-        path = self.path / str(info.file)
+        info = video.feature(feature.partition(".")[0], tier)
+        if feature not in info.num_rows:
+            raise FeatureAbsent(f"'{feature}' of video '{video.key}' is not cached; cached: {', '.join(info.num_rows)}")
         try:
-            with open_records(path, info.num_bytes) as records:
-                _read_frames(records, numbers, info.params["codec"], out)
+            with open_artefact(self.path / str(info.file), info.num_bytes) as artefact:
+                if "row_seconds" in info.facts:
+                    if indices is not None:
+                        raise UsageError(f"'{feature}' has a clock of its own: give start and stop, not indices")
+                    numbers = range(video.num_frames)[start:stop]
+                    return read_seconds(artefact, info, feature, video.seconds_of(numbers.start, numbers.stop), out)
+                chosen = _row_numbers(
+                    video, feature, info.num_rows[feature], range(video.num_frames)[start:stop], indices
+                )
+                if feature == "frames":
+                    return read_frames(artefact, info, chosen, out)
+                return read_rows(artefact, info, feature, chosen, out)
         except DamageError as error:
             raise DamageError(f"{error}; run 'chordcache verify --repair {printable(self.path)}'") from None
-        return out
 
 
-def _frame_numbers(
-    video: Video, start: int | None, stop: int | None, indices: Sequence[int] | np.ndarray | None
+def _row_numbers(
+    video: Video,
+    feature: str,
+    num_rows: int,
+    span: range,
+    indices: Sequence[int] | np.ndarray | None,
 ) -> Sequence[int]:
     if indices is None:
-        return range(video.num_frames)[start:stop]
+        return range(span.start, max(span.start, min(span.stop, num_rows)))
     numbers: list[int] = np.asarray(indices, np.int64).tolist()
     for number in numbers:
-        if not 0 <= number < video.num_frames:
-            raise IndexError(f"frame {number} is out of range for video '{video.key}' of {video.num_frames} frames")
+        if not 0 <= number < num_rows:
+            what = "frames" if num_rows == video.num_frames else f"rows of '{feature}'"
+            raise IndexError(f"frame {number} is out of range for video '{video.key}' of {num_rows} {what}")
     return numbers
-
-
-def _read_frames(records: LmdbRecords, numbers: Sequence[int], codec: str, out: np.ndarray) -> None:
-    if codec == "raw":
-        for i, record in enumerate(records.iter_records(numbers, recheck=False)):
-            out[i].reshape(-1)[:] = np.frombuffer(record, np.uint8)
-        return
-    for i, record in enumerate(records.iter_records(numbers)):
-        if i and numbers[i] == numbers[i - 1]:  # a short video's last frame, repeated
-            out[i] = out[i - 1]
-        else:
-            jpeg.decode_into(record, out[i])
 
 
 def open_cache(path: str | Path) -> Cache:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.errors import DamageError, NotFound
+from chordcache.header import read_header
 from chordcache.manifest import (
     Sidecar,
     iter_keys,
@@ -19,7 +20,6 @@ from chordcache.manifest import (
     partial_folder,
     printable,
     publish,
-    read_header,
     read_sidecar,
 )
 

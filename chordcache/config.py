@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
 from chordcache.errors import ConfigError, NotFound
 
+TIERS = ("lmdb", "npz", "hdf5")
+"""Where artefacts can go, in the order in which readers look for a feature."""
+
 CODECS = ("jpeg", "raw")
 FRAME_TIERS = ("lmdb",)
+FEATURE_TIERS = ("npz",)
+"""Tiers that a section names; what goes into HDF5 is listed in the section of its own."""
 
 
 @dataclass(frozen=True)
 class FramesConfig:
-    """How frames are cached."""
+    """How frames are cached, and which pictures of which size all features are made from."""
 
     tier: str = "lmdb"
     codec: str = "jpeg"
@@ -29,17 +36,165 @@ class FramesConfig:
     """[pixels] of the display picture, even, never enlarged; None keeps the source's size"""
     fps: float | None = None
     """[frames per second] at most; None keeps every frame"""
+    hdr: str = "as_is"
+    """"tonemap" takes PQ and HLG to BT.709; "as_is" shows their codes"""
+    stereo: str = "as_is"
+    """"left" or "right": one eye of a stereo picture"""
+    stereo_layout: str = "auto"
+    """Where the eyes are: "side_by_side", "top_bottom", or "auto" as the file says"""
 
     def __post_init__(self) -> None:
         _one_of("frames.tier", self.tier, FRAME_TIERS)
         _one_of("frames.codec", self.codec, CODECS)
         _in_range("frames.quality", self.quality, int, 1, 100)
-        if self.short_side is not None:
-            _in_range("frames.short_side", self.short_side, int, 2, 16384)
-            if self.short_side % 2:
-                raise ConfigError(f"frames.short_side: got {self.short_side}, must be even")
+        _check_short_side("frames.short_side", self.short_side)
         if self.fps is not None:
             _in_range("frames.fps", self.fps, (int, float), 0.001, 1000)
+        _one_of("frames.hdr", self.hdr, ("as_is", "tonemap"))
+        _one_of("frames.stereo", self.stereo, ("as_is", "left", "right"))
+        _one_of("frames.stereo_layout", self.stereo_layout, ("auto", "side_by_side", "top_bottom"))
+
+
+@dataclass(frozen=True)
+class FlowConfig:
+    """Dense optical flow from each kept frame to the next."""
+
+    tier: str = "npz"
+    method: str = "farneback"
+    preset: str = "fast"
+    """Of DIS; Farneback has none"""
+    short_side: int | None = None
+    """[pixels] as ``FramesConfig.short_side``; None takes that of frames"""
+    dtype: str = "float16"
+
+    def __post_init__(self) -> None:
+        _one_of("features.flow.tier", self.tier, FEATURE_TIERS)
+        _one_of("features.flow.method", self.method, ("farneback", "dis"))
+        _one_of("features.flow.preset", self.preset, ("ultrafast", "fast", "medium"))
+        _check_short_side("features.flow.short_side", self.short_side)
+        _one_of("features.flow.dtype", self.dtype, ("float32", "float16", "int8"))
+
+
+@dataclass(frozen=True)
+class MotionConfig:
+    """The codec's motion vectors on a grid of 16x16 blocks."""
+
+    tier: str = "npz"
+
+    def __post_init__(self) -> None:
+        _one_of("features.motion.tier", self.tier, FEATURE_TIERS)
+
+
+@dataclass(frozen=True)
+class MelConfig:
+    """Log-mel spectrogram of the audio track."""
+
+    tier: str = "npz"
+    sample_rate: int = 16000
+    """[Hz] that the sound is resampled to"""
+    n_fft: int = 400
+    """[samples] of a window"""
+    hop_length: int = 160
+    """[samples] from one column to the next"""
+    n_mels: int = 80
+    fmin: float = 0.0
+    """[Hz]"""
+    fmax: float | None = None
+    """[Hz]; None is half the sample rate"""
+    mono: bool = True
+    """Mix all channels to one; otherwise one spectrogram for each"""
+
+    def __post_init__(self) -> None:
+        _one_of("features.mel.tier", self.tier, FEATURE_TIERS)
+        _in_range("features.mel.sample_rate", self.sample_rate, int, 1000, 192000)
+        _in_range("features.mel.n_fft", self.n_fft, int, 16, 65536)
+        _in_range("features.mel.hop_length", self.hop_length, int, 1, self.n_fft)
+        _in_range("features.mel.n_mels", self.n_mels, int, 1, self.n_fft // 2 + 1)
+        nyquist = self.sample_rate / 2
+        _in_range("features.mel.fmin", self.fmin, (int, float), 0, nyquist)
+        if self.fmax is not None:
+            _in_range("features.mel.fmax", self.fmax, (int, float), 0, nyquist)
+        if self.fmin >= (nyquist if self.fmax is None else self.fmax):
+            raise ConfigError(f"features.mel.fmin: got {self.fmin}, must be below fmax")
+        _one_of("features.mel.mono", self.mono, (True, False))
+
+
+@dataclass(frozen=True)
+class PoseConfig:
+    """Body landmarks of one person per kept frame."""
+
+    tier: str = "npz"
+    stride: int = 1
+    """Every how many kept frames somebody is looked for"""
+
+    def __post_init__(self) -> None:
+        _one_of("features.pose.tier", self.tier, FEATURE_TIERS)
+        _in_range("features.pose.stride", self.stride, int, 1, 1000)
+
+
+@dataclass(frozen=True)
+class PluginConfig:
+    """A feature made by somebody else's extractor."""
+
+    name: str
+    extractor: str
+    """"package.module:Class\""""
+    tier: str = "npz"
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the class, plain JSON data"""
+
+    def __post_init__(self) -> None:
+        _one_of(f"features.{self.name}.tier", self.tier, FEATURE_TIERS)
+        if not isinstance(self.extractor, str) or not _PLUGIN.fullmatch(self.extractor):
+            raise ConfigError(f"features.{self.name}.extractor: got {self.extractor!r}, must be 'package.module:Class'")
+        try:
+            json.dumps(self.params, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"features.{self.name}: its parameters must be plain data: {error}") from None
+
+
+FeatureConfig: TypeAlias = "FlowConfig | MotionConfig | MelConfig | PoseConfig | PluginConfig"
+
+_FEATURES: Mapping[str, type[Any]] = {
+    "flow": FlowConfig,
+    "motion": MotionConfig,
+    "mel": MelConfig,
+    "pose": PoseConfig,
+}
+_PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_FEATURE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_TAKEN_NAMES = ("frames", "pts_seconds", "source_frames")
+
+
+@dataclass(frozen=True)
+class NpzConfig:
+    """How NPZ files are written."""
+
+    compression: str = "none"
+    """"deflate" is smaller and has to be read whole"""
+
+    def __post_init__(self) -> None:
+        _one_of("npz.compression", self.compression, ("none", "deflate"))
+
+
+@dataclass(frozen=True)
+class Hdf5Config:
+    """What goes into HDF5 files, and how they are written."""
+
+    features: tuple[str, ...] = ("frames", "flow", "mel")
+    chunk_frames: int = 1
+    """Rows of a chunk; 1 reads random clips fastest"""
+    compression: str = "none"
+
+    def __post_init__(self) -> None:
+        names: Any = self.features
+        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"hdf5.features: got {names!r}, must be a list of feature names")
+        if len(set(names)) < len(names):
+            raise ConfigError(f"hdf5.features: got {list(names)}, names one twice")
+        object.__setattr__(self, "features", tuple(names))
+        _in_range("hdf5.chunk_frames", self.chunk_frames, int, 1, 4096)
+        _one_of("hdf5.compression", self.compression, ("none", "lzf", "gzip"))
 
 
 @dataclass(frozen=True)
@@ -47,11 +202,48 @@ class Config:
     """What a build makes of each video."""
 
     frames: FramesConfig | None = field(default_factory=FramesConfig)
+    features: Mapping[str, FeatureConfig] = field(
+        default_factory=lambda: {"flow": FlowConfig(), "motion": MotionConfig(), "mel": MelConfig()}
+    )
+    npz: NpzConfig = field(default_factory=NpzConfig)
+    hdf5: Hdf5Config = field(default_factory=Hdf5Config)
+
+    @property
+    def picture(self) -> FramesConfig:
+        """How decoded pictures are treated, also where frames themselves are not cached."""
+        return self.frames or FramesConfig()
+
+    def names(self) -> tuple[str, ...]:
+        """All features that are not taken out."""
+        return (*(("frames",) if self.frames else ()), *self.features)
+
+    def features_in(self, tier: str) -> tuple[str, ...]:
+        """What goes into a tier.
+
+        Raises
+        ------
+        ConfigError
+            If ``hdf5.features`` lists a feature that there is not.
+        """
+        if tier == "hdf5":
+            for name in self.hdf5.features:
+                if name not in self.names():
+                    raise ConfigError(f"hdf5.features: no feature '{name}'; there are {', '.join(self.names())}")
+            return self.hdf5.features
+        in_frames = ("frames",) if self.frames and self.frames.tier == tier else ()
+        return (*in_frames, *(name for name, feature in self.features.items() if feature.tier == tier))
 
 
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name}: got {value!r}, must be one of {', '.join(allowed)}")
+def _check_short_side(name: str, value: int | None) -> None:
+    if value is not None:
+        _in_range(name, value, int, 2, 16384)
+        if value % 2:
+            raise ConfigError(f"{name}: got {value}, must be even")
+
+
+def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed or type(value) is not type(allowed[0]):
+        raise ConfigError(f"{name}: got {value!r}, must be one of {', '.join(map(str, allowed))}")
 
 
 def _in_range(name: str, value: Any, kinds: Any, low: float, high: float) -> None:
@@ -65,11 +257,41 @@ def _section(cls: type, name: str, data: Any) -> Any:
         return None
     if not isinstance(data, Mapping):
         raise ConfigError(f"{name}: got {data!r}, must be a mapping or null")
-    valid = [f.name for f in dataclasses.fields(cls)]
+    _check_keys(f"{name}.", data, [f.name for f in dataclasses.fields(cls)])
+    return cls(**data)
+
+
+def _check_keys(prefix: str, data: Mapping[str, Any], valid: Sequence[str]) -> None:
     for key in data:
         if key not in valid:
-            raise ConfigError(f"unknown key '{name}.{key}'; valid keys are {', '.join(valid)}")
-    return cls(**data)
+            raise ConfigError(f"unknown key '{prefix}{key}'; valid keys are {', '.join(valid)}")
+
+
+def _features(data: Any) -> dict[str, FeatureConfig]:
+    """The features that are left once ``data`` is merged onto the defaults."""
+    features = dict(Config().features)
+    if data is not None and not isinstance(data, Mapping):
+        raise ConfigError(f"features: got {data!r}, must be a mapping")
+    for name, section in (data or {}).items():
+        features.pop(name, None)
+        if section is not None:
+            features[name] = _feature(name, section)
+    return features
+
+
+def _feature(name: Any, section: Any) -> FeatureConfig:
+    if name in _FEATURES:
+        feature: FeatureConfig = _section(_FEATURES[name], f"features.{name}", section)
+        return feature
+    if not isinstance(name, str) or not _FEATURE_NAME.fullmatch(name) or name in _TAKEN_NAMES:
+        raise ConfigError(f"features: {name!r} cannot be a feature's name: lower case letters, digits and _ make one")
+    if not isinstance(section, Mapping) or "extractor" not in section:
+        raise ConfigError(
+            f"unknown feature 'features.{name}'; valid ones are {', '.join(_FEATURES)}, "
+            "or one of your own with 'extractor: package.module:Class'"
+        )
+    params = {key: value for key, value in section.items() if key not in ("extractor", "tier")}
+    return PluginConfig(name, section["extractor"], section.get("tier", "npz"), params)
 
 
 def config_from_json(data: Any) -> Config:
@@ -88,11 +310,24 @@ def config_from_json(data: Any) -> Config:
     data = {} if data is None else data
     if not isinstance(data, Mapping):
         raise ConfigError(f"a config is a mapping of sections, got {type(data).__name__}")
-    valid = [f.name for f in dataclasses.fields(Config)]
-    for key in data:
-        if key not in valid:
-            raise ConfigError(f"unknown key '{key}'; valid keys are {', '.join(valid)}")
-    return Config(frames=_section(FramesConfig, "frames", data.get("frames", {})))
+    _check_keys("", data, [f.name for f in dataclasses.fields(Config)])
+    return Config(
+        frames=_section(FramesConfig, "frames", data.get("frames", {})),
+        features=_features(data.get("features")),
+        npz=_section(NpzConfig, "npz", data.get("npz") or {}),
+        hdf5=_section(Hdf5Config, "hdf5", data.get("hdf5") or {}),
+    )
+
+
+def config_to_json(config: Config) -> dict[str, Any]:
+    """Plain data that ``config_from_json`` makes the same config of."""
+    data = dataclasses.asdict(config)
+    for name in Config().features:
+        data["features"].setdefault(name, None)
+    for name, feature in config.features.items():
+        if isinstance(feature, PluginConfig):
+            data["features"][name] = {"extractor": feature.extractor, "tier": feature.tier, **feature.params}
+    return data
 
 
 def load_config(path: str | Path | None) -> Config:

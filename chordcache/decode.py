@@ -204,7 +204,7 @@ class Media:
         clock.check_end(number)
 
 
-def _heard(packet: av.Packet[Any]) -> list[av.AudioFrame]:
+def _heard(packet: Any) -> list[av.AudioFrame]:
     """Decode a packet of the audio track; nothing if the decoder refuses it."""
     try:
         return list(packet.decode())

@@ -8,8 +8,10 @@ from typing import Any
 
 from chordcache import manifest
 from chordcache.cache import open_cache
+from chordcache.header import read_header
 from chordcache.index import read_index
 from chordcache.quarantine import Quarantine
+from chordcache.records import FeatureInfo
 
 
 def summarize(path: str | Path) -> dict[str, Any]:
@@ -32,9 +34,10 @@ def summarize(path: str | Path) -> dict[str, Any]:
 
 
 def _of_cache(path: Path) -> dict[str, Any]:
-    header = manifest.read_header(path)
+    header = read_header(path)
     labels: Counter[str] = Counter()
     num_bytes: Counter[str] = Counter()
+    absent: Counter[str] = Counter()
     num_videos = num_frames = 0
     seconds = 0.0
     with open_cache(path) as cache:
@@ -43,18 +46,26 @@ def _of_cache(path: Path) -> dict[str, Any]:
             num_frames += video.num_frames
             seconds += video.duration_seconds
             labels[video.label or "(none)"] += 1
-            for feature in video.sidecar.features:
-                num_bytes[f"{feature.feature} in {feature.tier}"] += feature.num_bytes
+            by_file: dict[str, list[FeatureInfo]] = {}
+            for info in video.sidecar.features:
+                if info.file is None:
+                    absent[f"{info.feature} in {info.tier}: {info.absent}"] += 1
+                else:
+                    by_file.setdefault(info.file, []).append(info)
+            for infos in by_file.values():
+                names = ", ".join(info.feature for info in infos)
+                num_bytes[f"{names} in {infos[0].tier}"] += infos[0].num_bytes
     return {
-        "format_version": header["format_version"],
+        "format_version": manifest.FORMAT_VERSION,
         "videos": num_videos,
         "frames": num_frames,
         "hours": round(seconds / 3600, 4),
         "bytes": dict(num_bytes),
+        "absent": dict(absent.most_common()),
         "labels": dict(labels.most_common()),
         "quarantined": len(Quarantine(path, {})),
-        "roots": header["roots"],
-        "config": header["config"],
+        "roots": dict(header.roots),
+        "config": dict(header.config),
     }
 
 

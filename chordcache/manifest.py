@@ -6,6 +6,8 @@ A cache is a folder::
     index.jsonl                     the records of every build so far
     videos/ab/<key>.json            sidecar of one video: its replacement is the commit
     lmdb/ab/<key>.<gen>.lmdb        frames of one video
+    npz/ab/<key>.<gen>.npz          its features
+    hdf5/ab/<key>.<gen>.h5          frames and features, for those who read several together
     catalog.sqlite                  derived from the sidecars
     quarantine.jsonl                one line per input that could not be cached
     .partial/<host>-<pid>-<uuid>/   what a worker is writing
@@ -33,12 +35,12 @@ from typing import Any
 import xxhash
 
 from chordcache.errors import DamageError, FormatVersionError, LockedError, NoSpaceError, NotFound, UsageError
-from chordcache.records import FeatureInfo, Identity, feature_from_json, to_json
+from chordcache.records import ContentFacts, FeatureInfo, Identity, content_from_json, feature_from_json, to_json
 
 FORMAT_VERSION = 1
 """Raised when an older reader would misread what is written now."""
 
-TIER_SUFFIXES = {"lmdb": ".lmdb"}
+TIER_SUFFIXES = {"lmdb": ".lmdb", "npz": ".npz", "hdf5": ".h5"}
 """File suffix of each tier's artefacts."""
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -202,6 +204,8 @@ class Sidecar:
     extra: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What was done to the picture that its numbers do not show"""
+    content: ContentFacts | None = None
+    """How much the picture moves and how loud the sound is"""
 
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo | None:
         """The artefact of a feature, in ``tier`` or in the first that holds it."""
@@ -220,6 +224,7 @@ class Sidecar:
             data["source"] = Identity(**data["source"])
             data["features"] = tuple(feature_from_json(f) for f in data["features"])
             data["notes"] = tuple(data.get("notes", ()))
+            data["content"] = content_from_json(data.get("content"))
             sidecar = cls(**data)
             if not all(type(n) is int for n in (sidecar.num_frames, sidecar.width, sidecar.height)):
                 raise TypeError("a count is no number")
@@ -365,30 +370,3 @@ def locked(cache: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-# The cache's own file
-
-
-def read_header(cache: Path) -> dict[str, Any]:
-    """Read ``chordcache.json``: ``config``, ``roots`` (label to absolute path) and ``versions``.
-
-    Raises
-    ------
-    NotFound
-        If the folder is not a cache.
-    DamageError, FormatVersionError
-        As ``unseal``.
-    """
-    try:
-        return read_sealed(cache / "chordcache.json")
-    except (NotFound, NotADirectoryError):
-        raise NotFound(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'") from None
-    except DamageError as error:
-        raise DamageError(f"{error}; run 'chordcache build' as before to write it again") from None
-
-
-def write_header(cache: Path, config: Any, roots: Mapping[str, str], versions: Mapping[str, str]) -> None:
-    """Write ``chordcache.json``."""
-    header = {"format_version": FORMAT_VERSION, "config": config, "roots": roots, "versions": versions}
-    publish_text(cache, cache / "chordcache.json", seal(header) + "\n")

@@ -5,34 +5,31 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chordcache import __version__, engine, manifest
 from chordcache.catalog import write_catalog
-from chordcache.config import Config, FramesConfig, config_from_json, load_config
+from chordcache.config import Config, config_from_json, config_to_json, load_config
 from chordcache.decode import identify
 from chordcache.errors import (
     CacheWriteError,
     ChordcacheError,
-    ConfigError,
     DamageError,
     MediaError,
     NotFound,
     TooManyFailures,
     UsageError,
 )
-from chordcache.extractors.frames import frames_fingerprint
+from chordcache.header import Header, read_header, write_header
 from chordcache.index import Index, IndexWriter, read_index
 from chordcache.manifest import Sidecar, printable
 from chordcache.quarantine import Failure, Quarantine
 from chordcache.records import Identity, RunSummary, VideoRecord
+from chordcache.wanted import Features, artefacts_to_write, ask, fingerprints, joined
 from chordcache.worker import BuildTask, build_video
-
-TIERS = ("lmdb",)
-"""Where artefacts can go."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +40,8 @@ class BuildPolicy:
     """Stop after more failures than this in one run: a count, or a share of the index such as "1%"; 0 is the first"""
     retry_quarantined: bool = False
     """Try inputs again that failed before, though neither they nor the tools have changed"""
-    rebuild: bool = False
-    """Build every input of the index, also what looks up to date"""
+    rebuild: Container[str] = frozenset()
+    """Artefacts, relative to the cache, that are built again though they look up to date"""
 
     def limit(self, num_inputs: int) -> float:
         """The number of failures that is still borne."""
@@ -70,7 +67,8 @@ def build(
     index: str | Path | Index,
     cache: str | Path = "cache",
     *,
-    tiers: Sequence[str] = TIERS,
+    tiers: Sequence[str] = ("lmdb",),
+    features: Sequence[str] | None = None,
     config: str | Path | Config | None = None,
     jobs: int | None = None,
     roots: Mapping[str, str] | None = None,
@@ -85,8 +83,10 @@ def build(
         What ``scan`` made, or a hand-written CSV with a column ``path``.
     cache : str or Path
         Folder to build in; made if it is not there.
-    tiers : sequence of {"lmdb"}
+    tiers : sequence of {"lmdb", "npz", "hdf5"}
         Which tiers to build; the config says what goes into each.
+    features : sequence of str, optional
+        Build none but these of them.
     config : str, Path or Config, optional
         YAML merged onto the packaged defaults. Left out, an existing cache keeps the config that it has.
     jobs : int, optional
@@ -120,22 +120,13 @@ def build(
     earlier_config = _earlier_config(folder)
     if not isinstance(config, Config):
         config = earlier_config if config is None and earlier_config else load_config(config)
-    frames = _frames_config(config, tiers)
+    asked = ask(config, tiers, features)
     index = index if isinstance(index, Index) else read_index(index)
     moved = {name: os.path.abspath(path) for name, path in (roots or {}).items()}
     with engine.stop_signals(), manifest.locked(folder):
-        run = _Build(folder, frames, index.roots, moved, policy or BuildPolicy())
-        run.register(index, config)
+        run = _Build(folder, config, asked, index.roots, moved, policy or BuildPolicy())
+        run.register(index)
         return run.run(index, jobs or engine.default_jobs(), progress)
-
-
-def _frames_config(config: Config, tiers: Sequence[str]) -> FramesConfig:
-    for tier in tiers:
-        if tier not in TIERS:
-            raise UsageError(f"unknown tier '{tier}'; valid tiers are {', '.join(TIERS)}")
-    if config.frames is None or config.frames.tier not in tiers:
-        raise ConfigError(f"the config puts nothing into tier {', '.join(tiers)}: nothing to build")
-    return config.frames
 
 
 def _earlier_config(folder: Path) -> Config | None:
@@ -147,7 +138,7 @@ def _earlier_config(folder: Path) -> Config | None:
         If the folder holds something else.
     """
     try:
-        return config_from_json(manifest.read_header(folder)["config"])
+        return config_from_json(read_header(folder).config)
     except (NotFound, DamageError):
         pass
     except (OSError, ValueError) as error:
@@ -172,14 +163,17 @@ class _Build:
     def __init__(
         self,
         cache: Path,
-        frames: FramesConfig,
+        config: Config,
+        asked: Features,
         roots: Mapping[str, str],
         moved: Mapping[str, str],
         policy: BuildPolicy,
     ) -> None:
         self._cache = cache
-        self._frames = frames
-        self._fingerprint = frames_fingerprint(frames)
+        self._config = config
+        self._asked = asked
+        self._wanted = joined(asked, _wanted_before(cache), config)
+        self._expected = fingerprints(self._wanted, config)
         self._roots = {**roots, **moved}
         self._moved = moved.keys()
         self._policy = policy
@@ -190,7 +184,7 @@ class _Build:
         self._limit = float("inf")
         self._bar = engine.progress_bar(None, "video", shown=False)
 
-    def register(self, index: Index, config: Config) -> None:
+    def register(self, index: Index) -> None:
         """Write down what is asked for, before any of it is done."""
         keys: set[str] = set()
         for record in index:
@@ -212,7 +206,8 @@ class _Build:
                 for record in index:
                     writer.write(record)
             manifest.publish(folder / path.name, path)
-        manifest.write_header(self._cache, asdict(config), roots, tool_versions())
+        header = Header(config_to_json(self._config), roots, self._wanted, tool_versions())
+        write_header(self._cache, header)
 
     def _joined_roots(self, earlier: Mapping[str, str]) -> dict[str, str]:
         """Roots of the cache and of this index. One label for two folders would make one video of two."""
@@ -257,51 +252,70 @@ class _Build:
     def _todo(self, index: Index) -> Iterator[BuildTask]:
         """The tasks; what needs no worker is settled on the way."""
         for record in index:
-            key = manifest.video_key(record.root, record.path)
-            source_path = os.path.join(self._roots[record.root], record.path)
-            task = BuildTask(
-                self._cache, key, record.root, record.path, source_path, self._frames,
-                record.label, record.caption, dict(record.extra),
-            )  # fmt: skip
-            identity = _identity_of(source_path)
-            if self._policy.rebuild:
-                yield task
-            elif self._is_current(task, identity):
+            task = self._task(record)
+            identity = _identity_of(task.source_path)
+            if not task.artefacts:
+                self._describe(task)
                 self._num_up_to_date += 1
-                self._quarantine.discard(key)
+                self._quarantine.discard(task.key)
                 self._bar.update()
             elif record.error is not None and record.identity == identity and not self._policy.retry_quarantined:
                 self._fail(task, _failure_of_scan(task, record))
-            elif self._quarantine.still_holds(key, identity) and not self._policy.retry_quarantined:
+            elif self._still_fails(task, identity):
                 self._num_failed += 1
                 self._bar.update()
             else:
                 yield task
 
-    def _is_current(self, task: BuildTask, identity: Identity | None) -> bool:
-        """Whether the video is cached as asked for; a sidecar that differs in label or caption only is rewritten."""
+    def _task(self, record: VideoRecord) -> BuildTask:
+        """What is to be done for one video: no artefacts if it is up to date."""
+        key = manifest.video_key(record.root, record.path)
+        source_path = os.path.join(self._roots[record.root], record.path)
+        identity = _identity_of(source_path)
         try:
-            sidecar = manifest.read_sidecar(self._cache, task.key)
+            sidecar = manifest.read_sidecar(self._cache, key)
         except (NotFound, DamageError):
-            return False
-        info = sidecar.feature("frames", self._frames.tier)
-        if info is None or info.fingerprint != self._fingerprint or identity not in (None, sidecar.source):
-            return False
-        try:
-            if os.path.getsize(self._cache / str(info.file)) != info.num_bytes:
-                return False
-        except OSError:
-            return False
-        described = replace(sidecar, label=task.label, caption=task.caption, extra=task.extra)
-        if described != sidecar:
+            sidecar = None
+        wanted = self._asked
+        if sidecar is not None and identity not in (None, sidecar.source):
+            sidecar, wanted = None, self._wanted  # another source: what other tiers hold of the old one is void
+        content = record.content if record.identity == identity else None
+        return BuildTask(
+            cache=self._cache,
+            key=key,
+            root=record.root,
+            path=record.path,
+            source_path=source_path,
+            config=self._config,
+            artefacts=artefacts_to_write(self._cache, sidecar, wanted, self._expected, self._policy.rebuild),
+            previous=sidecar,
+            content=content or (sidecar.content if sidecar else None),
+            label=record.label,
+            caption=record.caption,
+            extra=dict(record.extra),
+        )
+
+    def _describe(self, task: BuildTask) -> None:
+        """Rewrite the sidecar of a video whose label or caption alone has changed."""
+        if task.previous is None:
+            return
+        described = replace(task.previous, label=task.label, caption=task.caption, extra=task.extra)
+        if described != task.previous:
             path = manifest.sidecar_path(self._cache, task.key)
             manifest.publish_text(self._cache, path, described.to_line() + "\n")
-        return True
+
+    def _still_fails(self, task: BuildTask, identity: Identity | None) -> bool:
+        """Whether the input failed before, and neither it nor the tools nor what it failed at have changed."""
+        again = self._policy.retry_quarantined
+        return not again and self._quarantine.still_holds(task.key, identity, task.fingerprints())
 
     def _take(self, task: BuildTask, outcome: Sidecar | Failure | engine.Crash) -> None:
         if isinstance(outcome, engine.Crash):
             source = _identity_of(task.source_path)
-            outcome = Failure(task.key, task.root, task.path, "decode", outcome.cause, outcome.message, source)
+            outcome = Failure(
+                task.key, task.root, task.path, "decode", outcome.cause, outcome.message, source,
+                fingerprints=task.fingerprints(),
+            )  # fmt: skip
         if isinstance(outcome, Failure):
             self._fail(task, outcome)
             return
@@ -311,8 +325,7 @@ class _Build:
         self._show()
 
     def _fail(self, task: BuildTask, failure: Failure) -> None:
-        is_known = self._quarantine.still_holds(task.key, failure.source) and not self._policy.retry_quarantined
-        if not is_known:
+        if not self._still_fails(task, failure.source):
             self._quarantine.add(failure)
             self._num_new_failures += 1
         self._num_failed += 1
@@ -356,3 +369,11 @@ def _failure_of_scan(task: BuildTask, record: VideoRecord) -> Failure:
         record.error or "",
         record.identity,
     )
+
+
+def _wanted_before(cache: Path) -> Features:
+    """What earlier builds of a cache were asked for."""
+    try:
+        return read_header(cache).wanted
+    except (NotFound, DamageError):
+        return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,6 +28,8 @@ class Failure:
     attempts: int = 1
     versions: Mapping[str, str] | None = None
     """Of the tools that failed on it"""
+    fingerprints: tuple[str, ...] = ()
+    """Of the features that it may be due to; empty if no feature matters, as the file cannot be decoded"""
     when: str = ""
     """UTC"""
     host: str = ""
@@ -49,6 +51,7 @@ class Quarantine:
         self._num_lines = 0
         for data in iter_sealed(self._path):
             source = data.pop("source", None)
+            data["fingerprints"] = tuple(data.get("fingerprints", ()))
             failure = Failure(**data, source=Identity(**source) if source else None)
             self._failures[failure.key] = failure
             self._num_lines += 1
@@ -60,10 +63,15 @@ class Quarantine:
         """The failure of a video, None if it is not in quarantine."""
         return self._failures.get(key)
 
-    def still_holds(self, key: str, source: Identity | None) -> bool:
-        """Whether trying again would be in vain: same file, same tools."""
+    def still_holds(self, key: str, source: Identity | None, fingerprints: Iterable[str] = ()) -> bool:
+        """Whether trying again would be in vain: same file, same tools, and all that it may be due to is asked for."""
         failure = self._failures.get(key)
-        return failure is not None and failure.source == source and failure.versions == self._versions
+        return (
+            failure is not None
+            and failure.source == source
+            and failure.versions == self._versions
+            and set(failure.fingerprints) <= set(fingerprints)
+        )
 
     def add(self, failure: Failure) -> None:
         """Write a failure down at once."""

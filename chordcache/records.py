@@ -147,7 +147,7 @@ class VideoRecord:
 
 @dataclass(frozen=True)
 class FeatureInfo:
-    """One artefact of a video as its sidecar names it: what was asked for and what came out."""
+    """One feature of a video in one tier, as its sidecar names it: what was asked for and what came out."""
 
     feature: str
     tier: str
@@ -156,12 +156,18 @@ class FeatureInfo:
     params: Mapping[str, Any]
     """The parameters behind the fingerprint"""
     file: str | None = None
-    """Relative to the cache; None if absent"""
+    """Relative to the cache, shared by the features of one tier; None if absent"""
     shape: tuple[int, ...] = ()
+    """Of the feature's array; of frames as decoded"""
     dtype: str = ""
     num_bytes: int = 0
+    """Of the file"""
     digest: str = ""
     """xxh3-128 of the file, 32 hex digits"""
+    num_rows: Mapping[str, int] = field(default_factory=dict)
+    """Of each array that the feature has in the file: its own name, and names that begin with it and a dot"""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the extractor found out, such as a start time"""
     absent: str | None = None
     """Why there is no such feature in this video"""
 
@@ -198,13 +204,17 @@ class Damage:
     """The record inside the file, where one is concerned"""
 
 
+def _default_of(item: dataclasses.Field[Any]) -> Any:
+    return item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+
+
 def to_json(value: Any) -> Any:
     """Turn a dataclass into plain JSON data, leaving out fields that hold their defaults."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             f.name: to_json(getattr(value, f.name))
             for f in dataclasses.fields(value)
-            if getattr(value, f.name) != f.default or f.default is dataclasses.MISSING
+            if getattr(value, f.name) != _default_of(f)
         }
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
@@ -241,3 +251,8 @@ def record_from_json(data: Mapping[str, Any]) -> VideoRecord:
 def feature_from_json(data: Mapping[str, Any]) -> FeatureInfo:
     """Build a ``FeatureInfo`` from what ``to_json`` made of one."""
     return FeatureInfo(**_tuples(data))
+
+
+def content_from_json(data: Mapping[str, Any] | None) -> ContentFacts | None:
+    """Build ``ContentFacts`` from what ``to_json`` made of them."""
+    return None if data is None else ContentFacts(**_tuples(data))

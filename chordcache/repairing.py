@@ -11,6 +11,7 @@ from chordcache import engine, manifest
 from chordcache.catalog import write_catalog
 from chordcache.config import config_from_json
 from chordcache.errors import ChordcacheError, DamageError, NoSpaceError
+from chordcache.header import read_header
 from chordcache.index import IndexWriter, read_index
 from chordcache.manifest import printable
 from chordcache.pipeline import BuildPolicy, build
@@ -48,13 +49,13 @@ def repair(
         If the index of the cache does not name a damaged video, so that nobody knows its source.
     """
     folder = Path(cache).absolute()
-    header = manifest.read_header(folder)
+    header = read_header(folder)
     broken = [each for each in damage if each.kind in ("damaged", "missing")]
     files = {each.file for each in broken}
     artefacts = [each for each in broken if each.key is not None and each.file != "catalog.sqlite"]
     with engine.stop_signals(), manifest.locked(folder):
         if "index.jsonl" in files:
-            _mend_index(folder, header["roots"])
+            _mend_index(folder, header.roots)
         if "quarantine.jsonl" in files:
             path = folder / "quarantine.jsonl"
             manifest.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
@@ -64,12 +65,20 @@ def repair(
         return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
     with tempfile.TemporaryDirectory() as temporary:
         todo = Path(temporary, "repair.jsonl")
-        with IndexWriter(todo, roots=header["roots"], level="packets") as writer:
+        with IndexWriter(todo, roots=header.roots, level="packets") as writer:
             for record in records:
                 writer.write(record)
-        config = config_from_json(header["config"])
-        policy = BuildPolicy(rebuild=True)
-        return build(todo, folder, config=config, jobs=jobs, roots=roots, policy=policy, progress=progress)
+        return build(
+            todo,
+            folder,
+            tiers=tuple(header.wanted),
+            features=tuple({name for names in header.wanted.values() for name in names}),
+            config=config_from_json(header.config),
+            jobs=jobs,
+            roots=roots,
+            policy=BuildPolicy(rebuild=files),
+            progress=progress,
+        )
 
 
 def _records_of(cache: Path, keys: set[str]) -> list[VideoRecord]:
@@ -148,7 +157,7 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
         If a build is running.
     """
     folder = Path(cache).absolute()
-    manifest.read_header(folder)
+    read_header(folder)
     with manifest.locked(folder):
         for key in manifest.iter_keys(folder):
             manifest.read_sidecar(folder, key)

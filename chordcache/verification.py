@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,28 +14,24 @@ import numpy as np
 
 from chordcache import engine, jpeg, manifest
 from chordcache.catalog import Catalog
-from chordcache.config import FramesConfig, config_from_json
-from chordcache.decode import identify, open_media
+from chordcache.config import Config, config_from_json
+from chordcache.decode import identify
 from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFound, UsageError
-from chordcache.extractors.frames import frame_record, frames_fingerprint, select_fps
+from chordcache.header import read_header
 from chordcache.index import read_index
 from chordcache.manifest import Sidecar
-from chordcache.picture import PictureScaler
 from chordcache.quarantine import Quarantine
 from chordcache.records import Damage, FeatureInfo
-from chordcache.stores.lmdb_store import check_records, open_records
+from chordcache.source_check import compare_with_source
+from chordcache.stores.registry import check_artefact, open_artefact
+from chordcache.wanted import Features, fingerprints, is_stale
 
 LEVELS = ("quick", "default", "deep")
 """Sizes; also digests; also every frame decoded."""
 
-NUM_SOURCE_FRAMES = 4
-"""Random frames of each source that are decoded again."""
-
-MIN_SOURCE_PSNR_DB = 40.0
-"""Below this a frame is another picture. Both went through the same lossy chain; another version of a codec library
-may round differently, which stays far above."""
-
-_TOP_LEVEL = frozenset("chordcache.json index.jsonl videos lmdb catalog.sqlite quarantine.jsonl .partial .lock".split())
+_TOP_LEVEL = frozenset(
+    "chordcache.json index.jsonl videos lmdb npz hdf5 catalog.sqlite quarantine.jsonl .partial .lock".split()
+)
 
 
 @dataclass(frozen=True)
@@ -45,8 +41,12 @@ class _Check:
     cache: Path
     key: str
     level: str
-    fingerprint: str | None
-    """What the cache's config makes of frames"""
+    config: Config
+    """The cache's"""
+    wanted: Features
+    """What builds were asked for"""
+    expected: Mapping[str, str | None]
+    """Fingerprints of it"""
     roots: Mapping[str, str] | None
     """Where the sources are; None: do not look at them"""
 
@@ -92,15 +92,15 @@ def verify(
     if level not in LEVELS:
         raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(LEVELS)}")
     folder = Path(cache).absolute()
-    header = manifest.read_header(folder)
-    where = {**header["roots"], **(roots or {})} if source else None
+    header = read_header(folder)
+    where = {**header.roots, **(roots or {})} if source else None
     keys = sorted(manifest.iter_keys(folder))
     found: list[Damage] = []
-    config = config_from_json(header["config"])
-    fingerprint = frames_fingerprint(config.frames) if config.frames else None
+    config = config_from_json(header.config)
+    expected = fingerprints(header.wanted, config)
     if source and level == "quick":
         level = "default"  # before a source is accused, the artefact is to be what was written
-    checks = (_Check(folder, key, level, fingerprint, where) for key in keys)
+    checks = (_Check(folder, key, level, config, header.wanted, expected, where) for key in keys)
     with engine.stop_signals(), engine.progress_bar(len(keys), "video", shown=progress) as bar:
         if level == "quick":
             results: Iterable[tuple[_Check, list[Damage] | engine.Crash]] = ((c, _check_video(c)) for c in checks)
@@ -111,8 +111,8 @@ def verify(
                 raise ChordcacheError(f"cannot check '{check.key}': {damage.message}; try again with -j 1")
             found += damage
             bar.update()
-    found += _check_catalog(folder, keys)
-    found += _check_asked(folder, set(keys))
+    found += _check_catalog(folder, keys, header.wanted)
+    found += _check_asked(folder, set(keys), header.wanted)
     found += find_strays(folder)
     return found
 
@@ -135,70 +135,88 @@ def _check_video(check: _Check) -> list[Damage]:
         file = _relative(check.cache, manifest.sidecar_path(check.cache, check.key))
         return [Damage("damaged", file, str(error), _repair(check.cache), check.key)]
     found: list[Damage] = []
-    for info in sidecar.features:
-        if info.absent is None:
-            found += _check_artefact(check, sidecar, info)
-        if info.fingerprint != check.fingerprint:
-            what = "it was made with other parameters than those of chordcache.json"
-            found.append(Damage("stale", str(info.file), what, _build(check.cache), check.key))
+    for file in dict.fromkeys(info.file for info in sidecar.features if info.file is not None):
+        found += _check_artefact(check, sidecar, [info for info in sidecar.features if info.file == file])
+    found += _check_features(check, sidecar)
     if check.roots is not None and not found:
         found += _check_source(check, sidecar, check.roots)
     return found
 
 
-def _check_artefact(check: _Check, sidecar: Sidecar, info: FeatureInfo) -> list[Damage]:
+def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
+    """Look whether everything is there that was asked for, as it was asked for."""
+    found = []
+    mend = _build(check.cache, check.wanted)
+    for info in sidecar.features:
+        if is_stale(info, check.expected):
+            what = f"its '{info.feature}' was made with other parameters than those of chordcache.json"
+            found.append(Damage("stale", info.file or sidecar.path, what, mend, check.key))
+    for tier, names in check.wanted.items():
+        for name in names:
+            if sidecar.feature(name, tier) is None:
+                what = f"'{name}' was asked for in tier {tier}, but is not cached there"
+                found.append(Damage("incomplete", sidecar.path, what, mend, check.key))
+    return found
+
+
+def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
+    """Look at one file and the features in it."""
+    info = infos[0]
     file = str(info.file)
     path = check.cache / file
+    repair = _repair(check.cache)
     try:
         num_bytes = os.path.getsize(path)
     except FileNotFoundError:
-        return [Damage("missing", file, "the sidecar names it", _repair(check.cache), check.key)]
+        return [Damage("missing", file, "the sidecar names it", repair, check.key)]
     if num_bytes != info.num_bytes:
         what = f"it has {num_bytes} bytes, expected {info.num_bytes}"
-        return [Damage("damaged", file, what, _repair(check.cache), check.key)]
+        return [Damage("damaged", file, what, repair, check.key)]
     if check.level == "quick":
         return []
     digest = manifest.digest_file(path)
     if digest != info.digest:
-        return [
-            Damage(
-                "damaged", file, f"its xxh3-128 is {digest}, expected {info.digest}", _repair(check.cache), check.key
-            )
-        ]
-    return _check_records(check, sidecar, info) if check.level == "deep" else []
+        what = f"its xxh3-128 is {digest}, expected {info.digest}"
+        return [Damage("damaged", file, what, repair, check.key)]
+    return _check_rows(check, sidecar, infos) if check.level == "deep" else []
 
 
-def _check_records(check: _Check, sidecar: Sidecar, info: FeatureInfo) -> list[Damage]:
-    """Decode every record; compare counts and times."""
-    file = str(info.file)
+def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
+    """Read every row, decode every frame; compare counts and times."""
+    file = str(infos[0].file)
     path = check.cache / file
-    out = np.empty(info.shape[1:], np.uint8)
-    num_sound = 0
+    frames = next((info for info in infos if info.feature == "frames"), None)
+    out = np.empty(frames.shape[1:] if frames else 0, np.uint8)
+    last = ""
 
-    def look(number: int, record: memoryview) -> None:
-        nonlocal num_sound
-        _unpack([record], info, out)
-        num_sound = number + 1
+    def look(name: str, number: int, row: Any) -> None:
+        nonlocal last
+        last = f"{name} {number}"
+        if frames and name == "frames" and frames.params["codec"] == "jpeg":
+            jpeg.decode_into(row, out)
 
     try:
-        with open_records(path, info.num_bytes) as records:
-            pts_seconds, source_frames = records.array("pts_seconds"), records.array("source_frames")
+        with open_artefact(path, infos[0].num_bytes) as artefact:
+            pts_seconds, source_frames = artefact.array("pts_seconds"), artefact.array("source_frames")
+        if len(pts_seconds) != sidecar.num_frames or len(source_frames) != sidecar.num_frames:
+            raise DamageError(f"it has times of {len(pts_seconds)} frames, expected {sidecar.num_frames}")
         if pts_seconds[0] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
             raise DamageError("its times disagree with the sidecar's")
-        check_records(path, info.num_bytes, sidecar.num_frames, look=look)
+        num_rows = {name: count for info in infos for name, count in info.num_rows.items()}
+        check_artefact(path, infos[0].num_bytes, num_rows, look=look)
     except DamageError as error:
-        return [Damage("damaged", file, str(error), _repair(check.cache), check.key, str(num_sound))]
+        return [Damage("damaged", file, str(error), _repair(check.cache), check.key, last or None)]
     return []
 
 
 def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> list[Damage]:
-    """Decode random frames of the source again. The artefact has its digest: what differs is the source's doing."""
+    """Decode the source again. The artefacts have their digests: what differs is the source's doing."""
     path = os.path.join(roots[sidecar.root], sidecar.path)
     try:
         if identify(path) != sidecar.source:
-            return [Damage("stale", path, "the source changed after it was cached", _build(check.cache), check.key)]
-        for info in sidecar.features:
-            _compare_frames(check, sidecar, info, path)
+            what = "the source changed after it was cached"
+            return [Damage("stale", path, what, _build(check.cache, check.wanted), check.key)]
+        compare_with_source(check.cache, sidecar, check.config, path)
     except MediaError as error:
         return [Damage("stale", path, f"the source, unchanged by its size and times: {error}", "", check.key)]
     except DamageError as error:
@@ -207,53 +225,7 @@ def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> 
     return []
 
 
-def _compare_frames(check: _Check, sidecar: Sidecar, info: FeatureInfo, path: str) -> None:
-    """Raises ``MediaError`` if the source shows something else than what is cached."""
-    config = FramesConfig(tier=info.tier, **info.params)
-    chosen = np.random.default_rng().choice(
-        sidecar.num_frames, min(NUM_SOURCE_FRAMES, sidecar.num_frames), replace=False
-    )
-    wanted = set(chosen.tolist())
-    shape = info.shape[1:]
-    cached, again = np.empty(shape, np.uint8), np.empty(shape, np.uint8)
-    with open_records(check.cache / str(info.file), info.num_bytes) as records, open_media(path) as media:
-        scaler = PictureScaler(config.short_side, media.require_video().sample_aspect_ratio)
-        for number, frame in enumerate(select_fps(media.frames(), config.fps)):
-            if number == 0 or number in wanted:  # frame 0 settles size and orientation
-                record = frame_record(frame, scaler, config)
-            if number in wanted:
-                wanted.discard(number)
-                _unpack(records.iter_records([number]), info, cached)
-                _unpack([record], info, again)
-                seconds, psnr = float(records.array("pts_seconds")[number]), _psnr_db(cached, again)
-                if seconds != frame.pts_seconds or psnr < MIN_SOURCE_PSNR_DB:
-                    what = (
-                        f"frame {number}, cached at {seconds:.6f} s, is shown at {frame.pts_seconds:.6f} s "
-                        f"with a PSNR of {psnr:.1f} dB"
-                    )
-                    raise MediaError("decode", "changed", what, number)
-            if not wanted:
-                return
-    raise MediaError("decode", "short", f"it ends before frame {min(wanted)}")
-
-
-def _unpack(records: Iterable[Any], info: FeatureInfo, out: np.ndarray) -> None:
-    """Decode one record into ``out``."""
-    for record in records:
-        if info.params["codec"] == "jpeg":
-            jpeg.decode_into(record, out)
-        elif len(record) != out.size:
-            raise DamageError(f"a record has {len(record)} bytes, expected {out.size}")
-        else:
-            out.reshape(-1)[:] = np.frombuffer(record, np.uint8)
-
-
-def _psnr_db(a: np.ndarray, b: np.ndarray) -> float:
-    error = np.mean(np.square(a.astype(np.float32) - b))
-    return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
-
-
-def _check_catalog(cache: Path, keys: list[str]) -> list[Damage]:
+def _check_catalog(cache: Path, keys: list[str], wanted: Features) -> list[Damage]:
     """The catalog says what the sidecars say. A video that it knows and that has no sidecar has lost it."""
     file = "catalog.sqlite"
     unseen, lagging = set(keys), set()
@@ -276,7 +248,7 @@ def _check_catalog(cache: Path, keys: list[str]) -> list[Damage]:
         return [Damage("damaged", file, str(error), _repair(cache))]
     if late := lagging | unseen:
         what = f"it lags behind {len(late)} sidecars, such as '{min(late)}': a build is running or was killed"
-        found.append(Damage("incomplete", file, what, _build(cache)))
+        found.append(Damage("incomplete", file, what, _build(cache, wanted)))
     return found
 
 
@@ -287,7 +259,7 @@ def _is_sidecar_of(cache: Path, key: str, sidecar: Sidecar) -> bool:
         return True  # reported with its video
 
 
-def _check_asked(cache: Path, keys: set[str]) -> list[Damage]:
+def _check_asked(cache: Path, keys: set[str], wanted: Features) -> list[Damage]:
     """What was asked of the cache is either cached or in quarantine."""
     found = []
     try:
@@ -299,7 +271,7 @@ def _check_asked(cache: Path, keys: set[str]) -> list[Damage]:
             key = manifest.video_key(record.root, record.path)
             if key not in keys and quarantine.get(key) is None:
                 what = "asked for, but neither cached nor in quarantine"
-                found.append(Damage("incomplete", record.path, what, _build(cache), key))
+                found.append(Damage("incomplete", record.path, what, _build(cache, wanted), key))
     except NotFound as error:
         found.append(Damage("missing", "index.jsonl", str(error), _repair(cache)))
     except (DamageError, UsageError) as error:
@@ -335,8 +307,9 @@ def _repair(cache: Path) -> str:
     return f"chordcache verify --repair {_shell(cache)}"
 
 
-def _build(cache: Path) -> str:
-    return f"chordcache build {_shell(cache / 'index.jsonl')} -o {_shell(cache)}"
+def _build(cache: Path, wanted: Features) -> str:
+    tiers = "".join(f" --tier {tier}" for tier in wanted)
+    return f"chordcache build {_shell(cache / 'index.jsonl')} -o {_shell(cache)}{tiers}"
 
 
 def _shell(path: Path) -> str:

@@ -1,24 +1,29 @@
-"""What happens to one video: one decode, every extractor, publish. Runs in a worker process."""
+"""What happens to one video: one decode, every extractor, every tier, publish. Runs in a worker process."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from chordcache import manifest
-from chordcache.config import FramesConfig
-from chordcache.decode import Media, identify, open_media
-from chordcache.errors import CacheWriteError, MediaError
-from chordcache.extractors.frames import frame_record, frames_fingerprint, frames_params, select_fps
+from chordcache.config import TIERS, Config
+from chordcache.decode import identify
+from chordcache.errors import CacheWriteError, DamageError, MediaError
+from chordcache.extraction import Extraction, Facts
+from chordcache.extractors.registry import FeatureSpec, resolve
 from chordcache.manifest import Sidecar
-from chordcache.picture import PictureScaler
 from chordcache.quarantine import Failure
-from chordcache.records import FeatureInfo, Identity
-from chordcache.stores.lmdb_store import LmdbWriter
+from chordcache.records import ContentFacts, FeatureInfo, Identity
+from chordcache.stores.base import ArtefactWriter
+from chordcache.stores.registry import create_artefact, open_artefact
+from chordcache.wanted import ArtefactTask
+
+_COPY_BYTES = 8 << 20
+"""Rows copied at a time from an artefact that is replaced."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +36,24 @@ class BuildTask:
     path: str
     source_path: str
     """Absolute"""
-    frames: FramesConfig
+    config: Config
+    artefacts: tuple[ArtefactTask, ...]
+    previous: Sidecar | None = None
+    """What there is and stays, if the source is the same"""
+    content: ContentFacts | None = None
+    """What a scan measured, so that it need not be measured again"""
     label: str | None = None
     caption: str | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
+
+    def fingerprints(self) -> tuple[str, ...]:
+        """Of the features to extract."""
+        names = dict.fromkeys(name for each in self.artefacts for name in each.make)
+        return tuple(resolve(name, self.config).fingerprint for name in names)
+
+
+class _CannotKeep(Exception):
+    """What was to be kept does not go with what the source shows now."""
 
 
 def build_video(task: BuildTask) -> Sidecar | Failure:
@@ -42,13 +61,10 @@ def build_video(task: BuildTask) -> Sidecar | Failure:
     source: Identity | None = None
     try:
         source = identify(task.source_path)
-        with manifest.partial_folder(task.cache) as folder:
-            sidecar = _write(task, source, folder / "frames.lmdb")
-            if identify(task.source_path) != source:
-                raise MediaError("decode", "changed", "the file changed while it was read", sidecar.num_frames)
-            manifest.publish(folder / "frames.lmdb", task.cache / str(sidecar.features[0].file))
-        manifest.publish_text(task.cache, manifest.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
-        return sidecar
+        try:
+            return _build(task, source)
+        except _CannotKeep:
+            return _build(_from_scratch(task), source)
     except CacheWriteError:
         raise
     except OSError as error:  # sources are read by libav: this is the cache's own disk, and no fault of the video
@@ -56,64 +72,156 @@ def build_video(task: BuildTask) -> Sidecar | Failure:
             f"cannot write to cache '{task.cache}': {error.strerror} ('{error.filename}'); run the same command"
         ) from None
     except MediaError as error:
+        is_of_feature = error.cause == "extractor"
         return Failure(
-            task.key, task.root, task.path, error.stage, error.cause, error.message, source, error.num_frames_ok
+            key=task.key,
+            root=task.root,
+            path=task.path,
+            stage=error.stage,
+            cause=error.cause,
+            message=error.message,
+            source=source,
+            num_frames_ok=error.num_frames_ok,
+            fingerprints=(resolve(error.stage, task.config).fingerprint,) if is_of_feature else (),
         )
 
 
-def _write(task: BuildTask, source: Identity, partial: Path) -> Sidecar:
-    """Write the frames into ``partial`` and return the sidecar that names them."""
-    pts_seconds, source_frames = array("d"), array("q")  # a tenth of a list's memory
-    with open_media(task.source_path) as media, LmdbWriter(partial) as writer:
-        scaler = PictureScaler(task.frames.short_side, media.require_video().sample_aspect_ratio)
-        for frame in select_fps(media.frames(), task.frames.fps):
-            writer.append(frame_record(frame, scaler, task.frames))
-            pts_seconds.append(frame.pts_seconds)
-            source_frames.append(frame.number)
-        writer.finish({"pts_seconds": np.asarray(pts_seconds), "source_frames": np.asarray(source_frames)})
-        clock, frame_seconds, notes = media.clock, float(media.frame_seconds), _notes(media, scaler)
-    width, height = scaler.size
-    fingerprint = frames_fingerprint(task.frames)
-    info = FeatureInfo(
-        feature="frames",
-        tier="lmdb",
-        fingerprint=fingerprint,
-        params=frames_params(task.frames),
-        file=manifest.artefact_file("lmdb", task.key, [fingerprint], source),
-        shape=(len(pts_seconds), height, width, 3),
-        dtype="uint8",
-        num_bytes=partial.stat().st_size,
-        digest=manifest.digest_file(partial),
+def _from_scratch(task: BuildTask) -> BuildTask:
+    """The same task with nothing kept."""
+    artefacts = tuple(
+        ArtefactTask(each.tier, (*each.make, *(info.feature for info in each.keep))) for each in task.artefacts
     )
-    return Sidecar(
-        key=task.key,
-        root=task.root,
-        path=task.path,
-        source=source,
-        num_frames=len(pts_seconds),
-        width=width,
-        height=height,
-        start_seconds=pts_seconds[0],
-        duration_seconds=max(pts_seconds) - min(pts_seconds) + frame_seconds,
-        clock=clock,
-        features=(info,),
-        label=task.label,
-        caption=task.caption,
-        extra=task.extra,
-        notes=notes,
-    )
+    return replace(task, artefacts=artefacts, previous=None)
 
 
-def _notes(media: Media, scaler: PictureScaler) -> tuple[str, ...]:
-    notes = []
-    turn = scaler.orientation
-    if turn.mirrored or turn.rotation:
-        notes.append(f"{'mirrored and ' if turn.mirrored else ''}turned {turn.rotation} degrees clockwise")
-    aspect = media.require_video().sample_aspect_ratio
-    if aspect and aspect != 1:
-        notes.append(f"pixels of {aspect.numerator}:{aspect.denominator} made square")
-    if scaler.num_resized:
-        notes.append(f"{scaler.num_resized} frames of another size scaled to the first one's")
-    if media.clock != "pts":
-        notes.append(f"no presentation times in the file: taken from its {media.clock}")
-    return tuple(notes)
+def _build(task: BuildTask, source: Identity) -> Sidecar:
+    with manifest.partial_folder(task.cache) as folder:
+        job = _Job(task, source, folder)
+        sidecar = job.run()
+        if identify(task.source_path) != source:
+            raise MediaError("decode", "changed", "the file changed while it was read", sidecar.num_frames)
+        for partial, file in job.written.items():
+            manifest.publish(partial, task.cache / file)
+    manifest.publish_text(task.cache, manifest.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
+    return sidecar
+
+
+class _Job:
+    """One video on its way into a partial folder."""
+
+    def __init__(self, task: BuildTask, source: Identity, folder: Path) -> None:
+        self._task = task
+        self._source = source
+        self._folder = folder
+        names = dict.fromkeys(name for each in task.artefacts for name in each.make)
+        self._specs = {name: resolve(name, task.config) for name in names}
+        self.written: dict[Path, str] = {}
+        """Partial file to its final name, relative to the cache"""
+
+    def run(self) -> Sidecar:
+        """Extract and write everything; return the sidecar that is to be published after the files."""
+        task = self._task
+        with ExitStack() as stack:
+            writers = {each.tier: stack.enter_context(self._writer(each.tier)) for each in task.artefacts}
+            sinks = {name: [writers[each.tier] for each in task.artefacts if name in each.make] for name in self._specs}
+            extraction = Extraction(self._specs, sinks, with_content=task.content is None)
+            facts = extraction.run(task.source_path, task.config.picture)
+            if task.previous is not None and task.previous.num_frames != len(facts.pts_seconds):
+                raise _CannotKeep
+            made = [
+                info for each in task.artefacts for info in self._finish(each, writers[each.tier], extraction, facts)
+            ]
+        return self._sidecar(facts, made)
+
+    def _writer(self, tier: str) -> ArtefactWriter:
+        config = self._task.config
+        path = self._folder / f"artefact{manifest.TIER_SUFFIXES[tier]}"
+        if tier == "hdf5":
+            return create_artefact(path, compression=config.hdf5.compression, chunk_frames=config.hdf5.chunk_frames)
+        return create_artefact(path, compression=config.npz.compression if tier == "npz" else "none")
+
+    def _finish(
+        self, artefact: ArtefactTask, writer: ArtefactWriter, extraction: Extraction, facts: Facts
+    ) -> list[FeatureInfo]:
+        """Complete one file; say what is in it."""
+        infos = [self._info(artefact.tier, self._specs[name], extraction, facts) for name in artefact.make]
+        infos += artefact.keep
+        present = [info for info in infos if info.absent is None]
+        if not present:
+            return infos
+        for info in artefact.keep:
+            if info.absent is None:
+                self._copy(info, writer)
+        writer.finish(
+            {"pts_seconds": facts.pts_seconds, "source_frames": facts.source_frames},
+            {array: _attributes(info, array, extraction) for info in present for array in info.num_rows},
+        )
+        partial = self._folder / f"artefact{manifest.TIER_SUFFIXES[artefact.tier]}"
+        fingerprints = sorted(info.fingerprint for info in present)
+        file = manifest.artefact_file(artefact.tier, self._task.key, fingerprints, self._source)
+        num_bytes, digest = partial.stat().st_size, manifest.digest_file(partial)
+        self.written[partial] = file
+        return [
+            info if info.absent is not None else replace(info, file=file, num_bytes=num_bytes, digest=digest)
+            for info in infos
+        ]
+
+    def _info(self, tier: str, spec: FeatureSpec, extraction: Extraction, facts: Facts) -> FeatureInfo:
+        made = extraction.made[spec.name]
+        info = FeatureInfo(spec.name, tier, spec.fingerprint, spec.params)
+        if made.absent is not None:
+            return replace(info, absent=made.absent)
+        shape, dtype = made.shape, made.dtype
+        if spec.name == "frames":  # as decoded: a JPEG has neither
+            shape, dtype = (len(facts.pts_seconds), facts.height, facts.width, 3), "uint8"
+        return replace(info, shape=shape, dtype=dtype, num_rows=made.num_rows, facts=made.facts)
+
+    def _copy(self, info: FeatureInfo, writer: ArtefactWriter) -> None:
+        """Copy a feature that is up to date from the published file."""
+        try:
+            with open_artefact(self._task.cache / str(info.file), info.num_bytes) as artefact:
+                for array, num_rows in info.num_rows.items():
+                    if info.feature == "frames" and info.params["codec"] == "jpeg":
+                        for record in artefact.records(array, range(num_rows)):
+                            writer.append(array, [bytes(record)])
+                        continue
+                    writer.append(array, artefact.rows(array, range(0)))
+                    row_bytes = max(1, artefact.rows(array, range(min(1, num_rows))).nbytes)
+                    step = max(1, _COPY_BYTES // row_bytes)
+                    for start in range(0, num_rows, step):
+                        writer.append(array, artefact.rows(array, range(start, min(start + step, num_rows))))
+        except DamageError:
+            raise _CannotKeep from None
+
+    def _sidecar(self, facts: Facts, made: Sequence[FeatureInfo]) -> Sidecar:
+        task = self._task
+        tiers = {each.tier for each in task.artefacts}
+        others = [info for info in task.previous.features if info.tier not in tiers] if task.previous else []
+        features = sorted([*made, *others], key=lambda info: (TIERS.index(info.tier), info.feature))
+        pts_seconds = facts.pts_seconds
+        return Sidecar(
+            key=task.key,
+            root=task.root,
+            path=task.path,
+            source=self._source,
+            num_frames=len(pts_seconds),
+            width=facts.width,
+            height=facts.height,
+            start_seconds=float(pts_seconds[0]),
+            duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + facts.frame_seconds,
+            clock=facts.clock,
+            features=tuple(features),
+            label=task.label,
+            caption=task.caption,
+            extra=task.extra,
+            notes=facts.notes,
+            content=task.content or facts.content,
+        )
+
+
+def _attributes(info: FeatureInfo, array: str, extraction: Extraction) -> dict[str, object]:
+    """What an HDF5 file says of an array."""
+    part = array[len(info.feature) + 1 :]
+    made = extraction.made.get(info.feature)
+    unit = {"units": made.units[part]} if made and part in made.units else {}
+    return {**unit, "params": dict(info.params), "facts": dict(info.facts)}

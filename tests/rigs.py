@@ -161,7 +161,7 @@ def contents(cache: Path) -> dict[str, tuple[int, str, str | None]]:
 def files_of(cache: Path) -> dict[str, tuple[int, int, int]]:
     """Relative name of every artefact and sidecar: inode, size, mtime_ns."""
     found = {}
-    for top in ("videos", "lmdb"):
+    for top in ("videos", "lmdb", "npz", "hdf5"):
         for path in sorted((cache / top).rglob("*")):
             if path.is_file():
                 status = path.stat()

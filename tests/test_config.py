@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
-from chordcache.config import Config, FramesConfig, config_from_json, load_config
+from chordcache.config import (
+    TIERS,
+    Config,
+    FlowConfig,
+    FramesConfig,
+    MelConfig,
+    config_from_json,
+    config_to_json,
+    load_config,
+)
 from chordcache.errors import ConfigError, NotFound, UsageError
 
-DEFAULT_YAML = Path(__file__).resolve().parent.parent / "configs" / "default.yaml"
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+DEFAULT_YAML = CONFIGS / "default.yaml"
 
 
 def test_default_yaml_is_the_packaged_default() -> None:
@@ -20,7 +31,7 @@ def test_default_yaml_is_the_packaged_default() -> None:
 
 def test_default_yaml_has_every_key_with_a_comment() -> None:
     text = DEFAULT_YAML.read_text(encoding="utf-8")
-    assert yaml.safe_load(text) == dataclasses.asdict(Config())
+    assert yaml.safe_load(text) == json.loads(json.dumps(config_to_json(Config())))
     keys = [line for line in text.splitlines() if line.startswith(" ")]
     assert all("  # " in line for line in keys)
 
@@ -42,6 +53,82 @@ def test_merges_onto_the_defaults(tmp_path: Path, text: str, frames: FramesConfi
     assert load_config(path) == Config(frames=frames)
 
 
+@pytest.mark.parametrize("name", ["default", "flow", "multimodal", "hdf5-mixed", "everything"])
+def test_presets_load_and_survive_json(name: str) -> None:
+    config = load_config(CONFIGS / f"{name}.yaml")
+    assert config_from_json(json.loads(json.dumps(config_to_json(config)))) == config
+    for tier in TIERS:
+        assert set(config.features_in(tier)) <= set(config.names())
+
+
+def test_every_preset_is_tested() -> None:
+    (mark,) = test_presets_load_and_survive_json.pytestmark  # type: ignore[attr-defined]
+    assert sorted(mark.args[1]) == sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("features: {flow: null, mel: null}", ("frames", "motion")),
+        ("frames: null", ("flow", "motion", "mel")),
+        ("features: {pose: {}}", ("frames", "flow", "motion", "mel", "pose")),
+        ("features: {latent: {extractor: 'a.b:C', size: 3}}", ("frames", "flow", "motion", "mel", "latent")),
+        ("features:", ("frames", "flow", "motion", "mel")),
+    ],
+)
+def test_features_are_added_and_taken_out(text: str, names: tuple[str, ...]) -> None:
+    assert config_from_json(yaml.safe_load(text)).names() == names
+
+
+def test_a_feature_keeps_the_defaults_that_are_left_out() -> None:
+    config = config_from_json({"features": {"flow": {"method": "dis"}, "mel": {"n_mels": 40}}})
+    assert config.features["flow"] == FlowConfig(method="dis", dtype="float16")
+    assert config.features["mel"] == MelConfig(n_mels=40, hop_length=160)
+
+
+def test_what_goes_into_a_tier() -> None:
+    config = Config()
+    assert config.features_in("lmdb") == ("frames",)
+    assert config.features_in("npz") == ("flow", "motion", "mel")
+    assert config.features_in("hdf5") == ("frames", "flow", "mel")
+    with pytest.raises(ConfigError, match="hdf5.features: no feature 'flow'; there are frames, motion, mel"):
+        config_from_json({"features": {"flow": None}}).features_in("hdf5")
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        ({"features": {"flow": {"method": "raft"}}}, "features.flow.method: got 'raft', must be one of farneback, dis"),
+        ({"features": {"flow": {"dtype": "int4"}}}, "features.flow.dtype: got 'int4', must be one of"),
+        ({"features": {"flow": {"speed": 1}}}, "unknown key 'features.flow.speed'; valid keys are tier, method"),
+        ({"features": {"flow": {"short_side": 3}}}, "features.flow.short_side: got 3, must be even"),
+        ({"features": {"flow": {"tier": "lmdb"}}}, "features.flow.tier: got 'lmdb', must be one of npz"),
+        ({"features": {"mel": {"hop_length": 0}}}, "features.mel.hop_length: got 0, must be a number from 1 to 400"),
+        ({"features": {"mel": {"fmax": 9000}}}, "features.mel.fmax: got 9000, must be a number from 0 to 8000"),
+        ({"features": {"mel": {"fmin": 500, "fmax": 400}}}, "features.mel.fmin: got 500, must be below fmax"),
+        ({"features": {"mel": {"mono": 1}}}, "features.mel.mono: got 1, must be one of True, False"),
+        ({"features": {"pose": {"stride": 0}}}, "features.pose.stride: got 0"),
+        ({"features": {"latent": {"size": 3}}}, "unknown feature 'features.latent'; valid ones are flow, motion, mel"),
+        ({"features": {"latent": {"extractor": "nowhere"}}}, "features.latent.extractor: got 'nowhere', must be 'p"),
+        ({"features": {"Latent": {"extractor": "a:B"}}}, "features: 'Latent' cannot be a feature's name"),
+        ({"features": {"frames": {"extractor": "a:B"}}}, "features: 'frames' cannot be a feature's name"),
+        ({"features": {"latent": {"extractor": "a:B", "x": {1, 2}}}}, "features.latent: its parameters must be plain"),
+        ({"features": []}, r"features: got \[\], must be a mapping"),
+        ({"npz": {"compression": "zstd"}}, "npz.compression: got 'zstd', must be one of none, deflate"),
+        ({"hdf5": {"compression": "zstd"}}, "hdf5.compression: got 'zstd', must be one of none, lzf, gzip"),
+        ({"hdf5": {"chunk_frames": 0}}, "hdf5.chunk_frames: got 0"),
+        ({"hdf5": {"features": "flow"}}, "hdf5.features: got 'flow', must be a list"),
+        ({"hdf5": {"features": ["flow", "flow"]}}, "names one twice"),
+        ({"frames": {"hdr": "hable"}}, "frames.hdr: got 'hable', must be one of as_is, tonemap"),
+        ({"frames": {"stereo": "both"}}, "frames.stereo: got 'both', must be one of as_is, left, right"),
+        ({"frames": {"stereo_layout": "rows"}}, "frames.stereo_layout: got 'rows', must be one of auto"),
+    ],
+)
+def test_refuses_features(data: object, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        config_from_json(data)
+
+
 @pytest.mark.parametrize(
     ("frames", "match"),
     [
@@ -60,7 +147,7 @@ def test_merges_onto_the_defaults(tmp_path: Path, text: str, frames: FramesConfi
         ({"codec": "png"}, "frames.codec: got 'png', must be one of jpeg, raw"),
         ({"codec": ["jpeg"]}, r"frames.codec: got \['jpeg'\]"),
         ({"tier": "s3"}, "frames.tier: got 's3', must be one of lmdb"),
-        ({"colour": 1}, "unknown key 'frames.colour'; valid keys are tier, codec, quality, short_side, fps"),
+        ({"colour": 1}, "unknown key 'frames.colour'; valid keys are tier, codec, quality, short_side, fps, hdr"),
         ({1: 1}, "unknown key 'frames.1'; valid keys are"),
         ([], r"frames: got \[\], must be a mapping or null"),
         ("jpeg", "frames: got 'jpeg', must be a mapping or null"),
@@ -79,7 +166,7 @@ def test_takes_the_edges(edge: dict[str, float]) -> None:
 
 
 def test_unknown_section_lists_the_valid_ones() -> None:
-    with pytest.raises(ConfigError, match="unknown key 'frame'; valid keys are frames"):
+    with pytest.raises(ConfigError, match="unknown key 'frame'; valid keys are frames, features, npz, hdf5"):
         config_from_json({"frame": {}})
 
 

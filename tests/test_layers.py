@@ -18,24 +18,42 @@ LAYERS = {
     "chordcache.config": 0,
     "chordcache.content": 1,
     "chordcache.decode": 1,
+    "chordcache.extractors.base": 1,
+    "chordcache.flow_codes": 1,
+    "chordcache.geometry": 1,
+    "chordcache.header": 1,
     "chordcache.jpeg": 1,
     "chordcache.manifest": 1,
     "chordcache.mp4": 1,
     "chordcache.picture": 1,
     "chordcache.probe": 1,
+    "chordcache.stereo": 1,
+    "chordcache.stores.base": 1,
+    "chordcache.tonemap": 1,
     "chordcache.catalog": 2,
     "chordcache.corpus": 2,
     "chordcache.csv_table": 2,
     "chordcache.extractors": 2,
+    "chordcache.extractors.flow": 2,
     "chordcache.extractors.frames": 2,
+    "chordcache.extractors.mel": 2,
+    "chordcache.extractors.motion": 2,
+    "chordcache.extractors.pose": 2,
+    "chordcache.extractors.registry": 2,
     "chordcache.index": 2,
     "chordcache.index_csv": 2,
     "chordcache.labels": 2,
     "chordcache.quarantine": 2,
     "chordcache.stores": 2,
+    "chordcache.stores.hdf5_store": 2,
     "chordcache.stores.lmdb_store": 2,
+    "chordcache.stores.npz_store": 2,
+    "chordcache.stores.registry": 2,
     "chordcache.cache": 3,
     "chordcache.engine": 3,
+    "chordcache.extraction": 3,
+    "chordcache.retrieval": 3,
+    "chordcache.wanted": 3,
     "chordcache.information": 4,
     "chordcache.pipeline": 4,
     "chordcache.read": 4,
@@ -44,6 +62,7 @@ LAYERS = {
     "chordcache.read.transforms": 4,
     "chordcache.repairing": 4,
     "chordcache.scanning": 4,
+    "chordcache.source_check": 4,
     "chordcache.verification": 4,
     "chordcache.worker": 4,
     "chordcache": 5,  # the public names; `from chordcache import __version__` is anybody's
@@ -72,8 +91,8 @@ OWNERS = {
 }
 """Modules that may import a package from outside; sqlite3 is one that we keep as we keep those."""
 
-DYNAMIC_IMPORTS = ("chordcache", "chordcache.cli")
-"""Modules that may import by a name made at run time: both load lazily what is asked for."""
+DYNAMIC_IMPORTS = ("chordcache", "chordcache.cli", "chordcache.extractors.registry")
+"""Modules that may import by a name made at run time: all load lazily what is asked for."""
 
 
 @dataclass(frozen=True)

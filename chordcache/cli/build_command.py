@@ -8,14 +8,18 @@ from typing import Any
 import click
 
 import chordcache as cc
-from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option, roots_option
+from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option, roots_option, split_names
 from chordcache.manifest import printable
 
 
 @click.command()
 @click.argument("index", type=PATH, default="index.json")
 @click.option("-o", "--output", "cache", type=PATH, default="cache", show_default=True, help="Folder of the cache.")
-@click.option("--tier", "tiers", multiple=True, default=("lmdb",), show_default=True, help="Tier to build: lmdb.")
+@click.option(
+    "--tier", "tiers", multiple=True, default=("lmdb",), show_default=True, metavar="lmdb|npz|hdf5",
+    help="Tier to build; may be given several times.",
+)  # fmt: skip
+@click.option("--features", metavar="A,B", callback=split_names, help="Build none but these of what the tiers hold.")
 @click.option("-c", "--config", type=PATH, help="YAML merged onto the defaults, see configs/default.yaml.")
 @click.option("--max-failures", metavar="N|P%", help="Stop after more failures than this.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first failure.")
@@ -27,13 +31,13 @@ def build(
     index: str, cache: str, max_failures: str | None, fail_fast: bool, retry_quarantined: bool, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Cache the frames of every video of INDEX. Run it again to resume, or after anything changed.
+    """Cache frames and features of every video of INDEX. Run it again to resume, or after anything changed.
 
     INDEX is what 'chordcache scan' wrote (index.json by default), or a CSV file with a column path.
 
     \b
     Example:
-      chordcache build index.json -o cache --tier lmdb
+      chordcache build index.json -o cache --tier lmdb --tier npz --features frames,flow
     """
     policy = cc.BuildPolicy("0" if fail_fast else max_failures, retry_quarantined)
     summary = cc.build(index, cache, policy=policy, progress=True, **options)

@@ -51,6 +51,11 @@ def _parse_roots(_ctx: click.Context, _param: click.Parameter, values: Sequence[
     return roots
 
 
+def split_names(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Sequence[str] | None:
+    """Names between commas."""
+    return None if value is None else [name.strip() for name in value.split(",") if name.strip()]
+
+
 def echo_json(data: Any) -> None:
     """Print a result for machines."""
     click.echo(json.dumps(data, indent=2, allow_nan=False))

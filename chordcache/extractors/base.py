@@ -49,6 +49,8 @@ class Extractor:
     """Raised when the same parameters would give other numbers; part of the fingerprint"""
     needs_motion_vectors: ClassVar[bool] = False
     needs_sound: ClassVar[bool] = False
+    is_local: ClassVar[bool] = False
+    """Whether a row depends on its frame and the one after it alone: ``verify --source`` then makes some rows again"""
     units: ClassVar[Mapping[str, str]] = {}
     """Array name without the feature's ("" for the feature itself, "scale" for ``name.scale``) to its unit"""
 
@@ -56,6 +58,11 @@ class Extractor:
         self.name = name
         self.facts: dict[str, Any] = {}
         """Plain data for the sidecar, such as a start time; read after ``finish``"""
+
+    @classmethod
+    def missing_requirement(cls) -> str | None:
+        """What has to be installed before it can be used, with the command that does; None if nothing."""
+        return None
 
     def begin(self, video: VideoInfo) -> str | None:
         """Look at what there is. Return why the feature is absent from this video, or None."""
@@ -79,5 +86,9 @@ class Extractor:
         return None
 
     def num_rows(self, num_frames: int) -> int | None:
-        """How many rows each array must have for so many kept frames; None if it has a clock of its own."""
+        """How many rows each array must have for so many kept frames.
+
+        None if it has a clock of its own: ``facts`` then hold ``start_seconds`` and ``row_seconds`` (row j is centred
+        on their sum, j times the second) and ``silence``, the value of rows where there is nothing.
+        """
         return num_frames

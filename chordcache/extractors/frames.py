@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from chordcache import jpeg
-from chordcache.config import FramesConfig
 from chordcache.decode import DecodedFrame
-from chordcache.manifest import fingerprint
-from chordcache.picture import PictureScaler
-
-VERSION = 1
-"""Raised when the same parameters would give other pixels."""
+from chordcache.extractors.base import Extractor, Rows
+from chordcache.picture import Frame
 
 
-def frames_params(config: FramesConfig) -> dict[str, Any]:
-    """The parameters that change the records; their fingerprint tells whether cached ones are stale."""
-    params: dict[str, Any] = {
-        "codec": config.codec,
-        "short_side": config.short_side,
-        "fps": config.fps and float(config.fps),
-    }
-    if config.codec == "jpeg":
-        params["quality"] = config.quality
-    return params
+class FramesExtractor(Extractor):
+    """The kept frames themselves.
 
+    Parameters
+    ----------
+    name : str
+        Of the feature.
+    codec : {"jpeg", "raw"}
+        A JPEG for each frame, or RGB24 [shape=(H, W, 3), dtype=uint8].
+    quality : int
+        JPEG quality, 1 to 100.
+    """
 
-def frames_fingerprint(config: FramesConfig) -> str:
-    """16 hex digits over the extractor's version and parameters."""
-    return fingerprint("frames", VERSION, frames_params(config))
+    is_local = True
 
+    def __init__(self, name: str, *, codec: str, quality: int = 90) -> None:
+        super().__init__(name)
+        self._codec = codec
+        self._quality = quality
 
-def frame_record(frame: DecodedFrame, scaler: PictureScaler, config: FramesConfig) -> bytes:
-    """The bytes that are cached of one picture: a JPEG, or RGB24 [shape=(H, W, 3), dtype=uint8]."""
-    if config.codec == "raw":
-        return scaler.rgb(frame.picture).tobytes()
-    return jpeg.encode_planes(*scaler.planes(frame.picture), quality=config.quality)
+    def add_frame(self, frame: Frame) -> Rows:
+        """One record, or one row of pixels."""
+        if self._codec == "raw":
+            return {self.name: frame.rgb()[None]}
+        return {self.name: [jpeg.encode_planes(*frame.planes(), quality=self._quality)]}
 
 
 def select_fps(frames: Iterable[DecodedFrame], fps: float | None) -> Iterator[DecodedFrame]:

@@ -1,0 +1,79 @@
+"""From an open artefact to the array that was asked for: frames decoded, flow in pixels, mel on the frames' clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from chordcache import jpeg
+from chordcache.errors import UsageError
+from chordcache.flow_codes import dequantize
+from chordcache.records import FeatureInfo
+from chordcache.stores.base import Artefact
+
+_CLOCK_SLACK_ROWS = 1e-6
+"""A row that rounding alone puts before the first frame belongs to the clip."""
+
+
+def read_frames(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out: np.ndarray | None) -> np.ndarray:
+    """Decode frames [shape=(T, H, W, 3), dtype=uint8, RGB], into ``out`` if it is given."""
+    out = checked_out(out, (len(numbers), *info.shape[1:]), np.dtype(np.uint8))
+    if info.params["codec"] == "raw":
+        return artefact.rows("frames", numbers, out)
+    for i, record in enumerate(artefact.records("frames", numbers)):
+        if i and numbers[i] == numbers[i - 1]:  # a short video's last frame, repeated
+            out[i] = out[i - 1]
+        else:
+            jpeg.decode_into(record, out[i])
+    return out
+
+
+def read_rows(
+    artefact: Artefact, info: FeatureInfo, name: str, numbers: Sequence[int], out: np.ndarray | None
+) -> np.ndarray:
+    """Rows of a feature that has one for each frame, or between frames. Flow in int8 comes in pixels."""
+    if name == "flow" and info.dtype == "int8":
+        pixels = dequantize(artefact.rows(name, numbers), artefact.rows("flow.scale", numbers))
+        return pixels if out is None else _filled(out, pixels)
+    return artefact.rows(name, numbers, out)
+
+
+def read_seconds(
+    artefact: Artefact, info: FeatureInfo, name: str, span: tuple[float, float], out: np.ndarray | None
+) -> np.ndarray:
+    """Rows of a feature that has a clock of its own, centred in [start, stop) seconds.
+
+    Where the sound has not begun or is over, rows are filled with the feature's value of silence. Mel comes as librosa
+    has it, time last: [shape=(n_mels, t)] or [shape=(C, n_mels, t)].
+    """
+    start, step = info.facts["start_seconds"], info.facts["row_seconds"]
+    first, last = (math.ceil((seconds - start) / step - _CLOCK_SLACK_ROWS) for seconds in span)
+    num_rows = info.num_rows[name]
+    begin, end = min(max(first, 0), num_rows), min(max(last, 0), num_rows)
+    there = artefact.rows(name, range(begin, max(begin, end)))
+    rows = np.full((max(0, last - first), *there.shape[1:]), info.facts["silence"], there.dtype)
+    rows[max(0, -first) :][: len(there)] = there
+    rows = np.moveaxis(rows, 0, -1) if name == "mel" else rows
+    return rows if out is None else _filled(out, rows)
+
+
+def checked_out(out: np.ndarray | None, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> np.ndarray:
+    """``out`` if it fits, or a new array.
+
+    Raises
+    ------
+    UsageError
+        If it does not.
+    """
+    if out is None:
+        return np.empty(shape, dtype)
+    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
+        raise UsageError(f"out must be a contiguous {dtype} array of shape {shape}, got {out.dtype} {out.shape}")
+    return out
+
+
+def _filled(out: np.ndarray, values: np.ndarray) -> np.ndarray:
+    checked_out(out, values.shape, values.dtype)[...] = values
+    return out
