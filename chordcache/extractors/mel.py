@@ -157,7 +157,7 @@ def window_and_filters(
 
 
 def log_mel(samples: np.ndarray, window: np.ndarray, filters: np.ndarray, hop_length: int) -> np.ndarray:
-    """Every whole window of a signal as a row of bands.
+    """Every whole window of a signal as a row of bands. Samples that are not a number are taken as 0.
 
     Parameters
     ----------
@@ -172,6 +172,7 @@ def log_mel(samples: np.ndarray, window: np.ndarray, filters: np.ndarray, hop_le
     -------
     np.ndarray [shape=(C, 1 + (num_samples - n_fft) // hop_length, n_mels), dtype=float32, dB]
     """
+    samples = np.nan_to_num(samples).clip(-MAX_AMPLITUDE, MAX_AMPLITUDE)
     windows = np.lib.stride_tricks.sliding_window_view(samples, len(window), axis=1)[:, ::hop_length]
     power = np.square(np.abs(np.fft.rfft(windows * window)))
     bands = power.astype(np.float32, copy=False) @ filters  # NumPy 1 has no FFT in float32
@@ -326,4 +327,4 @@ class Track:
             samples = piece.to_ndarray()[:, self._num_to_drop :]
             self._num_to_drop = max(0, self._num_to_drop - piece.samples)
             self.num_samples += samples.shape[1]
-            yield np.nan_to_num(samples).clip(-MAX_AMPLITUDE, MAX_AMPLITUDE)
+            yield samples
