@@ -52,6 +52,7 @@ format: $(STAMP) ## rewrite the code as `make check` wants it
 bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
 	$(BIN)/python bench/bench_spine.py $(CLIPS)
+	$(BIN)/python bench/bench_features.py $(CLIPS)
 
 clean: ## remove .venv, the demo and the caches of the tools
 	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

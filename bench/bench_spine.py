@@ -11,70 +11,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import av
 import lmdb
 import numpy as np
 import simplejpeg
+from measure import repeat_video, report, report_memory, seconds
 
 import chordcache as cc
 
 CLIP_FRAMES, CLIP_STRIDE, NUM_CLIPS = 16, 4, 200
-
-PEAK_RSS = """
-import resource, subprocess, sys
-subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
-"""
-"""Runs a command and prints the peak memory of the largest process below it, in MiB."""
-
-
-def seconds(function: Callable[[], object]) -> float:
-    """Wall time of one call."""
-    started = time.perf_counter()
-    function()
-    return time.perf_counter() - started
-
-
-def report(name: str, target: str, a: Callable[[], object], b: Callable[[], object], runs: int) -> None:
-    """Print the median of time(a) / time(b) over interleaved runs, after one warm-up of each."""
-    a(), b()
-    pairs = [(seconds(a), seconds(b)) for _ in range(runs)]
-    ratios = sorted(x / y for x, y in pairs)
-    medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
-    print(
-        f"{name:58} {statistics.median(ratios):5.2f}  (min {ratios[0]:.2f}, max {ratios[-1]:.2f}; "
-        f"medians {medians[0]:.2f} s / {medians[1]:.2f} s; target {target})",
-        flush=True,
-    )
-
-
-def repeat_video(source: Path, target: Path, times: int) -> None:
-    """Write a video several times in a row into one file, packets unchanged."""
-    with av.open(str(target), "w") as output:
-        stream = shift = None
-        for _ in range(times):
-            with av.open(str(source)) as container:
-                video = container.streams.video[0]
-                if stream is None:
-                    stream, shift = output.add_stream_from_template(video), 0
-                last = 0
-                for packet in container.demux(video):
-                    if packet.dts is None:
-                        continue
-                    last = max(last, packet.pts + packet.duration)
-                    packet.pts, packet.dts, packet.stream = packet.pts + shift, packet.dts + shift, stream
-                    output.mux(packet)
-                shift += last
-
-
-def video_seconds(path: Path) -> float:
-    """Duration as the container states it."""
-    with av.open(str(path)) as container:
-        return container.duration / av.time_base
 
 
 def decode_bare(path: Path) -> int:
@@ -173,22 +120,7 @@ def bench_help() -> None:
 
 def bench_memory(work: Path, clip: Path) -> None:
     """Peak memory of a build worker against the length of its video."""
-    peaks = {}
-    for minutes in (2, 20):
-        videos = work / f"minutes{minutes}"
-        videos.mkdir()
-        repeat_video(clip, videos / "long.mp4", round(minutes * 60 / video_seconds(clip)))
-        index = work / f"minutes{minutes}.jsonl"
-        cc.scan([videos], output=index)
-        build = ["-m", "chordcache", "build", str(index), "-o", str(work / f"cache{minutes}"), "-j", "1"]
-        command = [sys.executable, "-c", PEAK_RSS, sys.executable, *build]
-        peaks[minutes] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
-    slope = (peaks[20] - peaks[2]) / 18
-    print(
-        f"{'peak memory of a build worker':58} {peaks[2]} MiB at 2 minutes, {peaks[20]} MiB at 20 minutes: "
-        f"{slope:.2f} MiB a minute (targets: no slope, < 400 MB)",
-        flush=True,
-    )
+    report_memory("peak memory of a build worker", "< 400 MB", work, clip, [])
 
 
 def main() -> None:

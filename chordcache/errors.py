@@ -28,11 +28,12 @@ class MediaError(ChordcacheError):
 
     Parameters
     ----------
-    stage : {"open", "probe", "decode", "write"}
-        What was being done.
+    stage : str
+        What was being done: ``open``, ``probe``, ``decode``, or the name of the feature that was being made.
     cause : str
         One word for machines: ``decode``, ``short``, ``no-video``, ``no-frames``, ``refused-format``,
-        ``refused-size``, ``not-regular``, ``changed``, ``io``, ``oom``, ``signal``.
+        ``refused-size``, ``not-regular``, ``changed``, ``io``, ``oom``, ``signal``, ``stereo`` (no eye can be cut
+        out), ``extractor`` (it raised, or made another number of rows than it says).
     message : str
         One line for people, without the file's name.
     num_frames_ok : int

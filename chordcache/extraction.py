@@ -241,6 +241,7 @@ def _notes(media: Media, maker: FrameMaker) -> tuple[str, ...]:
         notes.append(f"pixels of {aspect.numerator}:{aspect.denominator} made square")
     if scaler.num_resized:
         notes.append(f"{scaler.num_resized} frames of another size scaled to the first one's")
+    notes += maker.notes
     if media.clock != "pts":
         notes.append(f"no presentation times in the file: taken from its {media.clock}")
     return tuple(notes)

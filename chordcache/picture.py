@@ -17,7 +17,7 @@ from chordcache.geometry import Orientation, display_size, orientation_of_matrix
 from chordcache.stereo import Region, StatedStereo, View, view_of
 from chordcache.tonemap import DEFAULT_PEAK, TRANSFERS, signal_peak, tone_map
 
-__all__ = ["Frame", "FrameMaker", "Orientation", "PictureScaler", "Planes", "display_size", "orientation_of_matrix"]
+__all__ = ["Frame", "FrameMaker", "PictureScaler", "Planes"]
 
 Planes: TypeAlias = "tuple[np.ndarray, np.ndarray, np.ndarray]"
 

@@ -14,8 +14,8 @@ import numpy as np
 from chordcache.content import ContentMeter
 from chordcache.decode import Media, identify, open_media
 from chordcache.errors import MediaError, UsageError
+from chordcache.geometry import Orientation, display_size, orientation_of_matrix
 from chordcache.mp4 import display_matrices
-from chordcache.picture import Orientation, display_size, orientation_of_matrix
 from chordcache.records import LEVELS, AudioFacts, ContentFacts, HeaderFacts, PacketFacts, VideoRecord
 
 _MATRICES = {

@@ -310,7 +310,7 @@ def build_args(longer: Path) -> list[str | Path]:
 def at_work(cache: Path, num_done: int = 0) -> Callable[[], bool]:
     """Whether a worker is writing and ``num_done`` videos are published."""
     return lambda: (
-        bool(list(cache.glob(".partial/*/frames.lmdb"))) and len(list(cache.glob("videos/*/*.json"))) >= num_done
+        bool(list(cache.glob(".partial/*/artefact.*"))) and len(list(cache.glob("videos/*/*.json"))) >= num_done
     )
 
 

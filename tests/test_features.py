@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def video_of(cache: cc.Cache, path: str) -> cc.Video:
 
 
 @pytest.fixture
-def opens(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def opens(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every path that libavformat is asked to open in this process."""
     opened: list[str] = []
     really = av.open
@@ -72,7 +72,7 @@ def opens(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return really(path, *args, **options)
 
     monkeypatch.setattr(av, "open", count)
-    yield opened
+    return opened
 
 
 def build_here(monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> cc.RunSummary:

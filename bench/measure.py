@@ -1,0 +1,94 @@
+"""What the benchmarks share: ratios of interleaved pairs, long videos from short ones, the peak memory of a build."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+
+import chordcache as cc
+
+PEAK_RSS = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
+"""
+"""Runs a command and prints the peak memory of the largest process below it, in MiB."""
+
+
+def seconds(function: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+def report(name: str, target: str, a: Callable[[], object], b: Callable[[], object], runs: int) -> None:
+    """Print the median of time(a) / time(b) over interleaved runs, after one warm-up of each."""
+    a(), b()
+    pairs = [(seconds(a), seconds(b)) for _ in range(runs)]
+    ratios = sorted(x / y for x, y in pairs)
+    medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
+    print(
+        f"{name:58} {statistics.median(ratios):5.2f}  (min {ratios[0]:.2f}, max {ratios[-1]:.2f}; "
+        f"medians {medians[0]:.2f} s / {medians[1]:.2f} s; target {target})",
+        flush=True,
+    )
+
+
+def repeat_video(source: Path, target: Path, times: int, *, sound: bool = False) -> None:
+    """Write a video several times in a row into one file, packets unchanged."""
+    with av.open(str(target), "w") as output:
+        written: dict[int, Any] = {}
+        shift = Fraction(0)
+        for _ in range(times):
+            with av.open(str(source)) as container:
+                tracks = [container.streams.video[0], *(container.streams.audio[:1] if sound else ())]
+                for track in tracks:
+                    if track.index not in written:
+                        written[track.index] = output.add_stream_from_template(track)
+                end = shift
+                for packet in container.demux(tracks):
+                    if packet.dts is None:
+                        continue
+                    end = max(end, shift + (packet.pts + packet.duration) * packet.time_base)
+                    ticks = round(shift / packet.time_base)
+                    packet.pts, packet.dts = packet.pts + ticks, packet.dts + ticks
+                    packet.stream = written[packet.stream.index]
+                    output.mux(packet)
+                shift = end
+
+
+def video_seconds(path: Path) -> float:
+    """Duration as the container states it."""
+    with av.open(str(path)) as container:
+        return container.duration / av.time_base
+
+
+def report_memory(
+    name: str, target: str, work: Path, clip: Path, options: Sequence[str], *, sound: bool = False
+) -> None:
+    """Print the peak memory of the worker of ``chordcache build OPTIONS`` for a video of 2 minutes and one of 20."""
+    peaks = {}
+    for minutes in (2, 20):
+        videos = work / f"minutes{minutes}"
+        videos.mkdir()
+        repeat_video(clip, videos / "long.mp4", round(minutes * 60 / video_seconds(clip)), sound=sound)
+        index = work / f"minutes{minutes}.jsonl"
+        cc.scan([videos], output=index)
+        build = ["-m", "chordcache", "build", str(index), "-o", str(work / f"cache{minutes}"), "-j", "1", *options]
+        command = [sys.executable, "-c", PEAK_RSS, sys.executable, *build]
+        peaks[minutes] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+    slope = (peaks[20] - peaks[2]) / 18
+    print(
+        f"{name:58} {peaks[2]} MiB at 2 minutes, {peaks[20]} MiB at 20 minutes: "
+        f"{slope:.2f} MiB a minute (targets: no slope, {target})",
+        flush=True,
+    )
