@@ -37,11 +37,11 @@ class MelExtractor(Extractor):
     """Log-mel-spectrogram of the audio track, with the numbers of librosa.
 
     Row j is centred on ``start_seconds + j * hop_length / sample_rate``. There is silence before the first sample,
-    after the last one, and where timestamps leave a gap of more than 50 ms or sound cannot be decoded; of an overlap
-    of more than 50 ms the later sound is dropped. A timestamp that goes back by more than 10 s, or that would make
-    it more than 10 minutes of gaps, is not believed: the sound goes on without a gap, and the timestamps after it
-    count from there. Once a timestamp is the same as the one before, there is no clock to go by (AVI, where the header
-    is wrong), and the sound goes on without gaps.
+    after the last one, where sound cannot be decoded or mixed, and where timestamps leave a gap of more than 50 ms;
+    of an overlap of more than 50 ms the later sound is dropped. A timestamp that goes back by more than 10 s, or that
+    would make it more than 10 minutes of gaps, is not believed: the sound goes on without a gap, and the timestamps
+    after it count from there. Once a timestamp is the same as the one before, there is no clock to go by (AVI, where
+    the header is wrong), and the sound goes on without gaps.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def window_and_filters(
 
     Returns
     -------
-    tuple of np.ndarray [shape=(n_fft,), (n_fft // 2 + 1, n_mels), dtype=float32]
+    tuple of np.ndarray [shape=(n_fft,), dtype=float64], [shape=(n_fft // 2 + 1, n_mels), dtype=float32]
         The window, and the weight of each frequency's power in each band.
     """
     # Only librosa.filters: the first use of librosa.stft or librosa.feature has numba compile for 11 s. And only
@@ -153,7 +153,7 @@ def window_and_filters(
 
     window = librosa.filters.get_window("hann", n_fft, fftbins=True)
     filters = librosa.filters.mel(sr=sample_rate, n_fft=n_fft, n_mels=n_mels, fmin=fmin, fmax=fmax)
-    return window.astype(np.float32), np.ascontiguousarray(filters.T)
+    return window, np.ascontiguousarray(filters.T)
 
 
 def log_mel(samples: np.ndarray, window: np.ndarray, filters: np.ndarray, hop_length: int) -> np.ndarray:
@@ -174,8 +174,8 @@ def log_mel(samples: np.ndarray, window: np.ndarray, filters: np.ndarray, hop_le
     """
     samples = np.nan_to_num(samples).clip(-MAX_AMPLITUDE, MAX_AMPLITUDE)
     windows = np.lib.stride_tricks.sliding_window_view(samples, len(window), axis=1)[:, ::hop_length]
-    power = np.square(np.abs(np.fft.rfft(windows * window)))
-    bands = power.astype(np.float32, copy=False) @ filters  # NumPy 1 has no FFT in float32
+    spectrum = np.fft.rfft(windows * window).astype(np.complex64)  # in float64 up to here, as in librosa
+    bands = np.square(np.abs(spectrum)) @ filters
     decibels: np.ndarray = 10 * np.log10(np.maximum(10 ** (SILENCE_DECIBELS / 10), bands))
     return decibels
 
@@ -252,7 +252,7 @@ class Track:
         self._due_seconds = 0.0  # of the next sound, from the first sample on
         self._clock_seconds: float | None = None  # what timestamps say where due_seconds is 0
         self._silence_seconds = 0.0
-        self._num_to_drop = 0
+        self._num_missing = 0  # samples of silence before what comes next; negative: so many to cut off it
         self._last_pts: int | None = None
         self._has_clock = True
         self.start_seconds = 0.0
@@ -269,7 +269,7 @@ class Track:
         sound_format = (sound.format.name, sound.layout.name, sound.sample_rate)
         if jumped or sound_format != self._format:
             yield from self.finish()
-            yield from self._begin_run(sound)
+            self._begin_run(sound)
             self._format = sound_format
         self._due_seconds += sound.samples / sound.sample_rate
         yield from self._resample(sound)
@@ -302,29 +302,32 @@ class Track:
         self._due_seconds += jump
         return True
 
-    def _begin_run(self, sound: av.AudioFrame) -> Iterator[np.ndarray]:
-        """Make a resampler for this sound, and yield the silence before it."""
+    def _begin_run(self, sound: av.AudioFrame) -> None:
+        """Make a resampler for this sound, and find where the run starts."""
         self._layout = self._layout or sound.layout.name
         self._resampler = av.AudioResampler("fltp", self._layout, self._sample_rate)
         self.num_channels = self._resampler.layout.nb_channels
-        num_missing = round(self._due_seconds * self._sample_rate) - self.num_samples
-        self._num_to_drop = max(0, -num_missing)
-        while num_missing > 0:
-            piece = np.zeros((self.num_channels, min(num_missing, BLOCK_SAMPLES)), np.float32)
-            num_missing -= piece.shape[1]
-            self.num_samples += piece.shape[1]
-            yield piece
+        self._num_missing = round(self._due_seconds * self._sample_rate) - self.num_samples
 
     def _resample(self, sound: av.AudioFrame | None) -> Iterator[np.ndarray]:
         """Resample a run's sound; None yields its end."""
         assert self._resampler is not None
         try:
             pieces = self._resampler.resample(sound)
-        except av.error.FFmpegError:  # a layout that nothing is known of, for one: silence, as the next run has it
+        except av.error.FFmpegError:  # channels that libswresample cannot mix, for one; the next run is a new attempt
             self._resampler = self._format = None
             return
         for piece in filter(None, pieces):  # PyAV hands out a None at the end if there was nothing to resample
-            samples = piece.to_ndarray()[:, self._num_to_drop :]
-            self._num_to_drop = max(0, self._num_to_drop - piece.samples)
-            self.num_samples += samples.shape[1]
-            yield samples
+            yield from self._place(piece.to_ndarray())
+
+    def _place(self, samples: np.ndarray) -> Iterator[np.ndarray]:
+        """Hand out resampled sound: the first of a run behind silence, or cut."""
+        while self._num_missing > 0:
+            silence = np.zeros((len(samples), min(self._num_missing, BLOCK_SAMPLES)), np.float32)
+            self._num_missing -= silence.shape[1]
+            self.num_samples += silence.shape[1]
+            yield silence
+        kept = samples[:, -self._num_missing :]
+        self._num_missing = min(0, self._num_missing + samples.shape[1])
+        self.num_samples += kept.shape[1]
+        yield kept
