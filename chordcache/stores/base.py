@@ -91,7 +91,7 @@ class ArtefactWriter(ABC):
             stream = Stream(shape, dtype)
             self._begin(name, stream)
             self._streams[name] = stream
-        elif (stream.row_shape, stream.dtype) != (shape, dtype):
+        elif (stream.dtype is None, stream.dtype, stream.row_shape) != (dtype is None, dtype, shape):
             found, first = f"{dtype or 'records'} {shape}", f"{stream.dtype or 'records'} {stream.row_shape}"
             raise UsageError(f"rows of '{name}' are {found}, but the first ones were {first}")
         self._write(name, block)
@@ -268,7 +268,7 @@ class Artefact(ABC):
     def array(self, name: str) -> np.ndarray:
         """A whole array, read-only, checked. Raises ``DamageError``."""
         if name not in self._arrays:
-            if name not in self.whole:
+            if name not in self._names() - self.streamed:
                 raise self._damage(f"it has no whole array '{name}'")
             self._arrays[name] = self._read_array(name)
         return self._arrays[name]
@@ -331,9 +331,7 @@ class Artefact(ABC):
             raise self._damage(f"{what} {number} is missing: it holds {num_rows}")
 
     def _digests(self, name: str) -> np.ndarray:
-        if name + DIGESTS not in self._arrays:
-            self._arrays[name + DIGESTS] = self._read_array(name + DIGESTS)
-        digests = self._arrays[name + DIGESTS]
+        digests = self.array(name + DIGESTS)
         if name not in self._checked:
             num_rows = self._layout(name).num_rows
             if digests.dtype != np.uint64 or digests.shape != (num_rows,):

@@ -40,6 +40,9 @@ _FIRST_MAP_BYTES = 1 << 28
 _BATCH_BYTES = 4 << 20
 """Rows gathered before they are written in one transaction. More is no faster, and stays in the heap."""
 
+_FIRST_NAME = b"A"
+"""Sorts before every name, and behind the numbers of the first 1e9 frames."""
+
 _DIGEST_BYTES = 8
 
 
@@ -61,7 +64,7 @@ class LmdbArtefactWriter(ArtefactWriter):
     def _begin(self, name: str, stream: Stream) -> None:
         if name != STREAM:
             raise UsageError(f"LMDB holds the rows of '{STREAM}' only, not of '{name}': put it into npz or hdf5")
-        if stream.dtype not in (None, np.dtype(np.uint8)):
+        if stream.dtype is not None and stream.dtype != np.uint8:
             raise UsageError(f"LMDB holds records and rows of uint8, not of {stream.dtype}: use npz or hdf5")
 
     def _write(self, name: str, block: np.ndarray | list[bytes]) -> None:
@@ -136,6 +139,10 @@ class LmdbArtefact(Artefact):
             )
         except lmdb.Error as error:
             raise self._damage(error) from None
+        end = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
+        if end > num_bytes:
+            self.close()
+            raise self._damage(f"its pages end at byte {end}, it has {num_bytes}")
         self._num_entries = 0
         self._found: frozenset[str] | None = None
         self._layouts: dict[str, Layout] = {}
@@ -150,14 +157,16 @@ class LmdbArtefact(Artefact):
         return self._found
 
     def _find_names(self) -> frozenset[str]:
-        """Names sort behind the frame numbers, of which there are as many as digests."""
+        """Every key that is no frame number; there are as many of these as digests."""
         with self._transaction() as transaction:
             digests = self._unpack(transaction, STREAM + DIGESTS)
             cursor = transaction.cursor()
-            cursor.set_range(_key(min(len(digests), 0xFFFFFFFF)) if digests is not None else b"\0")
+            cursor.set_range(_FIRST_NAME if digests is None else _key(len(digests)))
             names = {bytes(key).decode("ascii", "replace") for key in cursor.iternext(values=False)}
             self._num_entries = self._environment.stat()["entries"] - len(names)
         if digests is None:
+            if self._num_entries:
+                raise self._damage("it has rows without digests")
             return frozenset(names)
         self._arrays[STREAM + DIGESTS] = digests
         return frozenset({STREAM, *names} - {_SHAPE})

@@ -284,10 +284,9 @@ def _check_names(artefact: Artefact, num_rows: Mapping[str, int], whole: Collect
     wanted = {name: f"{count} rows" for name, count in num_rows.items()} | dict.fromkeys(whole, "a whole array")
     for name in sorted({*found, *wanted}):
         if found.get(name) != wanted.get(name):
-            raise DamageError(
-                f"'{printable(artefact.path)}' is damaged: of '{name}' it holds {found.get(name, 'nothing')}, "
-                f"expected {wanted.get(name, 'nothing')}"
-            )
+            have, want = found.get(name, "nothing"), wanted.get(name, "nothing")
+            what = f"of '{printable(name)}' it holds {have}, expected {want}"
+            raise DamageError(f"'{printable(artefact.path)}' is damaged: {what}")
     for name in whole:
         artefact.array(name)
 
