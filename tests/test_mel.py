@@ -1,0 +1,452 @@
+"""The feature "mel": against librosa on samples that our own decoder never saw, and on difficult clocks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import librosa
+import numpy as np
+import pytest
+from conftest import make_planes
+
+from chordcache.decode import open_media
+from chordcache.errors import MediaError
+from chordcache.extractors import mel
+from chordcache.extractors.base import VideoInfo
+from chordcache.extractors.mel import MelExtractor
+
+RATE = 16000
+WITH_SOUND = VideoInfo("h264", 64, 48, has_sound=True)
+ROUNDING_DB = 1e-3
+"""Between two programs that are given the same samples; measured: 0."""
+
+DECODING_DB = 0.01
+"""Between two releases of libavcodec, in bands near silence; measured: 0.0014."""
+
+RESAMPLING_DB = 0.05
+"""Between two releases of libswresample; measured: 0.02 near silence, less than 0.001 in nine of ten files."""
+
+SILENCE_DB = -100
+
+
+# Media made to measure
+
+
+def noise(num_samples: int, seed: int = 0) -> np.ndarray:
+    """Noise that fades in and out, on a tone [shape=(num_samples,), dtype=float32]."""
+    random = np.random.default_rng(seed).standard_normal(num_samples)
+    time = np.arange(num_samples) / RATE
+    return (0.1 * random * np.sin(5 * time) ** 2 + 0.3 * np.sin(2 * np.pi * 440 * time)).astype(np.float32)
+
+
+Piece = tuple[float, np.ndarray]
+"""[seconds] at which it starts, and its samples [shape=(n,) or (n, C)]"""
+
+
+def sounds(pieces: Sequence[Piece], *, rate: int = RATE, layout: str = "mono") -> Iterator[av.AudioFrame]:
+    """Decoded sound of up to 1024 samples, with the times that it is told to carry."""
+    for start_seconds, samples in pieces:
+        for first in range(0, len(samples), 1024):
+            chunk = np.ascontiguousarray(samples[first : first + 1024].reshape(1, -1))
+            sound = av.AudioFrame.from_ndarray(chunk, "flt", layout)
+            sound.sample_rate, sound.time_base = rate, Fraction(1, rate)
+            sound.pts = round(start_seconds * rate) + first
+            yield sound
+
+
+def write_sound(
+    path: Path,
+    pieces: Sequence[Piece],
+    *,
+    rate: int = RATE,
+    layout: str = "mono",
+    codec: str = "pcm_f32le",
+    num_frames: int = 5,
+) -> Path:
+    """Write a video with sound, see ``sounds``. A muxer lets no timestamp go back."""
+    with av.open(str(path), "w") as container:
+        video = container.add_stream("mpeg2video", rate=25)
+        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
+        sound = container.add_stream(codec, rate=rate, layout=layout)
+        sound.time_base = Fraction(1, rate)
+        for number in range(num_frames):
+            planes = np.concatenate([plane.reshape(-1, 64) for plane in make_planes(number, 64, 48)])
+            frame = av.VideoFrame.from_ndarray(planes, "yuv420p")
+            frame.pts, frame.time_base = number, Fraction(1, 25)
+            container.mux(video.encode(frame))
+        container.mux(video.encode(None))
+        for frame in sounds(pieces, rate=rate, layout=layout):
+            container.mux(sound.encode(frame))
+        container.mux(sound.encode(None))
+    return path
+
+
+def hear(path: str | Path, **params: Any) -> tuple[MelExtractor, list[np.ndarray]]:
+    """The extractor after the whole audio track, and the blocks of rows that it handed out."""
+    extractor = MelExtractor("mel", **params)
+    assert extractor.begin(WITH_SOUND) is None
+    blocks: list[np.ndarray] = []
+    with open_media(str(path)) as media:
+        for _ in media.packets(on_sound=lambda sound: blocks.extend(extractor.add_sound(sound).values())):
+            pass
+    blocks.extend(extractor.finish().values())
+    return extractor, blocks
+
+
+def hear_sounds(sounds: Iterable[av.AudioFrame], **params: Any) -> np.ndarray:
+    """The rows of sound that no file holds."""
+    extractor = MelExtractor("mel", **params)
+    assert extractor.begin(WITH_SOUND) is None
+    blocks = [rows for sound in sounds for rows in extractor.add_sound(sound).values()]
+    return np.concatenate([*blocks, *extractor.finish().values()])
+
+
+def rows_of(path: str | Path, **params: Any) -> np.ndarray:
+    return np.concatenate(hear(path, **params)[1])
+
+
+# The truth
+
+
+def librosa_rows(
+    samples: np.ndarray, *, sample_rate: int = RATE, n_fft: int = 400, hop_length: int = 160, **bands: Any
+) -> np.ndarray:
+    """librosa's word on a whole signal [shape=(n, n_mels)]."""
+    padded = np.pad(samples, n_fft // 2)  # as center=True does, which warns of a signal shorter than the window
+    power = librosa.feature.melspectrogram(
+        y=padded, sr=sample_rate, n_fft=n_fft, hop_length=hop_length, center=False, **{"n_mels": 80, **bands}
+    )
+    return librosa.power_to_db(power, ref=1.0, top_db=None).T
+
+
+def ffmpeg_samples(path: str | Path, *options: str, num_channels: int = 1) -> np.ndarray:
+    """What the command ffmpeg decodes [shape=(n, C), dtype=float32]."""
+    command = ["ffmpeg", "-nostdin", "-v", "error", "-i", str(path), "-vn", *options, "-f", "f32le", "-"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    return np.frombuffer(done.stdout, np.float32).reshape(-1, num_channels)
+
+
+def test_truth_is_librosas_own_padding() -> None:
+    samples = noise(5000)
+    power = librosa.feature.melspectrogram(y=samples, sr=RATE, n_fft=400, hop_length=160, n_mels=80)
+    np.testing.assert_array_equal(librosa_rows(samples), librosa.power_to_db(power, ref=1.0, top_db=None).T)
+
+
+# The numbers
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"n_fft": 1024, "hop_length": 256, "n_mels": 64, "fmin": 50.0, "fmax": 7600.0},
+        {"n_fft": 512, "hop_length": 512, "n_mels": 40},
+        {"n_fft": 401, "hop_length": 7, "n_mels": 20, "fmin": 300.0},
+    ],
+)
+def test_rows_are_librosas(params: dict[str, Any], tmp_path: Path) -> None:
+    samples = noise(40_000)
+    samples[20_000:25_000] = 0
+    found = rows_of(write_sound(tmp_path / "a.mov", [(0, samples)]), **params)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, librosa_rows(samples, **params), atol=ROUNDING_DB)
+
+
+@pytest.mark.parametrize("num_samples", [1, 100, 159, 160, 199, 200, 201, 399, 400, 401, 561])
+def test_sound_as_short_as_a_window(num_samples: int, tmp_path: Path) -> None:
+    samples = noise(num_samples, seed=1)
+    found = rows_of(write_sound(tmp_path / "a.mov", [(0, samples)]))
+    np.testing.assert_allclose(found, librosa_rows(samples), atol=ROUNDING_DB)
+
+
+@pytest.mark.parametrize("block_samples", [1, 401, 2000])
+def test_borders_of_blocks_change_nothing(block_samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = noise(6000)
+    path = write_sound(tmp_path / "a.mov", [(0, samples)])
+    monkeypatch.setattr(mel, "BLOCK_SAMPLES", block_samples)
+    _, blocks = hear(path)
+    assert len(blocks) > 5
+    np.testing.assert_allclose(np.concatenate(blocks), librosa_rows(samples), atol=ROUNDING_DB)
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """Rows leave on the way, at most some seconds of them at a time."""
+    path = write_sound(tmp_path / "a.mov", [(0, noise(120 * RATE))])
+    _, blocks = hear(path)
+    assert sum(map(len, blocks)) == 12_001
+    assert max(map(len, blocks)) < 1000
+
+
+def test_channels_of_their_own(tmp_path: Path) -> None:
+    samples = np.stack([noise(5000, seed=seed) for seed in range(6)], axis=1)
+    path = write_sound(tmp_path / "a.mov", [(0, samples)], layout="5.1")
+    extractor, blocks = hear(path, mono=False)
+    expected = np.stack([librosa_rows(channel) for channel in samples.T], axis=1)
+    np.testing.assert_allclose(np.concatenate(blocks), expected, atol=ROUNDING_DB)
+    assert extractor.facts["num_channels"] == 6
+
+
+def test_real_sound_at_its_own_rate(clips: Path) -> None:
+    """Nothing is resampled or mixed: what is left is the decoder and the spectrogram."""
+    path = clips / "animation" / "bigbuckbunny.mp4"
+    params = {"sample_rate": 48_000, "n_fft": 1024, "hop_length": 480, "n_mels": 64}
+    extractor, blocks = hear(path, mono=False, **params)
+    samples = ffmpeg_samples(path, num_channels=6)
+    expected = np.stack([librosa_rows(channel, **params) for channel in samples.T], axis=1)
+    np.testing.assert_allclose(np.concatenate(blocks), expected, atol=DECODING_DB)
+    assert extractor.facts == {"start_seconds": 0.0, "row_seconds": 0.01, "silence": -100.0, "num_channels": 6}
+
+
+def test_real_sound_resampled_and_mixed(clips: Path) -> None:
+    path = clips / "animation" / "bigbuckbunny.mp4"
+    expected = librosa_rows(ffmpeg_samples(path, "-ac", "1", "-ar", str(RATE))[:, 0])
+    np.testing.assert_allclose(rows_of(path), expected, atol=RESAMPLING_DB)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "real/lipnet/brbk7n.mpg",
+        "real/learning-area/elf.webm",
+        "real/video_features/v_GGSY1Qvo990.mp4",
+        "real/fuzzing-corpus/h264-aac-publicdomain-sample.mp4",
+        "odd/surround/bbb_960x540_60fps_vp8.webm",
+        "odd/surround/hevc.ts",
+        "odd/low_rate_audio/bear_mpeg4asp_mp3.avi",
+        "odd/fragmented/gizmo-frag.mp4",
+    ],
+)
+def test_corpus_resampled_and_mixed(name: str, corpus: Path) -> None:
+    expected = librosa_rows(ffmpeg_samples(corpus / name, "-ac", "1", "-ar", str(RATE))[:, 0])
+    np.testing.assert_allclose(rows_of(corpus / name), expected, atol=RESAMPLING_DB)
+
+
+def test_samples_that_are_no_numbers(tmp_path: Path) -> None:
+    samples = noise(4000)
+    cut = samples.copy()
+    samples[1000:1004], cut[1000:1004] = (np.nan, np.inf, -np.inf, 1e30), (0, 1e9, -1e9, 1e9)
+    found = rows_of(write_sound(tmp_path / "a.mov", [(0, samples)]))
+    np.testing.assert_allclose(found, librosa_rows(cut), atol=ROUNDING_DB)
+
+
+# The clock
+
+
+def silence(seconds: float) -> np.ndarray:
+    return np.zeros(round(seconds * RATE), np.float32)
+
+
+FIRST, SECOND, THIRD = noise(RATE, 1), noise(RATE, 2), noise(RATE, 3)
+"""One second each."""
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        pytest.param([(0, FIRST), (2.5, SECOND)], [FIRST, silence(1.5), SECOND], id="gap"),
+        pytest.param([(0, FIRST), (1.051, SECOND)], [FIRST, silence(0.051), SECOND], id="smallest gap"),
+        pytest.param([(0, FIRST), (1.049, SECOND)], [FIRST, SECOND], id="jitter forward"),
+        pytest.param([(0, FIRST), (0.951, SECOND)], [FIRST, SECOND], id="jitter back"),
+        pytest.param([(0, FIRST), (0.5, SECOND)], [FIRST, SECOND[RATE // 2 :]], id="overlap"),
+        pytest.param([(0, FIRST), (0, SECOND), (0.5, THIRD)], [FIRST, THIRD[RATE // 2 :]], id="overlaps all through"),
+        pytest.param(
+            [(0, FIRST), (1.4, SECOND), (1.9, THIRD)],
+            [FIRST, silence(0.4), SECOND, THIRD[RATE // 2 :]],
+            id="gap, then overlap",
+        ),
+        pytest.param([(0, FIRST), (3600, SECOND)], [FIRST, SECOND], id="hours ahead"),
+        pytest.param(
+            [(0, FIRST), (3600, SECOND), (3602, THIRD)], [FIRST, SECOND, silence(1), THIRD], id="hours ahead, then gap"
+        ),
+        pytest.param([(20, FIRST), (0, SECOND)], [FIRST, SECOND], id="set back"),
+        pytest.param([(20, FIRST), (0, SECOND), (2, THIRD)], [FIRST, SECOND, silence(1), THIRD], id="set back, gap"),
+        pytest.param([(0.04, FIRST), (1.02, SECOND), (2.08, THIRD)], [FIRST, SECOND, THIRD], id="jitter both ways"),
+    ],
+)
+def test_clock_is_true(pieces: list[Piece], expected: list[np.ndarray]) -> None:
+    found = hear_sounds(sounds(pieces))
+    np.testing.assert_allclose(found, librosa_rows(np.concatenate(expected)), atol=ROUNDING_DB)
+
+
+def test_gap_in_a_file(tmp_path: Path) -> None:
+    found = rows_of(write_sound(tmp_path / "a.mkv", [(0, FIRST), (1.5, SECOND)]))
+    expected = np.concatenate([FIRST, silence(0.5), SECOND])
+    np.testing.assert_allclose(found, librosa_rows(expected), atol=ROUNDING_DB)
+
+
+def test_sound_without_timestamps() -> None:
+    def unstamped() -> Iterator[av.AudioFrame]:
+        for sound in sounds([(5, FIRST), (0, SECOND)]):
+            sound.pts = None
+            yield sound
+
+    expected = librosa_rows(np.concatenate([FIRST, SECOND]))
+    np.testing.assert_allclose(hear_sounds(unstamped()), expected, atol=ROUNDING_DB)
+
+
+def test_clock_that_drifts_is_set_right() -> None:
+    """Each second starts 20 ms late: the fourth one is 60 ms behind, and gets a gap of as much."""
+    pieces = [(1.02 * number, (FIRST, SECOND)[number % 2]) for number in range(5)]
+    found = hear_sounds(sounds(pieces))
+    expected = [FIRST, SECOND, FIRST, silence(0.06), SECOND, FIRST]
+    np.testing.assert_allclose(found, librosa_rows(np.concatenate(expected)), atol=ROUNDING_DB)
+
+
+def test_gaps_cost_no_more_than_ten_minutes() -> None:
+    found = hear_sounds(sounds([(number * 301.0, FIRST) for number in range(5)]))
+    assert len(found) == (5 + 2 * 300) * 100 + 1
+    loud = np.flatnonzero(np.any(found > SILENCE_DB + 1, axis=1))
+    assert np.flatnonzero(np.diff(loud) > 1).size == 2
+
+
+def test_late_start(tmp_path: Path) -> None:
+    extractor, blocks = hear(write_sound(tmp_path / "a.mkv", [(0.7, FIRST)]), hop_length=80)
+    assert extractor.facts == {"start_seconds": 0.7, "row_seconds": 0.005, "silence": SILENCE_DB}
+    np.testing.assert_allclose(np.concatenate(blocks), librosa_rows(FIRST, hop_length=80), atol=ROUNDING_DB)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "odd/mpegts/seg-4-v1-a1.ts",
+        "odd/negative_start/360p30_h264_48k_160_aac_ts-0000000028.ts",
+        "odd/colour/sample_srgb.mp4",
+        "odd/legacy_codec/bug482461.ogv",
+        "real/human-action-recognition/fun_theory.mp4",
+    ],
+)
+def test_start_is_that_of_the_file(name: str, corpus: Path) -> None:
+    command = ["ffprobe", "-v", "error", "-select_streams", "a:0", "-show_entries", "frame=pts_time", "-of", "csv=p=0"]
+    said = subprocess.run([*command, str(corpus / name)], capture_output=True, text=True, check=True)
+    extractor, _ = hear(corpus / name)
+    assert extractor.facts["start_seconds"] == pytest.approx(float(said.stdout.split()[0].strip(",")), abs=2e-6)
+
+
+def test_stamps_that_stand_still(corpus: Path) -> None:
+    """An AVI whose header lies: eight packets share each timestamp, and the sound is longer than they say."""
+    found = rows_of(corpus / "odd/low_rate_audio/bear_mpeg4asp_mp3.avi")
+    assert len(found) == 1 + 19 * 576 * 2 // 160
+
+
+# Sound that changes, and sound that is none
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> Path:
+    """Two recordings joined as MPEG-TS may be: 440 Hz, first 44.1 kHz stereo, then 48 kHz mono, 2 s each."""
+    parts = []
+    for start_seconds, rate, layout in ((0, 44_100, "stereo"), (2, 48_000, "mono")):
+        tone = 0.3 * np.sin(2 * np.pi * 440 * np.arange(2 * rate) / rate).astype(np.float32)
+        samples = (np.stack([tone] * (1 + (layout == "stereo")), axis=1) * 32767).astype(np.int16)
+        parts.append(write_mpegts(tmp_path / f"{rate}.ts", samples, start_seconds, rate, layout).read_bytes())
+    (tmp_path / "joined.ts").write_bytes(b"".join(parts))
+    return tmp_path / "joined.ts"
+
+
+def test_rate_and_channels_change_midway(joined: Path) -> None:
+    found = rows_of(joined)
+    assert 390 < len(found) < 415
+    loudest = found.argmax(axis=1)
+    band = librosa_rows(np.sin(2 * np.pi * 440 * np.arange(RATE) / RATE).astype(np.float32))[50].argmax()
+    assert np.mean(loudest[20:180] == band) == 1
+    assert np.mean(loudest[220:380] == band) == 1
+
+
+def test_first_sound_settles_the_channels(joined: Path) -> None:
+    extractor, blocks = hear(joined, mono=False)
+    found = np.concatenate(blocks)
+    assert extractor.facts["num_channels"] == 2
+    assert found.shape[1:] == (2, 80)
+    np.testing.assert_allclose(found[220:380, 0], found[220:380, 1], atol=ROUNDING_DB)  # mono is both of them
+
+
+def write_mpegts(path: Path, samples: np.ndarray, start_seconds: float, rate: int, layout: str) -> Path:
+    """MPEG-TS with a video frame and MP2 sound [shape=(n, C), dtype=int16] from ``start_seconds`` on."""
+    with av.open(str(path), "w") as container:
+        video = container.add_stream("mpeg2video", rate=25)
+        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
+        sound = container.add_stream("mp2", rate=rate, layout=layout)
+        picture = av.VideoFrame.from_ndarray(np.full((72, 64), 128, np.uint8), "yuv420p")
+        picture.pts, picture.time_base = round(25 * start_seconds), Fraction(1, 25)
+        container.mux(video.encode(picture))
+        container.mux(video.encode(None))
+        for first in range(0, len(samples) - 1151, 1152):
+            frame = av.AudioFrame.from_ndarray(samples[first : first + 1152].reshape(1, -1), "s16", layout)
+            frame.sample_rate, frame.time_base = rate, Fraction(1, rate)
+            frame.pts = round(start_seconds * rate) + first
+            container.mux(sound.encode(frame))
+        container.mux(sound.encode(None))
+    return path
+
+
+def test_no_audio_track() -> None:
+    assert MelExtractor("mel").begin(VideoInfo("h264", 64, 48, has_sound=False)) == "no audio track"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "options"),
+    [
+        pytest.param([], {}, id="no packets"),
+        pytest.param([(0, FIRST)], {"rate": 100}, id="a rate of 100 Hz"),
+        pytest.param([(0, np.stack([FIRST, SECOND], axis=1))], {"layout": "FL+BC"}, id="channels that nobody can mix"),
+    ],
+)
+def test_track_without_samples(pieces: list[Piece], options: dict[str, Any], tmp_path: Path) -> None:
+    extractor, blocks = hear(write_sound(tmp_path / "a.mov", pieces, **options))
+    assert extractor.absent == "the audio track holds no samples"
+    assert not blocks
+    assert not extractor.facts
+
+
+def test_presence_is_told() -> None:
+    assert MelExtractor("mel").num_rows(100) is None
+    assert MelExtractor("mel").needs_sound
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mono", [True, False])
+def test_nothing_in_the_corpus_is_too_much(mono: bool, corpus: Path) -> None:
+    num_heard = 0
+    for path in sorted(path for path in corpus.rglob("*") if path.is_file()):
+        try:
+            extractor, blocks = hear(path, mono=mono)
+        except MediaError:
+            continue
+        assert bool(blocks) == (extractor.absent is None), path
+        if blocks:
+            rows = np.concatenate(blocks)
+            assert np.isfinite(rows).all(), path
+            assert rows.shape[-1] == 80
+            num_heard += 1
+    assert num_heard > 100
+
+
+# The process
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+
+def test_importing_the_module_does_not_load_librosa() -> None:
+    code = "import sys, chordcache.extractors.mel; print({'librosa', 'numba', 'scipy'} & sys.modules.keys())"
+    assert run_python(code).stdout.strip() == "set()"
+
+
+def test_only_the_filters_of_librosa_are_loaded() -> None:
+    """What else there is of it has numba compile for many seconds at first use."""
+    code = """
+import sys
+from chordcache.extractors.mel import MelExtractor, VideoInfo
+assert MelExtractor("mel").begin(VideoInfo("h264", 64, 48, has_sound=True)) is None
+print({"librosa.filters", "librosa.core.spectrum", "librosa.util.utils"} & sys.modules.keys())
+"""
+    done = run_python(code)
+    assert done.stdout.strip() == "{'librosa.filters'}"
+    assert not done.stderr
