@@ -126,12 +126,24 @@ class _Job:
             sinks = {name: [writers[each.tier] for each in task.artefacts if name in each.make] for name in self._specs}
             extraction = Extraction(self._specs, sinks, with_content=task.content is None)
             facts = extraction.run(task.source_path, task.config.picture)
-            if task.previous is not None and task.previous.num_frames != len(facts.pts_seconds):
-                raise _CannotKeep
+            others = self._others(len(facts.pts_seconds))
             made = [
                 info for each in task.artefacts for info in self._finish(each, writers[each.tier], extraction, facts)
             ]
-        return self._sidecar(facts, made)
+        return self._sidecar(facts, (*made, *others))
+
+    def _others(self, num_frames: int) -> list[FeatureInfo]:
+        """What stays in the tiers that are not written: nothing, if there were other frames."""
+        task = self._task
+        if task.previous is None:
+            return []
+        if task.previous.num_frames != num_frames:
+            kept = [info for each in task.artefacts for info in each.keep if info.absent is None]
+            if any("row_seconds" not in info.facts for info in kept):
+                raise _CannotKeep
+            return []
+        tiers = {each.tier for each in task.artefacts}
+        return [info for info in task.previous.features if info.tier not in tiers]
 
     def _writer(self, tier: str) -> ArtefactWriter:
         config = self._task.config
@@ -193,11 +205,9 @@ class _Job:
         except DamageError:
             raise _CannotKeep from None
 
-    def _sidecar(self, facts: Facts, made: Sequence[FeatureInfo]) -> Sidecar:
+    def _sidecar(self, facts: Facts, infos: Sequence[FeatureInfo]) -> Sidecar:
         task = self._task
-        tiers = {each.tier for each in task.artefacts}
-        others = [info for info in task.previous.features if info.tier not in tiers] if task.previous else []
-        features = sorted([*made, *others], key=lambda info: (TIERS.index(info.tier), info.feature))
+        features = sorted(infos, key=lambda info: (TIERS.index(info.tier), info.feature))
         pts_seconds = facts.pts_seconds
         return Sidecar(
             key=task.key,

@@ -305,6 +305,21 @@ def test_repair_makes_the_damaged_artefact_and_no_other(index: Path, tmp_path: P
     assert {file for file in changed if not file.startswith("videos/")} == {victim}
 
 
+def test_a_damaged_feature_is_not_copied_into_a_new_file(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["npz"], features=["motion", "mel"])
+    file = cache / info_of(cache, "sound.mp4")["npz", "motion"]["file"]
+    with np.load(file) as npz:
+        sound = npz["motion"]
+    data = file.read_bytes()
+    at = data.index(sound.tobytes()[:64]) + 10
+    file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    config = config_from_json({"features": {"mel": {"n_mels": 40}}})
+    assert cc.build(index, cache, tiers=["npz"], features=["motion", "mel"], config=config).num_done == 4
+    with np.load(cache / info_of(cache, "sound.mp4")["npz", "motion"]["file"]) as npz:
+        np.testing.assert_array_equal(npz["motion"], sound)
+
+
 def test_options_that_do_not_go_together(index: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown tier 'zarr'; valid tiers are lmdb, npz, hdf5"):
         cc.build(index, tmp_path / "cache", tiers=["zarr"])
