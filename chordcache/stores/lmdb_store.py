@@ -143,9 +143,8 @@ class LmdbArtefact(Artefact):
         if end > num_bytes:
             self.close()
             raise self._damage(f"its pages end at byte {end}, it has {num_bytes}")
-        self._num_entries = 0
         self._found: frozenset[str] | None = None
-        self._layouts: dict[str, Layout] = {}
+        self._stream = Layout(0)
 
     def close(self) -> None:
         """Release the map."""
@@ -153,33 +152,30 @@ class LmdbArtefact(Artefact):
 
     def _names(self) -> frozenset[str]:
         if self._found is None:
-            self._found = self._find_names()
+            self._found = self._look_around()
         return self._found
 
-    def _find_names(self) -> frozenset[str]:
-        """Every key that is no frame number; there are as many of these as digests."""
+    def _look_around(self) -> frozenset[str]:
+        """Every name, which is a key that is no frame number; there are as many of these as digests."""
         with self._transaction() as transaction:
             digests = self._unpack(transaction, STREAM + DIGESTS)
             cursor = transaction.cursor()
             cursor.set_range(_FIRST_NAME if digests is None else _key(len(digests)))
             names = {bytes(key).decode("ascii", "replace") for key in cursor.iternext(values=False)}
-            self._num_entries = self._environment.stat()["entries"] - len(names)
+            num_rows = self._environment.stat()["entries"] - len(names)
+            shape = self._unpack(transaction, _SHAPE) if _SHAPE in names else None
         if digests is None:
-            if self._num_entries:
+            if num_rows:
                 raise self._damage("it has rows without digests")
             return frozenset(names)
         self._arrays[STREAM + DIGESTS] = digests
+        self._stream = Layout(num_rows)
+        if shape is not None:
+            self._stream = Layout(num_rows, tuple(shape.tolist()), np.dtype(np.uint8))
         return frozenset({STREAM, *names} - {_SHAPE})
 
     def _layout(self, name: str) -> Layout:
-        if name not in self._layouts:
-            with self._transaction() as transaction:
-                shape = self._unpack(transaction, _SHAPE)
-            if shape is None:
-                self._layouts[name] = Layout(self._num_entries)
-            else:
-                self._layouts[name] = Layout(self._num_entries, tuple(shape.tolist()), np.dtype(np.uint8))
-        return self._layouts[name]
+        return self._stream
 
     def _read_array(self, name: str) -> np.ndarray:
         with self._transaction() as transaction:

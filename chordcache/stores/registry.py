@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -157,12 +158,9 @@ class _Registry:
             entry.artefact.close()
 
     def _close_idle(self, at_most: int) -> None:
-        for path, entry in list(self._open.items()):
-            if at_most <= 0:
-                return
-            if not entry.num_users:
-                self._open.pop(path).artefact.close()
-                at_most -= 1
+        idle = (path for path, entry in self._open.items() if not entry.num_users)
+        for path in list(islice(idle, max(0, at_most))):
+            self._open.pop(path).artefact.close()
 
     def before_fork(self) -> None:
         """Let no new reader in, wait for the others, close everything."""
