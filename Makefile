@@ -9,14 +9,16 @@ WORKERS ?= 2
 
 BIN   := .venv/bin
 STAMP := .venv/.installed
+POSE_BIN   := .venv-pose/bin
+POSE_STAMP := .venv-pose/.installed
 CLIPS := .clips
 TESTS_OF_SHAPE := tests/test_layers.py tests/test_firewalls.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench clean ffmpeg
+.PHONY: help install demo test test-pose check format bench clean ffmpeg
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 install: $(STAMP) ## create .venv with the package and its tools; costs nothing the second time
 
@@ -39,6 +41,23 @@ demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training l
 test: $(STAMP) ffmpeg ## the whole test suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
+test-pose: $(POSE_STAMP) ## the tests of body landmarks, in .venv-pose
+	$(POSE_BIN)/python -m pytest tests/pose_landmarks.py
+
+# Apart, since MediaPipe needs NumPy 1 and Python 3.12 at most. Its OpenCV is the one with windows, which needs libGL
+$(POSE_STAMP): pyproject.toml
+	$(PYTHON) -m venv .venv-pose
+	$(POSE_BIN)/python -m pip install -q -e '.[pose]' hypothesis pytest pytest-timeout
+	@$(POSE_BIN)/python -c 'import cv2' 2>/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "apt-get install libgl1 libglib2.0-0  (OpenCV as MediaPipe brings it needs them)"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq libgl1 libglib2.0-0 >/dev/null; \
+	else \
+		echo "make test-pose: MediaPipe needs libGL and GLib; install them, for example 'sudo apt-get install libgl1 libglib2.0-0'" >&2; \
+		exit 1; \
+	fi
+	@touch $@
+
 check: $(STAMP) ## format, lint, strict types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -55,7 +74,7 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python bench/bench_features.py $(CLIPS)
 
 clean: ## remove .venv, the demo and the caches of the tools
-	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-pose demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The tests compare with ffmpeg's command line tools; the package itself does not need them
 ffmpeg:

@@ -36,6 +36,13 @@ BLOCK_SAMPLES = 1 << 18
 class MelExtractor(Extractor):
     """Log-mel-spectrogram of the audio track, with the numbers of librosa.
 
+    Arrays
+    ------
+    ``name`` [shape=(n, n_mels), or (n, C, n_mels) if not mono, dtype=float32, dB]
+
+    Facts: ``start_seconds``, the time of the first sample on the clock of the video; ``row_seconds``, from one row to
+    the next; ``silence``, what a row holds where there is no sound [dB]; ``num_channels`` if not mono.
+
     Row j is centred on ``start_seconds + j * hop_length / sample_rate``. There is silence before the first sample,
     after the last one, where sound cannot be decoded or mixed, and where timestamps leave a gap of more than 50 ms;
     of an overlap of more than 50 ms the later sound is dropped. A timestamp that goes back by more than 10 s, or that
@@ -62,10 +69,6 @@ class MelExtractor(Extractor):
 
     Notes
     -----
-    Array ``name`` [shape=(n, n_mels), or (n, C, n_mels) if not mono, dtype=float32, dB]. Facts: ``start_seconds``,
-    the time of the first sample on the clock of the video; ``row_seconds``, from one row to the next; ``silence``,
-    what a row holds where there is no sound [dB]; ``num_channels`` if not mono.
-
     Source: librosa 0.11, ``power_to_db(feature.melspectrogram(y=y, ...), ref=1.0, top_db=None)``.
     """
 

@@ -1,0 +1,30 @@
+"""The feature "pose" where MediaPipe is missing. What it finds is tested in pose_landmarks.py, by `make test-pose`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+MISSING = "needs the package mediapipe; run: pip install 'chordcache[pose]'"
+
+TELL = "from chordcache.extractors.pose import PoseExtractor; print(PoseExtractor.missing_requirement())"
+
+
+def told_with(folder: Path) -> str:
+    """What is told in an interpreter that finds packages in this folder first."""
+    path = os.pathsep.join([str(folder), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-c", TELL], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_missing_extra_is_told(tmp_path: Path) -> None:
+    assert told_with(tmp_path) == MISSING
+
+
+def test_looking_for_it_does_not_import_it(tmp_path: Path) -> None:
+    (tmp_path / "mediapipe.py").write_text("raise SystemExit('imported')")
+    assert told_with(tmp_path) == "None"
