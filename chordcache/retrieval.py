@@ -43,20 +43,37 @@ def read_rows(
 def read_seconds(
     artefact: Artefact, info: FeatureInfo, name: str, span: tuple[float, float], out: np.ndarray | None
 ) -> np.ndarray:
-    """Rows of a feature that has a clock of its own, centred in [start, stop) seconds.
+    """Rows of a feature that has a clock of its own: the first is centred at or after ``span``'s start [seconds].
 
-    Where the sound has not begun or is over, rows are filled with the feature's value of silence. Mel comes as librosa
-    has it, time last: [shape=(n_mels, t)] or [shape=(C, n_mels, t)].
+    There are ``num_rows_in(span, row_seconds)``. Where the sound has not begun or is over, rows are filled with the
+    feature's value of silence. Mel comes as librosa has it, time last: [shape=(n_mels, t)] or [shape=(C, n_mels, t)].
     """
-    start, step = info.facts["start_seconds"], info.facts["row_seconds"]
-    first, last = (math.ceil((seconds - start) / step - _CLOCK_SLACK_ROWS) for seconds in span)
+    step = info.facts["row_seconds"]
+    first = math.ceil((span[0] - info.facts["start_seconds"]) / step - _CLOCK_SLACK_ROWS)
+    last = first + num_rows_in(span, step)
     num_rows = info.num_rows[name]
     begin, end = min(max(first, 0), num_rows), min(max(last, 0), num_rows)
     there = artefact.rows(name, range(begin, max(begin, end)))
-    rows = np.full((max(0, last - first), *there.shape[1:]), info.facts["silence"], there.dtype)
+    rows = np.full((last - first, *there.shape[1:]), info.facts["silence"], there.dtype)
     rows[max(0, -first) :][: len(there)] = there
     rows = np.moveaxis(rows, 0, -1) if name == "mel" else rows
     return rows if out is None else _filled(out, rows)
+
+
+def num_rows_in(span: tuple[float, float], row_seconds: float) -> int:
+    """How many rows of ``row_seconds`` a span [start, stop) has: the same wherever it lies.
+
+    Rounded, halves up: 61 frames at 30000/1001 fps are 203.54 rows of 10 ms, 204 in any clip; counting the centres in
+    [start, stop) would give 203 or 204. Three frames at 24 fps are 12.5, give or take what the clock's rounding does.
+
+    Examples
+    --------
+    >>> num_rows_in((0.0, 61 * 1001 / 30000), 0.01)
+    204
+    >>> [num_rows_in((n / 24, (n + 3) / 24), 0.01) for n in range(5)]
+    [13, 13, 13, 13, 13]
+    """
+    return max(0, math.floor((span[1] - span[0]) / row_seconds + 0.5 + _CLOCK_SLACK_ROWS))
 
 
 def checked_out(out: np.ndarray | None, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The dataset: sampler, cache and transforms put together, as tensors. It decides nothing itself."""
+"""The dataset: a sampler and what reads a clip put together, as tensors. It decides nothing itself."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch.utils.data import Dataset, get_worker_info
 from chordcache.cache import Cache, Video
 from chordcache.errors import NotFound, UsageError
 from chordcache.manifest import printable
+from chordcache.read.clips import ClipReader
 from chordcache.read.samplers import ClipRequest, ClipSampler, UniformSampler
-from chordcache.read.transforms import resize_center_crop
 
 Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
 """A split file, a predicate, or keys."""
@@ -28,14 +28,30 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
     """Clips of a cache as tensors, under any DataLoader: no workers or many, fork, spawn or forkserver.
 
     An index is an int, or ``(epoch, int)``: the workers of a persistent DataLoader hold copies of the dataset that
-    ``set_epoch`` does not reach, so a batch sampler hands them the epoch along with the index. A sample is a dict:
+    ``set_epoch`` does not reach, so a batch sampler hands them the epoch along with the index. A sample is a dict of
+    contiguous tensors, and of
 
     ====================  ==============================================================================
-    ``frames``            [shape=(T, 3, h, w), dtype=uint8, 0 to 255, RGB], contiguous
     ``pts_seconds``       [shape=(T,), dtype=float64, seconds] presentation times on the source's clock
     ``label``             [shape=(), dtype=int64] position in ``classes``, -1 without a label
     ``caption``           str, "" without a caption
     ``video``             str, the video's key
+    ====================  ==============================================================================
+
+    To these, each of ``features`` adds
+
+    ====================  ==============================================================================
+    frames                ``frames`` [shape=(T, 3, h, w), dtype=uint8, 0 to 255, RGB]
+    flow                  ``flows`` [shape=(T - 1, 2, h, w), dtype=float32, pixels of h x w, (dx, dy)] from each
+                          frame of the clip to the next; zero from a frame to itself
+    mel                   ``audio`` [shape=(n_mels, t) or (C, n_mels, t), dtype=float32, dB] from the earliest
+                          frame of the clip to the end of the latest, at equal length for equal duration
+    motion                ``motion`` [shape=(T, 2, gh, gw), dtype=float32, pixels of h x w, (dx, dy)], see
+                          ``Cache.read``, and ``motion_covered`` [shape=(T, gh, gw), dtype=bool]; of an
+                          h x w picture, (gh, gw) is (ceil(h / 16), ceil(w / 16))
+    pose                  ``pose`` [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of h x w, visibility;
+                          NaN where nobody is seen
+    any other             its rows of these frames under its own name, as they are cached
     ====================  ==============================================================================
 
     Samples of one video follow each other: sample i is clip ``i % clips_per_video`` of video
@@ -47,11 +63,23 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         Where to read. Each process opens it for itself.
     sampler : ClipSampler
         Which frames a sample has. By default 16 frames, 4 apart, from the middle of the video.
+    features : sequence of str
+        What to read. Without "frames" no picture is decoded.
     size : tuple of int or None
-        (height, width) [pixels] to scale to cover and cut from the centre. None leaves frames as they are cached;
-        a batch then needs videos of one size.
+        (h, w) [pixels] to scale frames to cover and cut from the centre; flow, motion and pose are cut and scaled
+        with them. None leaves everything at the size, and in the pixels, that it is cached in: motion in those of the
+        source. A batch then needs videos of one size.
+    flow_mode : {"between", "adjacent"}
+        "between" follows the flow from one frame of the clip to the next through all cached frames between them;
+        frames must then ascend. "adjacent" is the flow of each frame but the last to the cached frame after it;
+        zero at the end of the video.
+    missing : {"error", "zeros"}
+        What becomes of a feature that is recorded as absent from a video, such as the sound of a silent one:
+        ``FeatureAbsent``, or zeros. "zeros" adds ``present`` [shape=(len(features),), dtype=bool] to each sample.
+        Where nothing says which shape the zeros would have, it is ``FeatureAbsent`` all the same: features of
+        plug-ins, mel with ``mono: false``, motion with ``size=None``.
     transform : callable, optional
-        Applied last, to the tensor of ``frames``; what it returns takes its place. Spawned workers pickle it.
+        Applied last, to the tensor of ``frames`` alone; what it returns takes its place. Spawned workers pickle it.
     videos : iterable of str, callable, str or Path, optional
         Which videos, by default all in the order of their keys: keys, in the order given; a predicate that takes a
         ``Video``; or the path of a split file, that is UTF-8 text with a key, or a path as ``Video.path`` has it, on
@@ -68,6 +96,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
     ------
     NotFound
         If there is no such cache or split file, or the cache has no video of that key or path.
+    FeatureAbsent
+        If the first of the videos was cached without one of ``features``.
     UsageError
         If another argument is wrong, ``videos`` selects none, or a selected video's label is not in ``classes``.
 
@@ -85,7 +115,10 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         cache: str | Path | Cache,
         *,
         sampler: ClipSampler = _SIXTEEN_IN_THE_MIDDLE,
+        features: Iterable[str] = ("frames",),
         size: tuple[int, int] | None = (224, 224),
+        flow_mode: str = "between",
+        missing: str = "error",
         transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
         videos: Videos | None = None,
         classes: Iterable[str] | None = None,
@@ -96,7 +129,12 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         ClipRequest(seed=seed, num_clips=clips_per_video)  # says what is wrong with either
         self._cache = cache if isinstance(cache, Cache) else Cache(cache)
         self._sampler = sampler
-        self._size = None if size is None else (size[0], size[1])
+        self._clips = ClipReader(
+            features=_checked_names("features", features, "features"),
+            size=None if size is None else (size[0], size[1]),
+            flow_mode=flow_mode,
+            missing=missing,
+        )
         self._transform = transform
         self._clips_per_video = clips_per_video
         self._seed = seed
@@ -105,10 +143,13 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         self._keys = None if videos is None else np.array(_select_keys(self._cache, videos), np.bytes_)
         self._num_videos = len(self._cache if self._keys is None else self._keys)
         self._pid = os.getpid()
-        self.classes = self._cache.labels() if classes is None else _checked_classes(classes)
+        names = self._cache.labels() if classes is None else classes
+        self.classes = list(_checked_names("classes", names, "label names"))
         """Label names; the position of each is its id"""
         self._class_ids = {name: number for number, name in enumerate(self.classes)}
         self._check_labels()
+        if self._num_videos:
+            self._clips.check(self._video(0))
         self._cache.close()  # it opens again where samples are read, which is in the workers
 
     def __len__(self) -> int:
@@ -148,7 +189,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         DamageError, FeatureAbsent, NotFound
             As ``Cache.read`` has them: no sample is put in another's place.
         UsageError
-            If the cache has gained or lost videos, or labels that are not in ``classes``.
+            If the cache has gained or lost videos, or labels that are not in ``classes``; if the sampler goes
+            backwards, with ``flow_mode="between"``.
         """
         epoch, position = index if isinstance(index, tuple) else (self._epoch, index)
         number = operator.index(position) + (len(self) if position < 0 else 0)
@@ -164,16 +206,14 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         return self._sample(self._video(number // self._clips_per_video), request)
 
     def _sample(self, video: Video, request: ClipRequest) -> dict[str, Any]:
-        """Sampler, cache, transforms."""
-        numbers = self._sampler.frame_numbers(video, request)
-        pictures = self._cache.read(video, indices=numbers)
-        if self._size is not None:
-            in_worker = get_worker_info() is not None
-            pictures = resize_center_crop(pictures, size=self._size, one_thread=in_worker)
-        # Contiguous: stacking permuted views without a worker costs several times what this copy does
-        frames = torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous()
+        """Sampler, clip, tensors."""
+        numbers = np.asarray(self._sampler.frame_numbers(video, request), np.int64)
+        arrays = self._clips.read(self._cache, video, numbers, one_thread=get_worker_info() is not None)
+        sample: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        if self._transform is not None and "frames" in sample:
+            sample["frames"] = self._transform(sample["frames"])
         return {
-            "frames": frames if self._transform is None else self._transform(frames),
+            **sample,
             "pts_seconds": torch.from_numpy(video.pts_seconds[numbers]),
             "label": torch.tensor(self._class_id(video), dtype=torch.int64),
             "caption": video.caption or "",
@@ -215,11 +255,11 @@ def _check_size(size: tuple[int, int] | None) -> None:
         raise UsageError(f"size: got {size!r}, must be (height, width) in pixels, or None")
 
 
-def _checked_classes(classes: Iterable[str]) -> list[str]:
-    names = [classes] if isinstance(classes, str) else list(classes)
-    if isinstance(classes, str) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise UsageError(f"classes: got {classes!r}, must be a sequence of distinct label names")
-    return names
+def _checked_names(argument: str, names: Iterable[str], what: str) -> tuple[str, ...]:
+    given = () if isinstance(names, str) else tuple(names)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in given) or len(set(given)) < len(given):
+        raise UsageError(f"{argument}: got {names!r}, must be a sequence of distinct {what}")
+    return given
 
 
 def _select_keys(cache: Cache, videos: Videos) -> list[str]:

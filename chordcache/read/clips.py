@@ -1,0 +1,252 @@
+"""The features of one clip, as arrays that fit each other: one window, one set of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+
+from chordcache.cache import Cache, Video
+from chordcache.errors import FeatureAbsent, UsageError
+from chordcache.geometry import scaled_size
+from chordcache.read.transforms import (
+    compose_flow,
+    crop_pose,
+    motion_grid,
+    resize_center_crop,
+    resize_flow,
+    resize_motion,
+)
+from chordcache.records import FeatureInfo
+from chordcache.retrieval import num_rows_in
+
+Arrays: TypeAlias = dict[str, np.ndarray]
+"""Name in the sample to array."""
+
+FLOW_MODES = ("between", "adjacent")
+MISSING = ("error", "zeros")
+
+NUM_LANDMARKS = 33
+"""Of MediaPipe's pose"""
+
+_TAKEN_NAMES = ("flows", "audio", "motion_covered", "pts_seconds", "label", "caption", "video", "present")
+"""What a sample calls other things, which a plug-in's feature of that name would hide."""
+
+
+@dataclass(frozen=True)
+class ClipReader:
+    """Reads features of the same frames.
+
+    Raises
+    ------
+    UsageError
+        If a setting is wrong.
+    """
+
+    features: tuple[str, ...]
+    size: tuple[int, int] | None
+    """(height, width) [pixels] to scale to cover and cut from the centre; None leaves everything as it is stored"""
+    flow_mode: str
+    """Of ``FLOW_MODES``"""
+    missing: str
+    """Of ``MISSING``"""
+
+    def __post_init__(self) -> None:
+        if not self.features:
+            raise UsageError("features: got none, must be at least one")
+        taken = [name for name in self.features if name in _TAKEN_NAMES]
+        if taken:
+            raise UsageError(f"features: '{taken[0]}' is the name of something else in a sample")
+        for what, value, valid in (("flow_mode", self.flow_mode, FLOW_MODES), ("missing", self.missing, MISSING)):
+            if value not in valid:
+                raise UsageError(f"{what}: got {value!r}, must be one of {', '.join(valid)}")
+
+    def check(self, video: Video) -> None:
+        """Raise ``FeatureAbsent`` if a feature was never cached for a video."""
+        have = tuple(dict.fromkeys(info.feature for info in video.sidecar.features))
+        for name in self.features:
+            if name not in have:
+                raise FeatureAbsent(
+                    f"features: '{name}' of video '{video.key}' is not cached; cached: {', '.join(have)}"
+                )
+
+    def read(self, cache: Cache, video: Video, numbers: np.ndarray, *, one_thread: bool) -> Arrays:
+        """Read a clip.
+
+        Parameters
+        ----------
+        cache : Cache
+            The cache.
+        video : Video
+            One of its videos.
+        numbers : np.ndarray [shape=(T,), dtype=int64, frame numbers]
+            In any order, repeats allowed.
+        one_thread : bool
+            Switch OpenCV's own threads off, for the whole process and from now on, if OpenCV has to work.
+
+        Returns
+        -------
+        dict of str to np.ndarray
+            What ``ChordVideoDataset`` says of each feature; with ``missing="zeros"`` also ``present``
+            [shape=(len(features),), dtype=bool].
+
+        Raises
+        ------
+        IndexError
+            If a frame number is out of range.
+        FeatureAbsent, DamageError
+            As ``Cache.read``.
+        UsageError
+            If frames go backwards and flow is asked for between them.
+        """
+        clip = Clip(cache, video, numbers, self.size, self.flow_mode, one_thread)
+        arrays: Arrays = {}
+        present = []
+        for name in self.features:
+            info = video.sidecar.feature(name)
+            if self.missing == "zeros" and info is not None and info.absent is not None:
+                arrays |= _zeros(clip, name, info)
+                present.append(False)
+            else:
+                arrays |= _read(clip, name)
+                present.append(True)
+        return arrays if self.missing == "error" else {**arrays, "present": np.array(present)}
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Some frames of a video, and how they are to be handed out."""
+
+    cache: Cache
+    video: Video
+    numbers: np.ndarray
+    """[shape=(T,), dtype=int64, frame numbers]"""
+    size: tuple[int, int] | None
+    flow_mode: str
+    one_thread: bool
+
+    def __post_init__(self) -> None:
+        for number in self.numbers.tolist():
+            if not 0 <= number < self.video.num_frames:
+                raise IndexError(
+                    f"frame {number} is out of range for video '{self.video.key}' of {self.video.num_frames} frames"
+                )
+
+    @property
+    def picture(self) -> tuple[int, int]:
+        """(height, width) of the video's frames as they are cached, [pixels]."""
+        return self.video.height, self.video.width
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """From the earliest frame to the latest, half open."""
+        return (int(self.numbers.min()), int(self.numbers.max()) + 1) if len(self.numbers) else (0, 0)
+
+
+def _read(clip: Clip, name: str) -> Arrays:
+    if name in _READERS:
+        return _READERS[name](clip)
+    if "row_seconds" in clip.video.feature(name).facts:
+        return {name: clip.cache.read(clip.video, name, *clip.span)}
+    return {name: clip.cache.read(clip.video, name, indices=clip.numbers)}
+
+
+def _frames(clip: Clip) -> Arrays:
+    pictures = clip.cache.read(clip.video, indices=clip.numbers)
+    if clip.size is not None:
+        pictures = resize_center_crop(pictures, size=clip.size, one_thread=clip.one_thread)
+    # Contiguous: stacking permuted views without a worker costs several times what this copy does
+    return {"frames": np.ascontiguousarray(pictures.transpose(0, 3, 1, 2))}
+
+
+def _flows(clip: Clip) -> Arrays:
+    height, width = clip.size or clip.video.feature("flow").shape[1:3]
+    flows = np.zeros((max(0, len(clip.numbers) - 1), 2, height, width), np.float32)
+    for flow, (start, stop) in zip(flows, pairwise(clip.numbers.tolist()), strict=True):
+        field = _flow(clip, start, stop)
+        if field is not None:
+            flow[:] = field.transpose(2, 0, 1)
+    return {"flows": flows}
+
+
+def _flow(clip: Clip, start: int, stop: int) -> np.ndarray | None:
+    """Flow from one frame of a clip to the next [shape=(h, w, 2), dtype=float32]; None where nothing moves."""
+    if clip.flow_mode == "between" and stop < start:
+        raise UsageError(
+            f"flow_mode 'between' needs frames in ascending order, but frame {stop} of video '{clip.video.key}' comes "
+            f"after frame {start}; choose flow_mode='adjacent' or another sampler"
+        )
+    if start == stop:
+        return None
+    steps = clip.cache.read(clip.video, "flow", start, stop if clip.flow_mode == "between" else start + 1)
+    if not len(steps):  # the video's last frame has no flow
+        return None
+    field = compose_flow(steps, one_thread=clip.one_thread)
+    if clip.size is None:
+        return field
+    return resize_flow(field, picture=clip.picture, size=clip.size, one_thread=clip.one_thread)
+
+
+def _audio(clip: Clip) -> Arrays:
+    return {"audio": np.ascontiguousarray(clip.cache.read(clip.video, "mel", *clip.span))}
+
+
+def _motion(clip: Clip) -> Arrays:
+    motion = clip.cache.read(clip.video, "motion", indices=clip.numbers)
+    covered = clip.cache.read(clip.video, "motion.covered", indices=clip.numbers)
+    if clip.size is not None:
+        facts = clip.video.feature("motion").facts
+        source = facts["height"], facts["width"]
+        motion, covered = resize_motion(motion, covered, source=source, picture=clip.picture, size=clip.size)
+    channels_first = np.ascontiguousarray(motion.transpose(0, 3, 1, 2), np.float32)
+    return {"motion": channels_first, "motion_covered": covered}
+
+
+def _pose(clip: Clip) -> Arrays:
+    pose = clip.cache.read(clip.video, "pose", indices=clip.numbers)
+    return {"pose": pose if clip.size is None else crop_pose(pose, picture=clip.picture, size=clip.size)}
+
+
+_READERS: Mapping[str, Callable[[Clip], Arrays]] = {
+    "frames": _frames,
+    "flow": _flows,
+    "mel": _audio,
+    "motion": _motion,
+    "pose": _pose,
+}
+"""Feature to what reads it. A plug-in's feature is read as it is stored."""
+
+
+def _zeros(clip: Clip, name: str, info: FeatureInfo) -> Arrays:
+    """What ``_read`` would return, were the feature there and zero.
+
+    Raises
+    ------
+    FeatureAbsent
+        If nothing says which shape it would have.
+    """
+    num_frames = len(clip.numbers)
+    match name:
+        case "flow":
+            # Only pictures of a few pixels have no flow, so that their size is the source's
+            width, height = scaled_size(clip.video.width, clip.video.height, info.params["short_side"])
+            return {"flows": np.zeros((max(0, num_frames - 1), 2, *(clip.size or (height, width))), np.float32)}
+        case "mel" if info.params["mono"]:
+            row_seconds = info.params["hop_length"] / info.params["sample_rate"]
+            num_rows = num_rows_in(clip.video.seconds_of(*clip.span), row_seconds)
+            return {"audio": np.zeros((info.params["n_mels"], num_rows), np.float32)}
+        case "motion" if clip.size is not None:
+            grid = motion_grid(*clip.size)
+            return {
+                "motion": np.zeros((num_frames, 2, *grid), np.float32),
+                "motion_covered": np.zeros((num_frames, *grid), np.bool_),
+            }
+        case "pose":
+            return {"pose": np.zeros((num_frames, NUM_LANDMARKS, 4), np.float32)}
+    raise FeatureAbsent(
+        f"'{name}' of video '{clip.video.key}' is absent: {info.absent}; zeros cannot take its place, since nothing "
+        "says which shape it would have"
+    )
