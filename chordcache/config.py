@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -114,8 +115,15 @@ class MelConfig:
         _in_range("features.mel.fmin", self.fmin, (int, float), 0, nyquist)
         if self.fmax is not None:
             _in_range("features.mel.fmax", self.fmax, (int, float), 0, nyquist)
-        if self.fmin >= (nyquist if self.fmax is None else self.fmax):
+        fmax = nyquist if self.fmax is None else self.fmax
+        if self.fmin >= fmax:
             raise ConfigError(f"features.mel.fmin: got {self.fmin}, must be below fmax")
+        step = (_mel(fmax) - _mel(self.fmin)) / (self.n_mels + 1)
+        if _hertz(_mel(self.fmin) + 2 * step) - self.fmin <= self.sample_rate / self.n_fft:
+            raise ConfigError(
+                f"features.mel.n_mels: got {self.n_mels}, the lowest band would be narrower than a bin of n_fft "
+                f"{self.n_fft}; take fewer bands or a longer window"
+            )
         _one_of("features.mel.mono", self.mono, (True, False))
 
 
@@ -232,6 +240,15 @@ class Config:
             return self.hdf5.features
         in_frames = ("frames",) if self.frames and self.frames.tier == tier else ()
         return (*in_frames, *(name for name, feature in self.features.items() if feature.tier == tier))
+
+
+def _mel(hertz: float) -> float:
+    """Slaney's mel scale, as librosa has it."""
+    return 3 * hertz / 200 if hertz < 1000 else 15 + 27 * math.log(hertz / 1000) / math.log(6.4)
+
+
+def _hertz(mel: float) -> float:
+    return 200 * mel / 3 if mel < 15 else 1000 * math.exp(math.log(6.4) * (mel - 15) / 27)
 
 
 def _check_short_side(name: str, value: int | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
 import av
 import av.codec.context
@@ -34,6 +34,9 @@ _FLAGGING_DECODERS = frozenset(
 )
 """Decoders that raise, or flag the frame, when they meet damage, and also grumble at what does no harm. The others
 (FFV1, MJPEG, Theora ...) conceal damage and tell it in words only, so their words count."""
+
+Sound: TypeAlias = av.AudioFrame
+"""A piece of the audio track as its decoder made it."""
 
 _FALLBACK_FPS = Fraction(25)
 """libavformat's own assumption for raw streams that state no rate."""
@@ -112,7 +115,7 @@ class Media:
         return self.video
 
     def packets(
-        self, *, on_sound: Callable[[av.AudioFrame], None] | None = None
+        self, *, on_sound: Callable[[Sound], None] | None = None
     ) -> Iterator[av.Packet[av.VideoStream]]:
         """Demux the video track, up to and with the empty packet that flushes the decoder; settles ``clock``.
 
@@ -162,7 +165,7 @@ class Media:
         self._num_at_open = len(self._complaints)
 
     def frames(
-        self, *, motion_vectors: bool = False, on_sound: Callable[[av.AudioFrame], None] | None = None
+        self, *, motion_vectors: bool = False, on_sound: Callable[[Sound], None] | None = None
     ) -> Iterator[DecodedFrame]:
         """Decode every frame that is to be shown, in presentation order, on one thread.
 
@@ -204,7 +207,7 @@ class Media:
         clock.check_end(number)
 
 
-def _heard(packet: Any) -> list[av.AudioFrame]:
+def _heard(packet: Any) -> list[Sound]:
     """Decode a packet of the audio track; nothing if the decoder refuses it."""
     try:
         return list(packet.decode())

@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import av
 import numpy as np
 
 from chordcache.config import FramesConfig
 from chordcache.content import ContentMeter
-from chordcache.decode import DecodedFrame, Media, open_media
+from chordcache.decode import DecodedFrame, Media, Sound, open_media
 from chordcache.errors import ChordcacheError, MediaError, UsageError
 from chordcache.extractors.base import Extractor, Rows, VideoInfo
 from chordcache.extractors.frames import select_fps
@@ -148,7 +147,7 @@ class Extraction:
         extractors = self._extractors.values()
         listeners = [extractor for extractor in extractors if extractor.needs_sound]
 
-        def hear(sound: av.AudioFrame) -> None:
+        def hear(sound: Sound) -> None:
             if meter is not None:
                 meter.add_sound(sound)
             for extractor in listeners:

@@ -137,7 +137,7 @@ def sidecars(cache: Path) -> dict[str, dict[str, Any]]:
     found = {}
     for path in sorted((cache / "videos").glob("*/*.json")):
         data = json.loads(path.read_text())
-        found[data["path"]] = {**data, "_sidecar": path, "_artefact": cache / data["features"][0]["file"]}
+        found[data["path"]] = {**data, "_sidecar": path, "_artefact": cache / data["features"][0].get("file", "")}
     return found
 
 

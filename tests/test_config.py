@@ -106,6 +106,10 @@ def test_what_goes_into_a_tier() -> None:
         ({"features": {"mel": {"hop_length": 0}}}, "features.mel.hop_length: got 0, must be a number from 1 to 400"),
         ({"features": {"mel": {"fmax": 9000}}}, "features.mel.fmax: got 9000, must be a number from 0 to 8000"),
         ({"features": {"mel": {"fmin": 500, "fmax": 400}}}, "features.mel.fmin: got 500, must be below fmax"),
+        (
+            {"features": {"mel": {"n_mels": 200}}},
+            "features.mel.n_mels: got 200, the lowest band would be narrower than",
+        ),
         ({"features": {"mel": {"mono": 1}}}, "features.mel.mono: got 1, must be one of True, False"),
         ({"features": {"pose": {"stride": 0}}}, "features.pose.stride: got 0"),
         ({"features": {"latent": {"size": 3}}}, "unknown feature 'features.latent'; valid ones are flow, motion, mel"),

@@ -29,6 +29,7 @@ LAYERS = {
     "chordcache.probe": 1,
     "chordcache.stereo": 1,
     "chordcache.stores.base": 1,
+    "chordcache.stores.npy": 1,
     "chordcache.tonemap": 1,
     "chordcache.catalog": 2,
     "chordcache.corpus": 2,
@@ -57,6 +58,7 @@ LAYERS = {
     "chordcache.information": 4,
     "chordcache.pipeline": 4,
     "chordcache.read": 4,
+    "chordcache.read.clips": 4,
     "chordcache.read.dataset": 4,
     "chordcache.read.samplers": 4,
     "chordcache.read.transforms": 4,
@@ -72,7 +74,13 @@ LAYERS = {
 """Layer of each module. A module may import from its own layer and from those below it."""
 
 OWNERS = {
-    "av": ("chordcache.content", "chordcache.decode", "chordcache.picture", "chordcache.probe"),
+    "av": (
+        "chordcache.content",
+        "chordcache.decode",
+        "chordcache.extractors.mel",
+        "chordcache.picture",
+        "chordcache.probe",
+    ),
     "click": ("chordcache.cli", "chordcache.cli.*"),
     "cv2": ("chordcache.extractors.*", "chordcache.read.transforms"),
     "h5py": ("chordcache.stores.hdf5_store",),

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-import av
 import numpy as np
 
+from chordcache.decode import Sound
 from chordcache.picture import Frame
 
 Rows: TypeAlias = Mapping[str, "np.ndarray | Sequence[bytes]"]
@@ -72,7 +72,7 @@ class Extractor:
         """Take the next kept frame. Return the rows that are complete now: they are written at once."""
         return NO_ROWS
 
-    def add_sound(self, sound: av.AudioFrame) -> Rows:
+    def add_sound(self, sound: Sound) -> Rows:
         """Take the next piece of the audio track, if ``needs_sound``. It may come before or after its frames."""
         return NO_ROWS
 

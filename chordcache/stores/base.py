@@ -31,8 +31,8 @@ Block: TypeAlias = "np.ndarray | Sequence[bytes]"
 DIGESTS = ".xxh3_64"
 """Ends the name of the whole array that holds a streamed array's digests."""
 
-KINDS = "biufc"
-"""Kinds of dtype that are stored: booleans and numbers."""
+KINDS = "biufcS"
+"""Kinds of dtype that are stored: booleans, numbers, and bytes of one length."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
 """A legal member of a zip, link of HDF5 and key of LMDB, where it sorts behind the frame numbers."""
@@ -166,8 +166,9 @@ def _check_name(name: str) -> None:
 
 
 def _check_kind(name: str, values: np.ndarray) -> None:
-    if values.dtype.kind not in KINDS:
-        raise UsageError(f"array '{name}' has dtype {values.dtype}; numbers, booleans and records can be stored")
+    if values.dtype.kind not in KINDS or not values.dtype.itemsize:
+        what = "numbers, booleans, bytes of one length and records can be stored"
+        raise UsageError(f"array '{name}' has dtype {values.dtype}; {what}")
 
 
 def _as_rows(name: str, rows: Block) -> np.ndarray | list[bytes]:

@@ -18,7 +18,7 @@ MAX_HEADER_BYTES = 4096
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(
-    rb"\{'descr': '([<|][biufc]\d{1,2})', 'fortran_order': False, 'shape': \(((?:\d{1,18}, ?)*\d{0,18})\), \} *\n"
+    rb"\{'descr': '([<|](?:[biufc]\d|S[1-9])\d?)', 'fortran_order': False, 'shape': \(((?:\d{1,18}, ?)*\d{0,18})\), \} *\n"
 )
 _MAX_AXES = 32
 _MAX_ARRAY_BYTES = 1 << 60
