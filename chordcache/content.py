@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
+import math
+from typing import Any
 
 import av
 import numpy as np
+from av.sidedata.sidedata import SideDataContainer
 from av.sidedata.sidedata import Type as SideDataType
 from av.video.reformatter import Interpolation, VideoReformatter
 
-from chordcache.decode import DecodedFrame, plane_array, side_data
+from chordcache.decode import DecodedFrame, plane_array
 from chordcache.records import ContentFacts
 
 MOTION_VECTOR_CODECS = frozenset(
@@ -17,107 +19,255 @@ MOTION_VECTOR_CODECS = frozenset(
 )
 """Codecs whose motion vectors libavcodec exports."""
 
+_SIDE_DATA: Any = SideDataContainer
+"""PyAV's stubs do not know that it takes a picture."""
+
 _NUM_BINS = 16
 _LUMA_SIZE = (160, 90)
-"""[pixels] of the pictures whose differences are taken where there are no motion vectors."""
+"""Columns and rows of the points whose differences are taken where there are no motion vectors. On real clips their
+mean is within 5 % of that over all pixels. swscale picks them out of a 720p picture in 0.02 ms; averages take 0.15."""
+
+_ENOUGH_VECTORS = 1_000
+"""Of a picture with more only every third, fifth ... is looked at: an odd step, since a block's two vectors, or an
+odd and an even block, need not be alike. It moves the mean of a picture by 3 %, that of a second by less."""
 
 _WINDOWS_PER_SECOND = 100
-_MAX_SECONDS = 1_000_000
-"""A timestamp further than this from the first frame is a lie, and would cost memory."""
+_MAX_SECONDS = 86_400
+"""A day. What is further from the first frame, or the first sound, is not counted: most likely its timestamp is
+wrong, and would cost memory."""
+
+_GROUP_SAMPLES = 1 << 14
+"""Sound is measured about so many samples at a time: numpy costs more per call than per sample."""
+
+_MAX_JITTER_SECONDS = 0.01
+"""[seconds] that a timestamp may be off before the sound is taken to go on elsewhere: containers round them."""
+
+_SAMPLE_RATES = range(1_000, 1_000_001)
+"""[Hz] of sound that is measured; a window must not be empty."""
+
+_FULL_SCALE = {"u8": 2.0**7, "s16": 2.0**15, "s32": 2.0**31, "flt": 1.0, "dbl": 1.0}
+"""Sample format, packed or planar, to what is 1; numpy has no array of the others from PyAV."""
+
+_MAX_SQUARE = 1e18
+"""Float samples may be anything: what is larger, or no number, counts as silence."""
+
+
+MOTION_VECTOR = np.dtype(
+    {
+        "names": ["source", "size", "position", "motion", "motion_scale"],
+        "formats": ["<i4", "(2,)u1", "(2,)<i2", "(2,)<i4", "<u2"],
+        "offsets": [0, 4, 10, 24, 32],
+        "itemsize": 40,
+    }
+)
+"""AVMotionVector of libavutil/motion_vector.h, without what nobody asks for. Pairs are (x, y): ``size`` is (w, h),
+``position`` is (dst_x, dst_y), the centre. ``motion_scale`` is the same for all vectors of a picture."""
+
+
+def motion_vectors(picture: av.VideoFrame) -> np.ndarray | None:
+    """The motion vectors that libavcodec exported with a picture.
+
+    Returns
+    -------
+    np.ndarray [shape=(n,), n >= 1, dtype=MOTION_VECTOR] or None
+        None where there are none, as with intra pictures, or where PyAV cannot list them.
+    """
+    try:
+        # a list of its own: one asked of the picture and the picture hold each other, which keeps pictures in memory,
+        # and from being used again, until the garbage collector comes; making new ones costs 0.3 ms at 720p
+        listed = _SIDE_DATA(picture)
+    except ValueError:
+        return None
+    vectors = listed.get(SideDataType.MOTION_VECTORS)
+    if vectors is None or not len(vectors):
+        return None
+    return np.frombuffer(vectors, MOTION_VECTOR)
 
 
 class ContentMeter:
-    """Gathers ``ContentFacts`` from frames and sound as they are decoded; a second of video costs 2 kB of memory."""
+    """Gathers ``ContentFacts`` from frames and sound as they are decoded, in whatever order the two come.
+
+    A second of video costs 1 kB of memory, up to a day.
+
+    Parameters
+    ----------
+    codec : str
+        libavcodec's canonical name. If it is one of ``MOTION_VECTOR_CODECS``, the pictures must come with theirs.
+    """
 
     def __init__(self, codec: str) -> None:
         self._source = "codec" if codec in MOTION_VECTOR_CODECS else "luma"
         self._start_seconds: float | None = None
-        self._motion: list[list[float]] = []
-        """Sum and number of frames, per second"""
+        self._motion: dict[int, list[float]] = {}
+        """Second: sum and number of frames"""
         self._histogram = np.zeros(_NUM_BINS, np.int64)
-        self._scaler = VideoReformatter()
-        self._last_luma: np.ndarray | None = None
-        self._resampler: av.AudioResampler | None = None
-        self._windows = np.zeros((0, 2))
-        """Sum of squares and number of samples, per 10 ms"""
+        self._luma = _LumaMeter()
+        self._sound = _SoundMeter()
 
     def add_frame(self, frame: DecodedFrame) -> None:
         """Take the next frame, in presentation order."""
         if self._start_seconds is None:
             self._start_seconds = frame.pts_seconds
-        motion = self._motion_of(frame.picture)
-        second = int(frame.pts_seconds - self._start_seconds)
+        motion = _mean_length(frame.picture) if self._source == "codec" else self._luma.change(frame.picture)
+        second = math.floor(frame.pts_seconds - self._start_seconds)
         if motion is None or not 0 <= second < _MAX_SECONDS:
             return
-        while len(self._motion) <= second:
-            self._motion.append([0.0, 0])
-        self._motion[second][0] += motion
-        self._motion[second][1] += 1
-        self._histogram[0 if motion < 0.5 else min(_NUM_BINS - 1, int(np.log2(motion)) + 2 if motion >= 1 else 1)] += 1
-
-    def _motion_of(self, picture: av.VideoFrame) -> float | None:
-        """None where a frame says nothing: intra pictures, and the first."""
-        if self._source == "codec":
-            try:
-                vectors = side_data(picture, SideDataType.MOTION_VECTORS)
-            except ValueError:
-                return None
-            if vectors is None:
-                return None
-            v = vectors.to_ndarray()
-            lengths = np.hypot(v["motion_x"], v["motion_y"]) / np.maximum(v["motion_scale"], 1)
-            return float(np.average(lengths, weights=v["w"].astype(float) * v["h"]))
-        scaled = self._scaler.reformat(picture, *_LUMA_SIZE, "gray", interpolation=Interpolation.AREA, threads=1)
-        luma = plane_array(scaled.planes[0]).astype(np.int16)
-        last, self._last_luma = self._last_luma, luma
-        return None if last is None else float(np.abs(luma - last).mean())
+        total = self._motion.setdefault(second, [0.0, 0])
+        total[0] += motion
+        total[1] += 1
+        self._histogram[0 if motion < 0.5 else min(_NUM_BINS - 1, int(math.log2(motion) + 1) + 1)] += 1
 
     def add_sound(self, sound: av.AudioFrame) -> None:
-        """Take the next piece of sound; after all frames, so that the clock's zero is known."""
-        if self._start_seconds is None or sound.pts is None:
-            return
-        if self._resampler is None:
-            self._resampler = av.AudioResampler(format="flt", layout="mono")
-        for piece in self._resampler.resample(sound):
-            start = float((piece.pts or 0) * (piece.time_base or Fraction(1, piece.sample_rate))) - self._start_seconds
-            squares = np.nan_to_num(np.square(piece.to_ndarray().ravel().astype(float)), nan=0.0, posinf=0.0)
-            window = np.floor((start + np.arange(len(squares)) / piece.sample_rate) * _WINDOWS_PER_SECOND).astype(int)
-            inside = (window >= 0) & (window < _MAX_SECONDS * _WINDOWS_PER_SECOND)
-            if not inside.any():
-                continue
-            window, squares = window[inside], squares[inside]
-            missing = int(window.max()) + 1 - len(self._windows)
-            if missing > 0:
-                self._windows = np.concatenate([self._windows, np.zeros((max(missing, len(self._windows)), 2))])
-            self._windows[:, 0] += np.bincount(window, squares, len(self._windows))
-            self._windows[:, 1] += np.bincount(window, minlength=len(self._windows))
+        """Take the next piece of sound."""
+        self._sound.add(sound)
 
     def facts(self) -> ContentFacts:
         """What was gathered."""
-        energies, peaks = self._sound_facts()
+        windows = self._sound.windows(self._start_seconds)
+        energies, peaks = _energies_and_peaks(windows) if len(windows) else ((), ())
         return ContentFacts(
             motion_source=self._source,
-            motion_per_second=tuple(round(total / max(count, 1), 4) for total, count in self._motion),
+            motion_per_second=self._motion_per_second(),
             motion_histogram=tuple(self._histogram.tolist()),
             audio_energy_per_second=energies,
             audio_peaks_seconds=peaks,
         )
 
-    def _sound_facts(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        used = np.flatnonzero(self._windows[:, 1])
-        if not len(used):
-            return (), ()
-        num_seconds = int(used[-1]) // _WINDOWS_PER_SECOND + 1
-        windows = np.zeros((num_seconds * _WINDOWS_PER_SECOND, 2))
-        kept = self._windows[: len(windows)]
-        windows[: len(kept)] = kept
-        seconds = windows.reshape(num_seconds, _WINDOWS_PER_SECOND, 2)
-        energies = np.sqrt(seconds[..., 0].sum(1) / np.maximum(seconds[..., 1].sum(1), 1))
-        loudness = np.sqrt(seconds[..., 0] / np.maximum(seconds[..., 1], 1))
-        threshold = 2 * np.median(energies)
-        peaks = [
-            second + float(np.argmax(loudness[second])) / _WINDOWS_PER_SECOND
-            for second in range(num_seconds)
-            if loudness[second].max() > threshold
-        ]
-        return tuple(np.round(energies, 6).tolist()), tuple(round(peak, 2) for peak in peaks)
+    def _motion_per_second(self) -> tuple[float, ...]:
+        seconds = range(max(self._motion, default=-1) + 1)
+        totals = (self._motion.get(second, (0.0, 1)) for second in seconds)
+        return tuple(round(total / count, 4) for total, count in totals)
+
+
+def _mean_length(picture: av.VideoFrame) -> float | None:
+    """Of the motion vectors, weighted by area [pixels]; None where a picture has none."""
+    vectors = motion_vectors(picture)
+    if vectors is None:
+        return None
+    vectors = vectors[:: 1 + 2 * (len(vectors) // (2 * _ENOUGH_VECTORS))]
+    widths, heights = vectors["size"].T.astype(np.float32, order="C")
+    x, y = vectors["motion"].T.astype(np.float32, order="C")
+    areas = widths * heights
+    lengths = np.sqrt(x * x + y * y)
+    return float(np.vdot(lengths, areas) / areas.sum() / vectors["motion_scale"][0])
+
+
+class _LumaMeter:
+    """How much pictures differ from the ones before them."""
+
+    def __init__(self) -> None:
+        self._scaler = VideoReformatter()
+        self._last: np.ndarray | None = None
+
+    def change(self, picture: av.VideoFrame) -> float | None:
+        """Mean absolute difference, 0 to 255; None for the first picture, and for what swscale cannot convert."""
+        try:
+            scaled = self._scaler.reformat(picture, *_LUMA_SIZE, "gray", interpolation=Interpolation.POINT, threads=1)
+        except (av.error.FFmpegError, ValueError):
+            return None
+        luma = plane_array(scaled.planes[0])
+        last, self._last = self._last, luma
+        return None if last is None else float((np.maximum(luma, last) - np.minimum(luma, last)).mean())
+
+
+class _SoundMeter:
+    """Energy of the sound, over all channels, in windows of 10 ms that are counted from the first sample.
+
+    Timestamps are followed from run to run: a run ends where they jump, or where the format of the sound changes.
+    """
+
+    def __init__(self) -> None:
+        self._group: list[av.AudioFrame] = []
+        self._num_grouped = 0
+        self._format: tuple[str, str, int] | None = None
+        self._due_seconds = 0.0
+        self._group_seconds = 0.0
+        self._grid_seconds: float | None = None
+        self._blocks: dict[int, np.ndarray] = {}
+        """Second from ``grid_seconds``: sum of squares and number of samples [shape=(100, 2)]"""
+
+    def add(self, sound: av.AudioFrame) -> None:
+        if not sound.samples or sound.sample_rate not in _SAMPLE_RATES or sound.format.packed.name not in _FULL_SCALE:
+            return
+        sound_format = (sound.format.name, sound.layout.name, sound.sample_rate)
+        seconds = self._due_seconds if sound.time is None else sound.time
+        goes_on = sound_format == self._format and abs(seconds - self._due_seconds) <= _MAX_JITTER_SECONDS
+        if not goes_on or self._num_grouped >= _GROUP_SAMPLES:
+            self._end_group()
+            self._format = sound_format
+            self._group_seconds = self._due_seconds = self._due_seconds if goes_on else seconds
+        if self._grid_seconds is None:
+            self._grid_seconds = seconds
+        self._group.append(sound)
+        self._num_grouped += sound.samples
+        self._due_seconds += sound.samples / sound.sample_rate
+
+    def _end_group(self) -> None:
+        offset_seconds = self._group_seconds - (self._grid_seconds or 0.0)
+        if self._group and abs(offset_seconds) < _MAX_SECONDS:
+            rate = self._group[0].sample_rate
+            self._add_squares(_squares(self._group), round(offset_seconds * rate), rate)
+        self._group, self._num_grouped = [], 0
+
+    def _add_squares(self, squares: np.ndarray, first: int, rate: int) -> None:
+        """Add up by window; sample ``first`` is counted from the start of window 0."""
+        # Sample i is in window i * 100 // rate, and window w starts with sample ceil(w * rate / 100): at 11,025 Hz
+        # windows 0, 1 and 2 start with samples 0, 111 and 221.
+        stop = first + len(squares)
+        windows = np.arange(first * _WINDOWS_PER_SECOND // rate, (stop - 1) * _WINDOWS_PER_SECOND // rate + 1)
+        starts = np.maximum(-(-windows * rate // _WINDOWS_PER_SECOND) - first, 0)
+        sums = np.stack([np.add.reduceat(squares, starts), np.diff(starts, append=len(squares))], axis=1)
+        self._add_windows(windows, sums)
+
+    def _add_windows(self, windows: np.ndarray, sums: np.ndarray) -> None:
+        seconds, places = np.divmod(windows, _WINDOWS_PER_SECOND)
+        for second in range(int(seconds[0]), int(seconds[-1]) + 1):
+            if second not in self._blocks:
+                if len(self._blocks) >= _MAX_SECONDS:
+                    return
+                self._blocks[second] = np.zeros((_WINDOWS_PER_SECOND, 2), np.float32)
+            here = seconds == second
+            self._blocks[second][places[here]] += sums[here]
+
+    def windows(self, start_seconds: float | None) -> np.ndarray:
+        """Hand out the windows from a time on, to the nearest one [shape=(num_seconds, 100, 2)]."""
+        self._end_group()
+        if start_seconds is None or self._grid_seconds is None:
+            return np.zeros((0, _WINDOWS_PER_SECOND, 2))
+        ahead = round((self._grid_seconds - start_seconds) * _WINDOWS_PER_SECOND)
+        placed = {ahead + second * _WINDOWS_PER_SECOND: block for second, block in self._blocks.items()}
+        limit = _MAX_SECONDS * _WINDOWS_PER_SECOND
+        ends = [place + int(np.flatnonzero(block[:, 1])[-1]) + 1 for place, block in placed.items() if place < limit]
+        num_seconds = min(-(-max(ends, default=0) // _WINDOWS_PER_SECOND), _MAX_SECONDS)
+        dense = np.zeros((max(num_seconds, 0) * _WINDOWS_PER_SECOND, 2))
+        for place, block in placed.items():
+            start, stop = max(place, 0), min(place + _WINDOWS_PER_SECOND, len(dense))
+            if start < stop:
+                dense[start:stop] = block[start - place : stop - place]
+        return dense.reshape(-1, _WINDOWS_PER_SECOND, 2)
+
+
+def _squares(sounds: list[av.AudioFrame]) -> np.ndarray:
+    """Mean over the channels of the squares of samples of one format [shape=(n,), dtype=float32, 0 to 1]."""
+    sound_format, num_channels = sounds[0].format, sounds[0].layout.nb_channels
+    samples = np.concatenate([sound.to_ndarray() for sound in sounds], axis=1).astype(np.float32, copy=False)
+    if sound_format.packed.name == "u8":
+        samples = samples - 128
+    with np.errstate(over="ignore", invalid="ignore"):
+        if sound_format.is_planar:
+            squares = np.einsum("cn,cn->n", samples, samples)
+        else:
+            samples = samples.reshape(-1, num_channels)
+            squares = np.einsum("nc,nc->n", samples, samples)
+    mean = squares / np.float32(num_channels * _FULL_SCALE[sound_format.packed.name] ** 2)
+    return np.where(mean < _MAX_SQUARE, mean, np.float32(0))
+
+
+def _energies_and_peaks(windows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Root mean square of each second, and the loudest windows [seconds] of those louder than twice the median."""
+    energies = np.sqrt(windows[..., 0].sum(1) / np.maximum(windows[..., 1].sum(1), 1))
+    loudness = np.sqrt(windows[..., 0] / np.maximum(windows[..., 1], 1))
+    threshold = 2 * np.median(energies)
+    peaks: Any = np.arange(len(windows)) + loudness.argmax(1) / _WINDOWS_PER_SECOND
+    is_loud = loudness.max(1) > threshold
+    return tuple(np.round(energies, 6).tolist()), tuple(np.round(peaks[is_loud], 2).tolist())
