@@ -255,6 +255,8 @@ def test_a_frame_that_is_repeated_does_not_move(cache: cc.Cache, mode: str) -> N
     moves = sample["flows"].abs().flatten(1).sum(1) > 0
     assert moves.tolist() == [True, True, False, False]  # 0, 3, 5, 5, 5
     assert torch.equal(sample["frames"][2], sample["frames"][4])
+    flows = sample_of(cache, "bunny.mp4", (8, 8, 9), features=["flow"], flow_mode=mode)["flows"]
+    assert [bool(flow.any()) for flow in flows] == [False, True]
 
 
 def test_flow_of_one_frame(cache: cc.Cache) -> None:
@@ -333,7 +335,7 @@ def test_sound_of_a_clip(cache: cc.Cache) -> None:
     assert torch.equal(backwards["audio"], sample["audio"])
 
 
-@pytest.mark.parametrize(("fps", "num_rows"), [(24, 42), ("30000/1001", 33), (25, 40), ("24000/1001", 42)])
+@pytest.mark.parametrize(("fps", "num_rows"), [(24, 38), ("30000/1001", 30), (25, 36), ("24000/1001", 38)])
 def test_sound_of_equal_clips_is_of_equal_length(
     tmp_path: Path, make_video: Callable[..., Path], fps: int | str, num_rows: int
 ) -> None:
@@ -341,14 +343,15 @@ def test_sound_of_equal_clips_is_of_equal_length(
     config = config_from_json({"features": {"flow": None, "motion": None}})
     cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["npz"], config=config, jobs=1)
     with cc.open_cache(tmp_path / "cache") as cache:
-        lengths = {cache.read(0, "mel", start, start + 10).shape[1] for start in range(51)}
+        # nine frames at 24 fps are 37.5 rows, give or take what the clock's rounding does
+        lengths = {cache.read(0, "mel", start, start + 9).shape[1] for start in range(52)}
         assert lengths == {num_rows}
         video = cache[0]
         info = video.feature("mel")
         with np.load(cache.path / str(info.file)) as npz:
             times = info.facts["start_seconds"] + 0.01 * np.arange(len(npz["mel"]))
             first = int(np.flatnonzero(times >= video.pts_seconds[7] - 1e-9)[0])
-            np.testing.assert_array_equal(cache.read(0, "mel", 7, 17), npz["mel"][first : first + num_rows].T)
+            np.testing.assert_array_equal(cache.read(0, "mel", 7, 16), npz["mel"][first : first + num_rows].T)
 
 
 # Motion

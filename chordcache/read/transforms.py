@@ -170,7 +170,8 @@ def resize_motion(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scale and cut motion as ``resize_center_crop`` does with the picture that it belongs to.
 
-    A cell of the result has what the cell that holds its centre has.
+    A cell of the result has what the cell that holds its centre has. Cells are counted from the left top: in a turned
+    picture whose first row or column is a partial one, see ``MotionExtractor``, they may be off by one.
 
     Parameters
     ----------
