@@ -17,7 +17,7 @@ from av.sidedata.sidedata import Type as SideDataType
 from chordcache.content import MOTION_VECTOR, MOTION_VECTOR_CODECS, motion_vectors
 from chordcache.decode import open_media
 from chordcache.extractors.base import VideoInfo
-from chordcache.extractors.motion import MotionExtractor, motion_grid, turned
+from chordcache.extractors.motion import MotionExtractor, motion_grid, resampled, turned
 from chordcache.geometry import Orientation
 from chordcache.picture import FrameMaker
 
@@ -199,33 +199,28 @@ def test_partitions_are_averaged_by_the_area_that_they_cover():
         (1, (8, 8), (12, 12), (400, 400)),
         (1, (16, 16), (24, 8), (400, 400)),
     )
-    motion, covered = motion_grid(vectors, (0, 0, 48, 16), (48, 16))
+    motion, covered = motion_grid(vectors, (0, 0, 48, 16))
     assert covered.tolist() == [[True, False, False]]
     assert motion[0, 0].tolist() == pytest.approx([(2 * 128 + 1 * 64) / 192, 64 / 192], rel=1e-3)
     assert not motion[0, 1:].any()
 
 
-def test_a_partition_over_many_cells_counts_in_each():
-    motion, covered = motion_grid(vectors_of((-2, (48, 32), (24, 24), (12, -4))), (0, 0, 64, 50), (64, 50))
-    assert covered.tolist() == [[True] * 3 + [False]] * 2 + [[True] * 3 + [False]] + [[False] * 4]
-    assert (motion[covered] == [3, -1]).all()
-
-
-def test_what_sticks_out_of_the_picture_does_not_count():
+def test_what_lies_outside_of_the_picture_does_not_count():
     vectors = vectors_of(
         (-1, (16, 16), (-8, 8), (4, 4)),
         (-1, (16, 16), (40, 8), (4, 4)),
-        (-1, (16, 16), (0, 16), (8, 8)),
-        (-1, (16, 8), (24, 16), (16, 0)),
+        (-1, (16, 16), (8, 16), (8, 8)),
+        (-1, (16, 8), (24, 20), (16, 0)),
+        (-1, (16, 8), (24, 28), (400, 0)),
     )
-    motion, covered = motion_grid(vectors, (0, 0, 32, 18), (32, 18))
-    assert covered.tolist() == [[True, True], [True, True]]
-    assert motion.tolist() == [[[2, 2], [4, 0]], [[2, 2], [4, 0]]]
+    motion, covered = motion_grid(vectors, (0, 0, 32, 18))
+    assert covered.tolist() == [[True, False], [False, True]]  # a corner at row 8 is in the first row of cells
+    assert motion.tolist() == [[[2, 2], [0, 0]], [[0, 0], [4, 0]]]
 
 
 def test_only_what_is_outside():
     vectors = vectors_of((-1, (16, 16), (40, 8), (4, 4)), (-1, (16, 16), (-8, -8), (4, 4)))
-    motion, covered = motion_grid(vectors, (0, 0, 32, 32), (32, 32))
+    motion, covered = motion_grid(vectors, (0, 0, 32, 32))
     assert motion.shape == (2, 2, 2)
     assert not covered.any()
     assert not motion.any()
@@ -233,9 +228,9 @@ def test_only_what_is_outside():
 
 def test_one_eye_is_cut_out_of_the_picture():
     vectors = vectors_of((-1, (16, 16), (8, 8), (4, 4)), (-1, (16, 16), (40, 8), (8, 12)))
-    motion, covered = motion_grid(vectors, (24, 0, 24, 16), (24, 16))
-    assert covered.tolist() == [[True, True]]  # the second block covers columns 8 to 24 of the eye
-    assert motion.tolist() == [[[2, 3], [2, 3]]]
+    motion, covered = motion_grid(vectors, (24, 0, 24, 16))
+    assert covered.tolist() == [[True, False]]  # the second block begins with column 8 of the eye
+    assert motion.tolist() == [[[2, 3], [0, 0]]]
 
 
 def test_one_eye_of_a_video(tmp_path, make_video):
@@ -249,7 +244,8 @@ def test_one_eye_of_a_video(tmp_path, make_video):
 
 
 def test_another_picture_size_is_scaled_to_the_first():
-    motion, covered = motion_grid(vectors_of((-1, (16, 16), (24, 8), (4, 8))), (0, 0, 32, 32), (64, 96))
+    motion, covered = motion_grid(vectors_of((-1, (16, 16), (24, 8), (4, 8))), (0, 0, 32, 32))
+    motion, covered = resampled(motion, covered, (32, 32), (64, 96))
     assert motion.shape == (6, 4, 2)
     assert np.argwhere(covered).tolist() == [[row, column] for row in range(3) for column in (2, 3)]
     assert (motion[covered] == [2, 6]).all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -39,15 +38,13 @@ class MotionExtractor(Extractor):
 
     ``facts`` hold ``width`` and ``height`` [source pixels] of the upright picture that the grid lies on.
 
-    Partitions smaller than a cell are averaged, weighted by the area that they cover; larger ones, and those that lie
-    across cells, count in every cell that they touch; what sticks out of the picture does not count.
+    Partitions are averaged, weighted by their area, in the cell where their left top corner lies: macroblocks have the
+    size and the places of cells, so that none lies in two, unless an eye is cut out at other columns than these.
 
     The grid and the vectors are turned like the picture. Cells are cut in the stored picture, from its left top: if
     its size is no multiple of 16, the partial cells of a turned or mirrored picture may be the first of a row or
-    column instead of the last. If the stored size changes midway, positions and vectors are scaled to the size that
-    the first frame had.
-
-    Facts: ``width`` and ``height``, of the shown part of the stored picture, turned [pixels].
+    column instead of the last. If the stored size changes midway, the grid is resampled (to the nearest cell) and the
+    vectors are scaled to the size that the first frame had.
 
     Parameters
     ----------
@@ -73,13 +70,13 @@ class MotionExtractor(Extractor):
 
     def add_frame(self, frame: Frame) -> Rows:
         """Return the frame's row."""
-        left, top, width, height = frame.region
+        size = frame.region[2:]
         if self._size is None:
-            self._size = (width, height)
-            upright = (height, width) if frame.orientation.transpose else (width, height)
-            self.facts["width"], self.facts["height"] = upright
-        vectors = motion_vectors(frame.picture)
-        motion, covered = motion_grid(vectors, (left, top, width, height), self._size)
+            self._size = size
+            self.facts["width"], self.facts["height"] = size[::-1] if frame.orientation.transpose else size
+        motion, covered = motion_grid(motion_vectors(frame.picture), frame.region)
+        if size != self._size:
+            motion, covered = resampled(motion, covered, size, self._size)
         orientation = frame.orientation
         return {
             self.name: turned(motion, orientation)[None],
@@ -88,9 +85,7 @@ class MotionExtractor(Extractor):
         }
 
 
-def motion_grid(
-    vectors: np.ndarray | None, region: tuple[int, int, int, int], size: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray]:
+def motion_grid(vectors: np.ndarray | None, region: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Average the vectors of each cell that have a reference in the past, by area.
 
     Parameters
@@ -98,67 +93,53 @@ def motion_grid(
     vectors : np.ndarray [shape=(n,), dtype=content.MOTION_VECTOR] or None
     region : tuple of int
         [pixels] (left, top, width, height) in the stored picture of what is shown.
-    size : tuple of int
-        [pixels] (width, height) that the region is scaled to.
 
     Returns
     -------
     motion : np.ndarray [shape=(ceil(height / 16), ceil(width / 16), 2), dtype=float16, pixels, (dx, dy)]
     covered : np.ndarray [shape=(ceil(height / 16), ceil(width / 16)), dtype=bool]
     """
-    num_columns, num_rows = (-(-length // BLOCK_PX) for length in size)
+    left, top, width, height = region
+    num_columns, num_rows = _num_cells(width), _num_cells(height)
+    num_cells = num_columns * num_rows
     if vectors is None or not len(vectors):
         return np.zeros((num_rows, num_columns, 2), np.float16), np.zeros((num_rows, num_columns), bool)
-    partitions = _Partitions(vectors, region, size)
-    motions = vectors["motion"].T.astype(np.float32, order="C")
-    is_past = vectors["source"] < 0
-    sums = np.zeros((3, num_rows * num_columns), np.float32)
-    for step in np.ndindex(partitions.num_steps):  # one step, unless partitions lie across cells
-        (columns, rows), (widths, heights) = partitions.overlap(step)
-        cells = (rows * num_columns + columns).astype(np.intp)
-        areas = widths * heights * is_past
-        for total, weights in zip(sums, (areas, *(areas * motions)), strict=True):
-            total += np.bincount(cells, weights, len(total))
-    covered = sums[0] > 0
-    means = sums[1:] / np.where(covered, sums[0], 1) * (partitions.scale / vectors["motion_scale"][0])
-    motion = np.clip(means, -MAX_FLOAT16, MAX_FLOAT16).astype(np.float16)
-    return np.ascontiguousarray(motion.T).reshape(num_rows, num_columns, 2), covered.reshape(num_rows, num_columns)
+    widths, heights = vectors["size"].T.astype(np.int32, order="C")
+    x, y = vectors["position"].T.astype(np.int32, order="C")
+    x -= (widths >> 1) + left
+    y -= (heights >> 1) + top
+    areas = (widths * heights * (vectors["source"] < 0)).astype(np.float32)
+    if min(x.min(), y.min()) < 0 or x.max() >= width or y.max() >= height:
+        is_inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+        areas *= is_inside
+        x, y = x * is_inside, y * is_inside
+    cells = (y // BLOCK_PX) * num_columns + x // BLOCK_PX
+    dx, dy = vectors["motion"].T.astype(np.float32, order="C")
+    covering = np.bincount(cells, areas, num_cells)
+    covered = covering > 0
+    scale = 1 / (np.where(covered, covering, 1) * float(vectors["motion_scale"][0]))
+    motion = np.empty((num_cells, 2), np.float16)
+    for axis, lengths in enumerate((dx, dy)):
+        means = np.bincount(cells, areas * lengths, num_cells) * scale
+        motion[:, axis] = np.clip(means, -MAX_FLOAT16, MAX_FLOAT16)
+    return motion.reshape(num_rows, num_columns, 2), covered.reshape(num_rows, num_columns)
 
 
-class _Partitions:
-    """Where the parts of a picture lie that have a vector each: in which cells, and how much of them they cover."""
+def _num_cells(length: int) -> int:
+    return -(-length // BLOCK_PX)
 
-    def __init__(self, vectors: np.ndarray, region: tuple[int, int, int, int], size: tuple[int, int]) -> None:
-        limit = np.array(size, np.float32)[:, None]
-        self.scale = limit / np.array(region[2:], np.float32)[:, None]
-        lengths = vectors["size"].T.astype(np.float32, order="C")
-        starts = vectors["position"].T.astype(np.float32, order="C")
-        starts -= lengths / 2
-        starts -= np.array(region[:2], np.float32)[:, None]
-        stops = starts + lengths
-        self._starts = np.minimum(np.maximum(starts * self.scale, 0), limit)
-        self._stops = np.minimum(np.maximum(stops * self.scale, 0), limit)
-        self._first = np.floor(self._starts / BLOCK_PX)
-        self._last_cell = np.ceil(limit / BLOCK_PX) - 1
-        reach = (self._stops - self._first * BLOCK_PX).max(axis=1)
-        self.num_steps = (math.ceil(reach[0] / BLOCK_PX), math.ceil(reach[1] / BLOCK_PX))
-        """How many cells a partition spans at most, along x and y"""
 
-    def overlap(self, step: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """The cell so many columns and rows after each partition's first one, and how much of it is covered.
-
-        Returns
-        -------
-        cells : np.ndarray [shape=(2, n), dtype=float32, whole numbers, (column, row)]
-        lengths : np.ndarray [shape=(2, n), dtype=float32, pixels, (x, y)]
-            0 if nothing is covered.
-        """
-        if self.num_steps == (1, 1):  # nearly always: no partition has to be cut, which takes time
-            return np.minimum(self._first, self._last_cell), self._stops - self._starts
-        cells = self._first + np.array(step, np.float32)[:, None]
-        starts = cells * BLOCK_PX
-        lengths = np.minimum(self._stops, starts + BLOCK_PX) - np.maximum(self._starts, starts)
-        return np.minimum(cells, self._last_cell), np.maximum(lengths, 0)
+def resampled(
+    motion: np.ndarray, covered: np.ndarray, size: tuple[int, int], new_size: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Take a grid of one picture size [pixels, (width, height)] to that of another, and the vectors with it."""
+    columns, rows = (
+        ((np.arange(_num_cells(new)) + 0.5) * _num_cells(old) / _num_cells(new)).astype(int)
+        for old, new in zip(size, new_size, strict=True)
+    )
+    cells = np.ix_(rows, columns)
+    scale = np.array(new_size, np.float32) / np.array(size, np.float32)
+    return (motion[cells] * scale).astype(np.float16), covered[cells]
 
 
 def turned(motion: np.ndarray, orientation: Orientation) -> np.ndarray:
