@@ -39,6 +39,9 @@ wrong, and would cost memory."""
 _GROUP_SAMPLES = 1 << 14
 """Sound is measured about so many samples at a time: numpy costs more per call than per sample."""
 
+_ENOUGH_HERTZ = 8_000
+"""[Hz] Of the samples measured, where there are more: it is how loud they are, not how they sound."""
+
 _MAX_JITTER_SECONDS = 0.01
 """[seconds] that a timestamp may be off before the sound is taken to go on elsewhere: containers round them."""
 
@@ -206,16 +209,17 @@ class _SoundMeter:
         offset_seconds = self._group_seconds - (self._grid_seconds or 0.0)
         if self._group and abs(offset_seconds) < _MAX_SECONDS:
             rate = self._group[0].sample_rate
-            self._add_squares(_squares(self._group), round(offset_seconds * rate), rate)
+            step = max(1, rate // _ENOUGH_HERTZ)
+            self._add_squares(_squares(self._group, step), round(offset_seconds * rate), rate, step)
         self._group, self._num_grouped = [], 0
 
-    def _add_squares(self, squares: np.ndarray, first: int, rate: int) -> None:
-        """Add up by window; sample ``first`` is counted from the start of window 0."""
+    def _add_squares(self, squares: np.ndarray, first: int, rate: int, step: int) -> None:
+        """Add up every ``step``-th sample by window; sample ``first`` is counted from the start of window 0."""
         # Sample i is in window i * 100 // rate, and window w starts with sample ceil(w * rate / 100): at 11,025 Hz
         # windows 0, 1 and 2 start with samples 0, 111 and 221.
-        stop = first + len(squares)
+        stop = first + step * (len(squares) - 1) + 1
         windows = np.arange(first * _WINDOWS_PER_SECOND // rate, (stop - 1) * _WINDOWS_PER_SECOND // rate + 1)
-        starts = np.maximum(-(-windows * rate // _WINDOWS_PER_SECOND) - first, 0)
+        starts = np.maximum(-((first + (-windows * rate // _WINDOWS_PER_SECOND)) // step), 0)
         sums = np.stack([np.add.reduceat(squares, starts), np.diff(starts, append=len(squares))], axis=1)
         self._add_windows(windows, sums)
 
@@ -247,18 +251,17 @@ class _SoundMeter:
         return dense.reshape(-1, _WINDOWS_PER_SECOND, 2)
 
 
-def _squares(sounds: list[av.AudioFrame]) -> np.ndarray:
-    """Mean over the channels of the squares of samples of one format [shape=(n,), dtype=float32, 0 to 1]."""
+def _squares(sounds: list[av.AudioFrame], step: int) -> np.ndarray:
+    """Mean over the channels of the squares of every ``step``-th sample [shape=(n,), dtype=float32, 0 to 1]."""
     sound_format, num_channels = sounds[0].format, sounds[0].layout.nb_channels
-    samples = np.concatenate([sound.to_ndarray() for sound in sounds], axis=1).astype(np.float32, copy=False)
+    samples = np.concatenate([sound.to_ndarray() for sound in sounds], axis=1)
+    if not sound_format.is_planar:
+        samples = samples.reshape(-1, num_channels).T
+    samples = samples[:, ::step].astype(np.float32)
     if sound_format.packed.name == "u8":
-        samples = samples - 128
+        samples -= 128
     with np.errstate(over="ignore", invalid="ignore"):
-        if sound_format.is_planar:
-            squares = np.einsum("cn,cn->n", samples, samples)
-        else:
-            samples = samples.reshape(-1, num_channels)
-            squares = np.einsum("nc,nc->n", samples, samples)
+        squares = np.einsum("cn,cn->n", samples, samples)
     mean = squares / np.float32(num_channels * _FULL_SCALE[sound_format.packed.name] ** 2)
     return np.where(mean < _MAX_SQUARE, mean, np.float32(0))
 
