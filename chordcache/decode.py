@@ -15,6 +15,7 @@ import av
 import av.codec.context
 import av.logging
 import numpy as np
+from av.sidedata.sidedata import SideDataContainer
 from av.sidedata.sidedata import Type as SideDataType
 
 from chordcache.errors import MediaError
@@ -37,6 +38,9 @@ _FLAGGING_DECODERS = frozenset(
 
 Sound: TypeAlias = av.AudioFrame
 """A piece of the audio track as its decoder made it."""
+
+_SIDE_DATA: Any = SideDataContainer
+"""PyAV's stubs do not know that it takes a picture."""
 
 _FALLBACK_FPS = Fraction(25)
 """libavformat's own assumption for raw streams that state no rate."""
@@ -86,8 +90,9 @@ def side_data(picture: av.VideoFrame, kind: SideDataType) -> Any:
     ValueError
         PyAV 18 cannot list the side data of a picture that has a kind newer than its enum.
     """
-    container: Any = picture.side_data
-    return container.get(kind)
+    # A list of its own: the one that PyAV keeps and its picture hold each other, so that pictures stay in memory, and
+    # are not used again, until the garbage collector comes: 0.3 ms a picture at 720p
+    return _SIDE_DATA(picture).get(kind)
 
 
 class Media:
@@ -99,6 +104,8 @@ class Media:
         self._num_at_open = len(complaints)
         self.video: av.VideoStream | None = _best_video(container)
         self.audio: av.AudioStream | None = container.streams.best("audio")
+        self.num_refused_sound = 0
+        """Packets of the audio track that its decoder refused, so far"""
         self.clock = "pts"
         """How frames get their time: "pts", or "dts" or "rate" where packets carry none"""
 
@@ -114,9 +121,7 @@ class Media:
             raise MediaError("probe", "no-video", "no video track")
         return self.video
 
-    def packets(
-        self, *, on_sound: Callable[[Sound], None] | None = None
-    ) -> Iterator[av.Packet[av.VideoStream]]:
+    def packets(self, *, on_sound: Callable[[Sound], None] | None = None) -> Iterator[av.Packet[av.VideoStream]]:
         """Demux the video track, up to and with the empty packet that flushes the decoder; settles ``clock``.
 
         Parameters
@@ -136,7 +141,7 @@ class Media:
         try:
             for packet in self.container.demux(tracks):
                 if packet.stream.index != video.index:
-                    for sound in _heard(packet):
+                    for sound in self._heard(packet):
                         on_sound(sound)  # type: ignore[misc]
                     continue
                 if not packet.size and packet.pts is not None:
@@ -149,6 +154,14 @@ class Media:
                     self._raise_complaint(num_packets)
         except av.error.FFmpegError as error:
             raise MediaError("decode", "decode", f"cannot read packet {num_packets}: {error.strerror}") from None
+
+    def _heard(self, packet: Any) -> list[Sound]:
+        """Decode a packet of the audio track; nothing if the decoder refuses it."""
+        try:
+            return list(packet.decode())
+        except av.error.FFmpegError:
+            self.num_refused_sound += 1
+            return []
 
     def _settle_clock(self, packet: av.Packet[av.VideoStream]) -> None:
         # AVI stores no presentation times; what libavformat makes up for them is wrong once there are B-frames
@@ -205,14 +218,6 @@ class Media:
         if not number:
             raise MediaError("decode", "no-frames", "no frame can be decoded")
         clock.check_end(number)
-
-
-def _heard(packet: Any) -> list[Sound]:
-    """Decode a packet of the audio track; nothing if the decoder refuses it."""
-    try:
-        return list(packet.decode())
-    except av.error.FFmpegError:
-        return []
 
 
 class _Clock:

@@ -111,6 +111,7 @@ def verify(
                 raise ChordcacheError(f"cannot check '{check.key}': {damage.message}; try again with -j 1")
             found += damage
             bar.update()
+    found = _without_quarantined(folder, found)
     found += _check_catalog(folder, keys, header.wanted)
     found += _check_asked(folder, set(keys), header.wanted)
     found += find_strays(folder)
@@ -143,17 +144,27 @@ def _check_video(check: _Check) -> list[Damage]:
     return found
 
 
+def _without_quarantined(cache: Path, found: list[Damage]) -> list[Damage]:
+    """Leave out what is missing because it could not be made: it stands in quarantine, with the reason."""
+    try:
+        quarantine = Quarantine(cache, {})
+    except DamageError:  # told by _check_asked
+        return found
+    return [each for each in found if each.kind != "incomplete" or quarantine.get(str(each.key)) is None]
+
+
 def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
     """Look whether everything is there that was asked for, as it was asked for."""
     found = []
-    mend = _build(check.cache, check.wanted)
     for info in sidecar.features:
         if is_stale(info, check.expected):
+            mend = _build(check.cache, [info.tier], check.wanted.get(info.tier, ()))
             what = f"its '{info.feature}' was made with other parameters than those of chordcache.json"
             found.append(Damage("stale", info.file or sidecar.path, what, mend, check.key))
     for tier, names in check.wanted.items():
         for name in names:
             if sidecar.feature(name, tier) is None:
+                mend = _build(check.cache, [tier], names)
                 what = f"'{name}' was asked for in tier {tier}, but is not cached there"
                 found.append(Damage("incomplete", sidecar.path, what, mend, check.key))
     return found
@@ -219,8 +230,8 @@ def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> 
         compare_with_source(check.cache, sidecar, check.config, path)
     except MediaError as error:
         return [Damage("stale", path, f"the source, unchanged by its size and times: {error}", "", check.key)]
-    except DamageError as error:
-        file = str(sidecar.features[0].file)
+    except DamageError as error:  # its message names the file
+        file = next((info.file for info in sidecar.features if info.file and info.file in str(error)), sidecar.path)
         return [Damage("damaged", file, str(error), _repair(check.cache), check.key)]
     return []
 
@@ -307,9 +318,11 @@ def _repair(cache: Path) -> str:
     return f"chordcache verify --repair {_shell(cache)}"
 
 
-def _build(cache: Path, wanted: Features) -> str:
-    tiers = "".join(f" --tier {tier}" for tier in wanted)
-    return f"chordcache build {_shell(cache / 'index.jsonl')} -o {_shell(cache)}{tiers}"
+def _build(cache: Path, tiers: Iterable[str], features: Iterable[str] = ()) -> str:
+    options = "".join(f" --tier {tier}" for tier in tiers)
+    if names := ",".join(features):
+        options += f" --features {names}"
+    return f"chordcache build {_shell(cache / 'index.jsonl')} -o {_shell(cache)}{options}"
 
 
 def _shell(path: Path) -> str:

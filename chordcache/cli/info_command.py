@@ -23,6 +23,11 @@ def info(path: str, as_json: bool) -> None:
     if as_json:
         echo_json(facts)
         return
+    facts.pop("config", None)  # for machines: chordcache.json has it too
     for name, value in facts.items():
-        text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+        text = (
+            ", ".join(f"{k} {' '.join(v) if isinstance(v, list) else v}" for k, v in value.items())
+            if isinstance(value, dict)
+            else str(value)
+        )
         click.echo(f"{name.replace('_', ' '):20} {printable(text)}")

@@ -94,11 +94,10 @@ def _native_stderr_to_null() -> Iterator[None]:
     neither Python's logging nor an environment variable reaches that.
     """
     stderr = os.dup(2)
-    null = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(null, 2)
+        with open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), 2)
         yield
     finally:
         os.dup2(stderr, 2)
-        os.close(null)
         os.close(stderr)
