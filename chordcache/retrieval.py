@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from chordcache import jpeg
-from chordcache.errors import UsageError
 from chordcache.flow_codes import dequantize
 from chordcache.records import FeatureInfo
-from chordcache.stores.base import Artefact
+from chordcache.stores.base import Artefact, checked_out
 
 _CLOCK_SLACK_ROWS = 1e-6
 """A row that rounding alone puts before the first frame belongs to the clip."""
@@ -19,7 +18,7 @@ _CLOCK_SLACK_ROWS = 1e-6
 
 def read_frames(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out: np.ndarray | None) -> np.ndarray:
     """Decode frames [shape=(T, H, W, 3), dtype=uint8, RGB], into ``out`` if it is given."""
-    out = checked_out(out, (len(numbers), *info.shape[1:]), np.dtype(np.uint8))
+    out = checked_out("frames", (len(numbers), *info.shape[1:]), np.dtype(np.uint8), out)
     if info.params["codec"] == "raw":
         return artefact.rows("frames", numbers, out)
     for i, record in enumerate(artefact.records("frames", numbers)):
@@ -36,7 +35,7 @@ def read_rows(
     """Rows of a feature that has one for each frame, or between frames. Flow in int8 comes in pixels."""
     if name == "flow" and info.dtype == "int8":
         pixels = dequantize(artefact.rows(name, numbers), artefact.rows("flow.scale", numbers))
-        return pixels if out is None else _filled(out, pixels)
+        return pixels if out is None else _filled(name, out, pixels)
     return artefact.rows(name, numbers, out)
 
 
@@ -57,7 +56,7 @@ def read_seconds(
     rows = np.full((last - first, *there.shape[1:]), info.facts["silence"], there.dtype)
     rows[max(0, -first) :][: len(there)] = there
     rows = np.moveaxis(rows, 0, -1) if name == "mel" else rows
-    return rows if out is None else _filled(out, rows)
+    return rows if out is None else _filled(name, out, rows)
 
 
 def num_rows_in(span: tuple[float, float], row_seconds: float) -> int:
@@ -76,21 +75,6 @@ def num_rows_in(span: tuple[float, float], row_seconds: float) -> int:
     return max(0, math.floor((span[1] - span[0]) / row_seconds + 0.5 + _CLOCK_SLACK_ROWS))
 
 
-def checked_out(out: np.ndarray | None, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> np.ndarray:
-    """``out`` if it fits, or a new array.
-
-    Raises
-    ------
-    UsageError
-        If it does not.
-    """
-    if out is None:
-        return np.empty(shape, dtype)
-    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
-        raise UsageError(f"out must be a contiguous {dtype} array of shape {shape}, got {out.dtype} {out.shape}")
-    return out
-
-
-def _filled(out: np.ndarray, values: np.ndarray) -> np.ndarray:
-    checked_out(out, values.shape, values.dtype)[...] = values
+def _filled(name: str, out: np.ndarray, values: np.ndarray) -> np.ndarray:
+    checked_out(name, values.shape, values.dtype, out)[...] = values
     return out

@@ -296,7 +296,7 @@ class Artefact(ABC):
         layout = self.layout(name)
         if layout.dtype is None:
             raise UsageError(f"'{name}' of '{printable(self.path)}' holds records: read them as such")
-        out = _fitting(name, (len(numbers), *layout.row_shape), layout.dtype, out)
+        out = checked_out(name, (len(numbers), *layout.row_shape), layout.dtype, out)
         digests = self._digests(name)
         self._check_numbers("row", numbers, len(digests))
         at = 0
@@ -371,12 +371,14 @@ class Artefact(ABC):
         """Yield the record of each number, all in [0, num_rows), without a check; ``DamageError`` if there is none."""
 
 
-def _fitting(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray | None) -> np.ndarray:
+def checked_out(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray | None) -> np.ndarray:
+    """``out`` if the rows of array ``name`` fit into it, or a new array. Raises ``UsageError`` if they do not."""
     if out is None:
         return np.empty(shape, dtype)
-    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
+    if out.shape != shape or out.dtype != dtype or not (out.flags.c_contiguous and out.flags.writeable):
         raise UsageError(
-            f"out for '{name}' must be a contiguous {dtype} array of shape {shape}, got {out.dtype} {out.shape}"
+            f"out for '{name}' must be a contiguous {dtype} array of shape {shape} that can be written to, "
+            f"got {out.dtype} {out.shape}"
         )
     return out
 
