@@ -216,7 +216,7 @@ class Hdf5Artefact(Artefact):
     def __init__(self, path: Path, num_bytes: int) -> None:
         super().__init__(path, num_bytes)
         with self._errors():
-            self._file = h5py.File(path, "r", locking=False)
+            self._file = _open_file(path)
         try:
             with self._errors():
                 self._datasets = {name: self._open_dataset(name, num_bytes) for name in self._file}
@@ -286,6 +286,14 @@ class Hdf5Artefact(Artefact):
             yield
         except _ERRORS as error:
             raise self._damage(error) from None
+
+
+def _open_file(path: Path) -> Any:
+    """Open a file with the locks of a plain ``h5py.File(path)``, or without where these cannot be had."""
+    try:
+        return h5py.File(path, "r")  # HDF5 refuses to open one file with two settings in a process
+    except OSError:  # no locks on this disk, or taken by somebody; what is published is not written, so none are needed
+        return h5py.File(path, "r", locking=False)
 
 
 def _fits(dataset: Any, ratio: int, num_bytes: int) -> bool:
