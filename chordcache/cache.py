@@ -230,7 +230,7 @@ class Cache:
         IndexError
             If a frame number is out of range.
         UsageError
-            If arguments contradict each other.
+            If arguments contradict each other, ``indices`` are no numbers of frames, or ``out`` does not fit.
         """
         if not isinstance(video, Video):
             video = self[video]
@@ -265,7 +265,10 @@ def _row_numbers(
 ) -> Sequence[int]:
     if indices is None:
         return range(span.start, max(span.start, min(span.stop, num_rows)))
-    numbers: list[int] = np.asarray(indices, np.int64).tolist()
+    chosen = np.asarray(indices)
+    if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):  # of 1.5 or a mask numpy would make numbers
+        raise UsageError(f"indices must be frame numbers, got {chosen.dtype} {chosen.shape}")
+    numbers: list[int] = chosen.astype(np.int64).tolist()
     for number in numbers:
         if not 0 <= number < num_rows:
             what = "frames" if num_rows == video.num_frames else f"rows of '{feature}'"

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import resource_tracker
@@ -251,10 +251,12 @@ def _how_it_died(error: BaseException) -> str:
 
 
 def _start_worker(parent: int) -> None:
-    """Ctrl-C is the parent's affair; a worker ends with its parent, however that ends."""
+    """Ctrl-C is the parent's affair; a worker ends with its parent, however that ends. What it prints is no result."""
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+    with suppress(OSError):  # standard error may be closed
+        os.dup2(2, 1)
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

@@ -15,7 +15,7 @@ import numpy as np
 from chordcache.config import FramesConfig
 from chordcache.content import ContentMeter
 from chordcache.decode import DecodedFrame, Media, Sound, open_media
-from chordcache.errors import ChordcacheError, MediaError, UsageError
+from chordcache.errors import MediaError, UsageError
 from chordcache.extractors.base import Extractor, Rows, VideoInfo
 from chordcache.extractors.frames import select_fps
 from chordcache.extractors.registry import FeatureSpec
@@ -42,7 +42,6 @@ class Made:
     num_rows: dict[str, int] = field(default_factory=dict)
     """Of each of its arrays"""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    units: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ class Extraction:
             with _calling(name, 0):
                 extractor = spec.make()
                 absent = extractor.begin(video)
-            self.made[name] = Made(absent=absent, units=extractor.units)
+            self.made[name] = Made(absent=absent)
             if absent is None:
                 self._extractors[name] = extractor
 
@@ -185,7 +184,7 @@ class Extraction:
             if absent is None and name not in made.num_rows:
                 raise self._fault(name, f"it handed out no array '{name}'")
             for part, found in made.num_rows.items():
-                if expected is None and not {"start_seconds", "row_seconds", "silence"} <= facts.keys():
+                if expected is None and not _is_clock(facts):
                     raise self._fault(name, "it has a clock of its own, but its facts do not say which")
                 if expected is not None and found != expected:
                     frames = f"{self._num_frames} frame{'s' * (self._num_frames != 1)}"
@@ -194,6 +193,8 @@ class Extraction:
     def _hand_on(self, name: str, rows: Rows) -> None:
         """Pass rows to the feature's sinks, and keep count."""
         made = self.made[name]
+        if not isinstance(rows, Mapping):
+            raise self._fault(name, f"it handed out a {type(rows).__name__}, must be a mapping of array names to rows")
         for part, block in rows.items():
             if part != name and not part.startswith(f"{name}."):
                 raise self._fault(name, f"it handed out an array '{part}', whose name must begin with '{name}.'")
@@ -206,7 +207,7 @@ class Extraction:
             except UsageError as error:
                 raise self._fault(name, str(error)) from None
             if part == name and isinstance(block, np.ndarray):
-                made.shape, made.dtype = (made.num_rows[part], *block.shape[1:]), str(block.dtype)
+                made.shape, made.dtype = (made.num_rows[part], *block.shape[1:]), str(block.dtype.newbyteorder("="))
 
     def _fault(self, name: str, what: str) -> MediaError:
         return MediaError(name, "extractor", what, self._num_frames)
@@ -217,11 +218,17 @@ def _calling(name: str, num_frames: int) -> Iterator[None]:
     """Blame an extractor for what it raises: it may be anybody's code, and costs one video."""
     try:
         yield
-    except (ChordcacheError, MemoryError):
+    except (MediaError, MemoryError):  # what the pictures themselves cannot be made into is the video's
         raise
     except Exception as error:
         what = " ".join(traceback.format_exception_only(error)[-1].split())
         raise MediaError(name, "extractor", what, num_frames) from error
+
+
+def _is_clock(facts: Mapping[str, Any]) -> bool:
+    """Whether rows can be found by time."""
+    numbers = [facts.get(key) for key in ("row_seconds", "start_seconds", "silence")]
+    return all(type(number) in (int, float) for number in numbers) and facts["row_seconds"] > 0
 
 
 def _video_info(media: Media) -> VideoInfo:

@@ -276,9 +276,9 @@ class _Build:
             sidecar = manifest.read_sidecar(self._cache, key)
         except (NotFound, DamageError):
             sidecar = None
-        wanted = self._asked
+        asked = self._asked
         if sidecar is not None and identity not in (None, sidecar.source):
-            sidecar, wanted = None, self._wanted  # another source: what other tiers hold of the old one is void
+            sidecar, asked = None, self._wanted  # another source: what other tiers hold of the old one is void
         content = record.content if record.identity == identity else None
         return BuildTask(
             cache=self._cache,
@@ -287,7 +287,9 @@ class _Build:
             path=record.path,
             source_path=source_path,
             config=self._config,
-            artefacts=artefacts_to_write(self._cache, sidecar, wanted, self._expected, self._policy.rebuild),
+            artefacts=artefacts_to_write(
+                self._cache, sidecar, asked, self._wanted, self._expected, self._policy.rebuild
+            ),
             previous=sidecar,
             content=content or (sidecar.content if sidecar else None),
             label=record.label,

@@ -57,16 +57,18 @@ def ask(config: Config, tiers: Sequence[str], features: Sequence[str] | None) ->
 
 
 def joined(new: Features, earlier: Features, config: Config) -> Features:
-    """What a build asks for and what earlier ones did, as far as the config still has it."""
-    return {
-        tier: names
-        for tier in TIERS
-        if (
-            names := tuple(
-                dict.fromkeys((*new.get(tier, ()), *(name for name in earlier.get(tier, ()) if name in config.names())))
-            )
-        )
-    }
+    """What a build asks for and what earlier ones did, as far as the config still puts it there.
+
+    Raises
+    ------
+    ConfigError
+        If the config lists a feature in a tier of the cache that it has not.
+    """
+    found = {}
+    for tier in TIERS:
+        still = [name for name in earlier.get(tier, ()) if name in config.features_in(tier)]
+        found[tier] = tuple(dict.fromkeys((*new.get(tier, ()), *still)))
+    return {tier: names for tier, names in found.items() if names}
 
 
 def fingerprints(wanted: Features, config: Config) -> dict[str, str | None]:
@@ -88,6 +90,7 @@ def is_stale(info: FeatureInfo, expected: Mapping[str, str | None]) -> bool:
 def artefacts_to_write(
     cache: Path,
     sidecar: Sidecar | None,
+    asked: Features,
     wanted: Features,
     expected: Mapping[str, str | None],
     rebuild: Container[str],
@@ -100,20 +103,23 @@ def artefacts_to_write(
         The cache.
     sidecar : Sidecar or None
         What there is.
+    asked : mapping of str to tuple of str
+        Tier to the features that this build is to make.
     wanted : mapping of str to tuple of str
-        Tier to features.
+        The same of all builds: what is stale and not among these is left out of the file, which is written anew.
     expected : mapping of str to str or None
         As ``fingerprints`` gives it.
     rebuild : container of str
         Files, relative to the cache, that do not count as there.
     """
     tasks = []
-    for tier, names in wanted.items():
+    for tier, names in asked.items():
         infos = [info for info in sidecar.features if info.tier == tier] if sidecar else []
         current = [info for info in infos if not is_stale(info, expected) and _is_there(cache, info, rebuild)]
         have = {info.feature for info in current}
         make = tuple(name for name in names if name not in have)
-        if make:
+        removed = any(is_stale(info, expected) and info.feature not in wanted.get(tier, ()) for info in infos)
+        if make or removed:
             tasks.append(ArtefactTask(tier, make, tuple(current)))
     return tuple(tasks)
 

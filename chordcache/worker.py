@@ -12,7 +12,7 @@ import numpy as np
 from chordcache import manifest
 from chordcache.config import TIERS, Config
 from chordcache.decode import identify
-from chordcache.errors import CacheWriteError, DamageError, MediaError
+from chordcache.errors import CacheWriteError, ConfigError, DamageError, MediaError
 from chordcache.extraction import Extraction, Facts
 from chordcache.extractors.registry import FeatureSpec, resolve
 from chordcache.manifest import Sidecar
@@ -87,11 +87,11 @@ def build_video(task: BuildTask) -> Sidecar | Failure:
 
 
 def _from_scratch(task: BuildTask) -> BuildTask:
-    """The same task with nothing kept."""
+    """The same task with nothing kept in the files that are written."""
     artefacts = tuple(
         ArtefactTask(each.tier, (*each.make, *(info.feature for info in each.keep))) for each in task.artefacts
     )
-    return replace(task, artefacts=artefacts, previous=None)
+    return replace(task, artefacts=artefacts)
 
 
 def _build(task: BuildTask, source: Identity) -> Sidecar:
@@ -166,7 +166,7 @@ class _Job:
                 self._copy(info, writer)
         writer.finish(
             {"pts_seconds": facts.pts_seconds, "source_frames": facts.source_frames},
-            {array: _attributes(info, array, extraction) for info in present for array in info.num_rows},
+            {array: self._attributes(info, array) for info in present for array in info.num_rows},
         )
         partial = self._folder / f"artefact{manifest.TIER_SUFFIXES[artefact.tier]}"
         fingerprints = sorted(info.fingerprint for info in present)
@@ -205,6 +205,16 @@ class _Job:
         except DamageError:
             raise _CannotKeep from None
 
+    def _attributes(self, info: FeatureInfo, array: str) -> dict[str, object]:
+        """What an HDF5 file says of an array."""
+        try:
+            units = resolve(info.feature, self._task.config).units
+        except ConfigError:  # kept, made by a plug-in that is not installed here
+            units = {}
+        part = array[len(info.feature) + 1 :]
+        unit = {"units": units[part]} if part in units else {}
+        return {**unit, "params": dict(info.params), "facts": dict(info.facts)}
+
     def _sidecar(self, facts: Facts, infos: Sequence[FeatureInfo]) -> Sidecar:
         task = self._task
         features = sorted(infos, key=lambda info: (TIERS.index(info.tier), info.feature))
@@ -227,11 +237,3 @@ class _Job:
             notes=facts.notes,
             content=task.content or facts.content,
         )
-
-
-def _attributes(info: FeatureInfo, array: str, extraction: Extraction) -> dict[str, object]:
-    """What an HDF5 file says of an array."""
-    part = array[len(info.feature) + 1 :]
-    made = extraction.made.get(info.feature)
-    unit = {"units": made.units[part]} if made and part in made.units else {}
-    return {**unit, "params": dict(info.params), "facts": dict(info.facts)}

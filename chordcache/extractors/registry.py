@@ -36,7 +36,8 @@ class FeatureSpec:
     """The arguments, and under "picture" how pictures are scaled and chosen, as far as it changes the numbers"""
     fingerprint: str
     is_local: bool
-    """See ``Extractor``"""
+    units: Mapping[str, str]
+    """Both as ``Extractor`` has them"""
 
     def make(self) -> Extractor:
         """A new extractor, for one video."""
@@ -61,9 +62,8 @@ def resolve(name: str, config: Config) -> FeatureSpec:
     except TypeError as error:
         raise ConfigError(f"features.{name}: '{extractor}' does not take its parameters: {error}") from None
     params = {**arguments, "picture": _picture_params(config.picture, of_pictures)}
-    return FeatureSpec(
-        name, extractor, arguments, params, manifest.fingerprint(extractor, cls.version, params), cls.is_local
-    )
+    fingerprint = manifest.fingerprint(extractor, cls.version, params)
+    return FeatureSpec(name, extractor, arguments, params, fingerprint, cls.is_local, cls.units)
 
 
 def check_requirement(spec: FeatureSpec) -> None:
@@ -91,7 +91,7 @@ def _parameters(feature: Any, picture: FramesConfig) -> tuple[dict[str, Any], tu
             fmax = None if feature.fmax is None else float(feature.fmax)
             mel = {**asdict(feature), "fmin": float(feature.fmin), "fmax": fmax}
             del mel["tier"]
-            return mel, ()
+            return mel, ("fps",)  # its numbers do not change, but the timeline beside them does
         case PoseConfig():
             return {"stride": feature.stride}, ("short_side", "fps", "hdr", "stereo")
         case _:
