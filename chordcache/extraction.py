@@ -245,9 +245,11 @@ def _notes(media: Media, maker: FrameMaker) -> tuple[str, ...]:
     aspect = media.require_video().sample_aspect_ratio
     if aspect and aspect != 1:
         notes.append(f"pixels of {aspect.numerator}:{aspect.denominator} made square")
-    if scaler.num_resized:
-        notes.append(f"{scaler.num_resized} frames of another size scaled to the first one's")
+    if maker.num_resized:
+        notes.append(f"{maker.num_resized} frames of another size scaled to the first one's")
     notes += maker.notes
+    if media.num_refused_sound:
+        notes.append(f"{media.num_refused_sound} packets of sound cannot be decoded: silence in their place")
     if media.clock != "pts":
         notes.append(f"no presentation times in the file: taken from its {media.clock}")
     return tuple(notes)

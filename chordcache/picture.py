@@ -144,8 +144,6 @@ class PictureScaler:
         self._first_size: tuple[int, int] | None = None
         self._stored_size = (0, 0)
         self.orientation = Orientation()
-        self.num_resized = 0
-        """Pictures whose coded size differs from the first one's"""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -189,7 +187,6 @@ class PictureScaler:
 
     def _scale(self, picture: av.VideoFrame, pixel_format: str) -> av.VideoFrame:
         self.settle(picture)
-        self.num_resized += (picture.width, picture.height) != self._first_size
         is_hdr = self._tone_maps and picture.color_trc in TRANSFERS
         peak = _peak_of(picture) if is_hdr else DEFAULT_PEAK
         # swscale scales fields that are flagged as such apart and keeps the combs, ffmpeg blends them
@@ -277,10 +274,16 @@ class FrameMaker:
         self._content = {"hdr": hdr, "stereo": stereo, "stereo_layout": stereo_layout}
         self._scalers: dict[int | None, PictureScaler] = {}
         self._num_frames = 0
+        self._first_size: tuple[int, int] | None = None
+        self.num_resized = 0
+        """Frames whose coded size differs from the first one's"""
 
     def frame(self, decoded: DecodedFrame) -> Frame:
         """The next kept frame."""
         self.scaler.settle(decoded.picture)
+        size = decoded.picture.width, decoded.picture.height
+        self._first_size = self._first_size or size
+        self.num_resized += size != self._first_size
         self._num_frames += 1
         return Frame(self._num_frames - 1, decoded, self)
 

@@ -46,12 +46,12 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     """
     shown = _random_frames(sidecar.num_frames)
     specs = _comparable(sidecar, config)
-    infos = {name: [info for info in sidecar.features if info.feature == name and info.file] for name in specs}
-    sinks = {name: [_Comparer(cache, info, shown) for info in infos[name]] for name in specs}
+    comparers = [_Comparer(cache, info, shown) for info in sidecar.features if info.file and info.feature in specs]
+    sinks = {name: [each for each in comparers if each.feature == name] for name in specs}
     facts = Extraction(specs, sinks, with_content=False).run(path, config.picture, only=frozenset(shown))
     if len(facts.pts_seconds) != sidecar.num_frames:
         raise _differs(f"it has {len(facts.pts_seconds)} frames, cached are {sidecar.num_frames}")
-    for info in {info.file: info for each in infos.values() for info in each}.values():
+    for info in {info.file: info for info in sidecar.features if info.file}.values():
         with open_artefact(cache / str(info.file), info.num_bytes) as artefact:
             cached = artefact.array("pts_seconds")
         if not np.array_equal(cached, facts.pts_seconds):
@@ -59,6 +59,8 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
             raise _differs(
                 f"frame {number}, cached at {cached[number]:.6f} s, is shown at {facts.pts_seconds[number]:.6f} s"
             )
+    for comparer in comparers:
+        comparer.finish()
 
 
 def _random_frames(num_frames: int) -> list[int]:
@@ -75,7 +77,7 @@ def _comparable(sidecar: Sidecar, config: Config) -> Mapping[str, FeatureSpec]:
                 spec = resolve(info.feature, config)
             except ConfigError:  # a plug-in that is not installed here
                 continue
-            if spec.is_local or "row_seconds" in info.facts:
+            if spec.is_local or spec.is_of_sound:
                 specs[info.feature] = spec
     return specs
 
@@ -86,6 +88,7 @@ class _Comparer:
     def __init__(self, cache: Path, info: FeatureInfo, shown: Sequence[int]) -> None:
         self._path = cache / str(info.file)
         self._info = info
+        self.feature = info.feature
         self._shown = shown
         self._num_taken: dict[str, int] = {}
 
@@ -101,7 +104,7 @@ class _Comparer:
                 return
             for i, row in enumerate(rows):
                 number = self._shown[first + i]
-                if number >= info.num_rows[name] or not self._has_both(number, first + i):
+                if number >= info.num_rows[name] or not self._is_followed(first + i):
                     continue
                 if info.feature == "frames" and info.params["codec"] == "jpeg":
                     cached = self._decoded(next(iter(artefact.records(name, [number]))))
@@ -111,10 +114,16 @@ class _Comparer:
                 else:
                     self._compare(name, number, np.asarray(row)[None], artefact.rows(name, [number]))
 
-    def _has_both(self, number: int, position: int) -> bool:
-        """A row of flow is between two frames: both were shown, or it is of others."""
-        is_between = self._info.feature == "flow"
-        return not is_between or self._shown[position + 1] == number + 1
+    def _is_followed(self, position: int) -> bool:
+        """Whether the frame after it was shown too, or there is none: a row may depend on it."""
+        number = self._shown[position]
+        return position + 1 == len(self._shown) or self._shown[position + 1] == number + 1
+
+    def finish(self) -> None:
+        """Compare the number of rows of sound. Raises ``MediaError`` if it differs."""
+        for name, num_taken in self._num_taken.items():
+            if "row_seconds" in self._info.facts and num_taken != self._info.num_rows[name]:
+                raise _differs(f"'{name}' has {num_taken} rows, cached are {self._info.num_rows[name]}")
 
     def _decoded(self, record: bytes) -> np.ndarray:
         picture = np.empty(self._info.shape[1:], np.uint8)

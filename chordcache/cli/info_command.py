@@ -25,6 +25,8 @@ def info(path: str, as_json: bool) -> None:
         return
     facts.pop("config", None)  # for machines: chordcache.json has it too
     for name, value in facts.items():
+        if value == {}:
+            continue
         text = (
             ", ".join(f"{k} {' '.join(v) if isinstance(v, list) else v}" for k, v in value.items())
             if isinstance(value, dict)

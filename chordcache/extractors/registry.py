@@ -36,8 +36,9 @@ class FeatureSpec:
     """The arguments, and under "picture" how pictures are scaled and chosen, as far as it changes the numbers"""
     fingerprint: str
     is_local: bool
+    is_of_sound: bool
     units: Mapping[str, str]
-    """Both as ``Extractor`` has them"""
+    """As ``Extractor`` has them; of sound is what needs it and has a clock of its own"""
 
     def make(self) -> Extractor:
         """A new extractor, for one video."""
@@ -63,7 +64,9 @@ def resolve(name: str, config: Config) -> FeatureSpec:
         raise ConfigError(f"features.{name}: '{extractor}' does not take its parameters: {error}") from None
     params = {**arguments, "picture": _picture_params(config.picture, of_pictures)}
     fingerprint = manifest.fingerprint(extractor, cls.version, params)
-    return FeatureSpec(name, extractor, arguments, params, fingerprint, cls.is_local, cls.units)
+    return FeatureSpec(
+        name, extractor, arguments, params, fingerprint, cls.is_local, cls.needs_sound and not cls.is_local, cls.units
+    )
 
 
 def check_requirement(spec: FeatureSpec) -> None:

@@ -91,9 +91,7 @@ class LmdbArtefactWriter(ArtefactWriter):
 
     def _open(self) -> Any:
         with self._errors():
-            return lmdb.open(
-                str(self.path), subdir=False, lock=False, sync=False, meminit=False, map_size=self._map_bytes
-            )
+            return lmdb.open(str(self.path), subdir=False, lock=False, sync=False, map_size=self._map_bytes)
 
     def _put(self, key: bytes, value: bytes) -> None:
         self._batch.append((key, value))

@@ -18,7 +18,8 @@ MAX_HEADER_BYTES = 4096
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(
-    rb"\{'descr': '([<|](?:[biufc]\d|S[1-9])\d?)', 'fortran_order': False, 'shape': \(((?:\d{1,18}, ?)*\d{0,18})\), \} *\n"
+    rb"\{'descr': '([<|](?:[biufc]\d\d?|S[1-9]\d{0,8}))', "
+    rb"'fortran_order': False, 'shape': \(((?:\d{1,18}, ?)*\d{0,18})\), \} *\n"
 )
 _MAX_AXES = 32
 _MAX_ARRAY_BYTES = 1 << 60

@@ -1,7 +1,9 @@
 """NPZ tier: a file that ``np.load`` opens, of which single rows can be read at memory speed.
 
 An array is a member ``<name>.npy``; streamed arrays, their digests and whole arrays lie side by side. What is stored
-uncompressed is mapped, and a slice of rows costs one copy. Bytes that no row's digest covers have the zip's CRC-32.
+uncompressed is mapped, and a slice of rows costs one copy. What is deflated is unpacked from front to back: rows that
+follow the ones read last cost themselves, any others all that lies before them; none are kept. Bytes that no row's
+digest covers have the zip's CRC-32.
 
 Where a member begins::
 
@@ -16,10 +18,11 @@ import mmap
 import os
 import shutil
 import struct
+import threading
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -28,7 +31,7 @@ import numpy as np
 
 from chordcache.errors import CacheWriteError, UsageError
 from chordcache.stores import npy, registry
-from chordcache.stores.base import Artefact, ArtefactWriter, Layout, Stream, check_choice, write_error
+from chordcache.stores.base import Artefact, ArtefactWriter, Layout, Stream, check_choice, row_bytes, write_error
 
 COMPRESSION = {"none": zipfile.ZIP_STORED, "deflate": zipfile.ZIP_DEFLATED}
 """What the option is called, and what the zip format calls it."""
@@ -54,7 +57,7 @@ class NpzArtefactWriter(ArtefactWriter):
     path : Path
         As ``ArtefactWriter`` has it.
     compression : {"none", "deflate"}
-        Deflated arrays are unpacked whole when a row of them is read.
+        Rows of a deflated array are slow to read in any order but their own, see ``NpzArtefact``.
     """
 
     def __init__(self, path: Path, *, compression: str = "none") -> None:
@@ -119,8 +122,10 @@ class NpzArtefactWriter(ArtefactWriter):
 class _Member:
     """Where the values of an array are."""
 
-    buffer: mmap.mmap | bytes
+    stream: IO[bytes] | None
+    """Unpacks a deflated member; None: it is mapped"""
     offset: int
+    """Of the first value, in the stream or in the file"""
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
@@ -128,25 +133,31 @@ class _Member:
 class NpzArtefact(Artefact):
     """An open ``.npz``.
 
-    A deflated array is unpacked whole when the first of its rows is read, and kept until the artefact is closed.
+    A deflated array is unpacked as it is read, from its start: rows [a, b) cost what lies before them as well, unless
+    they come after the ones read last. So reading in order is cheap; random access costs half the array each time.
     """
 
     def __init__(self, path: Path, num_bytes: int) -> None:
         super().__init__(path, num_bytes)
         self._members: dict[str, _Member] = {}
-        with self._errors(), open(path, "rb") as file:
-            self._infos = self._read_directory(file)
+        self._unpacking = threading.Lock()  # a stream has one position, whichever thread reads
+        with self._errors(), ExitStack() as opened:
+            file = opened.enter_context(open(path, "rb"))
+            self._archive = opened.enter_context(zipfile.ZipFile(file))
+            self._infos = self._read_directory()
             self._map = mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ)  # fails if the file is shorter
+            opened.callback(self._map.close)
+            self._opened = opened.pop_all()
         self.maps_file = all(info.compress_type == zipfile.ZIP_STORED for info in self._infos.values())
 
     def close(self) -> None:
-        """Release the map and what was unpacked."""
+        """Release the file, its map and its streams."""
         self._members.clear()
-        self._map.close()
+        self._opened.close()
 
-    def _read_directory(self, file: IO[bytes]) -> dict[str, zipfile.ZipInfo]:
+    def _read_directory(self) -> dict[str, zipfile.ZipInfo]:
         infos = {}
-        for info in zipfile.ZipFile(file).infolist():
+        for info in self._archive.infolist():
             name = info.filename.removesuffix(_SUFFIX)
             if name == info.filename or name in infos:
                 raise self._damage(f"its member '{info.filename}' is no array, or one of two")
@@ -166,19 +177,24 @@ class NpzArtefact(Artefact):
         if name not in self._members:
             info = self._infos[name]
             with self._errors():
-                start = self._start_of(info)
-                if info.compress_type == zipfile.ZIP_STORED:
-                    head = self._map[start : start + min(npy.MAX_HEADER_BYTES, info.file_size)]
-                    shape, dtype, offset = npy.parse_header(head, info.file_size)
-                    member = _Member(self._map, start + offset, shape, dtype)
-                else:
-                    data = self._content(info)
-                    shape, dtype, offset = npy.parse_header(data[: npy.MAX_HEADER_BYTES], len(data))
-                    member = _Member(data, offset, shape, dtype)
-            if not shape:
+                is_stored = info.compress_type == zipfile.ZIP_STORED
+                member = self._find_mapped(info) if is_stored else self._open_deflated(info)
+            if not member.shape:
                 raise self._damage(f"its array '{name}' has no axis")
             self._members[name] = member
         return self._members[name]
+
+    def _find_mapped(self, info: zipfile.ZipInfo) -> _Member:
+        start = self._start_of(info)
+        head = self._map[start : start + min(npy.MAX_HEADER_BYTES, info.file_size)]
+        shape, dtype, offset = npy.parse_header(head, info.file_size)
+        return _Member(None, start + offset, shape, dtype)
+
+    def _open_deflated(self, info: zipfile.ZipInfo) -> _Member:
+        with self._unpacking:
+            stream = self._opened.enter_context(self._archive.open(info))
+            shape, dtype, offset = npy.parse_header(stream.read(npy.MAX_HEADER_BYTES), info.file_size)
+        return _Member(stream, offset, shape, dtype)
 
     def _start_of(self, info: zipfile.ZipInfo) -> int:
         """Offset of a member's content, all of which lies within the file."""
@@ -210,9 +226,29 @@ class NpzArtefact(Artefact):
         return values
 
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
-        if out.size:  # numpy takes no empty array at the end of a buffer
-            member = self._member(name)
-            out[...] = np.ndarray(member.shape, member.dtype, member.buffer, member.offset)[start:stop]
+        member = self._member(name)
+        if not out.size:  # numpy takes no empty array at the end of a buffer
+            return
+        if member.stream is None:
+            out[...] = np.ndarray(member.shape, member.dtype, self._map, member.offset)[start:stop]
+        else:
+            with self._unpacking, self._errors():
+                offset = member.offset + start * row_bytes(member.shape[1:], member.dtype)
+                self._unpack(member.stream, offset, out)
+
+    def _unpack(self, stream: IO[bytes], offset: int, out: np.ndarray) -> None:
+        """Fill an array from an offset on, piece by piece: zipfile copies what it unpacks more than once."""
+        if offset < stream.tell():
+            stream.seek(0)
+        while (num_ahead := offset - stream.tell()) and stream.read(min(num_ahead, _COPY_BYTES)):
+            pass  # seek(offset) would unpack 16 MiB at a time
+        rest = out.reshape(-1).view(np.uint8)
+        while len(rest):
+            data = stream.read(min(len(rest), _COPY_BYTES))
+            if not data:
+                raise self._damage("a deflated member ends too early")
+            rest[: len(data)] = np.frombuffer(data, np.uint8)
+            rest = rest[len(data) :]
 
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
         raise self._damage(f"'{name}' is no array of records")  # never reached: no layout of NPZ is that of records

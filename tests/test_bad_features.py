@@ -1,0 +1,944 @@
+"""Features and tiers under attack: kills, full disks, damage, hostile files, odd media, plug-ins, changes of mind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import rigs
+import yaml
+
+import chordcache as cc
+from chordcache import engine, manifest
+from chordcache.config import Config, config_from_json, config_to_json
+
+pytestmark = pytest.mark.timeout(240)
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+Maker = Callable[..., Path]
+Arrays = dict[tuple[str, str, str], Any]
+
+TIERS = ("lmdb", "npz", "hdf5")
+TIER_ARGS = ["--tier", "lmdb", "--tier", "npz", "--tier", "hdf5"]
+FULL: dict[str, Any] = {
+    "features": {"flow": {"method": "dis"}},
+    "hdf5": {"features": ["frames", "flow", "motion", "mel"]},
+}
+
+
+# Contents, read past the package
+
+
+def of_hdf5(path: Path) -> Iterator[tuple[str, Any]]:
+    """Name and values of every dataset, and what its attributes say of it."""
+    with h5py.File(path) as file:
+        for name, dataset in file.items():
+            is_record = h5py.check_vlen_dtype(dataset.dtype) is not None
+            yield name, [row.tobytes() for row in dataset] if is_record else dataset[...]
+            told = {key: dataset.attrs[key] for key in ("units", "params", "facts") if key in dataset.attrs}
+            yield f"{name} attributes", sorted(told.items())
+
+
+def of_npz(path: Path) -> Iterator[tuple[str, Any]]:
+    with np.load(path, allow_pickle=False) as npz:
+        yield from npz.items()
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "lmdb": lambda path: [("entries", sorted(rigs.entries(path).items()))],
+    "npz": of_npz,
+    "hdf5": of_hdf5,
+}
+
+
+def arrays(cache: Path) -> Arrays:
+    """(path, tier, array) to what is stored; what is absent, to the reason."""
+    found: Arrays = {}
+    for path, data in rigs.sidecars(cache).items():
+        for info in data["features"]:
+            if "file" not in info:
+                found[path, info["tier"], info["feature"]] = info["absent"]
+        for tier, file in {(info["tier"], info["file"]) for info in data["features"] if "file" in info}:
+            found.update({(path, tier, name): values for name, values in READERS[tier](cache / file)})
+    return found
+
+
+def differing(found: Arrays, expected: Arrays) -> list[tuple[str, str, str]]:
+    """What two caches do not have in common."""
+    return sorted(
+        name
+        for name in found.keys() | expected.keys()
+        if name not in found or name not in expected or not _same(found[name], expected[name])
+    )
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    return type(a) is type(b) and bool(a == b)
+
+
+def artefact(cache: Path, path: str, tier: str) -> Path:
+    files = {each["file"] for each in rigs.sidecars(cache)[path]["features"] if each["tier"] == tier and "file" in each}
+    (file,) = files
+    return cache / file
+
+
+def sound(cache: Path) -> list[Any]:
+    """Collect the garbage, then all that ``verify --deep --source`` has to say."""
+    cc.collect_garbage(cache)
+    return cc.verify(cache, level="deep", source=True, jobs=1)
+
+
+# Interruption
+
+
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory: pytest.TempPathFactory, make_video: Maker) -> Path:
+    """videos/, index.json, full.yaml, and whole/, the cache of an undisturbed build of about a second a video."""
+    folder = tmp_path_factory.mktemp("longer")
+    for number in range(4):
+        make_video(folder / f"videos/{number}.mp4", num_frames=100 + number, size=(192, 144), audio=number % 2 == 0)
+    (folder / "full.yaml").write_text(yaml.dump(FULL))
+    cc.scan([folder / "videos"], output=folder / "index.json", jobs=2)
+    cc.build(folder / "index.json", folder / "whole", tiers=TIERS, config=folder / "full.yaml", jobs=2)
+    return folder
+
+
+def build_args(longer: Path, *options: str) -> list[str | Path]:
+    return ["build", longer / "index.json", "-o", "cache", "-j2", "-c", longer / "full.yaml", *(options or TIER_ARGS)]
+
+
+def completes(longer: Path, folder: Path, run_cli: Cli) -> None:
+    """The same command again makes what an undisturbed build makes, and verify has nothing to say."""
+    done = run_cli(*build_args(longer), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert rigs.fine(done.stderr)
+    assert differing(arrays(folder / "cache"), arrays(longer / "whole")) == []
+    assert rigs.partials(folder / "cache") == []
+    assert cc.verify(folder / "cache", level="deep", jobs=1) == []
+
+
+KILL_AFTER = """
+import os, signal
+_real, _count = os.replace, 0
+def _replace(a, b, **kwargs):
+    global _count
+    result = _real(a, b, **kwargs)
+    if any(f"/{top}/" in str(b) for top in ("videos", "lmdb", "npz", "hdf5")):
+        _count += 1
+        flag = os.environ["KILL_FLAG"]
+        if _count == int(os.environ["KILL_AFTER"]) and not os.path.exists(flag):
+            open(flag, "w").close()
+            os.kill(os.getppid() if os.environ["KILL_WHOM"] == "parent" else os.getpid(), signal.SIGKILL)
+    return result
+os.replace = _replace
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["parent", "worker"])
+def test_kill_9_right_after_each_rename(longer: Path, tmp_path: Path, run_cli: Cli, whom: str) -> None:
+    """Three artefacts and a sidecar: every state between them, in one cache."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(KILL_AFTER)
+    path = os.pathsep.join([str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for nth in range(1, 5):
+        flag = tmp_path / f"killed {nth}"
+        env = {"PYTHONPATH": path, "KILL_WHOM": whom, "KILL_AFTER": str(nth), "KILL_FLAG": str(flag)}
+        with rigs.running(tmp_path, *build_args(longer), env=env) as run:
+            code = run.wait(120)
+            assert run.survivors() == []
+        if len(rigs.sidecars(tmp_path / "cache")) == 4 and not flag.exists():
+            break
+        assert flag.exists()
+        assert code == (-signal.SIGKILL if whom == "parent" else 0), run.stderr
+        if nth > 1:
+            shutil.rmtree(next((tmp_path / "cache/videos").iterdir()))  # so that there is something left to build
+    completes(longer, tmp_path, run_cli)
+
+
+@pytest.mark.slow
+def test_kill_9_at_random_points(longer: Path, tmp_path: Path, run_cli: Cli) -> None:
+    random = rigs.Rng(11)
+    for turn in range(4):
+        with rigs.running(tmp_path, *build_args(longer)) as run:
+            rigs.wait_until(lambda: list((tmp_path / "cache").glob(".partial/*/artefact.*")), 60)
+            time.sleep(random.below(700) / 1000)
+            victims = [run.process.pid] if turn % 2 else run.workers()[:1]
+            for pid in victims:
+                os.kill(pid, signal.SIGKILL)
+            run.wait(120)
+            assert run.survivors() == [], f"turn {turn}"
+            assert rigs.fine(run.stderr), run.stderr
+        (shutil.rmtree(folder) for folder in list((tmp_path / "cache/videos").iterdir())[:2])
+    assert run_cli(*build_args(longer), "--retry-quarantined", cwd=tmp_path).returncode == 0
+    completes(longer, tmp_path, run_cli)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+def test_a_signal_in_the_middle(longer: Path, tmp_path: Path, run_cli: Cli, number: int, code: int) -> None:
+    with rigs.running(tmp_path, *build_args(longer, "--tier", "npz", "--tier", "hdf5")) as run:
+        at_work = lambda: list((tmp_path / "cache").glob(".partial/*/artefact.npz.*.spool"))  # noqa: E731
+        assert rigs.wait_until(at_work, 60)
+        os.killpg(run.process.pid, number)
+        assert run.wait(30) == code
+        assert run.survivors() == []
+        assert rigs.fine(run.stderr), run.stderr
+        assert "same command resumes" in run.stderr
+    assert rigs.partials(tmp_path / "cache") == []
+    completes(longer, tmp_path, run_cli)
+
+
+# A full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """``small_disk("3m")``: a file system of that size."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(size: str) -> Path:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder]
+        if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("no right to mount a tmpfs")
+        return folder
+
+    yield mount
+    if os.path.ismount(folder):
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def says_no_space(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 12, done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert re.search(r"no space left|file too large", done.stderr), done.stderr
+    assert rigs.fine(done.stdout + done.stderr)
+    assert "HDF5" not in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tier", "size"), [("npz", "300k"), ("npz", "9m"), ("hdf5", "300k"), ("hdf5", "9m")])
+def test_a_full_disk(longer: Path, small_disk: Callable[[str], Path], run_cli: Cli, tier: str, size: str) -> None:
+    disk = small_disk(size)
+    says_no_space(run_cli(*build_args(longer, "--tier", tier), cwd=disk))
+    assert rigs.partials(disk / "cache") == []  # what was begun gives its room back
+    assert rigs.quarantine(disk / "cache") == {}
+    subprocess.run(["mount", "-o", "remount,size=300m", disk], check=True)
+    assert run_cli(*build_args(longer, "--tier", tier), cwd=disk).returncode == 0
+    completes(longer, disk, run_cli)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tier", ["npz", "hdf5"])
+@pytest.mark.parametrize("limit", [20_000, 1_500_000])
+def test_a_limit_on_the_size_of_files(longer: Path, tmp_path: Path, tier: str, limit: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "chordcache", *map(str, build_args(longer, "--tier", tier))],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )  # fmt: skip
+    says_no_space(done)
+    assert rigs.partials(tmp_path / "cache") == []
+
+
+# Damage
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, make_video: Maker) -> Path:
+    """videos/, index.json and cache/, every feature in every tier."""
+    folder = tmp_path_factory.mktemp("whole")
+    make_video(folder / "videos/sound.mp4", num_frames=20, audio=True)
+    make_video(folder / "videos/silent.mp4", num_frames=12)
+    make_video(folder / "videos/single.mp4", num_frames=1)
+    cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
+    cc.build(folder / "index.json", folder / "cache", tiers=TIERS, config=config_from_json(FULL), jobs=1)
+    return folder
+
+
+@pytest.fixture
+def cache(whole: Path, tmp_path: Path) -> Path:
+    """A copy to damage; its sources are the original ones."""
+    return Path(shutil.copytree(whole / "cache", tmp_path / "cache"))
+
+
+def strike(cache: Path, tier: str, damage: str) -> Path:
+    """Damage the artefact of one video in one tier."""
+    path = artefact(cache, "sound.mp4", tier)
+    data = path.read_bytes()
+    if damage == "flipped":
+        rigs.flip(path, len(data) // 2)
+    elif damage == "swapped":
+        rigs.swap(path, artefact(cache, "silent.mp4", tier))
+    else:
+        path.unlink()
+        if damage != "deleted":
+            path.write_bytes({"truncated": data[: len(data) * 2 // 3], "empty": b"", "longer": data + b"x"}[damage])
+    return path
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "longer", "deleted", "swapped"])
+@pytest.mark.parametrize("tier", ["npz", "hdf5"])
+def test_a_damaged_artefact_is_found_named_and_made_again_alone(cache: Path, tier: str, damage: str) -> None:
+    good, before = arrays(cache), rigs.files_of(cache)
+    hurt = {str(strike(cache, tier, damage).relative_to(cache))}
+    if damage == "swapped":
+        hurt.add(str(artefact(cache, "silent.mp4", tier).relative_to(cache)))
+    findings = cc.verify(cache, jobs=1)
+    assert cc.exit_code(findings) == 5
+    assert {each.file for each in findings} == hurt
+    assert cc.repair(cache, findings, jobs=1).num_done == len(hurt)
+    assert differing(arrays(cache), good) == []
+    after = rigs.files_of(cache)
+    assert {name for name in after if after[name] != before.get(name) and not name.startswith("videos/")} == hurt
+    assert sound(cache) == []
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "longer", "deleted", "swapped"])
+@pytest.mark.parametrize("tier", ["npz", "hdf5"])
+def test_reading_what_is_damaged(cache: Path, tier: str, damage: str) -> None:
+    path = strike(cache, tier, damage)
+    with cc.open_cache(cache) as opened:
+        (video,) = (each for each in opened if each.path == "sound.mp4")
+        for feature in ("flow", "motion", "motion.types", "mel"):
+            with pytest.raises(cc.DamageError, match=rf"{path.name}'.*run 'chordcache verify --repair"):
+                opened.read(video, feature, tier=tier)
+        assert opened.read(video, "frames", tier="lmdb").shape[0] == 20  # the other tiers are none of its business
+
+
+READ_FLIPPED = """
+import os, sys
+from pathlib import Path
+import numpy as np
+import chordcache as cc
+
+cache, artefact, tier = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+whole = artefact.read_bytes()
+random = np.random.default_rng(7)
+names = ["flow", "motion", "motion.covered", "motion.types", "mel"] + ["frames"] * (tier == "hdf5")
+
+def read(opened, name):
+    (video,) = (each for each in opened if each.path == "sound.mp4")
+    return opened.read(video, name, tier=tier).tobytes()
+
+with cc.open_cache(cache) as opened:
+    good = {name: read(opened, name) for name in names}
+    # half of the bits at random, half in the first and last 4 KiB, where the formats keep their own affairs
+    offsets = [*random.integers(len(whole), size=60), *random.integers(4096, size=30), *-random.integers(1, 4096, size=30)]
+    errors = 0
+    for offset in offsets:
+        data = bytearray(whole)
+        data[offset] ^= 1 << int(random.integers(8))
+        partial = artefact.with_name("new")
+        partial.write_bytes(data)
+        os.replace(partial, artefact)
+        for name in names:
+            try:
+                if read(opened, name) != good[name]:
+                    print("garbage", name, offset)
+            except cc.DamageError:
+                errors += 1
+    print(f"{errors > 20} end")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tier", ["npz", "hdf5"])
+def test_a_flipped_bit_is_an_error_or_harmless(cache: Path, tier: str) -> None:
+    """Never garbage, never another exception, never a signal."""
+    command = [sys.executable, "-c", READ_FLIPPED, cache, artefact(cache, "sound.mp4", tier), tier]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True end\n", "")
+
+
+def forge(cache: Path, tier: str, write: Callable[[Path], None]) -> Path:
+    """Put another file in an artefact's place, and its size and digest into a sidecar that is sealed anew."""
+    path = artefact(cache, "sound.mp4", tier)
+    content = dict(READERS[tier](path))
+    path.unlink()
+    write(path)
+    assert content
+    sidecar = rigs.sidecars(cache)["sound.mp4"]["_sidecar"]
+    data = json.loads(sidecar.read_text())
+    del data["xxh3_128"]
+    for info in data["features"]:
+        if info["tier"] == tier:
+            info.update(num_bytes=path.stat().st_size, digest=manifest.digest_file(path))
+    sidecar.write_text(manifest.seal(data) + "\n")
+    cc.repair(cache, [], jobs=1)  # the catalog says what the sidecars say
+    return path
+
+
+class Bomb:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, flag: Path) -> None:
+        self.flag = str(flag)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.flag,)
+
+
+def test_a_pickle_in_an_npz_is_never_loaded(cache: Path, tmp_path: Path) -> None:
+    with np.load(artefact(cache, "sound.mp4", "npz")) as npz:
+        content = dict(npz)
+    bomb = np.empty(len(content["flow"]), object)
+    bomb[:] = Bomb(tmp_path / "exploded")
+    forge(cache, "npz", lambda path: np.savez(path, **{**content, "flow": bomb, "pts_seconds": bomb}))
+    with cc.open_cache(cache) as opened:
+        (video,) = (each for each in opened if each.path == "sound.mp4")
+        with pytest.raises(cc.DamageError, match="an npy header that was not written here"):
+            opened.read(video, "flow", tier="npz")
+    findings = cc.verify(cache, level="deep", jobs=1)
+    assert [each.kind for each in findings] == ["damaged"]
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("kind", ["external link", "soft link", "external storage", "virtual"])
+def test_an_hdf5_that_reaches_out_of_itself(cache: Path, tmp_path: Path, kind: str) -> None:
+    good = artefact(cache, "sound.mp4", "hdf5")
+    shutil.copy(good, tmp_path / "secret.h5")
+    with h5py.File(good) as file:
+        shape, dtype = file["flow"].shape, file["flow"].dtype
+
+    def write(path: Path) -> None:
+        shutil.copy(tmp_path / "secret.h5", path)
+        with h5py.File(path, "r+") as file:
+            del file["flow"]
+            if kind == "external link":
+                file["flow"] = h5py.ExternalLink(tmp_path / "secret.h5", "flow")
+            elif kind == "soft link":
+                file["flow"] = h5py.SoftLink("/motion")
+            elif kind == "external storage":
+                file.create_dataset("flow", shape, dtype, external=[(tmp_path / "secret.h5", 0, 1 << 20)])
+            else:
+                layout = h5py.VirtualLayout(shape, dtype)
+                layout[:] = h5py.VirtualSource(tmp_path / "secret.h5", "flow", shape)
+                file.create_virtual_dataset("flow", layout)
+
+    path = forge(cache, "hdf5", write)
+    with cc.open_cache(cache) as opened:
+        (video,) = (each for each in opened if each.path == "sound.mp4")
+        for feature in ("flow", "mel"):
+            with pytest.raises(cc.DamageError, match=f"{path.name}' is damaged"):
+                opened.read(video, feature, tier="hdf5")
+    findings = cc.verify(cache, level="deep", jobs=1)
+    assert [(each.kind, each.file) for each in findings] == [("damaged", str(path.relative_to(cache)))]
+
+
+# Odd media
+
+
+def ffmpeg(*args: str | Path) -> None:
+    command = ["ffmpeg", "-v", "error", "-nostdin", "-y", *map(str, args)]
+    subprocess.run(command, check=True, timeout=60)
+
+
+def _tone(seconds: float, rate: int = 16000) -> list[str]:
+    return ["-f", "lavfi", "-i", f"sine=frequency=440:sample_rate={rate}:duration={seconds}"]
+
+
+PICTURE = ["-f", "lavfi", "-i", "testsrc=size=64x48:rate=25:duration=1"]
+MUX = ["-c:v", "libx264", "-c:a", "pcm_s16le"]
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory, make_video: Maker) -> Path:
+    """A cache, every feature in NPZ and HDF5, of a second of picture with sound that does not fit it."""
+    folder = tmp_path_factory.mktemp("odd")
+    videos = folder / "videos"
+    videos.mkdir()
+    ffmpeg(*PICTURE, *_tone(0.01), *MUX, videos / "short.mkv")
+    ffmpeg(*PICTURE, *_tone(0.3), *MUX, videos / "early_end.mkv")
+    ffmpeg(*PICTURE, "-itsoffset", "0.5", *_tone(0.5), *MUX, videos / "late.mkv")
+    ffmpeg(*PICTURE, *_tone(1, 8000), *MUX, videos / "8khz.mkv")
+    ffmpeg(*PICTURE, *_tone(1), *MUX, "-ac", "6", videos / "surround.mkv")
+    make_video(videos / "one.mkv", num_frames=1, audio=True)
+    parts = [make_video(folder / f"{w}.ts", num_frames=8, size=(w, h)) for w, h in ((64, 48), (96, 64))]
+    (videos / "grows.ts").write_bytes(b"".join(part.read_bytes() for part in parts))
+    ffmpeg(*_tone(0.5), videos / "sound_only.mp4")
+    cover = ["-f", "lavfi", "-i", "color=red:size=64x48", "-map", "0", "-map", "1", "-frames:v", "1"]
+    ffmpeg(*_tone(0.5), *cover, "-c:v", "png", "-disposition:v", "attached_pic", videos / "cover.m4a")
+    cc.scan([videos], output=folder / "index.json", jobs=2)
+    (folder / "full.yaml").write_text(yaml.dump(FULL))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def odd_cache(odd: Path, run_cli: Cli) -> Path:
+    args = ["-o", "cache", "-j2", "-c", "full.yaml", "--tier", "npz", "--tier", "hdf5"]
+    done = run_cli("build", odd / "index.json", *args, cwd=odd)
+    assert (done.returncode, done.stderr) == (3, "")
+    return odd / "cache"
+
+
+def test_what_has_no_picture_is_in_quarantine(odd_cache: Path) -> None:
+    causes = {path: line["cause"] for path, line in rigs.quarantine(odd_cache).items()}
+    assert causes.keys() <= {"sound_only.mp4", "cover.m4a"}
+    assert set(causes.values()) == {"no-video"}
+    assert causes.keys() >= {"sound_only.mp4"}
+
+
+@pytest.mark.parametrize("tier", ["npz", "hdf5"])
+@pytest.mark.parametrize(
+    ("path", "num_frames", "heard"),
+    [
+        ("short.mkv", 25, (0.0, 0.01)),
+        ("early_end.mkv", 25, (0.0, 0.3)),
+        ("late.mkv", 25, (0.5, 1.0)),
+        ("8khz.mkv", 25, (0.0, 1.0)),
+        ("surround.mkv", 25, (0.0, 1.0)),
+        ("one.mkv", 1, (0.0, 0.04)),
+    ],
+)
+def test_sound_that_does_not_fit(
+    odd_cache: Path, tier: str, path: str, num_frames: int, heard: tuple[float, float]
+) -> None:
+    """A row each 10 ms for all of the picture, loud where the tone is and silent where its window does not reach."""
+    with cc.open_cache(odd_cache) as opened:
+        (video,) = (each for each in opened if each.path == path)
+        mel = opened.read(video, "mel", tier=tier)
+        assert opened.read(video, "flow", tier=tier).shape == (num_frames - 1, 48, 64, 2)
+    assert mel.shape == (80, num_frames * 4)
+    times = np.arange(mel.shape[1]) * 0.01
+    window = 0.0125 + 0.01  # half of it, and a row for where the clocks of picture and sound begin
+    inside = (times > heard[0] + window) & (times < heard[1] - window)
+    outside = (times < heard[0] - window) | (times > heard[1] + window)
+    assert np.all(mel[:, outside] == -100)
+    assert np.all(mel[:, inside].max(axis=0) > -20)
+    assert mel.max() > -60
+
+
+@pytest.mark.parametrize("tier", ["npz", "hdf5"])
+def test_frames_whose_size_changes_midway(odd_cache: Path, tier: str) -> None:
+    with cc.open_cache(odd_cache) as opened:
+        (video,) = (each for each in opened if each.path == "grows.ts")
+        assert "8 frames of another size scaled to the first one's" in video.sidecar.notes
+        assert opened.read(video, "flow", tier=tier).shape == (15, 48, 64, 2)
+        motion = opened.read(video, "motion", tier=tier)
+        assert motion.shape == (16, 3, 4, 2)
+        assert opened.read(video, "motion.types", tier=tier)[[0, 8]].tolist() == [b"I", b"I"]
+
+
+def test_the_odd_cache_is_sound(odd_cache: Path) -> None:
+    assert sound(odd_cache) == []
+
+
+REAL = (
+    "low_rate_audio/bear_mpeg4asp_mp3.avi", "audio_mismatch/testvid_1022ms.mp4", "tiny_frames/unordered.mov",
+    "tiny_frames/tiny_av1.mp4", "tiny_frames/hevc_white_frame.mp4", "vfr/var_fps_video.mp4",
+    "rotation/video_rotation_90.mp4", "rotation/video_180.mov", "attached_pic/with-attached-pic.mp3",
+    "multi_audio/bug516323.ogv", "audio_only/aac_lc_sr16k_br48k_6c_16b_libfdk_aac.m4a",
+    "start_offset/bbb_800x640_768kbps_30fps_avc_2b_firstpts_10_sec.mp4",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_real_odd_files(corpus: Path, tmp_path: Path, run_cli: Cli) -> None:
+    """Of each, every feature of the right length, or absent for a true reason."""
+    (tmp_path / "list.csv").write_text("path\n" + "".join(f"{corpus / 'odd' / name}\n" for name in REAL))
+    (tmp_path / "full.yaml").write_text(yaml.dump(FULL))
+    done = run_cli("build", "list.csv", "-j2", "-c", "full.yaml", *TIER_ARGS, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (3, "")
+    causes = {Path(path).name: line["cause"] for path, line in rigs.quarantine(tmp_path / "cache").items()}
+    assert causes.pop("aac_lc_sr16k_br48k_6c_16b_libfdk_aac.m4a") == "no-video"
+    assert set(causes.values()) <= {"no-video"}
+    for path, data in rigs.sidecars(tmp_path / "cache").items():
+        infos = {(each["tier"], each["feature"]): each for each in data["features"]}
+        lengths = {name: each["shape"][0] for (_, name), each in infos.items() if "file" in each}
+        absent = {name: each["absent"] for (_, name), each in infos.items() if "file" not in each}
+        num_frames = data["num_frames"]
+        assert lengths["frames"] == num_frames
+        assert lengths["flow"] == num_frames - 1
+        codec, has_sound = _streams(Path("/") / path if path.startswith("/") else tmp_path / path)
+        assert ("mel" in absent) == (not has_sound), path
+        assert lengths.get("motion", num_frames) == num_frames
+        assert ("motion" in absent) == (codec not in ("h264", "mpeg4")), path
+    assert cc.verify(tmp_path / "cache", level="deep", source=True, jobs=2) == []
+
+
+def _streams(path: Path) -> tuple[str, bool]:
+    """Codec of the video, and whether there is sound, by ffprobe."""
+    command = ["ffprobe", "-v", "error", "-show_entries", "stream=codec_type,codec_name", "-of", "json", path]
+    streams = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)["streams"]
+    codecs = [each["codec_name"] for each in streams if each["codec_type"] == "video"]
+    return codecs[0], any(each["codec_type"] == "audio" for each in streams)
+
+
+# Changes of mind
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers in this process: a build takes a tenth of the time."""
+    monkeypatch.setattr(engine, "run", lambda function, tasks, **_: ((task, function(task)) for task in tasks))
+
+
+def build(
+    whole: Path, cache: Path, tiers: Sequence[str], config: Mapping[str, Any] | None = None, **options: Any
+) -> None:
+    summary = cc.build(whole / "index.json", cache, tiers=tiers, config=_config(config), **options)
+    assert summary.num_failed == 0
+
+
+def _config(data: Mapping[str, Any] | None) -> Config:
+    return config_from_json(FULL if data is None else data)
+
+
+CHANGES: list[dict[str, Any]] = [
+    FULL,
+    {**FULL, "frames": {"fps": 5}},
+    {**FULL, "frames": {"quality": 50, "short_side": 32}},
+    {**FULL, "features": {"flow": {"method": "dis", "dtype": "int8"}, "mel": {"n_mels": 40}}},
+    {"features": {"flow": None, "motion": None}, "hdf5": {"features": ["frames", "mel"]}},
+    {"features": {"flow": {"method": "dis"}, "mel": None}, "hdf5": {"features": ["flow"]}},
+    {"features": {"motion": None}, "hdf5": {"features": ["frames", "flow", "mel"], "compression": "lzf"}},
+]
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("seed", range(6))
+def test_any_sequence_of_builds_ends_in_the_same_cache(whole: Path, tmp_path: Path, seed: int) -> None:
+    random = rigs.Rng(seed)
+    history = []
+    for _ in range(4):
+        config = _config(CHANGES[random.below(len(CHANGES))])
+        tiers = [tier for tier in TIERS if random.below(3)] or ["npz"]
+        names = [name for name in config.names() if random.below(2)]
+        history.append((tiers, names, config_to_json(config)))
+        try:
+            cc.build(whole / "index.json", tmp_path / "cache", tiers=tiers, features=names or None, config=config)
+        except cc.ConfigError as error:
+            assert "nothing to build there" in str(error), history
+    build(whole, tmp_path / "cache", TIERS)
+    assert differing(arrays(tmp_path / "cache"), arrays(whole / "cache")) == [], history
+    assert sound(tmp_path / "cache") == [], history
+
+
+@pytest.mark.usefixtures("inline")
+def test_another_rate_makes_a_feature_with_a_clock_of_its_own_again(whole: Path, tmp_path: Path) -> None:
+    """Its rows stay the same, but not the times of the frames that lie beside them."""
+    config: dict[str, Any] = {"features": {"flow": None, "motion": None}}
+    slow = {**config, "frames": {"fps": 5}}
+    build(whole, tmp_path / "fresh", ["lmdb", "npz"], slow)
+    build(whole, tmp_path / "cache", ["lmdb", "npz"], config)
+    build(whole, tmp_path / "cache", ["lmdb", "npz"], slow)
+    assert differing(arrays(tmp_path / "cache"), arrays(tmp_path / "fresh")) == []
+    build(whole, tmp_path / "mel", ["npz"], config)
+    build(whole, tmp_path / "mel", ["npz"], slow)
+    assert sound(tmp_path / "mel") == []
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_feature_taken_out_leaves_its_files_with_the_next_build(whole: Path, tmp_path: Path) -> None:
+    without: dict[str, Any] = {"features": {"flow": None}, "hdf5": {"features": ["frames", "motion", "mel"]}}
+    build(whole, tmp_path / "fresh", TIERS, without)
+    build(whole, tmp_path / "cache", TIERS)
+    build(whole, tmp_path / "cache", TIERS, without)
+    assert differing(arrays(tmp_path / "cache"), arrays(tmp_path / "fresh")) == []
+    assert sound(tmp_path / "cache") == []
+
+
+@pytest.mark.usefixtures("inline")
+def test_what_a_tier_no_longer_holds_is_not_asked_of_repair(whole: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    build(whole, cache, TIERS)
+    build(whole, cache, ["lmdb"], {**FULL, "hdf5": {"features": ["frames"]}})
+    rigs.flip(artefact(cache, "sound.mp4", "hdf5"), 5000)
+    assert cc.repair(cache, cc.verify(cache), jobs=1).num_done == 1
+    assert cc.verify(cache) == []
+    build(whole, cache, ["lmdb"], {**FULL, "hdf5": {"features": []}})
+    rigs.flip(artefact(cache, "sound.mp4", "lmdb"), 5000)
+    assert cc.repair(cache, cc.verify(cache), jobs=1).num_done == 1
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_config_that_contradicts_a_tier_of_the_cache_is_refused(whole: Path, tmp_path: Path) -> None:
+    """Otherwise neither build nor repair could be told to mend that tier."""
+    build(whole, tmp_path / "cache", TIERS)
+    with pytest.raises(cc.ConfigError, match=r"hdf5\.features: no feature 'flow'; there are frames, motion, mel"):
+        build(whole, tmp_path / "cache", ["lmdb"], {"features": {"flow": None}})
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("tier", ["npz", "hdf5"])
+def test_damage_found_while_copying_costs_no_other_tier(whole: Path, cache: Path, tier: str) -> None:
+    before = rigs.files_of(cache)
+    path = artefact(cache, "sound.mp4", tier)
+    row = dict(READERS[tier](path))["motion"][5].tobytes()
+    rigs.flip(path, path.read_bytes().index(row) + 3)
+    config = {**FULL, "features": {"flow": {"method": "dis"}, "mel": {"n_mels": 40}}}
+    build(whole, cache, [tier], config)
+    others = [name for name in before if name.startswith(tuple({"lmdb/", "npz/", "hdf5/"} - {f"{tier}/"}))]
+    after = rigs.files_of(cache)
+    assert {name: after[name] for name in others} == {name: before[name] for name in others}
+    assert {info["tier"] for info in rigs.sidecars(cache)["sound.mp4"]["features"]} == set(TIERS)
+    assert {each.kind for each in cc.verify(cache, level="deep")} <= {"stale", "stray"}
+    build(whole, cache, TIERS, config)
+    assert sound(cache) == []
+
+
+# Reading
+
+
+@pytest.mark.parametrize("tier", ["lmdb", "npz", "hdf5"])
+def test_reads_are_slices_of_the_whole(whole: Path, tier: str) -> None:
+    random = np.random.default_rng(3)
+    with cc.open_cache(whole / "cache") as opened:
+        (video,) = (each for each in opened if each.path == "sound.mp4")
+        names = ["frames"] if tier == "lmdb" else ["flow", "motion", "motion.covered", "motion.types"]
+        for name in names:
+            full = opened.read(video, name, tier=tier)
+            for _ in range(60):
+                start, stop = (None if random.random() < 0.2 else int(n) for n in random.integers(-30, 40, 2))
+                found = opened.read(video, name, start, stop, tier=tier)
+                np.testing.assert_array_equal(found, full[_span(start, stop)])
+                chosen = random.integers(len(full), size=random.integers(6)).astype(random.choice(["u1", "i8"]))
+                out = np.empty((len(chosen), *full.shape[1:]), full.dtype)
+                assert opened.read(video, name, indices=chosen, out=out, tier=tier) is out
+                np.testing.assert_array_equal(out, full[chosen])
+
+
+def _span(start: int | None, stop: int | None) -> slice:
+    """Frame numbers as slices have them, of 20 frames: flow has a row less, and -1 is the last frame all the same."""
+    span = range(20)[start:stop]
+    return slice(span.start, max(span.start, span.stop))
+
+
+@pytest.mark.parametrize(
+    "indices", [[1.7], [True, False], [[1, 2]], 3, "12", [2**70], [None], np.zeros(20, bool), np.zeros((0, 2), int)]
+)
+@pytest.mark.parametrize("feature", ["frames", "flow"])
+def test_indices_that_are_no_frame_numbers(whole: Path, feature: str, indices: Any) -> None:
+    with (
+        cc.open_cache(whole / "cache") as opened,
+        pytest.raises(cc.UsageError, match="indices must be frame numbers, got"),
+    ):
+        opened.read(_key(opened), feature, indices=indices)
+
+
+def _key(opened: cc.Cache) -> str:
+    (key,) = (each.key for each in opened if each.path == "sound.mp4")
+    return key
+
+
+@pytest.mark.parametrize(
+    ("feature", "tier"), [("frames", "lmdb"), ("frames", "hdf5"), ("flow", "npz"), ("flow", "hdf5")]
+)
+def test_an_out_that_cannot_be_written_is_not_damage(whole: Path, feature: str, tier: str) -> None:
+    with cc.open_cache(whole / "cache") as opened:
+        out = opened.read(_key(opened), feature, 0, 4, tier=tier)
+        expected = out.copy()
+        out.setflags(write=False)
+        with pytest.raises(cc.UsageError, match="that can be written to"):
+            opened.read(_key(opened), feature, 5, 9, out=out, tier=tier)
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_names_that_are_no_features(whole: Path) -> None:
+    with cc.open_cache(whole / "cache") as opened:
+        for name in ("", ".", "frames.", "pts_seconds", "flow.xxh3_64", "motion.nothing", "../flow"):
+            with pytest.raises(cc.FeatureAbsent, match="is not cached"):
+                opened.read(_key(opened), name)
+        with pytest.raises(cc.FeatureAbsent, match="is not cached in tier 'tape'"):
+            opened.read(_key(opened), "frames", tier="tape")
+
+
+# Plug-ins
+
+ROWS = """
+import numpy as np
+import chordcache as cc
+
+class Rows(cc.Extractor):
+    def __init__(self, name, how):
+        super().__init__(name)
+        self.how, self.buffer, self.held = how, np.zeros((1, 6), "f4"), []
+
+    def add_frame(self, frame):
+        row = np.arange(6.0)[None] + frame.number
+        if self.how == "views of one buffer":
+            self.buffer[:] = row
+            return {self.name: self.buffer}
+        if self.how == "on finish only":
+            self.held.append(row)
+            return {}
+        if self.how == "no rows in between":
+            self.held.append(row)
+            rows, self.held = (self.held, []) if frame.number % 3 == 2 else ([np.zeros((0, 6))], self.held)
+            return {self.name: np.concatenate(rows)}
+        if self.how == "every other column":
+            return {self.name: np.repeat(row, 2, axis=1)[:, ::2]}
+        if self.how == "Fortran order":
+            return {self.name: np.asfortranarray(np.stack([row, row + 1], 2))}
+        if self.how == "prints":
+            print("hello from a plug-in")
+        return {self.name: row.astype({"big-endian": ">f4", "bool": "?"}.get(self.how, "f8"))}
+
+    def finish(self):
+        return {self.name: np.concatenate(self.held)} if self.held else {}
+
+class Million(cc.Extractor):
+    def finish(self):
+        self.facts.update(start_seconds=0.0, row_seconds=1e-6, silence=0)
+        return {self.name: np.arange(1_000_000, dtype="i4")[:, None]}
+
+    def num_rows(self, num_frames):
+        return None
+
+class Wrong(cc.Extractor):
+    def __init__(self, name, how):
+        super().__init__(name)
+        self.how = how
+
+    def num_rows(self, num_frames):
+        return None if self.how == "clock" else num_frames
+
+    def add_frame(self, frame):
+        if self.how == "nothing":
+            return None
+        if self.how == "array":
+            return np.zeros((1, 2))
+        if self.how == "usage":
+            raise cc.UsageError("not my day")
+        return {self.name: np.zeros((1, 2))}
+
+    def finish(self):
+        if self.how == "clock":
+            self.facts.update(start_seconds=0, row_seconds=0, silence=0)
+        return {}
+"""
+
+
+def build_plug_in(
+    whole: Path, folder: Path, run_cli: Cli, extractor: str, *options: str, **params: Any
+) -> subprocess.CompletedProcess[str]:
+    """Build the feature "mine" alone, in NPZ and HDF5."""
+    (folder / "attack_plug_in.py").write_text(ROWS)
+    mine = {
+        "features": {"mine": {"extractor": f"attack_plug_in:{extractor}", **params}},
+        "hdf5": {"features": ["mine"]},
+    }
+    (folder / "mine.yaml").write_text(yaml.dump(mine))
+    return run_cli(
+        "build", whole / "index.json", "-o", folder / "cache", "-c", folder / "mine.yaml", "-j2",
+        "--tier", "npz", "--tier", "hdf5", "--features", "mine", *options,
+        env={"PYTHONPATH": f"{folder}:{Path(cc.__file__).parent.parent}"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "views of one buffer",
+        "on finish only",
+        "no rows in between",
+        "every other column",
+        "Fortran order",
+        "big-endian",
+        "bool",
+        "float64",
+    ],
+)
+def test_rows_of_every_kind(whole: Path, tmp_path: Path, run_cli: Cli, how: str) -> None:
+    done = build_plug_in(whole, tmp_path, run_cli, "Rows", how=how)
+    if how == "no rows in between":
+        assert done.returncode == 3  # of 20 frames the last two rows come on finish, of 12 none, of one it is the one
+    assert done.returncode in (0, 3), done.stderr
+    expected = np.arange(20)[:, None] + np.arange(6.0)
+    if how == "Fortran order":
+        expected = np.stack([expected, expected + 1], 2)
+    expected = expected.astype({"views of one buffer": "f4", "big-endian": "f4", "bool": "?"}.get(how, "f8"))
+    with cc.open_cache(tmp_path / "cache") as opened:
+        for tier in ("npz", "hdf5"):
+            found = opened.read(_key(opened), "mine", tier=tier)
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found, expected)
+            assert opened[_key(opened)].feature("mine", tier).dtype == expected.dtype
+    assert cc.verify(tmp_path / "cache", level="deep", jobs=1) == []
+
+
+def test_a_million_rows_at_once(whole: Path, tmp_path: Path, run_cli: Cli) -> None:
+    assert build_plug_in(whole, tmp_path, run_cli, "Million").returncode == 0
+    with cc.open_cache(tmp_path / "cache") as opened:
+        for tier in ("npz", "hdf5"):
+            found = opened.read(_key(opened), "mine", 5, 10, tier=tier)
+            np.testing.assert_array_equal(found[:, 0], np.arange(200_000, 400_000))
+
+
+def test_what_a_plug_in_prints_is_no_result(whole: Path, tmp_path: Path, run_cli: Cli) -> None:
+    done = build_plug_in(whole, tmp_path, run_cli, "Rows", "--json", how="prints")
+    assert json.loads(done.stdout)["num_done"] == 3
+    assert set(done.stderr.splitlines()) == {"hello from a plug-in"}
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("nothing", "it handed out a NoneType, must be a mapping of array names to rows"),
+        ("array", "it handed out a ndarray, must be a mapping of array names to rows"),
+        ("usage", "chordcache.errors.UsageError: not my day"),
+        ("clock", "it has a clock of its own, but its facts do not say which"),
+    ],
+)
+def test_a_plug_in_that_does_wrong_costs_its_video(
+    whole: Path, tmp_path: Path, run_cli: Cli, how: str, message: str
+) -> None:
+    done = build_plug_in(whole, tmp_path, run_cli, "Wrong", how=how)
+    assert (done.returncode, done.stderr) == (3, "")
+    failed = rigs.quarantine(tmp_path / "cache")
+    assert {(line["stage"], line["cause"], line["message"]) for line in failed.values()} == {
+        ("mine", "extractor", message)
+    }
+    assert len(failed) == 3
+
+
+# Cost
+
+
+LOADED = """
+import json
+stores = {'h5py', 'lmdb', 'chordcache.stores.npz_store', 'chordcache.stores.hdf5_store'}
+print(json.dumps(sorted(stores & {*sys.modules})))
+"""
+
+
+def loaded_by(code: str, *args: str | Path) -> list[str]:
+    """Which stores a process loaded."""
+    command = [sys.executable, "-c", code + LOADED, *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return json.loads(done.stdout)
+
+
+def test_quick_verify_reads_no_artefact(cache: Path) -> None:
+    for tier in TIERS:
+        path = artefact(cache, "sound.mp4", tier)
+        size = path.stat().st_size
+        path.write_bytes(b"")
+        os.truncate(path, size)
+    assert loaded_by("import sys, chordcache as cc\nassert cc.verify(sys.argv[1], level='quick') == []", cache) == []
+    assert len([each for each in cc.verify(cache, jobs=1) if each.kind == "damaged"]) == 3
+
+
+def test_reading_frames_loads_one_store(whole: Path) -> None:
+    code = "import sys, chordcache as cc\nwith cc.open_cache(sys.argv[1]) as cache: cache.read(0); cache[0].pts_seconds"
+    assert loaded_by(code, whole / "cache") == ["lmdb"]
+    assert loaded_by(
+        code.replace("read(0)", "read(0, 'flow')").replace("cache[0].pts_seconds", ""), whole / "cache"
+    ) == ["chordcache.stores.npz_store"]
