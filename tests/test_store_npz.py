@@ -156,4 +156,4 @@ def test_memory_does_not_grow_with_the_length_of_a_deflated_array(tmp_path: Path
         )
         assert done.stderr == ""
         peaks.append(int(done.stdout) << 10)
-    assert peaks[1] - peaks[0] < 50 << 20  # the long one unpacks to 160 MiB
+    assert peaks[1] - peaks[0] < 20 << 20  # the long ones unpack to 160 MiB each
