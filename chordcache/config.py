@@ -179,7 +179,7 @@ class NpzConfig:
     """How NPZ files are written."""
 
     compression: str = "none"
-    """"deflate" is smaller and has to be read whole"""
+    """"deflate" is smaller, and a slice is unpacked from the start of its array"""
 
     def __post_init__(self) -> None:
         _one_of("npz.compression", self.compression, ("none", "deflate"))

@@ -57,7 +57,7 @@ class Facts:
     height: int
     """[pixels] of the cached frames"""
     frame_seconds: float
-    """[seconds] that a frame of the source lasts"""
+    """[seconds] that the last frame is taken to last: a frame of the source, or of ``fps`` if that is longer"""
     clock: str
     notes: tuple[str, ...]
     content: ContentFacts | None
@@ -124,7 +124,7 @@ class Extraction:
                 source_frames=np.asarray(source_frames),
                 width=width,
                 height=height,
-                frame_seconds=float(media.frame_seconds),
+                frame_seconds=max(float(media.frame_seconds), 1 / picture.fps if picture.fps else 0.0),
                 clock=media.clock,
                 notes=_notes(media, maker),
                 content=meter.facts() if meter else None,

@@ -122,9 +122,24 @@ def build(
         config = earlier_config if config is None and earlier_config else load_config(config)
     asked = ask(config, tiers, features)
     index = index if isinstance(index, Index) else read_index(index)
+    return build_asked(index, folder, config, asked, jobs=jobs, roots=roots, policy=policy, progress=progress)
+
+
+def build_asked(
+    index: Index,
+    cache: Path,
+    config: Config,
+    asked: Features,
+    *,
+    jobs: int | None,
+    roots: Mapping[str, str] | None,
+    policy: BuildPolicy | None,
+    progress: bool,
+) -> RunSummary:
+    """``build`` with the features of each tier chosen one by one."""
     moved = {name: os.path.abspath(path) for name, path in (roots or {}).items()}
-    with engine.stop_signals(), manifest.locked(folder):
-        run = _Build(folder, config, asked, index.roots, moved, policy or BuildPolicy())
+    with engine.stop_signals(), manifest.locked(cache):
+        run = _Build(cache, config, asked, index.roots, moved, policy or BuildPolicy())
         run.register(index)
         return run.run(index, jobs or engine.default_jobs(), progress)
 
@@ -174,6 +189,7 @@ class _Build:
         self._asked = asked
         self._wanted = joined(asked, _wanted_before(cache), config)
         self._expected = fingerprints(self._wanted, config)
+        self._asked_fingerprints = [self._expected[name] or "" for names in asked.values() for name in names]
         self._roots = {**roots, **moved}
         self._moved = moved.keys()
         self._policy = policy
@@ -257,7 +273,7 @@ class _Build:
             if not task.artefacts:
                 self._describe(task)
                 self._num_up_to_date += 1
-                self._quarantine.discard(task.key)
+                self._quarantine.discard(task.key, self._asked_fingerprints)
                 self._bar.update()
             elif record.error is not None and record.identity == identity and not self._policy.retry_quarantined:
                 self._fail(task, _failure_of_scan(task, record))
@@ -321,7 +337,7 @@ class _Build:
         if isinstance(outcome, Failure):
             self._fail(task, outcome)
             return
-        self._quarantine.discard(task.key)
+        self._quarantine.discard(task.key, task.fingerprints())
         self._num_done += 1
         self._num_frames += outcome.num_frames
         self._show()

@@ -87,9 +87,11 @@ class Quarantine:
         self._failures[failure.key] = failure
         self._num_lines += 1
 
-    def discard(self, key: str) -> None:
-        """Take a video out that could be cached after all; ``compact`` writes it down."""
-        self._failures.pop(key, None)
+    def discard(self, key: str, fingerprints: Iterable[str] = ()) -> None:
+        """Take a video out if what it failed at could be made after all; ``compact`` writes it down."""
+        failure = self._failures.get(key)
+        if failure is not None and set(failure.fingerprints) <= set(fingerprints):
+            del self._failures[key]
 
     def compact(self) -> None:
         """Rewrite the file with one line per failure, if it has others."""

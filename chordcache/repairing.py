@@ -14,7 +14,7 @@ from chordcache.errors import ChordcacheError, DamageError, NoSpaceError
 from chordcache.header import read_header
 from chordcache.index import IndexWriter, read_index
 from chordcache.manifest import printable
-from chordcache.pipeline import BuildPolicy, build
+from chordcache.pipeline import BuildPolicy, build_asked
 from chordcache.records import Damage, RunSummary, VideoRecord, record_from_json
 from chordcache.verification import find_strays
 
@@ -68,12 +68,11 @@ def repair(
         with IndexWriter(todo, roots=header.roots, level="packets") as writer:
             for record in records:
                 writer.write(record)
-        return build(
-            todo,
+        return build_asked(
+            read_index(todo),
             folder,
-            tiers=tuple(header.wanted),
-            features=tuple({name for names in header.wanted.values() for name in names}),
-            config=config_from_json(header.config),
+            config_from_json(header.config),
+            header.wanted,
             jobs=jobs,
             roots=roots,
             policy=BuildPolicy(rebuild=files),

@@ -72,12 +72,12 @@ def _random_frames(num_frames: int) -> list[int]:
 def _comparable(sidecar: Sidecar, config: Config) -> Mapping[str, FeatureSpec]:
     specs: dict[str, FeatureSpec] = {}
     for info in sidecar.features:
-        if info.absent is None and info.feature not in specs:
+        if info.absent is None and info.feature in config.names():
             try:
                 spec = resolve(info.feature, config)
             except ConfigError:  # a plug-in that is not installed here
                 continue
-            if spec.is_local or spec.is_of_sound:
+            if spec.fingerprint == info.fingerprint and (spec.is_local or spec.is_of_sound):
                 specs[info.feature] = spec
     return specs
 

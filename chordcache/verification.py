@@ -157,7 +157,7 @@ def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
     """Look whether everything is there that was asked for, as it was asked for."""
     found = []
     for info in sidecar.features:
-        if is_stale(info, check.expected):
+        if info.feature in check.expected and is_stale(info, check.expected):
             mend = _build(check.cache, [info.tier], check.wanted.get(info.tier, ()))
             what = f"its '{info.feature}' was made with other parameters than those of chordcache.json"
             found.append(Damage("stale", info.file or sidecar.path, what, mend, check.key))

@@ -72,12 +72,14 @@ def joined(new: Features, earlier: Features, config: Config) -> Features:
 
 
 def fingerprints(wanted: Features, config: Config) -> dict[str, str | None]:
-    """Feature to its fingerprint; None where the extractor of a plug-in cannot be imported here."""
+    """Feature to its fingerprint; None where it cannot be made here, as something is not installed."""
     found: dict[str, str | None] = {}
     for name in dict.fromkeys(name for names in wanted.values() for name in names):
         try:
-            found[name] = resolve(name, config).fingerprint
-        except ConfigError:
+            spec = resolve(name, config)
+            check_requirement(spec)
+            found[name] = spec.fingerprint
+        except UsageError:
             found[name] = None
     return found
 
@@ -117,7 +119,7 @@ def artefacts_to_write(
         infos = [info for info in sidecar.features if info.tier == tier] if sidecar else []
         current = [info for info in infos if not is_stale(info, expected) and _is_there(cache, info, rebuild)]
         have = {info.feature for info in current}
-        make = tuple(name for name in names if name not in have)
+        make = tuple(name for name in names if name not in have and expected[name] is not None)
         removed = any(is_stale(info, expected) and info.feature not in wanted.get(tier, ()) for info in infos)
         if make or removed:
             tasks.append(ArtefactTask(tier, make, tuple(current)))

@@ -126,24 +126,36 @@ class _Job:
             sinks = {name: [writers[each.tier] for each in task.artefacts if name in each.make] for name in self._specs}
             extraction = Extraction(self._specs, sinks, with_content=task.content is None)
             facts = extraction.run(task.source_path, task.config.picture)
-            others = self._others(len(facts.pts_seconds))
+            others = self._others(facts)
             made = [
                 info for each in task.artefacts for info in self._finish(each, writers[each.tier], extraction, facts)
             ]
         return self._sidecar(facts, (*made, *others))
 
-    def _others(self, num_frames: int) -> list[FeatureInfo]:
-        """What stays in the tiers that are not written: nothing, if there were other frames."""
+    def _others(self, facts: Facts) -> list[FeatureInfo]:
+        """What stays in the tiers that are not written: nothing, if it is of other frames."""
         task = self._task
         if task.previous is None:
             return []
-        if task.previous.num_frames != num_frames:
-            kept = [info for each in task.artefacts for info in each.keep if info.absent is None]
-            if any("row_seconds" not in info.facts for info in kept):
+        if not self._has_same_frames(task.previous, facts):
+            if any(info.absent is None for each in task.artefacts for info in each.keep):
                 raise _CannotKeep
             return []
         tiers = {each.tier for each in task.artefacts}
         return [info for info in task.previous.features if info.tier not in tiers]
+
+    def _has_same_frames(self, previous: Sidecar, facts: Facts) -> bool:
+        """Whether what there is was made from the same frames of the source."""
+        if previous.num_frames != len(facts.source_frames):
+            return False
+        for info in previous.features:
+            if info.file is not None:
+                try:
+                    with open_artefact(self._task.cache / info.file, info.num_bytes) as artefact:
+                        return np.array_equal(artefact.array("source_frames"), facts.source_frames)
+                except DamageError:  # the next may tell
+                    continue
+        return True
 
     def _writer(self, tier: str) -> ArtefactWriter:
         config = self._task.config
@@ -156,11 +168,11 @@ class _Job:
         self, artefact: ArtefactTask, writer: ArtefactWriter, extraction: Extraction, facts: Facts
     ) -> list[FeatureInfo]:
         """Complete one file; say what is in it."""
-        infos = [self._info(artefact.tier, self._specs[name], extraction, facts) for name in artefact.make]
-        infos += artefact.keep
+        made = [self._info(artefact.tier, self._specs[name], extraction, facts) for name in artefact.make]
+        infos = [*made, *artefact.keep]
         present = [info for info in infos if info.absent is None]
-        if not present:
-            return infos
+        if not present or (present == self._present_before(artefact) and all(info.absent is not None for info in made)):
+            return infos  # there is nothing to add to the file that there is
         for info in artefact.keep:
             if info.absent is None:
                 self._copy(info, writer)
@@ -177,6 +189,16 @@ class _Job:
             info if info.absent is not None else replace(info, file=file, num_bytes=num_bytes, digest=digest)
             for info in infos
         ]
+
+    def _present_before(self, artefact: ArtefactTask) -> list[FeatureInfo]:
+        """What the file that is to be replaced holds of what is kept, or [] if it holds anything else."""
+        before = (
+            [info for info in self._task.previous.features if info.tier == artefact.tier and info.file]
+            if self._task.previous
+            else []
+        )
+        kept = [info for info in artefact.keep if info.absent is None]
+        return kept if {info.feature for info in kept} == {info.feature for info in before} else []
 
     def _info(self, tier: str, spec: FeatureSpec, extraction: Extraction, facts: Facts) -> FeatureInfo:
         made = extraction.made[spec.name]
@@ -218,6 +240,11 @@ class _Job:
     def _sidecar(self, facts: Facts, infos: Sequence[FeatureInfo]) -> Sidecar:
         task = self._task
         features = sorted(infos, key=lambda info: (TIERS.index(info.tier), info.feature))
+        made = {name for each in task.artefacts for name in each.make}
+        stays = task.previous is not None and any(info.feature not in made for info in infos)
+        notes = (*task.previous.notes, *facts.notes) if task.previous and stays else facts.notes
+        frames = next((info for info in features if info.feature == "frames"), None)
+        height, width = frames.shape[1:3] if frames else (facts.height, facts.width)
         pts_seconds = facts.pts_seconds
         return Sidecar(
             key=task.key,
@@ -225,8 +252,8 @@ class _Job:
             path=task.path,
             source=self._source,
             num_frames=len(pts_seconds),
-            width=facts.width,
-            height=facts.height,
+            width=width,
+            height=height,
             start_seconds=float(pts_seconds[0]),
             duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + facts.frame_seconds,
             clock=facts.clock,
@@ -234,6 +261,6 @@ class _Job:
             label=task.label,
             caption=task.caption,
             extra=task.extra,
-            notes=facts.notes,
+            notes=tuple(dict.fromkeys(notes)),
             content=task.content or facts.content,
         )
