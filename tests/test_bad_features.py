@@ -23,7 +23,8 @@ import yaml
 
 import chordcache as cc
 from chordcache import engine, manifest
-from chordcache.config import Config, config_from_json, config_to_json
+from chordcache.config import config_from_json, config_to_json
+from chordcache.stores import registry
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -57,8 +58,13 @@ def of_npz(path: Path) -> Iterator[tuple[str, Any]]:
         yield from npz.items()
 
 
+def of_lmdb(path: Path) -> Iterator[tuple[str, Any]]:
+    registry.forget(path)  # LMDB opens a file but once in a process
+    yield "entries", sorted(rigs.entries(path).items())
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
-    "lmdb": lambda path: [("entries", sorted(rigs.entries(path).items()))],
+    "lmdb": of_lmdb,
     "npz": of_npz,
     "hdf5": of_hdf5,
 }
@@ -103,6 +109,12 @@ def sound(cache: Path) -> list[Any]:
     return cc.verify(cache, level="deep", source=True, jobs=1)
 
 
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers in this process: a build takes a tenth of the time."""
+    monkeypatch.setattr(engine, "run", lambda function, tasks, **_: ((task, function(task)) for task in tasks))
+
+
 # Interruption
 
 
@@ -130,6 +142,12 @@ def completes(longer: Path, folder: Path, run_cli: Cli) -> None:
     assert differing(arrays(folder / "cache"), arrays(longer / "whole")) == []
     assert rigs.partials(folder / "cache") == []
     assert cc.verify(folder / "cache", level="deep", jobs=1) == []
+
+
+def forget_two_videos(cache: Path) -> None:
+    """Remove two sidecars, so that there is something left to build."""
+    for folder in sorted((cache / "videos").glob("*"))[:2]:
+        shutil.rmtree(folder)
 
 
 KILL_AFTER = """
@@ -162,12 +180,9 @@ def test_kill_9_right_after_each_rename(longer: Path, tmp_path: Path, run_cli: C
         with rigs.running(tmp_path, *build_args(longer), env=env) as run:
             code = run.wait(120)
             assert run.survivors() == []
-        if len(rigs.sidecars(tmp_path / "cache")) == 4 and not flag.exists():
-            break
         assert flag.exists()
         assert code == (-signal.SIGKILL if whom == "parent" else 0), run.stderr
-        if nth > 1:
-            shutil.rmtree(next((tmp_path / "cache/videos").iterdir()))  # so that there is something left to build
+        forget_two_videos(tmp_path / "cache")
     completes(longer, tmp_path, run_cli)
 
 
@@ -184,7 +199,7 @@ def test_kill_9_at_random_points(longer: Path, tmp_path: Path, run_cli: Cli) -> 
             run.wait(120)
             assert run.survivors() == [], f"turn {turn}"
             assert rigs.fine(run.stderr), run.stderr
-        (shutil.rmtree(folder) for folder in list((tmp_path / "cache/videos").iterdir())[:2])
+        forget_two_videos(tmp_path / "cache")
     assert run_cli(*build_args(longer), "--retry-quarantined", cwd=tmp_path).returncode == 0
     completes(longer, tmp_path, run_cli)
 
@@ -293,6 +308,7 @@ def strike(cache: Path, tier: str, damage: str) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "longer", "deleted", "swapped"])
 @pytest.mark.parametrize("tier", ["npz", "hdf5"])
 def test_a_damaged_artefact_is_found_named_and_made_again_alone(cache: Path, tier: str, damage: str) -> None:
@@ -339,8 +355,9 @@ def read(opened, name):
 
 with cc.open_cache(cache) as opened:
     good = {name: read(opened, name) for name in names}
-    # half of the bits at random, half in the first and last 4 KiB, where the formats keep their own affairs
-    offsets = [*random.integers(len(whole), size=60), *random.integers(4096, size=30), *-random.integers(1, 4096, size=30)]
+    # half of them anywhere, half in the first and last 4 KiB, where the formats keep their own affairs
+    edges = random.integers(-4096, 4096, size=60)
+    offsets = [*random.integers(len(whole), size=60), *edges]
     errors = 0
     for offset in offsets:
         data = bytearray(whole)
@@ -395,6 +412,7 @@ class Bomb:
         return os.mkdir, (self.flag,)
 
 
+@pytest.mark.usefixtures("inline")
 def test_a_pickle_in_an_npz_is_never_loaded(cache: Path, tmp_path: Path) -> None:
     with np.load(artefact(cache, "sound.mp4", "npz")) as npz:
         content = dict(npz)
@@ -410,6 +428,7 @@ def test_a_pickle_in_an_npz_is_never_loaded(cache: Path, tmp_path: Path) -> None
     assert not (tmp_path / "exploded").exists()
 
 
+@pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("kind", ["external link", "soft link", "external storage", "virtual"])
 def test_an_hdf5_that_reaches_out_of_itself(cache: Path, tmp_path: Path, kind: str) -> None:
     good = artefact(cache, "sound.mp4", "hdf5")
@@ -473,8 +492,8 @@ def odd(tmp_path_factory: pytest.TempPathFactory, make_video: Maker) -> Path:
     parts = [make_video(folder / f"{w}.ts", num_frames=8, size=(w, h)) for w, h in ((64, 48), (96, 64))]
     (videos / "grows.ts").write_bytes(b"".join(part.read_bytes() for part in parts))
     ffmpeg(*_tone(0.5), videos / "sound_only.mp4")
-    cover = ["-f", "lavfi", "-i", "color=red:size=64x48", "-map", "0", "-map", "1", "-frames:v", "1"]
-    ffmpeg(*_tone(0.5), *cover, "-c:v", "png", "-disposition:v", "attached_pic", videos / "cover.m4a")
+    cover = ["-f", "lavfi", "-i", "color=red:size=64x48:duration=0.1", "-map", "0", "-map", "1", "-frames:v", "1"]
+    ffmpeg(*_tone(0.5), *cover, "-c:v", "png", "-disposition:v", "attached_pic", videos / "cover.mp4")
     cc.scan([videos], output=folder / "index.json", jobs=2)
     (folder / "full.yaml").write_text(yaml.dump(FULL))
     return folder
@@ -490,9 +509,7 @@ def odd_cache(odd: Path, run_cli: Cli) -> Path:
 
 def test_what_has_no_picture_is_in_quarantine(odd_cache: Path) -> None:
     causes = {path: line["cause"] for path, line in rigs.quarantine(odd_cache).items()}
-    assert causes.keys() <= {"sound_only.mp4", "cover.m4a"}
-    assert set(causes.values()) == {"no-video"}
-    assert causes.keys() >= {"sound_only.mp4"}
+    assert causes == {"sound_only.mp4": "no-video", "cover.mp4": "no-video"}
 
 
 @pytest.mark.parametrize("tier", ["npz", "hdf5"])
@@ -552,13 +569,15 @@ REAL = (
 @pytest.mark.slow
 def test_real_odd_files(corpus: Path, tmp_path: Path, run_cli: Cli) -> None:
     """Of each, every feature of the right length, or absent for a true reason."""
-    (tmp_path / "list.csv").write_text("path\n" + "".join(f"{corpus / 'odd' / name}\n" for name in REAL))
+    for name in REAL:
+        shutil.copy(corpus / "odd" / name, tmp_path)
+    (tmp_path / "list.csv").write_text("path\n" + "".join(f"{Path(name).name}\n" for name in REAL))
     (tmp_path / "full.yaml").write_text(yaml.dump(FULL))
     done = run_cli("build", "list.csv", "-j2", "-c", "full.yaml", *TIER_ARGS, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (3, "")
-    causes = {Path(path).name: line["cause"] for path, line in rigs.quarantine(tmp_path / "cache").items()}
-    assert causes.pop("aac_lc_sr16k_br48k_6c_16b_libfdk_aac.m4a") == "no-video"
-    assert set(causes.values()) <= {"no-video"}
+    causes = {path: line["cause"] for path, line in rigs.quarantine(tmp_path / "cache").items()}
+    without_picture = ("aac_lc_sr16k_br48k_6c_16b_libfdk_aac.m4a", "with-attached-pic.mp3")
+    assert causes == dict.fromkeys(without_picture, "no-video")
     for path, data in rigs.sidecars(tmp_path / "cache").items():
         infos = {(each["tier"], each["feature"]): each for each in data["features"]}
         lengths = {name: each["shape"][0] for (_, name), each in infos.items() if "file" in each}
@@ -566,7 +585,7 @@ def test_real_odd_files(corpus: Path, tmp_path: Path, run_cli: Cli) -> None:
         num_frames = data["num_frames"]
         assert lengths["frames"] == num_frames
         assert lengths["flow"] == num_frames - 1
-        codec, has_sound = _streams(Path("/") / path if path.startswith("/") else tmp_path / path)
+        codec, has_sound = _streams(tmp_path / path)
         assert ("mel" in absent) == (not has_sound), path
         assert lengths.get("motion", num_frames) == num_frames
         assert ("motion" in absent) == (codec not in ("h264", "mpeg4")), path
@@ -584,21 +603,9 @@ def _streams(path: Path) -> tuple[str, bool]:
 # Changes of mind
 
 
-@pytest.fixture
-def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers in this process: a build takes a tenth of the time."""
-    monkeypatch.setattr(engine, "run", lambda function, tasks, **_: ((task, function(task)) for task in tasks))
-
-
-def build(
-    whole: Path, cache: Path, tiers: Sequence[str], config: Mapping[str, Any] | None = None, **options: Any
-) -> None:
-    summary = cc.build(whole / "index.json", cache, tiers=tiers, config=_config(config), **options)
+def build(whole: Path, cache: Path, tiers: Sequence[str], config: Mapping[str, Any] = FULL) -> None:
+    summary = cc.build(whole / "index.json", cache, tiers=tiers, config=config_from_json(config))
     assert summary.num_failed == 0
-
-
-def _config(data: Mapping[str, Any] | None) -> Config:
-    return config_from_json(FULL if data is None else data)
 
 
 CHANGES: list[dict[str, Any]] = [
@@ -617,15 +624,13 @@ CHANGES: list[dict[str, Any]] = [
 def test_any_sequence_of_builds_ends_in_the_same_cache(whole: Path, tmp_path: Path, seed: int) -> None:
     random = rigs.Rng(seed)
     history = []
-    for _ in range(4):
-        config = _config(CHANGES[random.below(len(CHANGES))])
-        tiers = [tier for tier in TIERS if random.below(3)] or ["npz"]
+    while len(history) < 4:
+        config = config_from_json(CHANGES[random.below(len(CHANGES))])
         names = [name for name in config.names() if random.below(2)]
-        history.append((tiers, names, config_to_json(config)))
-        try:
-            cc.build(whole / "index.json", tmp_path / "cache", tiers=tiers, features=names or None, config=config)
-        except cc.ConfigError as error:
-            assert "nothing to build there" in str(error), history
+        tiers = [tier for tier in TIERS if random.below(3) and {*names} & {*config.features_in(tier)}]
+        if tiers:
+            cc.build(whole / "index.json", tmp_path / "cache", tiers=tiers, features=names, config=config)
+            history.append((tiers, names, config_to_json(config)))
     build(whole, tmp_path / "cache", TIERS)
     assert differing(arrays(tmp_path / "cache"), arrays(whole / "cache")) == [], history
     assert sound(tmp_path / "cache") == [], history
@@ -662,7 +667,7 @@ def test_what_a_tier_no_longer_holds_is_not_asked_of_repair(whole: Path, tmp_pat
     build(whole, cache, ["lmdb"], {**FULL, "hdf5": {"features": ["frames"]}})
     rigs.flip(artefact(cache, "sound.mp4", "hdf5"), 5000)
     assert cc.repair(cache, cc.verify(cache), jobs=1).num_done == 1
-    assert cc.verify(cache) == []
+    assert sound(cache) == []
     build(whole, cache, ["lmdb"], {**FULL, "hdf5": {"features": []}})
     rigs.flip(artefact(cache, "sound.mp4", "lmdb"), 5000)
     assert cc.repair(cache, cc.verify(cache), jobs=1).num_done == 1
@@ -831,11 +836,9 @@ def build_plug_in(
 ) -> subprocess.CompletedProcess[str]:
     """Build the feature "mine" alone, in NPZ and HDF5."""
     (folder / "attack_plug_in.py").write_text(ROWS)
-    mine = {
-        "features": {"mine": {"extractor": f"attack_plug_in:{extractor}", **params}},
-        "hdf5": {"features": ["mine"]},
-    }
-    (folder / "mine.yaml").write_text(yaml.dump(mine))
+    mine = {"extractor": f"attack_plug_in:{extractor}", **params}
+    config = {"features": {"mine": mine}, "hdf5": {"features": ["mine"]}}
+    (folder / "mine.yaml").write_text(yaml.dump(config))
     return run_cli(
         "build", whole / "index.json", "-o", folder / "cache", "-c", folder / "mine.yaml", "-j2",
         "--tier", "npz", "--tier", "hdf5", "--features", "mine", *options,
@@ -858,9 +861,7 @@ def build_plug_in(
 )
 def test_rows_of_every_kind(whole: Path, tmp_path: Path, run_cli: Cli, how: str) -> None:
     done = build_plug_in(whole, tmp_path, run_cli, "Rows", how=how)
-    if how == "no rows in between":
-        assert done.returncode == 3  # of 20 frames the last two rows come on finish, of 12 none, of one it is the one
-    assert done.returncode in (0, 3), done.stderr
+    assert done.returncode == 0, done.stderr
     expected = np.arange(20)[:, None] + np.arange(6.0)
     if how == "Fortran order":
         expected = np.stack([expected, expected + 1], 2)
@@ -874,6 +875,7 @@ def test_rows_of_every_kind(whole: Path, tmp_path: Path, run_cli: Cli, how: str)
     assert cc.verify(tmp_path / "cache", level="deep", jobs=1) == []
 
 
+@pytest.mark.slow
 def test_a_million_rows_at_once(whole: Path, tmp_path: Path, run_cli: Cli) -> None:
     assert build_plug_in(whole, tmp_path, run_cli, "Million").returncode == 0
     with cc.open_cache(tmp_path / "cache") as opened:
@@ -936,9 +938,7 @@ def test_quick_verify_reads_no_artefact(cache: Path) -> None:
     assert len([each for each in cc.verify(cache, jobs=1) if each.kind == "damaged"]) == 3
 
 
-def test_reading_frames_loads_one_store(whole: Path) -> None:
-    code = "import sys, chordcache as cc\nwith cc.open_cache(sys.argv[1]) as cache: cache.read(0); cache[0].pts_seconds"
-    assert loaded_by(code, whole / "cache") == ["lmdb"]
-    assert loaded_by(
-        code.replace("read(0)", "read(0, 'flow')").replace("cache[0].pts_seconds", ""), whole / "cache"
-    ) == ["chordcache.stores.npz_store"]
+@pytest.mark.parametrize(("feature", "store"), [("frames", "lmdb"), ("flow", "chordcache.stores.npz_store")])
+def test_reading_loads_one_store(whole: Path, feature: str, store: str) -> None:
+    code = "import sys, chordcache as cc\nwith cc.open_cache(sys.argv[1]) as cache: cache.read(0, sys.argv[2])"
+    assert loaded_by(code, whole / "cache", feature) == [store]
