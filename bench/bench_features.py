@@ -7,6 +7,7 @@ wrote. Both sides compute flow at the same size with the same parameters, on two
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import tempfile
 from collections.abc import Callable
@@ -22,7 +23,7 @@ import joblib
 import librosa
 import lmdb
 import numpy as np
-from measure import repeat_video, report, report_memory
+from measure import repeat_video, report, report_all, report_memory
 
 import chordcache as cc
 from chordcache.config import config_from_json
@@ -140,10 +141,12 @@ def bench_naive(work: Path, clip: Path, runs: int) -> None:
         with tempfile.TemporaryDirectory(dir=work) as folder:
             joblib.Parallel(2)(joblib.delayed(naive)(path, Path(folder)) for path in paths)
 
+    rivals = []
     for name, target, flow in (("Farneback", ">= 2.5", {}), ("DIS ultrafast", ">= 8", DIS)):
         config = {"features": {"flow": {"dtype": "int8", **flow}}, "hdf5": {"features": IN_HDF5}}
-        one_pass = lambda: build(index, work, config, EVERY_TIER, 2)  # noqa: B023, E731
-        report(f"naive three passes / all features and tiers, {name}", target, three_passes, one_pass, runs)
+        one_pass = functools.partial(build, index, work, config, EVERY_TIER, 2)
+        rivals.append((f"naive three passes / all features and tiers, {name}", target, one_pass))
+    report_all(rivals, three_passes, runs)
 
 
 def bench_additions(work: Path, clip: Path, runs: int) -> None:
@@ -152,10 +155,9 @@ def bench_additions(work: Path, clip: Path, runs: int) -> None:
     index = work / "more.jsonl"
     cc.scan([work / "more"], output=index)
     nothing = {"flow": None, "motion": None, "mel": None}
-    frames = lambda: build(index, work, {"features": nothing}, ("lmdb",), 1)  # noqa: E731
+    frames = functools.partial(build, index, work, {"features": nothing}, ("lmdb",), 1)
     for name, target in (("motion", "<= 1.10"), ("mel", "<= 1.15")):
-        config = {"features": {**nothing, name: {}}}
-        more = lambda: build(index, work, config, ("lmdb", "npz"), 1)  # noqa: B023, E731
+        more = functools.partial(build, index, work, {"features": {**nothing, name: {}}}, ("lmdb", "npz"), 1)
         report(f"build of frames and {name} / of frames alone", target, more, frames, runs)
 
 

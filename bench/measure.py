@@ -32,15 +32,23 @@ def seconds(function: Callable[[], object]) -> float:
 
 def report(name: str, target: str, a: Callable[[], object], b: Callable[[], object], runs: int) -> None:
     """Print the median of time(a) / time(b) over interleaved runs, after one warm-up of each."""
-    a(), b()
-    pairs = [(seconds(a), seconds(b)) for _ in range(runs)]
-    ratios = sorted(x / y for x, y in pairs)
-    medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
-    print(
-        f"{name:58} {statistics.median(ratios):5.2f}  (min {ratios[0]:.2f}, max {ratios[-1]:.2f}; "
-        f"medians {medians[0]:.2f} s / {medians[1]:.2f} s; target {target})",
-        flush=True,
-    )
+    report_all([(name, target, b)], a, runs)
+
+
+def report_all(rivals: Sequence[tuple[str, str, Callable[[], object]]], a: Callable[[], object], runs: int) -> None:
+    """Print the medians of time(a) / time(b) for each (name, target, b), all measured in turn in each round."""
+    functions = [a, *(b for _, _, b in rivals)]
+    for function in functions:
+        function()
+    rounds = [[seconds(function) for function in functions] for _ in range(runs)]
+    medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
+    for i, (name, target, _) in enumerate(rivals, start=1):
+        ratios = sorted(times[0] / times[i] for times in rounds)
+        print(
+            f"{name:58} {statistics.median(ratios):5.2f}  (min {ratios[0]:.2f}, max {ratios[-1]:.2f}; "
+            f"medians {medians[0]:.2f} s / {medians[i]:.2f} s; target {target})",
+            flush=True,
+        )
 
 
 def repeat_video(source: Path, target: Path, times: int, *, sound: bool = False) -> None:

@@ -33,6 +33,8 @@ def extract(path: Path, *, stop: int | None = None, **maker: Any) -> tuple[dict[
         for decoded in islice(media.frames(motion_vectors=True), stop):
             for name, block in extractor.add_frame(frames.frame(decoded)).items():
                 found.setdefault(name, []).append(block)
+    for name, block in extractor.finish().items():
+        found.setdefault(name, []).append(block)
     assert dict(extractor.finish()) == {}
     return {name: np.concatenate(blocks) for name, blocks in found.items()}, extractor
 

@@ -8,12 +8,15 @@ from typing import ClassVar
 import numpy as np
 
 from chordcache.content import MOTION_VECTOR_CODECS, motion_vectors
-from chordcache.extractors.base import Extractor, Rows, VideoInfo
+from chordcache.extractors.base import NO_ROWS, Extractor, Rows, VideoInfo
 from chordcache.geometry import Orientation
 from chordcache.picture import Frame
 
 BLOCK_PX = 16
 """Side of a cell, in stored pixels: the macroblock of every codec that exports vectors."""
+
+ROWS_AT_ONCE = 32
+"""Frames that are handed out together: a row is small, and handing it out costs as much as making it."""
 
 PICTURE_TYPES = {1: b"I", 2: b"P", 3: b"B"}
 """By AVPictureType; others, such as the sprites of MPEG-4, are b"?"."""
@@ -63,13 +66,16 @@ class MotionExtractor(Extractor):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._size: tuple[int, int] | None = None
+        self._motion: list[np.ndarray] = []
+        self._covered: list[np.ndarray] = []
+        self._types: list[bytes] = []
 
     def begin(self, video: VideoInfo) -> str | None:
         """Absent where libavcodec exports no vectors."""
         return None if video.codec in MOTION_VECTOR_CODECS else f"codec '{video.codec}' exports no motion vectors"
 
     def add_frame(self, frame: Frame) -> Rows:
-        """Return the frame's row."""
+        """Return the rows of some frames at once."""
         size = frame.region[2:]
         if self._size is None:
             self._size = size
@@ -77,12 +83,22 @@ class MotionExtractor(Extractor):
         motion, covered = motion_grid(motion_vectors(frame.picture), frame.region)
         if size != self._size:
             motion, covered = resampled(motion, covered, size, self._size)
-        orientation = frame.orientation
-        return {
-            self.name: turned(motion, orientation)[None],
-            f"{self.name}.covered": np.ascontiguousarray(orientation.apply(covered))[None],
-            f"{self.name}.types": np.array([PICTURE_TYPES.get(int(frame.picture.pict_type), b"?")], "S1"),
+        self._motion.append(turned(motion, frame.orientation))
+        self._covered.append(frame.orientation.apply(covered))
+        self._types.append(PICTURE_TYPES.get(int(frame.picture.pict_type), b"?"))
+        return self.finish() if len(self._types) == ROWS_AT_ONCE else NO_ROWS
+
+    def finish(self) -> Rows:
+        """Return the rows that were held back."""
+        if not self._types:
+            return NO_ROWS
+        rows = {
+            self.name: np.stack(self._motion),
+            f"{self.name}.covered": np.stack(self._covered),
+            f"{self.name}.types": np.array(self._types, "S1"),
         }
+        self._motion, self._covered, self._types = [], [], []
+        return rows
 
 
 def motion_grid(vectors: np.ndarray | None, region: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -105,23 +121,24 @@ def motion_grid(vectors: np.ndarray | None, region: tuple[int, int, int, int]) -
     if vectors is None or not len(vectors):
         return np.zeros((num_rows, num_columns, 2), np.float16), np.zeros((num_rows, num_columns), bool)
     widths, heights = vectors["size"].T.astype(np.int32, order="C")
-    x, y = vectors["position"].T.astype(np.int32, order="C")
+    corners = x, y = vectors["position"].T.astype(np.int32, order="C")
     x -= (widths >> 1) + left
     y -= (heights >> 1) + top
-    areas = (widths * heights * (vectors["source"] < 0)).astype(np.float32)
-    if min(x.min(), y.min()) < 0 or x.max() >= width or y.max() >= height:
-        is_inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    areas = widths * heights * (vectors["source"] < 0)
+    far_x, far_y = x.view(np.uint32), y.view(np.uint32)  # what is negative is far to the right
+    if far_x.max() >= width or far_y.max() >= height:
+        is_inside = (far_x < width) & (far_y < height)
         areas *= is_inside
-        x, y = x * is_inside, y * is_inside
-    cells = (y // BLOCK_PX) * num_columns + x // BLOCK_PX
-    dx, dy = vectors["motion"].T.astype(np.float32, order="C")
+        corners *= is_inside
+    corners //= BLOCK_PX
+    cells = y * num_columns + x
     covering = np.bincount(cells, areas, num_cells)
     covered = covering > 0
-    scale = 1 / (np.where(covered, covering, 1) * float(vectors["motion_scale"][0]))
+    covering[~covered] = 1
+    covering = covering * float(vectors["motion_scale"][0])
     motion = np.empty((num_cells, 2), np.float16)
-    for axis, lengths in enumerate((dx, dy)):
-        means = np.bincount(cells, areas * lengths, num_cells) * scale
-        motion[:, axis] = np.clip(means, -MAX_FLOAT16, MAX_FLOAT16)
+    for axis, lengths in enumerate(vectors["motion"].T.astype(np.int32, order="C")):  # 16 bits, and areas have 16
+        motion[:, axis] = np.bincount(cells, lengths * areas, num_cells) / covering
     return motion.reshape(num_rows, num_columns, 2), covered.reshape(num_rows, num_columns)
 
 
@@ -139,7 +156,7 @@ def resampled(
     )
     cells = np.ix_(rows, columns)
     scale = np.array(new_size, np.float32) / np.array(size, np.float32)
-    return (motion[cells] * scale).astype(np.float16), covered[cells]
+    return np.clip(motion[cells] * scale, -MAX_FLOAT16, MAX_FLOAT16).astype(np.float16), covered[cells]
 
 
 def turned(motion: np.ndarray, orientation: Orientation) -> np.ndarray:
