@@ -134,11 +134,10 @@ def motion_grid(vectors: np.ndarray | None, region: tuple[int, int, int, int]) -
     cells = y * num_columns + x
     covering = np.bincount(cells, areas, num_cells)
     covered = covering > 0
-    covering[~covered] = 1
-    covering = covering * float(vectors["motion_scale"][0])
+    scale = 1 / (np.where(covered, covering, 1) * float(vectors["motion_scale"][0]))
     motion = np.empty((num_cells, 2), np.float16)
     for axis, lengths in enumerate(vectors["motion"].T.astype(np.int32, order="C")):  # 16 bits, and areas have 16
-        motion[:, axis] = np.bincount(cells, lengths * areas, num_cells) / covering
+        motion[:, axis] = np.bincount(cells, lengths * areas, num_cells) * scale
     return motion.reshape(num_rows, num_columns, 2), covered.reshape(num_rows, num_columns)
 
 
