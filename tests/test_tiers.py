@@ -189,3 +189,17 @@ def test_compression_is_seen_by_other_tools(index: Path, tmp_path: Path) -> None
         assert kinds == {zipfile.ZIP_STORED if compression == "none" else zipfile.ZIP_DEFLATED}
         assert cc.verify(cache, level="deep", source=True) == []
     assert sizes["deflate"] < sizes["none"] / 2
+
+
+def test_deep_compares_shapes_with_the_sidecar(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["npz"], features=["flow"])
+    data = sidecars(cache)["silent.mp4"]
+    (info,) = data["features"]
+    for change in ({"dtype": "float32"}, {"shape": [19, 160, 120, 2]}):
+        reseal(data["_sidecar"], features=[{**info, **change}])
+        cc.collect_garbage(cache)  # rewrites the catalog
+        assert cc.verify(cache) == []
+        (found,) = cc.verify(cache, level="deep")
+        assert (found.kind, found.file) == ("damaged", info["file"])
+        assert found.message.startswith("its 'flow' is ((19, 120, 160, 2), 'float16'), expected ")
