@@ -35,6 +35,8 @@ MAX_DEATHS_IN_A_ROW = 5
 
 _STOP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
+_FEEDER_PATIENCE_SECONDS = 1
+
 _ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMBA", "NUMEXPR")}
 """Environment of a worker: the processes are the parallelism."""
 
@@ -154,9 +156,19 @@ class _Pool:
         """Tasks that killed their workers one after the other: held back, for at the fifth they are innocent"""
 
     def shutdown(self) -> None:
-        if self._executor is not None:
-            executor, self._executor = self._executor, None
-            executor.shutdown(wait=True, kill_workers=True)
+        """End the workers, whatever they are at, and leave no thread that Python would cut short at its exit."""
+        if self._executor is None:
+            return
+        executor, self._executor = self._executor, None
+        # By ourselves: told to kill them, loky 3.6 trips over tasks that it has queued and then forgotten
+        for pid in list(executor._processes):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        executor.shutdown(wait=True)
+        # loky does not join these; cut short in the middle of giving back a semaphore, one makes the tracker complain
+        for thread in threading.enumerate():
+            if thread.name == "QueueFeederThread":
+                thread.join(_FEEDER_PATIENCE_SECONDS)
 
     def _submit(self, unit: _Unit[Any]) -> Future[list[Any]]:
         # Processes inherit the mask: no signal hits one before it has its handlers (see _start_worker)

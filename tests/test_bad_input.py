@@ -395,7 +395,7 @@ def one(tmp_path: Path, make_video: Maker) -> Path:
         (["build", "-c", "broken.yaml"], 2, ["broken.yaml"]),
         (["build", "-c", "binary.yaml"], 2, ["binary.yaml"]),
         (["build", "--tier", "tape"], 2, ["tape", "lmdb"]),
-        (["build", "--tier", "npz"], 2, ["npz", "lmdb"]),
+        (["build", "--features", "flow"], 2, ["flow", "lmdb"]),
         (["build", "-o", "full"], 2, ["full", "thesis.tex"]),
         (["build", "-o", "file"], 2, ["file"]),
         (["build", "-o", "file/cache"], 2, ["file"]),
