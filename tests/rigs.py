@@ -108,7 +108,8 @@ def start(
     mark = uuid.uuid4().hex
     with open(folder / f"{mark}.out", "wb") as out, open(folder / f"{mark}.err", "wb") as err:
         process = subprocess.Popen(
-            [sys.executable, *program, *map(os.fspath, args)],
+            # a shell's background jobs, and so perhaps this test run, ignore signals that are meant to be heard here
+            ["env", "--default-signal=HUP,INT,TERM", sys.executable, *program, *map(os.fspath, args)],
             cwd=folder,
             env={**os.environ, **(env or {}), MARK: mark},
             stdin=subprocess.DEVNULL,
