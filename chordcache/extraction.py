@@ -220,7 +220,7 @@ def _calling(name: str, num_frames: int) -> Iterator[None]:
         yield
     except (MediaError, MemoryError):  # what the pictures themselves cannot be made into is the video's
         raise
-    except Exception as error:
+    except Exception as error:  # item boundary
         what = " ".join(traceback.format_exception_only(error)[-1].split())
         raise MediaError(name, "extractor", what, num_frames) from error
 

@@ -256,22 +256,14 @@ class FrameMaker:
         [pixels] of the cached frames, see ``PictureScaler``.
     aspect : Fraction or None
         Sample aspect ratio.
-    hdr, stereo, stereo_layout : str
-        See ``PictureScaler``.
+    **treatment : str
+        ``hdr``, ``stereo`` and ``stereo_layout``, see ``PictureScaler``.
     """
 
-    def __init__(
-        self,
-        short_side: int | None,
-        aspect: Fraction | None,
-        *,
-        hdr: str = "as_is",
-        stereo: str = "as_is",
-        stereo_layout: str = "auto",
-    ) -> None:
+    def __init__(self, short_side: int | None, aspect: Fraction | None, **treatment: str) -> None:
         self._short_side = short_side
         self._aspect = aspect
-        self._content = {"hdr": hdr, "stereo": stereo, "stereo_layout": stereo_layout}
+        self._treatment = treatment
         self._scalers: dict[int | None, PictureScaler] = {}
         self._num_frames = 0
         self._first_size: tuple[int, int] | None = None
@@ -295,7 +287,7 @@ class FrameMaker:
     def scaler_to(self, short_side: int | None) -> PictureScaler:
         """One scaler for each short side that is asked for."""
         if short_side not in self._scalers:
-            self._scalers[short_side] = PictureScaler(short_side, self._aspect, **self._content)
+            self._scalers[short_side] = PictureScaler(short_side, self._aspect, **self._treatment)
         return self._scalers[short_side]
 
     @property

@@ -322,22 +322,25 @@ class _Build:
             path = manifest.sidecar_path(self._cache, task.key)
             manifest.publish_text(self._cache, path, described.to_line() + "\n")
 
+    def _fingerprints_of(self, task: BuildTask) -> tuple[str, ...]:
+        """Of the features that are to be extracted."""
+        return tuple(dict.fromkeys(self._expected[name] or "" for each in task.artefacts for name in each.make))
+
     def _still_fails(self, task: BuildTask, identity: Identity | None) -> bool:
         """Whether the input failed before, and neither it nor the tools nor what it failed at have changed."""
-        again = self._policy.retry_quarantined
-        return not again and self._quarantine.still_holds(task.key, identity, task.fingerprints())
+        held = self._quarantine.still_holds(task.key, identity, self._fingerprints_of(task))
+        return held and not self._policy.retry_quarantined
 
     def _take(self, task: BuildTask, outcome: Sidecar | Failure | engine.Crash) -> None:
         if isinstance(outcome, engine.Crash):
             source = _identity_of(task.source_path)
             outcome = Failure(
                 task.key, task.root, task.path, "decode", outcome.cause, outcome.message, source,
-                fingerprints=task.fingerprints(),
-            )  # fmt: skip
+                fingerprints=self._fingerprints_of(task))  # fmt: skip
         if isinstance(outcome, Failure):
             self._fail(task, outcome)
             return
-        self._quarantine.discard(task.key, task.fingerprints())
+        self._quarantine.discard(task.key, self._fingerprints_of(task))
         self._num_done += 1
         self._num_frames += outcome.num_frames
         self._show()

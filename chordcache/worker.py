@@ -46,11 +46,6 @@ class BuildTask:
     caption: str | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
 
-    def fingerprints(self) -> tuple[str, ...]:
-        """Of the features to extract."""
-        names = dict.fromkeys(name for each in self.artefacts for name in each.make)
-        return tuple(resolve(name, self.config).fingerprint for name in names)
-
 
 class _CannotKeep(Exception):
     """What was to be kept does not go with what the source shows now."""

@@ -114,7 +114,7 @@ def _class_of(name: str, extractor: str) -> Any:
     module, _, attribute = extractor.partition(":")
     try:
         cls = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # noqa: BLE001 - importing a plug-in runs anybody's code
+    except Exception as error:  # noqa: BLE001 # item boundary: a plug-in is anybody's code
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"features.{name}.extractor: cannot import '{extractor}': {what}") from None
     if not (isinstance(cls, type) and issubclass(cls, Extractor)):

@@ -220,7 +220,7 @@ class Hdf5Artefact(Artefact):
         try:
             with self._errors():
                 self._datasets = {name: self._open_dataset(name, num_bytes) for name in self._file}
-        except BaseException:
+        except BaseException:  # cleanup boundary
             self.close()
             raise
 

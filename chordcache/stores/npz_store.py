@@ -45,8 +45,8 @@ _ENCRYPTED = 1
 """Flag of a member."""
 
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, ValueError, KeyError, RuntimeError)
-"""What a damaged zip makes of its readers; NotImplementedError is a RuntimeError, text that cannot be decoded a
-ValueError."""
+"""What a damaged zip makes of its readers; what zipfile does not support is a RuntimeError, text that
+cannot be decoded a ValueError."""
 
 
 class NpzArtefactWriter(ArtefactWriter):
