@@ -20,17 +20,16 @@ import numpy as np
 import pytest
 import rigs
 import yaml
+from contents import READERS, arrays, artefact, differing
 
 import chordcache as cc
 from chordcache import engine, manifest
 from chordcache.config import config_from_json, config_to_json
-from chordcache.stores import registry
 
 pytestmark = pytest.mark.timeout(240)
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Maker = Callable[..., Path]
-Arrays = dict[tuple[str, str, str], Any]
 
 TIERS = ("lmdb", "npz", "hdf5")
 TIER_ARGS = ["--tier", "lmdb", "--tier", "npz", "--tier", "hdf5"]
@@ -38,69 +37,6 @@ FULL: dict[str, Any] = {
     "features": {"flow": {"method": "dis"}},
     "hdf5": {"features": ["frames", "flow", "motion", "mel"]},
 }
-
-
-# Contents, read past the package
-
-
-def of_hdf5(path: Path) -> Iterator[tuple[str, Any]]:
-    """Name and values of every dataset, and what its attributes say of it."""
-    with h5py.File(path) as file:
-        for name, dataset in file.items():
-            is_record = h5py.check_vlen_dtype(dataset.dtype) is not None
-            yield name, [row.tobytes() for row in dataset] if is_record else dataset[...]
-            told = {key: dataset.attrs[key] for key in ("units", "params", "facts") if key in dataset.attrs}
-            yield f"{name} attributes", sorted(told.items())
-
-
-def of_npz(path: Path) -> Iterator[tuple[str, Any]]:
-    with np.load(path, allow_pickle=False) as npz:
-        yield from npz.items()
-
-
-def of_lmdb(path: Path) -> Iterator[tuple[str, Any]]:
-    registry.forget(path)  # LMDB opens a file but once in a process
-    yield "entries", sorted(rigs.entries(path).items())
-
-
-READERS: dict[str, Callable[[Path], Any]] = {
-    "lmdb": of_lmdb,
-    "npz": of_npz,
-    "hdf5": of_hdf5,
-}
-
-
-def arrays(cache: Path) -> Arrays:
-    """(path, tier, array) to what is stored; what is absent, to the reason."""
-    found: Arrays = {}
-    for path, data in rigs.sidecars(cache).items():
-        for info in data["features"]:
-            if "file" not in info:
-                found[path, info["tier"], info["feature"]] = info["absent"]
-        for tier, file in {(info["tier"], info["file"]) for info in data["features"] if "file" in info}:
-            found.update({(path, tier, name): values for name, values in READERS[tier](cache / file)})
-    return found
-
-
-def differing(found: Arrays, expected: Arrays) -> list[tuple[str, str, str]]:
-    """What two caches do not have in common."""
-    return sorted(
-        name
-        for name in found.keys() | expected.keys()
-        if name not in found or name not in expected or not _same(found[name], expected[name])
-    )
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
-    return type(a) is type(b) and bool(a == b)
-
-
-def artefact(cache: Path, path: str, tier: str) -> Path:
-    files = {each["file"] for each in rigs.sidecars(cache)[path]["features"] if each["tier"] == tier and "file" in each}
-    (file,) = files
-    return cache / file
 
 
 def sound(cache: Path) -> list[Any]:

@@ -1,0 +1,1 @@
+"""The fault-injection suite: every guarantee of ``docs/reliability.md`` against real processes, files and disks."""
