@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from chordcache.index import Index, read_index
     from chordcache.information import summarize
     from chordcache.picture import Frame
-    from chordcache.pipeline import BuildPolicy, build
+    from chordcache.pipeline import build
+    from chordcache.policy import BuildPolicy
     from chordcache.read.dataset import ChordVideoDataset
     from chordcache.read.samplers import RandomClipSampler, UniformSampler
     from chordcache.records import Damage, RunSummary, VideoRecord
@@ -87,7 +88,7 @@ _LAZY = {
     "Cache": "chordcache.cache",
     "ChordVideoDataset": "chordcache.read.dataset",
     "Damage": "chordcache.records",
-    "BuildPolicy": "chordcache.pipeline",
+    "BuildPolicy": "chordcache.policy",
     "Extractor": "chordcache.extractors.base",
     "Frame": "chordcache.picture",
     "Index": "chordcache.index",

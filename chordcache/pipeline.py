@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from chordcache import __version__, engine, manifest
+from chordcache import engine, manifest
 from chordcache.catalog import write_catalog
-from chordcache.config import Config, config_from_json, config_to_json, load_config
+from chordcache.config import Config, config_to_json, load_config
 from chordcache.decode import identify
 from chordcache.errors import (
     CacheWriteError,
@@ -21,46 +19,16 @@ from chordcache.errors import (
     MediaError,
     NotFound,
     TooManyFailures,
-    UsageError,
 )
-from chordcache.header import Header, read_header, write_header
-from chordcache.index import Index, IndexWriter, read_index
+from chordcache.header import Header
+from chordcache.index import Index, read_index
 from chordcache.manifest import Sidecar, printable
+from chordcache.policy import BuildPolicy
 from chordcache.quarantine import Failure, Quarantine
 from chordcache.records import Identity, RunSummary, VideoRecord
+from chordcache.registration import earlier_config, keys_of, register, repairable, tool_versions, wanted_before
 from chordcache.wanted import Features, artefacts_to_write, ask, fingerprints, joined
 from chordcache.worker import BuildTask, build_video
-
-
-@dataclass(frozen=True)
-class BuildPolicy:
-    """When a build gives up, and what it does again."""
-
-    max_failures: int | str | None = None
-    """Stop after more failures than this in one run: a count, or a share of the index such as "1%"; 0 is the first"""
-    retry_quarantined: bool = False
-    """Try inputs again that failed before, though neither they nor the tools have changed"""
-    rebuild: Container[str] = frozenset()
-    """Artefacts, relative to the cache, that are built again though they look up to date"""
-
-    def limit(self, num_inputs: int) -> float:
-        """The number of failures that is still borne."""
-        text = str(self.max_failures).strip()
-        try:
-            if self.max_failures is None:
-                return float("inf")
-            limit = num_inputs * float(text[:-1]) / 100 if text.endswith("%") else int(text)
-        except ValueError:
-            raise UsageError(f"max_failures: got '{text}', must be a count such as 10 or a share such as 1%") from None
-        if not limit >= 0:
-            raise UsageError(f"max_failures: got '{text}', must not be negative")
-        return limit
-
-
-def tool_versions() -> dict[str, str]:
-    """Versions of what decides whether an input can be decoded, and how."""
-    tools = {name: importlib.metadata.version(name) for name in ("av", "simplejpeg")}
-    return {"chordcache": __version__, **tools}
 
 
 def build(
@@ -117,9 +85,9 @@ def build(
         On SIGHUP, SIGINT or SIGTERM; the same call resumes.
     """
     folder = Path(cache).absolute()
-    earlier_config = _earlier_config(folder)
+    earlier = earlier_config(folder)
     if not isinstance(config, Config):
-        config = earlier_config if config is None and earlier_config else load_config(config)
+        config = earlier if config is None and earlier else load_config(config)
     asked = ask(config, tiers, features)
     index = index if isinstance(index, Index) else read_index(index)
     return build_asked(index, folder, config, asked, jobs=jobs, roots=roots, policy=policy, progress=progress)
@@ -144,34 +112,6 @@ def build_asked(
         return run.run(index, jobs or engine.default_jobs(), progress)
 
 
-def _earlier_config(folder: Path) -> Config | None:
-    """The config of the cache that is there, None if there is none yet or its header is damaged or lost.
-
-    Raises
-    ------
-    UsageError
-        If the folder holds something else.
-    """
-    try:
-        return config_from_json(read_header(folder).config)
-    except (NotFound, DamageError):
-        pass
-    except (OSError, ValueError) as error:
-        raise UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o") from None
-    if folder.is_file():
-        raise UsageError(f"'{printable(folder)}' is a file; name a folder for the cache with -o")
-    names = set(os.listdir(folder)) - {".lock", ".partial"} if folder.is_dir() else set()
-    if not names or "chordcache.json" in names or next(manifest.iter_keys(folder), None) is not None:
-        return None
-    if names == {"index.jsonl"}:  # killed after it was registered what is to be done
-        read_index(folder / "index.jsonl")
-        return None
-    raise UsageError(
-        f"'{printable(folder)}' is not a cache and not empty (it holds '{printable(min(names))}'); "
-        "name another folder with -o"
-    )
-
-
 class _Build:
     """One run over one index, under the cache's lock."""
 
@@ -187,13 +127,13 @@ class _Build:
         self._cache = cache
         self._config = config
         self._asked = asked
-        self._wanted = joined(asked, _wanted_before(cache), config)
+        self._wanted = joined(asked, wanted_before(cache), config)
         self._expected = fingerprints(self._wanted, config)
         self._asked_fingerprints = [self._expected[name] or "" for names in asked.values() for name in names]
         self._roots = {**roots, **moved}
         self._moved = moved.keys()
         self._policy = policy
-        with _repairable(cache):
+        with repairable(cache):
             self._quarantine = Quarantine(cache, tool_versions())
         self._num_inputs = self._num_done = self._num_up_to_date = self._num_failed = self._num_frames = 0
         self._num_new_failures = 0
@@ -202,39 +142,11 @@ class _Build:
 
     def register(self, index: Index) -> None:
         """Write down what is asked for, before any of it is done."""
-        keys: set[str] = set()
-        for record in index:
-            key = manifest.video_key(record.root, record.path)
-            if key in keys:
-                raise UsageError(f"the index names '{printable(record.path)}' of root '{record.root}' twice")
-            keys.add(key)
+        keys = keys_of(index)
         self._num_inputs = len(keys)
         self._limit = self._policy.limit(self._num_inputs)
-        manifest.remove_partials(self._cache)
-        path = self._cache / "index.jsonl"
-        with _repairable(self._cache), manifest.partial_folder(self._cache) as folder:
-            earlier = read_index(path) if path.exists() else None
-            roots = self._joined_roots(earlier.roots if earlier else {})
-            with IndexWriter(folder / path.name, roots=roots, level=index.level) as writer:
-                for record in earlier or ():
-                    if manifest.video_key(record.root, record.path) not in keys:
-                        writer.write(record)
-                for record in index:
-                    writer.write(record)
-            manifest.publish(folder / path.name, path)
-        header = Header(config_to_json(self._config), roots, self._wanted, tool_versions())
-        write_header(self._cache, header)
-
-    def _joined_roots(self, earlier: Mapping[str, str]) -> dict[str, str]:
-        """Roots of the cache and of this index. One label for two folders would make one video of two."""
-        for label in earlier.keys() & self._roots.keys() - self._moved:
-            old, new = printable(earlier[label]), printable(self._roots[label])
-            if old != new:
-                raise UsageError(
-                    f"root '{label}' of this cache is '{old}', the index says '{new}'; "
-                    f"say --root {label}={new} if it moved, or scan with another NAME=PATH"
-                )
-        return {**earlier, **self._roots}
+        header = Header(config_to_json(self._config), self._roots, self._wanted, tool_versions())
+        register(self._cache, index, keys, header, self._moved)
 
     def run(self, index: Index, jobs: int, progress: bool) -> RunSummary:
         """Build what is missing or stale. The catalog and the quarantine are in order however the run ends."""
@@ -363,15 +275,6 @@ class _Build:
         self._bar.set_postfix_str(f"{frames_per_second:.0f} frames/s, {self._num_failed} failed", refresh=False)
 
 
-@contextmanager
-def _repairable(cache: Path) -> Iterator[None]:
-    """Say how to mend a list of the cache that is damaged."""
-    try:
-        yield
-    except DamageError as error:
-        raise DamageError(f"{error}; run 'chordcache verify --repair {printable(cache)}'") from None
-
-
 def _identity_of(path: str) -> Identity | None:
     """None if the file cannot be looked at: the worker will say why."""
     try:
@@ -390,11 +293,3 @@ def _failure_of_scan(task: BuildTask, record: VideoRecord) -> Failure:
         record.error or "",
         record.identity,
     )
-
-
-def _wanted_before(cache: Path) -> Features:
-    """What earlier builds of a cache were asked for."""
-    try:
-        return read_header(cache).wanted
-    except (NotFound, DamageError):
-        return {}

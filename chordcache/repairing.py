@@ -14,7 +14,8 @@ from chordcache.errors import ChordcacheError, DamageError, NoSpaceError
 from chordcache.header import read_header
 from chordcache.index import IndexWriter, read_index
 from chordcache.manifest import printable
-from chordcache.pipeline import BuildPolicy, build_asked
+from chordcache.pipeline import build_asked
+from chordcache.policy import BuildPolicy
 from chordcache.records import Damage, RunSummary, VideoRecord, record_from_json
 from chordcache.verification import find_strays
 

@@ -28,6 +28,7 @@ LAYERS = {
     "chordcache.picture": 1,
     "chordcache.policy": 1,
     "chordcache.probe": 1,
+    "chordcache.source_file": 1,
     "chordcache.stereo": 1,
     "chordcache.stores.base": 1,
     "chordcache.stores.npy": 1,
