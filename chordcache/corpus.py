@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from chordcache.errors import NotFound, UsageError
 from chordcache.manifest import printable
+from chordcache.source_file import leads_out, real_folder
 
 VIDEO_SUFFIXES = frozenset(
     "mp4 m4v mov qt mkv webm avi flv f4v wmv asf mpg mpeg mpe m1v m2v mp2v vob ts mts m2ts m2t 3gp 3g2 ogv ogm mxf gif "
@@ -79,7 +80,7 @@ def iter_files(root: str, *, follow_symlinks: bool = False) -> Iterator[CorpusFi
     """
     if not os.path.lexists(root):
         raise NotFound(f"no such corpus '{printable(root)}'")
-    inside = os.path.realpath(root)
+    inside = real_folder(root)
     seen: set[tuple[int, int]] = set()
     _was_seen(root, seen)
     stack = [_listed(root, "")]
@@ -134,11 +135,10 @@ def _was_seen(folder: str, seen: set[tuple[int, int]]) -> bool:
 def _is_followed(root: str, entry: _Entry, inside: str, follow_symlinks: bool) -> bool:
     if not entry.is_link:
         return True
-    target = os.path.realpath(os.path.join(root, entry.path))
-    leads_inside = target == inside or target.startswith(os.path.join(inside, ""))
+    is_outside = leads_out(os.path.join(root, entry.path), inside)
     if entry.is_folder:
-        return follow_symlinks and not leads_inside
-    return follow_symlinks or leads_inside
+        return follow_symlinks and is_outside
+    return follow_symlinks or not is_outside
 
 
 def _may_be_video(path: str) -> bool:
@@ -186,7 +186,12 @@ class Corpus:
         """As ``iter_files``; a file that was asked for by name is a candidate whatever its name."""
         if not self.names:
             return iter_files(self.folder, follow_symlinks=follow_symlinks)
-        return iter([CorpusFile(name, is_video=True) for name in sorted(self.names, key=os.fsencode)])
+        inside = None if follow_symlinks else real_folder(self.folder)
+        return (self._named(name, inside) for name in sorted(self.names, key=os.fsencode))
+
+    def _named(self, name: str, inside: str | None) -> CorpusFile:
+        is_outside = leads_out(os.path.join(self.folder, name), inside)
+        return CorpusFile(name, is_video=not is_outside, is_unfollowed_link=is_outside)
 
 
 def parse_roots(args: Sequence[str]) -> list[Corpus]:

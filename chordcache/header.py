@@ -24,6 +24,8 @@ class Header:
     """Tier to the features that builds so far were asked for"""
     versions: Mapping[str, str]
     """Of the tools that built last"""
+    follow_symlinks: bool = False
+    """Whether sources may lie behind links that lead out of their roots: a scan or a build was told so"""
 
 
 def read_header(cache: Path) -> Header:
@@ -39,7 +41,7 @@ def read_header(cache: Path) -> Header:
     try:
         data = read_sealed(cache / "chordcache.json")
         wanted = {tier: tuple(names) for tier, names in data["wanted"].items()}
-        return Header(data["config"], data["roots"], wanted, data["versions"])
+        return Header(data["config"], data["roots"], wanted, data["versions"], data.get("follow_symlinks", False))
     except (NotFound, NotADirectoryError):
         raise NotFound(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'") from None
     except (DamageError, KeyError, AttributeError) as error:

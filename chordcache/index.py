@@ -76,6 +76,7 @@ class _JsonSource:
             self.num_records = self._footer(file)
         self.roots: dict[str, str] = header["roots"]
         self.level: str | None = header["level"]
+        self.follow_symlinks: bool = header.get("follow_symlinks", False)
 
     def _unseal(self, line: bytes, where: str, before: str, after: str) -> dict[str, Any]:
         text, source = line.decode("ascii", "replace"), f"{self._path}, {where}"
@@ -96,7 +97,8 @@ class _JsonSource:
         file.seek(0)
         header = self._unseal(file.readline(_MAX_HEADER_BYTES), "line 1", *self._dress.header)
         roots, level = header.get("roots"), header.get("level")
-        if header.get("format") != FORMAT or level not in (None, *LEVELS) or not _are_roots(roots):
+        is_one = header.get("format") == FORMAT and level in (None, *LEVELS) and _are_roots(roots)
+        if not is_one or not isinstance(header.get("follow_symlinks", False), bool):
             raise DamageError(f"'{printable(self._path)}' does not begin with the header of an index")
         return header
 
@@ -160,11 +162,14 @@ class Index:
         Label to absolute folder.
     level : str | None
         Of ``LEVELS``; None if hand-written.
+    follow_symlinks : bool
+        Whether the scan was told to follow links out of the roots; a CSV file does not say, and counts as False.
     """
 
     def __init__(self, path: Path, source: _JsonSource | CsvSource) -> None:
         self._source = source
         self.path, self.roots, self.level = path, source.roots, source.level
+        self.follow_symlinks = source.follow_symlinks
 
     def __len__(self) -> int:
         return self._source.num_records
@@ -176,7 +181,7 @@ class Index:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the index to another file, in the format that its suffix names. Raises as ``IndexWriter``."""
-        with IndexWriter(path, roots=self.roots, level=self.level) as writer:
+        with IndexWriter(path, roots=self.roots, level=self.level, follow_symlinks=self.follow_symlinks) as writer:
             for record in self:
                 writer.write(record)
 
@@ -238,6 +243,8 @@ class IndexWriter:
         Label to absolute folder.
     level : str | None
         How deep the scan looked, of ``LEVELS``.
+    follow_symlinks : bool
+        Whether records may lie behind links that lead out of their roots. A CSV file has no place for it.
 
     Raises
     ------
@@ -247,10 +254,17 @@ class IndexWriter:
         If the disk is full.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, roots: Mapping[str, str], level: str | None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        roots: Mapping[str, str],
+        level: str | None,
+        follow_symlinks: bool = False,
+    ) -> None:
         self._path = Path(path)
         self._suffix = _suffix(self._path)
-        self._roots, self._level = dict(roots), level
+        self._roots, self._level, self._follow_symlinks = dict(roots), level, follow_symlinks
         self._partial = self._path.with_name(f".chordcache-index-{os.getpid()}-{id(self):x}.partial")
         self._stack = ExitStack()
 
@@ -278,6 +292,8 @@ class IndexWriter:
         if self._suffix == ".csv":
             return CsvSink(self._file, self._roots, self._path.parent)
         header = {"format": FORMAT, "format_version": FORMAT_VERSION, "roots": self._roots, "level": self._level}
+        if self._follow_symlinks:  # absent otherwise, as it is in the indices of before it was written down
+            header["follow_symlinks"] = True
         return _JsonSink(self._file, _DRESSES[self._suffix], header)
 
     def write(self, record: VideoRecord) -> None:

@@ -92,7 +92,7 @@ class CsvSource:
 
     Attributes
     ----------
-    roots, level, num_records
+    roots, level, follow_symlinks, num_records
         See ``Index``. A file of ours has the roots that its rows name, and the least of their levels.
     """
 
@@ -100,6 +100,7 @@ class CsvSource:
         self._table = open_table(path)
         self._folder = os.path.dirname(os.path.abspath(path))
         self.roots: dict[str, str] = {} if self._table.is_own else {self._own_label: self._folder}
+        self.follow_symlinks = False
         self.num_records = 0
         with open(path, "rb") as file:
             levels = self._survey(file)

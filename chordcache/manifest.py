@@ -206,6 +206,8 @@ class Sidecar:
     """What was done to the picture that its numbers do not show"""
     content: ContentFacts | None = None
     """How much the picture moves and how loud the sound is"""
+    source_hash: str | None = None
+    """xxh3-128 of the source's bytes, 32 hex digits; None if no build was asked for it"""
 
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo | None:
         """The artefact of a feature, in ``tier`` or in the first that holds it."""
