@@ -15,10 +15,10 @@ CLIPS := .clips
 TESTS_OF_SHAPE := tests/test_layers.py tests/test_firewalls.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pose check format bench clean ffmpeg
+.PHONY: help install demo test test-pose reliability check format bench clean ffmpeg
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 install: $(STAMP) ## create .venv with the package and its tools; costs nothing the second time
 
@@ -57,6 +57,9 @@ $(POSE_STAMP): pyproject.toml
 		exit 1; \
 	fi
 	@touch $@
+
+reliability: $(STAMP) ffmpeg ## kills, full disks, damage, hostile files: an hour, resumes; ARGS='--trials 20 --only R1'
+	PYTHONPATH=tests $(BIN)/python -m reliability $(ARGS)
 
 check: $(STAMP) ## format, lint, strict types, layers
 	$(BIN)/ruff format --check .
