@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from av.sidedata.sidedata import SideDataContainer
 from av.sidedata.sidedata import Type as SideDataType
 
 from chordcache.errors import MediaError
-from chordcache.records import Identity
+from chordcache.source_file import identify
 
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,ogg,flv,asf,mxf,nut,rm,ivf,gif,wav,mp3,aac,"
@@ -56,25 +55,6 @@ class DecodedFrame:
     """[seconds] on the clock that audio and video share; not shifted to start at 0"""
     picture: av.VideoFrame
     """As the decoder made it: coded size, not rotated"""
-
-
-def identify(path: str) -> Identity:
-    """Stat a file that is to be read.
-
-    Raises
-    ------
-    MediaError
-        ``not-regular`` for a FIFO, a device, a socket or a folder (opening one may hang for ever); ``io`` if it
-        cannot be read.
-    """
-    try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise MediaError("open", "not-regular", "not a regular file")
-        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-    except OSError as error:
-        raise MediaError("open", "io", error.strerror or str(error)) from None
-    return Identity(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def plane_array(plane: Any) -> np.ndarray:

@@ -69,6 +69,12 @@ def progress_bar(total: int | None, unit: str, *, shown: bool) -> tqdm[Any]:
     return tqdm(total=total, unit=unit, file=sys.stderr, disable=disable, smoothing=0.05)
 
 
+def say(message: str, *, shown: bool) -> None:
+    """A line on standard error, above a progress bar, if it is to be shown."""
+    if shown:
+        tqdm.write(f"chordcache: {message}", file=sys.stderr)
+
+
 @contextmanager
 def stop_signals() -> Iterator[None]:
     """Turn SIGHUP, SIGINT and SIGTERM into ``Stopped``; a second one ends the process at once.

@@ -19,7 +19,6 @@ line without that member, so that a flipped bit is told from another version of 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -34,7 +33,7 @@ from typing import Any
 
 import xxhash
 
-from chordcache.errors import DamageError, FormatVersionError, LockedError, NoSpaceError, NotFound, UsageError
+from chordcache.errors import DamageError, FormatVersionError, NoSpaceError, NotFound
 from chordcache.records import ContentFacts, FeatureInfo, Identity, content_from_json, feature_from_json, to_json
 
 FORMAT_VERSION = 1
@@ -45,6 +44,9 @@ TIER_SUFFIXES = {"lmdb": ".lmdb", "npz": ".npz", "hdf5": ".h5"}
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """What a disk answers that takes no more: full, quota used up, file size limit, turned read-only by an error."""
+
+MIN_FREE_BYTES = 1 << 20
+"""No video is begun with less than this: what a small one and the cache's own lists need."""
 
 _HASH_CHUNK_BYTES = 1 << 20
 _SEAL = ', "xxh3_128": "'
@@ -279,7 +281,35 @@ def no_space_as_error(path: str | Path) -> Iterator[None]:
         if isinstance(error, NoSpaceError) or error.errno not in NO_SPACE:
             raise
         why = os.strerror(error.errno).lower()
-        raise NoSpaceError(f"{why} at '{printable(path)}'; make room and run the same command") from None
+        raise NoSpaceError(
+            f"{why} at '{printable(path)}' ({free_space(path)}); make room and run the same command"
+        ) from None
+
+
+def free_space(path: str | Path) -> str:
+    """How much the disk of a file, or of the folder that is to hold it, has left, for people."""
+    status = _disk_of(Path(path))
+    free, total = (count * status.f_frsize / 2**20 for count in (status.f_bavail, status.f_blocks))
+    return f"{free:.1f} of {total:.1f} MiB are free"
+
+
+def check_space(cache: Path) -> None:
+    """Raise ``NoSpaceError`` if a disk is so full that not even one small artefact fits.
+
+    Only what is sure: the blocks kept for root count as free, and a disk that states no size (some of those behind
+    FUSE) is believed to have room.
+    """
+    status = _disk_of(cache)
+    if status.f_blocks and status.f_bfree * status.f_frsize < MIN_FREE_BYTES:
+        raise NoSpaceError(
+            f"no space left for cache '{printable(cache)}' ({free_space(cache)}); make room and run the same command"
+        )
+
+
+def _disk_of(path: Path) -> os.statvfs_result:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return os.statvfs(path)
 
 
 @contextmanager
@@ -337,38 +367,3 @@ def append_line(path: Path, line: str) -> None:
 def _last_line_start(path: Path) -> int:
     data = path.read_bytes()
     return data.rfind(b"\n") + 1
-
-
-@contextmanager
-def locked(cache: Path) -> Iterator[None]:
-    """Hold the cache for writing; the kernel frees the lock if the process dies.
-
-    Raises
-    ------
-    LockedError
-        If another build holds it.
-    UsageError
-        If the folder cannot be made or written.
-    """
-    try:
-        with no_space_as_error(cache):
-            cache.mkdir(parents=True, exist_ok=True)
-            fd = os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except NoSpaceError:
-        raise
-    except OSError as error:
-        raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(fd, 200, 0).decode("ascii", "replace").strip()
-            raise LockedError(
-                f"cache '{printable(cache)}' is being built by {owner or 'another process'}; wait until it ends"
-            ) from None
-        with no_space_as_error(cache):
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(fd)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from chordcache import engine, manifest
 from chordcache.catalog import write_catalog
 from chordcache.config import Config, config_to_json, load_config
-from chordcache.decode import identify
 from chordcache.errors import (
     CacheWriteError,
     ChordcacheError,
@@ -22,13 +21,15 @@ from chordcache.errors import (
 )
 from chordcache.header import Header
 from chordcache.index import Index, read_index
+from chordcache.locking import locked
 from chordcache.manifest import Sidecar, printable
 from chordcache.policy import BuildPolicy
 from chordcache.quarantine import Failure, Quarantine
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.registration import earlier_config, keys_of, register, repairable, tool_versions, wanted_before
+from chordcache.source_file import identify, leads_out, real_folder
 from chordcache.wanted import Features, artefacts_to_write, ask, fingerprints, joined
-from chordcache.worker import BuildTask, build_video
+from chordcache.worker import BuildTask, build_video, described
 
 
 def build(
@@ -62,9 +63,9 @@ def build(
     roots : mapping of str to str, optional
         Where a root label's data is now, if it moved.
     policy : BuildPolicy, optional
-        When to give up; by default never.
+        How to go about it: when to give up (by default never), whether to wait for another build, and the like.
     progress : bool
-        Show a progress bar on standard error, if that is a terminal.
+        Show a progress bar on standard error, if that is a terminal, and say there for whom it waits.
 
     Returns
     -------
@@ -85,12 +86,28 @@ def build(
         On SIGHUP, SIGINT or SIGTERM; the same call resumes.
     """
     folder = Path(cache).absolute()
-    earlier = earlier_config(folder)
+    policy = policy or BuildPolicy()
+    _resolve(folder, index, config, tiers, features)  # what is wrong with them is said before anybody waits
+    say = functools.partial(engine.say, shown=progress)
+    with engine.stop_signals(), locked(folder, say if policy.wait else None):
+        # again: the build that was waited for may have changed what the cache is
+        index, config, asked = _resolve(folder, index, config, tiers, features)
+        return build_asked(index, folder, config, asked, jobs=jobs, roots=roots, policy=policy, progress=progress)
+
+
+def _resolve(
+    cache: Path,
+    index: str | Path | Index,
+    config: str | Path | Config | None,
+    tiers: Sequence[str],
+    features: Sequence[str] | None,
+) -> tuple[Index, Config, Features]:
+    """Read what ``build`` was given names of. Raises as it does."""
+    earlier = earlier_config(cache)
     if not isinstance(config, Config):
         config = earlier if config is None and earlier else load_config(config)
     asked = ask(config, tiers, features)
-    index = index if isinstance(index, Index) else read_index(index)
-    return build_asked(index, folder, config, asked, jobs=jobs, roots=roots, policy=policy, progress=progress)
+    return index if isinstance(index, Index) else read_index(index), config, asked
 
 
 def build_asked(
@@ -101,15 +118,14 @@ def build_asked(
     *,
     jobs: int | None,
     roots: Mapping[str, str] | None,
-    policy: BuildPolicy | None,
+    policy: BuildPolicy,
     progress: bool,
 ) -> RunSummary:
-    """``build`` with the features of each tier chosen one by one."""
+    """``build`` with the features of each tier chosen one by one, under the cache's lock."""
     moved = {name: os.path.abspath(path) for name, path in (roots or {}).items()}
-    with engine.stop_signals(), manifest.locked(cache):
-        run = _Build(cache, config, asked, index.roots, moved, policy or BuildPolicy())
-        run.register(index)
-        return run.run(index, jobs or engine.default_jobs(), progress)
+    run = _Build(cache, config, asked, index.roots, moved, policy)
+    run.register(index)
+    return run.run(index, jobs or engine.default_jobs(), progress)
 
 
 class _Build:
@@ -132,6 +148,8 @@ class _Build:
         self._asked_fingerprints = [self._expected[name] or "" for names in asked.values() for name in names]
         self._roots = {**roots, **moved}
         self._moved = moved.keys()
+        self._inside: dict[str, str | None] = {}
+        """Label to the real folder that links must not lead out of, None if they may"""
         self._policy = policy
         with repairable(cache):
             self._quarantine = Quarantine(cache, tool_versions())
@@ -145,8 +163,10 @@ class _Build:
         keys = keys_of(index)
         self._num_inputs = len(keys)
         self._limit = self._policy.limit(self._num_inputs)
-        header = Header(config_to_json(self._config), self._roots, self._wanted, tool_versions())
-        register(self._cache, index, keys, header, self._moved)
+        follow = self._policy.follow_symlinks
+        header = Header(config_to_json(self._config), self._roots, self._wanted, tool_versions(), follow)
+        follow = register(self._cache, index, keys, header, self._moved).follow_symlinks
+        self._inside = {label: None if follow else real_folder(root) for label, root in self._roots.items()}
 
     def run(self, index: Index, jobs: int, progress: bool) -> RunSummary:
         """Build what is missing or stale. The catalog and the quarantine are in order however the run ends."""
@@ -180,9 +200,10 @@ class _Build:
     def _todo(self, index: Index) -> Iterator[BuildTask]:
         """The tasks; what needs no worker is settled on the way."""
         for record in index:
-            task = self._task(record)
-            identity = _identity_of(task.source_path)
-            if not task.artefacts:
+            source_path, inside = os.path.join(self._roots[record.root], record.path), self._inside[record.root]
+            identity = _identity_of(source_path, inside)
+            task = self._task(record, source_path, inside, identity)
+            if not task.artefacts and not task.adds_hash:
                 self._describe(task)
                 self._num_up_to_date += 1
                 self._quarantine.discard(task.key, self._asked_fingerprints)
@@ -193,19 +214,18 @@ class _Build:
                 self._num_failed += 1
                 self._bar.update()
             else:
+                manifest.check_space(self._cache)
                 yield task
 
-    def _task(self, record: VideoRecord) -> BuildTask:
+    def _task(self, record: VideoRecord, source_path: str, inside: str | None, identity: Identity | None) -> BuildTask:
         """What is to be done for one video: no artefacts if it is up to date."""
         key = manifest.video_key(record.root, record.path)
-        source_path = os.path.join(self._roots[record.root], record.path)
-        identity = _identity_of(source_path)
         try:
             sidecar = manifest.read_sidecar(self._cache, key)
         except (NotFound, DamageError):
             sidecar = None
         asked = self._asked
-        if sidecar is not None and identity not in (None, sidecar.source):
+        if sidecar is not None and _is_another(sidecar, identity, source_path, inside):
             sidecar, asked = None, self._wanted  # another source: what other tiers hold of the old one is void
         content = record.content if record.identity == identity else None
         return BuildTask(
@@ -214,6 +234,8 @@ class _Build:
             root=record.root,
             path=record.path,
             source_path=source_path,
+            inside=inside,
+            with_hash=self._policy.source_hash and identity is not None,  # what is cached of a lost source stays
             config=self._config,
             artefacts=artefacts_to_write(
                 self._cache, sidecar, asked, self._wanted, self._expected, self._policy.rebuild
@@ -229,10 +251,10 @@ class _Build:
         """Rewrite the sidecar of a video whose label or caption alone has changed."""
         if task.previous is None:
             return
-        described = replace(task.previous, label=task.label, caption=task.caption, extra=task.extra)
-        if described != task.previous:
+        sidecar = described(task, task.previous)
+        if sidecar != task.previous:
             path = manifest.sidecar_path(self._cache, task.key)
-            manifest.publish_text(self._cache, path, described.to_line() + "\n")
+            manifest.publish_text(self._cache, path, sidecar.to_line() + "\n")
 
     def _fingerprints_of(self, task: BuildTask) -> tuple[str, ...]:
         """Of the features that are to be extracted."""
@@ -245,7 +267,7 @@ class _Build:
 
     def _take(self, task: BuildTask, outcome: Sidecar | Failure | engine.Crash) -> None:
         if isinstance(outcome, engine.Crash):
-            source = _identity_of(task.source_path)
+            source = _identity_of(task.source_path, task.inside)
             outcome = Failure(
                 task.key, task.root, task.path, "decode", outcome.cause, outcome.message, source,
                 fingerprints=self._fingerprints_of(task))  # fmt: skip
@@ -254,7 +276,7 @@ class _Build:
             return
         self._quarantine.discard(task.key, self._fingerprints_of(task))
         self._num_done += 1
-        self._num_frames += outcome.num_frames
+        self._num_frames += outcome.num_frames if task.artefacts else 0
         self._show()
 
     def _fail(self, task: BuildTask, failure: Failure) -> None:
@@ -275,12 +297,17 @@ class _Build:
         self._bar.set_postfix_str(f"{frames_per_second:.0f} frames/s, {self._num_failed} failed", refresh=False)
 
 
-def _identity_of(path: str) -> Identity | None:
+def _identity_of(path: str, inside: str | None) -> Identity | None:
     """None if the file cannot be looked at: the worker will say why."""
     try:
-        return identify(path)
+        return identify(path, inside)
     except MediaError:
         return None
+
+
+def _is_another(sidecar: Sidecar, identity: Identity | None, path: str, inside: str | None) -> bool:
+    """Whether the path now leads to another source; one that cannot be read for the moment stays the same."""
+    return leads_out(path, inside) if identity is None else identity != sidecar.source
 
 
 def _failure_of_scan(task: BuildTask, record: VideoRecord) -> Failure:

@@ -1,4 +1,4 @@
-"""When a build gives up, and what it does again."""
+"""How a build goes about its work: when it gives up, what it does again, what it trusts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chordcache.errors import UsageError
 
 @dataclass(frozen=True)
 class BuildPolicy:
-    """When a build gives up, and what it does again."""
+    """How a build goes about its work: when it gives up, what it does again, what it trusts."""
 
     max_failures: int | str | None = None
     """Stop after more failures than this in one run: a count, or a share of the index such as "1%"; 0 is the first"""
@@ -18,6 +18,14 @@ class BuildPolicy:
     """Try inputs again that failed before, though neither they nor the tools have changed"""
     rebuild: Container[str] = frozenset()
     """Artefacts, relative to the cache, that are built again though they look up to date"""
+    wait: bool = False
+    """Wait while another process writes to the cache, instead of raising ``LockedError``"""
+    follow_symlinks: bool = False
+    """Read sources behind links that lead out of their root, as an index of ``scan(follow_symlinks=True)`` allows by
+    itself; the cache remembers it"""
+    source_hash: bool = False
+    """Keep a hash of each source's bytes, for ``verify(source=True)``; sources that are cached already are hashed as
+    they are now"""
 
     def limit(self, num_inputs: int) -> float:
         """The number of failures that is still borne."""

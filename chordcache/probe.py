@@ -12,11 +12,12 @@ import av
 import numpy as np
 
 from chordcache.content import ContentMeter
-from chordcache.decode import Media, identify, open_media
+from chordcache.decode import Media, open_media
 from chordcache.errors import MediaError, UsageError
 from chordcache.geometry import Orientation, display_size, orientation_of_matrix
 from chordcache.mp4 import display_matrices
 from chordcache.records import LEVELS, AudioFacts, ContentFacts, HeaderFacts, PacketFacts, VideoRecord
+from chordcache.source_file import identify
 
 _MATRICES = {
     0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",

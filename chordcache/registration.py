@@ -77,7 +77,7 @@ def keys_of(index: Index) -> set[str]:
     return keys
 
 
-def register(cache: Path, index: Index, keys: Container[str], header: Header, moved: Container[str]) -> None:
+def register(cache: Path, index: Index, keys: Container[str], header: Header, moved: Container[str]) -> Header:
     """Write down what is asked for: the records of this index, those of earlier ones that it does not name, the header.
 
     Parameters
@@ -93,6 +93,11 @@ def register(cache: Path, index: Index, keys: Container[str], header: Header, mo
     moved : container of str
         Labels of roots that the caller has put elsewhere on purpose.
 
+    Returns
+    -------
+    Header
+        As it was written: with all roots, and ``follow_symlinks`` if any index or build so far had it.
+
     Raises
     ------
     UsageError
@@ -105,14 +110,17 @@ def register(cache: Path, index: Index, keys: Container[str], header: Header, mo
     with repairable(cache), manifest.partial_folder(cache) as folder:
         earlier = read_index(path) if path.exists() else None
         roots = _joined_roots(earlier.roots if earlier else {}, header.roots, moved)
-        with IndexWriter(folder / path.name, roots=roots, level=index.level) as writer:
+        follow = header.follow_symlinks or index.follow_symlinks or (earlier is not None and earlier.follow_symlinks)
+        with IndexWriter(folder / path.name, roots=roots, level=index.level, follow_symlinks=follow) as writer:
             for record in earlier or ():
                 if manifest.video_key(record.root, record.path) not in keys:
                     writer.write(record)
             for record in index:
                 writer.write(record)
         manifest.publish(folder / path.name, path)
-    write_header(cache, replace(header, roots=roots))
+    header = replace(header, roots=roots, follow_symlinks=follow)
+    write_header(cache, header)
+    return header
 
 
 def _joined_roots(earlier: Mapping[str, str], roots: Mapping[str, str], moved: Container[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,8 +12,9 @@ from chordcache import engine, manifest
 from chordcache.catalog import write_catalog
 from chordcache.config import config_from_json
 from chordcache.errors import ChordcacheError, DamageError, NoSpaceError
-from chordcache.header import read_header
+from chordcache.header import Header, read_header
 from chordcache.index import IndexWriter, read_index
+from chordcache.locking import locked
 from chordcache.manifest import printable
 from chordcache.pipeline import build_asked
 from chordcache.policy import BuildPolicy
@@ -26,6 +28,7 @@ def repair(
     *,
     jobs: int | None = None,
     roots: Mapping[str, str] | None = None,
+    wait: bool = False,
     progress: bool = False,
 ) -> RunSummary:
     """Build again what ``verify`` found damaged or missing, and nothing else.
@@ -38,6 +41,8 @@ def repair(
         What ``verify`` returned.
     jobs, roots, progress
         As ``build`` has them.
+    wait : bool
+        Wait while another process writes to the cache.
 
     Returns
     -------
@@ -48,25 +53,35 @@ def repair(
     ------
     DamageError
         If the index of the cache does not name a damaged video, so that nobody knows its source.
+    LockedError
+        If another process writes to the cache, unless ``wait``.
     """
     folder = Path(cache).absolute()
+    read_header(folder)  # before a lock is made in a folder that is no cache
+    say = functools.partial(engine.say, shown=progress)
+    with engine.stop_signals(), locked(folder, say if wait else None):
+        return _repair(folder, damage, jobs, roots, progress)
+
+
+def _repair(
+    folder: Path, damage: Sequence[Damage], jobs: int | None, roots: Mapping[str, str] | None, progress: bool
+) -> RunSummary:
     header = read_header(folder)
     broken = [each for each in damage if each.kind in ("damaged", "missing")]
     files = {each.file for each in broken}
     artefacts = [each for each in broken if each.key is not None and each.file != "catalog.sqlite"]
-    with engine.stop_signals(), manifest.locked(folder):
-        if "index.jsonl" in files:
-            _mend_index(folder, header.roots)
-        if "quarantine.jsonl" in files:
-            path = folder / "quarantine.jsonl"
-            manifest.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
-        records = _records_of(folder, {str(each.key) for each in artefacts})
-        write_catalog(folder)
+    if "index.jsonl" in files:
+        _mend_index(folder, header)
+    if "quarantine.jsonl" in files:
+        path = folder / "quarantine.jsonl"
+        manifest.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
+    records = _records_of(folder, {str(each.key) for each in artefacts})
+    write_catalog(folder)
     if not records:
         return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
     with tempfile.TemporaryDirectory() as temporary:
         todo = Path(temporary, "repair.jsonl")
-        with IndexWriter(todo, roots=header.roots, level="packets") as writer:
+        with IndexWriter(todo, roots=header.roots, level="packets", follow_symlinks=header.follow_symlinks) as writer:
             for record in records:
                 writer.write(record)
         return build_asked(
@@ -110,7 +125,7 @@ def _is_sound(line: str) -> bool:
     return True
 
 
-def _mend_index(cache: Path, roots: Mapping[str, str]) -> None:
+def _mend_index(cache: Path, header: Header) -> None:
     """Keep the sound lines; a record that was lost comes back from its sidecar, without what the scan measured."""
     records: dict[str, VideoRecord] = {}
     for key in manifest.iter_keys(cache):
@@ -126,7 +141,9 @@ def _mend_index(cache: Path, roots: Mapping[str, str]) -> None:
             record = record_from_json(data)
             records[manifest.video_key(record.root, record.path)] = record
     with manifest.partial_folder(cache) as folder:
-        with IndexWriter(folder / path.name, roots=roots, level="packets") as writer:
+        with IndexWriter(
+            folder / path.name, roots=header.roots, level="packets", follow_symlinks=header.follow_symlinks
+        ) as writer:
             for key in sorted(records):
                 writer.write(records[key])
         manifest.publish(folder / path.name, path)
@@ -158,7 +175,7 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
     """
     folder = Path(cache).absolute()
     read_header(folder)
-    with manifest.locked(folder):
+    with locked(folder):
         for key in manifest.iter_keys(folder):
             manifest.read_sidecar(folder, key)
         files = [stray.file for stray in find_strays(folder) if stray.mend and (only is None or stray.file in only)]

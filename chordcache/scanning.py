@@ -12,12 +12,12 @@ from pathlib import Path
 
 from chordcache import engine
 from chordcache.corpus import Corpus, CorpusFile, parse_roots
-from chordcache.decode import identify
 from chordcache.errors import MediaError, UsageError
 from chordcache.index import Index, IndexWriter, ReusableRecords, read_index
 from chordcache.labels import Labels
 from chordcache.probe import probe
 from chordcache.records import LEVELS, RunSummary, VideoRecord
+from chordcache.source_file import identify
 
 _CHUNK_SIZE = 8
 """Files per task: demuxing a short clip takes a few milliseconds, sending a task half of one."""
@@ -128,7 +128,7 @@ class _Scan:
         num_done = num_reused = num_failed = 0
         with (
             ReusableRecords(path) as earlier,
-            IndexWriter(path, roots=roots, level=self._level) as writer,
+            IndexWriter(path, roots=roots, level=self._level, follow_symlinks=self._follow_symlinks) as writer,
             engine.progress_bar(None, "file", shown=progress) as bar,
         ):
             if not bar.disable:  # only a bar that is seen is worth a walk of its own, to say how long it will take

@@ -15,7 +15,6 @@ import numpy as np
 from chordcache import engine, jpeg, manifest
 from chordcache.catalog import Catalog
 from chordcache.config import Config, config_from_json
-from chordcache.decode import identify
 from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFound, UsageError
 from chordcache.header import read_header
 from chordcache.index import read_index
@@ -23,6 +22,7 @@ from chordcache.manifest import Sidecar
 from chordcache.quarantine import Quarantine
 from chordcache.records import Damage, FeatureInfo
 from chordcache.source_check import compare_with_source
+from chordcache.source_file import check_unchanged, hash_source, look, real_folder
 from chordcache.stores.registry import check_artefact, open_artefact
 from chordcache.wanted import Features, fingerprints, is_stale
 
@@ -49,6 +49,8 @@ class _Check:
     """Fingerprints of it"""
     roots: Mapping[str, str] | None
     """Where the sources are; None: do not look at them"""
+    inside: Mapping[str, str]
+    """Label of a root to the real folder that links must not lead out of; empty if they may"""
 
 
 def verify(
@@ -100,7 +102,8 @@ def verify(
     expected = fingerprints(header.wanted, config)
     if source and level == "quick":
         level = "default"  # before a source is accused, the artefact is to be what was written
-    checks = (_Check(folder, key, level, config, header.wanted, expected, where) for key in keys)
+    inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
+    checks = (_Check(folder, key, level, config, header.wanted, expected, where, inside) for key in keys)
     with engine.stop_signals(), engine.progress_bar(len(keys), "video", shown=progress) as bar:
         if level == "quick":
             results: Iterable[tuple[_Check, list[Damage] | engine.Crash]] = ((c, _check_video(c)) for c in checks)
@@ -226,12 +229,26 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
 
 
 def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> list[Damage]:
-    """Decode the source again. The artefacts have their digests: what differs is the source's doing."""
+    """Look whether the source is still the file that was cached, and shows what is cached."""
     path = os.path.join(roots[sidecar.root], sidecar.path)
+    inside = check.inside.get(sidecar.root)
     try:
-        if identify(path) != sidecar.source:
+        state = look(path, inside)
+        if state.identity != sidecar.source:
             what = "the source changed after it was cached"
             return [Damage("stale", path, what, _build(check.cache, check.wanted), check.key)]
+        found = _compare(check, sidecar, path)
+        check_unchanged(path, state, inside)
+    except MediaError as error:
+        return [Damage("stale", path, f"the source cannot be compared: {error}", "", check.key)]
+    return found
+
+
+def _compare(check: _Check, sidecar: Sidecar, path: str) -> list[Damage]:
+    """Decode the source again. The artefacts have their digests: what differs is the source's doing."""
+    try:
+        if sidecar.source_hash is not None:
+            _compare_hash(path, sidecar.source_hash)
         compare_with_source(check.cache, sidecar, check.config, path)
     except MediaError as error:
         return [Damage("stale", path, f"the source, unchanged by its size and times: {error}", "", check.key)]
@@ -239,6 +256,13 @@ def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> 
         file = next((info.file for info in sidecar.features if info.file and info.file in str(error)), sidecar.path)
         return [Damage("damaged", file, str(error), _repair(check.cache), check.key)]
     return []
+
+
+def _compare_hash(path: str, expected: str) -> None:
+    found = hash_source(path)
+    if found != expected:
+        what = f"its xxh3-128 is {found}, expected {expected}; restore the file, or touch it if it is right"
+        raise MediaError("decode", "changed", what)
 
 
 def _check_catalog(cache: Path, keys: list[str], wanted: Features) -> list[Damage]:

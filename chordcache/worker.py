@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from chordcache import manifest
 from chordcache.config import TIERS, Config
-from chordcache.decode import identify
 from chordcache.errors import CacheWriteError, ConfigError, DamageError, MediaError
 from chordcache.extraction import Extraction, Facts
 from chordcache.extractors.registry import FeatureSpec, resolve
 from chordcache.manifest import Sidecar
 from chordcache.quarantine import Failure
 from chordcache.records import ContentFacts, FeatureInfo, Identity
+from chordcache.source_file import SourceState, check_unchanged, hash_source, look_settled
 from chordcache.stores.base import ArtefactWriter
 from chordcache.stores.registry import create_artefact, open_artefact
 from chordcache.wanted import ArtefactTask
@@ -38,6 +39,10 @@ class BuildTask:
     """Absolute"""
     config: Config
     artefacts: tuple[ArtefactTask, ...]
+    inside: str | None = None
+    """The real folder that no link may lead ``source_path`` out of, None if one may"""
+    with_hash: bool = False
+    """Whether the sidecar is to hold a hash of the source's bytes"""
     previous: Sidecar | None = None
     """What there is and stays, if the source is the same"""
     content: ContentFacts | None = None
@@ -46,6 +51,11 @@ class BuildTask:
     caption: str | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def adds_hash(self) -> bool:
+        """Whether there is a sidecar that lacks a hash which it is to hold."""
+        return self.with_hash and self.previous is not None and self.previous.source_hash is None
+
 
 class _CannotKeep(Exception):
     """What was to be kept does not go with what the source shows now."""
@@ -53,9 +63,11 @@ class _CannotKeep(Exception):
 
 def build_video(task: BuildTask) -> Sidecar | Failure:
     """Decode one video, publish its artefacts, then its sidecar."""
-    source: Identity | None = None
+    source: SourceState | None = None
     try:
-        source = identify(task.source_path)
+        source = look_settled(task.source_path, task.inside)
+        if task.previous is not None and not task.artefacts:
+            return _publish(task, source, described(task, task.previous))
         try:
             return _build(task, source)
         except _CannotKeep:
@@ -67,18 +79,37 @@ def build_video(task: BuildTask) -> Sidecar | Failure:
             f"cannot write to cache '{task.cache}': {error.strerror} ('{error.filename}'); run the same command"
         ) from None
     except MediaError as error:
-        is_of_feature = error.cause == "extractor"
-        return Failure(
-            key=task.key,
-            root=task.root,
-            path=task.path,
-            stage=error.stage,
-            cause=error.cause,
-            message=error.message,
-            source=source,
-            num_frames_ok=error.num_frames_ok,
-            fingerprints=(resolve(error.stage, task.config).fingerprint,) if is_of_feature else (),
-        )
+        return _failure(task, source, _cause(task, source, error))
+
+
+def _failure(task: BuildTask, source: SourceState | None, error: MediaError) -> Failure:
+    is_of_feature = error.cause == "extractor"
+    return Failure(
+        key=task.key,
+        root=task.root,
+        path=task.path,
+        stage=error.stage,
+        cause=error.cause,
+        message=error.message,
+        source=source.identity if source else None,
+        num_frames_ok=error.num_frames_ok,
+        fingerprints=(resolve(error.stage, task.config).fingerprint,) if is_of_feature else (),
+    )
+
+
+def _cause(task: BuildTask, source: SourceState | None, error: MediaError) -> MediaError:
+    """What is to blame for an error: what a decoder makes of a file that changes meanwhile says nothing of the file."""
+    if source is not None:
+        try:
+            check_unchanged(task.source_path, source, task.inside, num_frames_ok=error.num_frames_ok)
+        except MediaError as change:
+            return change
+    return error
+
+
+def described(task: BuildTask, sidecar: Sidecar) -> Sidecar:
+    """A sidecar with the label and the like that the index has now."""
+    return replace(sidecar, label=task.label, caption=task.caption, extra=task.extra)
 
 
 def _from_scratch(task: BuildTask) -> BuildTask:
@@ -89,16 +120,37 @@ def _from_scratch(task: BuildTask) -> BuildTask:
     return replace(task, artefacts=artefacts)
 
 
-def _build(task: BuildTask, source: Identity) -> Sidecar:
+def _build(task: BuildTask, source: SourceState) -> Sidecar:
     with manifest.partial_folder(task.cache) as folder:
-        job = _Job(task, source, folder)
-        sidecar = job.run()
-        if identify(task.source_path) != source:
-            raise MediaError("decode", "changed", "the file changed while it was read", sidecar.num_frames)
-        for partial, file in job.written.items():
-            manifest.publish(partial, task.cache / file)
+        job = _Job(task, source.identity, folder)
+        return _publish(task, source, job.run(), job.written)
+
+
+def _publish(
+    task: BuildTask, source: SourceState, sidecar: Sidecar, written: Mapping[Path, str] = MappingProxyType({})
+) -> Sidecar:
+    """Publish artefacts (partial file to final name), then the sidecar, if the source is still what was decoded."""
+    sidecar = replace(sidecar, source_hash=_source_hash(task))
+    check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
+    for partial, file in written.items():
+        manifest.publish(partial, task.cache / file)
     manifest.publish_text(task.cache, manifest.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
     return sidecar
+
+
+def _source_hash(task: BuildTask) -> str | None:
+    """The hash that the sidecar is to hold: an earlier one stays, and is compared."""
+    known = task.previous.source_hash if task.previous else None
+    if not task.with_hash:
+        return known
+    found = hash_source(task.source_path)
+    if known not in (None, found):
+        what = (
+            f"its bytes changed though its size and times did not: its xxh3-128 is {found}, was {known}; "
+            "restore the file, or touch it if it is right"
+        )
+        raise MediaError("decode", "changed", what)
+    return found
 
 
 class _Job:

@@ -23,6 +23,7 @@ LAYERS = {
     "chordcache.geometry": 1,
     "chordcache.header": 1,
     "chordcache.jpeg": 1,
+    "chordcache.locking": 1,
     "chordcache.manifest": 1,
     "chordcache.mp4": 1,
     "chordcache.picture": 1,

@@ -8,8 +8,11 @@ from typing import Any
 import click
 
 import chordcache as cc
-from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option, roots_option, split_names
+from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option, roots_option, split_names, wait_option
 from chordcache.manifest import printable
+
+_OF_POLICY = ("retry_quarantined", "wait", "follow_symlinks", "source_hash")
+"""Options that are fields of ``BuildPolicy``."""
 
 
 @click.command()
@@ -24,13 +27,13 @@ from chordcache.manifest import printable
 @click.option("--max-failures", metavar="N|P%", help="Stop after more failures than this.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first failure.")
 @click.option("--retry-quarantined", is_flag=True, help="Try inputs again that failed before.")
+@click.option("--follow-symlinks", is_flag=True, help="Read sources behind links that lead out of their root.")
+@click.option("--source-hash", is_flag=True, help="Keep a hash of each source's bytes, for verify --source.")
+@wait_option
 @roots_option
 @jobs_option
 @json_option
-def build(
-    index: str, cache: str, max_failures: str | None, fail_fast: bool, retry_quarantined: bool, as_json: bool,
-    **options: Any,
-) -> None:  # fmt: skip
+def build(index: str, cache: str, max_failures: str | None, fail_fast: bool, as_json: bool, **options: Any) -> None:
     """Cache frames and features of every video of INDEX. Run it again to resume, or after anything changed.
 
     INDEX is what 'chordcache scan' wrote (index.json by default), or a CSV file with a column path.
@@ -39,7 +42,8 @@ def build(
     Example:
       chordcache build index.json -o cache --tier lmdb --tier npz --features frames,flow
     """
-    policy = cc.BuildPolicy("0" if fail_fast else max_failures, retry_quarantined)
+    of_policy = {name: options.pop(name) for name in _OF_POLICY}
+    policy = cc.BuildPolicy("0" if fail_fast else max_failures, **of_policy)
     summary = cc.build(index, cache, policy=policy, progress=True, **options)
     line = (
         f"done {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "

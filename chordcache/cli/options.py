@@ -41,6 +41,11 @@ def roots_option(function: Function) -> Function:
     )(function)
 
 
+def wait_option(function: Function) -> Function:
+    """``--wait``."""
+    return click.option("--wait", is_flag=True, help="Wait while another process writes to the cache.")(function)
+
+
 def _parse_roots(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> Mapping[str, str]:
     roots = {}
     for value in values:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import chordcache as cc
-from chordcache.cli.options import PATH, echo_json, jobs_option, json_option, roots_option
+from chordcache.cli.options import PATH, echo_json, jobs_option, json_option, roots_option, wait_option
 from chordcache.errors import UsageError
 from chordcache.manifest import printable
 from chordcache.records import Damage
@@ -22,10 +22,13 @@ from chordcache.records import Damage
 @click.option("--source", is_flag=True, help="Also decode random frames of each source again and compare.")
 @click.option("--repair", is_flag=True, help="Build again what is damaged, and nothing else.")
 @click.option("--dry-run", is_flag=True, help="With --repair: only tell what is damaged.")
+@wait_option
 @roots_option
 @jobs_option
 @json_option
-def verify(cache: str, level: str | None, repair: bool, dry_run: bool, as_json: bool, **options: Any) -> None:
+def verify(
+    cache: str, level: str | None, repair: bool, dry_run: bool, wait: bool, as_json: bool, **options: Any
+) -> None:
     """Prove that CACHE is whole: every file there, with its size and digest, and none too many.
 
     Exit code 0: sound; 5: damage; 6: intact, but something is missing from it, changed at the source, or left over.
@@ -36,9 +39,11 @@ def verify(cache: str, level: str | None, repair: bool, dry_run: bool, as_json: 
     """
     if dry_run and not repair:
         raise UsageError("--dry-run goes with --repair")
+    if wait and not repair:
+        raise UsageError("--wait goes with --repair: nothing else waits for a lock")
     damage = cc.verify(cache, level=level or "default", progress=True, **options)
     if repair and not dry_run and cc.exit_code(damage) == cc.DamageError.exit_code:
-        summary = cc.repair(cache, damage, jobs=options["jobs"], roots=options["roots"], progress=True)
+        summary = cc.repair(cache, damage, jobs=options["jobs"], roots=options["roots"], wait=wait, progress=True)
         see = f"; see {printable(cache)}/quarantine.jsonl" if summary.num_failed else ""
         click.echo(f"chordcache verify: built {summary.num_done} of {summary.num_inputs} videos again{see}", err=True)
         damage = cc.verify(cache, level=level or "default", progress=True, **options)
