@@ -62,12 +62,11 @@ class Trial:
 
     def once(self, name: str, make: Callable[[Path], object]) -> Path:
         """What ``make(path)`` made at the first call that asked for it. Do not write into it."""
-        path = self.shared / name
-        if not path.exists():
-            unfinished = self.shared / f"unfinished-{name}"
-            shutil.rmtree(unfinished, ignore_errors=True)
-            make(unfinished)
-            unfinished.rename(path)
+        path, made = self.shared / name, self.shared / f"{name}.made"
+        if not made.exists():
+            shutil.rmtree(path, ignore_errors=True)  # of a call that failed half-way
+            make(path)  # in its place and never moved: an index names the folder of its videos
+            made.touch()
         return path
 
 
