@@ -6,26 +6,31 @@ it are run again, each alone, and the one that dies alone is named.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
 import sys
 import threading
-import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from multiprocessing import resource_tracker
-from typing import Any, Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from joblib.externals.loky import ProcessPoolExecutor
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 from tqdm import tqdm
 
+from chordcache.engine_worker import ONE_THREAD, STOP_SIGNALS, describe, run_task, run_unit, start_worker
+from chordcache.engine_worker import Crash as Crash  # what callers get is theirs to name
 from chordcache.errors import ChordcacheError, Stopped, WorkersDiedError
+from chordcache.last_words import LastWords, Note
+from chordcache.watchdog import NO_LIMITS, Limits
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -33,21 +38,10 @@ Result = TypeVar("Result")
 MAX_DEATHS_IN_A_ROW = 5
 """Workers that die one after the other, with no task finished between: the environment is at fault."""
 
-_STOP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-
 _FEEDER_PATIENCE_SECONDS = 1
 
-_ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMBA", "NUMEXPR")}
-"""Environment of a worker: the processes are the parallelism."""
-
-
-@dataclass(frozen=True)
-class Crash:
-    """A task that did not return."""
-
-    cause: str
-    """"signal" (its worker died), "oom" or "bug" (it raised)"""
-    message: str
+_MAY_PASS = ("oom", "timeout")
+"""Causes that another attempt may not meet: the machine was busy."""
 
 
 @dataclass
@@ -56,6 +50,18 @@ class _Unit(Generic[Task]):
 
     first: int
     tasks: list[Task]
+    attempts: int = 0
+    """How often they were begun without coming to an end"""
+
+    def split(self) -> list[_Unit[Task]]:
+        """The same, one by one."""
+        return [_Unit(self.first + i, [task], self.attempts) for i, task in enumerate(self.tasks)]
+
+
+_Outcome: TypeAlias = tuple[int, Any, Any]
+"""Number of a task, the task, its result or Crash"""
+
+Retry: TypeAlias = Callable[[Any, Any], Any]
 
 
 def default_jobs() -> int:
@@ -91,13 +97,17 @@ def stop_signals() -> Iterator[None]:
         raise Stopped(number)
 
     # what is ignored stays so: nohup, and a shell's background jobs, ignore on purpose
-    heard = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    heard = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def _never(_task: Any, _result: Any) -> None:
+    """Leave it at the result, whatever it is."""
 
 
 def run(
@@ -107,6 +117,8 @@ def run(
     jobs: int,
     chunk_size: int = 1,
     ordered: bool = False,
+    limits: Limits = NO_LIMITS,
+    retry: Callable[[Task, Result], Task | None] = _never,
 ) -> Iterator[tuple[Task, Result | Crash]]:
     """Run ``function`` on every task in worker processes.
 
@@ -123,6 +135,10 @@ def run(
         Tasks sent at once; more than one where a task takes less than a millisecond or two.
     ordered : bool
         Yield in the order of ``tasks`` rather than as they end.
+    limits : Limits
+        What a task may cost, and how often it is tried again if its worker ran out of memory or time.
+    retry : callable
+        Given a task and its result: the task to run in its stead, or None to leave it at that.
 
     Yields
     ------
@@ -133,7 +149,7 @@ def run(
     WorkersDiedError
         If five workers in a row died.
     """
-    pool = _Pool(function, jobs)
+    pool = _Pool(function, jobs, limits, retry)
     try:
         results = pool.run(iter(tasks), chunk_size, max_ahead=64 * jobs * chunk_size if ordered else None)
         yield from _in_order(results) if ordered else ((task, result) for _, task, result in results)
@@ -141,7 +157,7 @@ def run(
         pool.shutdown()
 
 
-def _in_order(results: Iterator[tuple[int, Task, Any]]) -> Iterator[tuple[Task, Any]]:
+def _in_order(results: Iterator[_Outcome]) -> Iterator[tuple[Task, Any]]:
     waiting: dict[int, tuple[Task, Any]] = {}
     next_number = 0
     for number, task, result in results:
@@ -154,17 +170,28 @@ def _in_order(results: Iterator[tuple[int, Task, Any]]) -> Iterator[tuple[Task, 
 class _Pool:
     """A loky executor that is replaced when a worker dies."""
 
-    def __init__(self, function: Callable[[Any], Any], jobs: int) -> None:
+    def __init__(self, function: Callable[[Any], Any], jobs: int, limits: Limits, retry: Retry) -> None:
         self._function = function
         self._jobs = jobs
+        self._limits = limits
+        self._retry = retry
         self._executor: ProcessPoolExecutor | None = None
+        self._last_words: LastWords | None = None
+        self._num_oom_kills = 0
+        """Of the whole machine, when the workers were started"""
+        self._num_drawn = 0
+        self._again: deque[_Unit[Any]] = deque()
+        """What is to be run again, before new tasks"""
         self._deaths: list[tuple[int, Any, Crash]] = []
         """Tasks that killed their workers one after the other: held back, for at the fifth they are innocent"""
 
-    def shutdown(self) -> None:
-        """End the workers, whatever they are at, and leave no thread that Python would cut short at its exit."""
-        if self._executor is None:
-            return
+    def shutdown(self) -> list[Note]:
+        """End the workers, whatever they are at, and leave no thread that Python would cut short at its exit.
+
+        Returns what they were at.
+        """
+        if self._executor is None or self._last_words is None:
+            return []
         executor, self._executor = self._executor, None
         # By ourselves: told to kill them, loky 3.6 trips over tasks that it has queued and then forgotten
         for pid in list(executor._processes):
@@ -175,128 +202,159 @@ class _Pool:
         for thread in threading.enumerate():
             if thread.name == "QueueFeederThread":
                 thread.join(_FEEDER_PATIENCE_SECONDS)
+        notes = self._last_words.read()
+        self._last_words.close()
+        return notes
 
     def _submit(self, unit: _Unit[Any]) -> Future[list[Any]]:
-        # Processes inherit the mask: no signal hits one before it has its handlers (see _start_worker)
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+        # Processes inherit the mask: no signal hits one before it has its handlers (see start_worker)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             if self._executor is None:
                 resource_tracker.ensure_running()  # loky would start it, and Python unblocks signals when it does
-                signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+                signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+                self._num_oom_kills = _num_oom_kills()
+                self._last_words = LastWords(self._jobs)
                 self._executor = ProcessPoolExecutor(
-                    self._jobs, initializer=_start_worker, initargs=(os.getpid(),), env=_ONE_THREAD, timeout=None
+                    self._jobs,
+                    initializer=start_worker,
+                    initargs=(os.getpid(), self._last_words.fd, self._jobs, self._limits),
+                    env=ONE_THREAD,
+                    timeout=None,
                 )
-            future: Future[list[Any]] = self._executor.submit(_run_unit, self._function, unit.tasks)
-            return future
+            future: Future[list[Any]] = self._executor.submit(run_unit, self._function, unit.first, unit.tasks)
+        except BrokenProcessPool as error:  # a worker died while it had nothing to do
+            future = Future()
+            future.set_exception(error)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return future
 
-    def run(self, tasks: Iterator[Any], chunk_size: int, max_ahead: int | None) -> Iterator[tuple[int, Any, Any]]:
-        number = 0
+    def run(self, tasks: Iterator[Any], chunk_size: int, max_ahead: int | None) -> Iterator[_Outcome]:
         pending: dict[Future[list[Any]], _Unit[Any]] = {}
         while True:
-            oldest = min((unit.first for unit in pending.values()), default=number)
-            while len(pending) < 2 * self._jobs and (max_ahead is None or number - oldest < max_ahead):
-                chunk = list(islice(tasks, chunk_size))
-                if not chunk:
+            while len(pending) < 2 * self._jobs:
+                oldest = min((unit.first for unit in pending.values()), default=self._num_drawn)
+                may_draw = max_ahead is None or self._num_drawn - oldest < max_ahead
+                unit = self._next_unit(tasks, chunk_size if may_draw else 0)
+                if unit is None:
                     break
-                unit = _Unit(number, chunk)
-                number += len(chunk)
-                try:
-                    pending[self._submit(unit)] = unit
-                except BrokenProcessPool:
-                    pending[_failed_future()] = unit
+                pending[self._submit(unit)] = unit
             if not pending:
                 yield from self._release_deaths()
                 return
             yield from self._collect(pending)
 
-    def _collect(self, pending: dict[Future[list[Any]], _Unit[Any]]) -> Iterator[tuple[int, Any, Any]]:
-        done, _ = wait(pending, return_when=FIRST_COMPLETED)
-        suspects = []
-        for future in done:
-            error = future.exception()
-            if isinstance(error, BrokenProcessPool):
-                self.shutdown()
-                suspects = list(pending.values())
-                pending.clear()
-                break
-            unit = pending.pop(future)
-            if error is None or isinstance(error, ChordcacheError):
-                yield from self._results(unit, future)
-            else:  # what one of the tasks returned cannot be sent
-                suspects.append(unit)
-        yield from self._run_alone(sorted(suspects, key=lambda unit: unit.first))
+    def _next_unit(self, tasks: Iterator[Any], chunk_size: int) -> _Unit[Any] | None:
+        if self._again:
+            return self._again.popleft()
+        chunk = list(islice(tasks, chunk_size))
+        self._num_drawn += len(chunk)
+        return _Unit(self._num_drawn - len(chunk), chunk) if chunk else None
 
-    def _run_alone(self, suspects: list[_Unit[Any]]) -> Iterator[tuple[int, Any, Any]]:
-        singles = [_Unit(unit.first + i, [task]) for unit in suspects for i, task in enumerate(unit.tasks)]
-        for unit in singles:
+    def _collect(self, pending: dict[Future[list[Any]], _Unit[Any]]) -> Iterator[_Outcome]:
+        done, _ = wait(pending, return_when=FIRST_COMPLETED)
+        if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
+            done = set(pending)  # all of them are settled, well or not
+        interrupted = []
+        for future in done:
+            unit = pending.pop(future)
+            if isinstance(future.exception(), BrokenProcessPool):
+                interrupted.append(unit)
+            else:
+                yield from self._settle(unit, future)
+        if interrupted:
+            yield from self._after_a_death(sorted(interrupted, key=lambda unit: unit.first))
+
+    def _after_a_death(self, interrupted: list[_Unit[Any]]) -> Iterator[_Outcome]:
+        """Run what was under way once more, each task alone, and put back what had not begun."""
+        under_way = {note.task for note in self.shutdown()}
+        singles = [single for unit in interrupted for single in unit.split()]
+        suspects = [single for single in singles if single.first in under_way]
+        for single in suspects:
+            single.attempts += 1
+        self._again.extend(single for single in singles if suspects and single.first not in under_way)
+        for single in suspects or singles:  # if none had begun, any of them may kill before it begins
+            yield from self._run_alone(single)
+
+    def _run_alone(self, unit: _Unit[Any]) -> Iterator[_Outcome]:
+        while True:
             future = self._submit(unit)
             error = future.exception()
-            if isinstance(error, BrokenProcessPool):
-                self.shutdown()
-                self._deaths.append((unit.first, unit.tasks[0], Crash("signal", _how_it_died(error))))
-                if len(self._deaths) == MAX_DEATHS_IN_A_ROW:
-                    raise WorkersDiedError(
-                        f"{MAX_DEATHS_IN_A_ROW} workers in a row died ({_how_it_died(error)}); "
-                        "look at memory and libraries, then run the same command"
-                    )
-            elif error is None or isinstance(error, ChordcacheError):
-                yield from self._results(unit, future)
+            if not isinstance(error, BrokenProcessPool):
+                yield from self._settle(unit, future)
+                return
+            unit.attempts += 1
+            note = next((note for note in self.shutdown() if note.task == unit.first), None)
+            crash = replace(self._crash(error, note), attempts=unit.attempts)
+            if crash.cause in _MAY_PASS and unit.attempts <= self._limits.retries:
+                continue
+            if note is not None and note.timed_out:
+                yield unit.first, unit.tasks[0], crash
             else:
-                yield unit.first, unit.tasks[0], Crash("bug", f"its result cannot be sent: {_describe(error)}")
+                self._hold(unit, crash)
+            return
 
-    def _results(self, unit: _Unit[Any], future: Future[list[Any]]) -> Iterator[tuple[int, Any, Any]]:
-        results = future.result()
-        yield from self._release_deaths()
-        for i, (task, result) in enumerate(zip(unit.tasks, results, strict=True)):
-            yield unit.first + i, task, result
+    def _hold(self, unit: _Unit[Any], crash: Crash) -> None:
+        """Keep a death back until a task succeeds, and give up if none does."""
+        self._deaths.append((unit.first, unit.tasks[0], crash))
+        if len(self._deaths) == MAX_DEATHS_IN_A_ROW:
+            raise WorkersDiedError(
+                f"{MAX_DEATHS_IN_A_ROW} workers in a row died (the last: {crash.message}); "
+                "look at memory and libraries, then run the same command"
+            )
 
-    def _release_deaths(self) -> Iterator[tuple[int, Any, Any]]:
+    def _crash(self, error: BrokenProcessPool, note: Note | None) -> Crash:
+        """What to say of a task whose worker died while it was the only one."""
+        place = f", at {where}" if note is not None and (where := note.place(run_task.__name__)) else ""
+        if note is not None and note.timed_out:
+            return Crash("timeout", self._limits.overrun(note.limit, place))
+        if not isinstance(error, TerminatedWorkerError):
+            return Crash("bug", f"it cannot be sent: {describe(error.__cause__ or error)}")
+        codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
+        died = f"the worker died: {codes.group(1)}" if codes else "the worker died"
+        if "SIGKILL" in died and _num_oom_kills() > self._num_oom_kills:
+            return Crash("oom", f"{died}, as the machine ran out of memory; run fewer at once with --jobs")
+        return Crash("signal", f"{died}{place}")
+
+    def _settle(self, unit: _Unit[Any], future: Future[list[Any]]) -> Iterator[_Outcome]:
+        """Hand out what came back, but for what is to be tried again."""
+        error = future.exception()
+        if error is None or isinstance(error, ChordcacheError):
+            results = future.result()
+            yield from self._release_deaths()
+        elif len(unit.tasks) > 1:  # what one of them returned cannot be sent
+            self._again.extend(unit.split())
+            return
+        else:
+            results = [_crash_of_result(error)]
+        for single, result in zip(unit.split(), results, strict=True):
+            attempts = single.attempts + 1
+            if isinstance(result, Crash):
+                if result.cause in _MAY_PASS and attempts <= self._limits.retries:
+                    self._again.append(replace(single, attempts=attempts))
+                else:
+                    yield single.first, single.tasks[0], replace(result, attempts=attempts)
+            elif (task := self._retry(single.tasks[0], result)) is not None:
+                self._again.append(_Unit(single.first, [task]))
+            else:
+                yield single.first, single.tasks[0], result
+
+    def _release_deaths(self) -> Iterator[_Outcome]:
         deaths, self._deaths = self._deaths, []
         yield from deaths
 
 
-def _failed_future() -> Future[list[Any]]:
-    future: Future[list[Any]] = Future()
-    future.set_exception(BrokenProcessPool())
-    return future
+def _num_oom_kills() -> int:
+    """How often the kernel has killed a process because memory ran out; 0 where it does not say."""
+    with suppress(OSError):
+        counters = Path("/proc/vmstat").read_text(encoding="ascii")
+        if found := re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE):
+            return int(found.group(1))
+    return 0
 
 
-def _how_it_died(error: BaseException) -> str:
-    codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
-    return f"the worker died: {codes.group(1)}" if codes else "the worker died"
-
-
-def _start_worker(parent: int) -> None:
-    """Ctrl-C is the parent's affair; a worker ends with its parent, however that ends. What it prints is no result."""
-    for number in _STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-    with suppress(OSError):  # standard error may be closed
-        os.dup2(2, 1)
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-
-def _run_unit(function: Callable[[Any], Any], tasks: list[Any]) -> list[Any]:
-    return [_run_task(function, task) for task in tasks]
-
-
-def _run_task(function: Callable[[Any], Any], task: Any) -> Any:
-    try:
-        return function(task)
-    except ChordcacheError:
-        raise
-    except MemoryError:
-        return Crash("oom", "out of memory")
-    except BaseException as error:  # item boundary
-        return Crash("bug", _describe(error))
-
-
-def _describe(error: BaseException) -> str:
-    """One line, also of an exception that fails to print itself."""
-    return " ".join(traceback.format_exception_only(error)[-1].split())
+def _crash_of_result(error: BaseException) -> Crash:
+    if isinstance(error, MemoryError):
+        return Crash("oom", "out of memory when its result was sent; allow more with --file-memory")
+    return Crash("bug", f"its result cannot be sent: {describe(error)}")

@@ -14,8 +14,10 @@ PACKAGE = Path(__file__).resolve().parent.parent / "chordcache"
 
 LAYERS = {
     "chordcache.errors": 0,
+    "chordcache.last_words": 0,
     "chordcache.records": 0,
     "chordcache.config": 0,
+    "chordcache.watchdog": 0,
     "chordcache.content": 1,
     "chordcache.decode": 1,
     "chordcache.extractors.base": 1,
@@ -55,6 +57,7 @@ LAYERS = {
     "chordcache.stores.registry": 2,
     "chordcache.cache": 3,
     "chordcache.engine": 3,
+    "chordcache.engine_worker": 3,
     "chordcache.extraction": 3,
     "chordcache.retrieval": 3,
     "chordcache.wanted": 3,
