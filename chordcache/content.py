@@ -159,6 +159,8 @@ class _LumaMeter:
         """Mean absolute difference, 0 to 255; None for the first picture, and for what swscale cannot convert."""
         try:
             scaled = self._scaler.reformat(picture, *_LUMA_SIZE, "gray", interpolation=Interpolation.POINT, threads=1)
+        except MemoryError:
+            raise
         except (av.error.FFmpegError, ValueError):
             return None
         luma = plane_array(scaled.planes[0])

@@ -227,6 +227,8 @@ class PictureScaler:
                 interpolation=Interpolation.AREA,
                 threads=1,
             )
+        except MemoryError:
+            raise
         except (av.error.FFmpegError, ValueError) as error:
             what = f"cannot convert {picture.format.name} pictures with matrix {picture.colorspace}: {error}"
             raise MediaError("decode", "decode", what) from None

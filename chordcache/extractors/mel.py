@@ -317,6 +317,8 @@ class Track:
         assert self._resampler is not None
         try:
             pieces = self._resampler.resample(sound)
+        except MemoryError:
+            raise
         except av.error.FFmpegError:  # channels that libswresample cannot mix, for one; the next run is a new attempt
             self._resampler = self._format = None
             return
