@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from chordcache.repairing import collect_garbage, repair
     from chordcache.scanning import ScanReport, scan
     from chordcache.verification import exit_code, verify
+    from chordcache.watchdog import Limits
 
 __version__ = "0.1.0"
 
@@ -57,6 +58,7 @@ __all__ = [
     "FormatVersionError",
     "Frame",
     "Index",
+    "Limits",
     "LockedError",
     "MediaError",
     "NoSpaceError",
@@ -92,6 +94,7 @@ _LAZY = {
     "Extractor": "chordcache.extractors.base",
     "Frame": "chordcache.picture",
     "Index": "chordcache.index",
+    "Limits": "chordcache.watchdog",
     "RandomClipSampler": "chordcache.read.samplers",
     "RunSummary": "chordcache.records",
     "ScanReport": "chordcache.scanning",

@@ -17,6 +17,7 @@ import numpy as np
 from av.sidedata.sidedata import SideDataContainer
 from av.sidedata.sidedata import Type as SideDataType
 
+from chordcache import watchdog
 from chordcache.errors import MediaError
 from chordcache.source_file import identify
 
@@ -120,6 +121,7 @@ class Media:
         num_packets = 0
         try:
             for packet in self.container.demux(tracks):
+                watchdog.beat()
                 if packet.stream.index != video.index:
                     for sound in self._heard(packet):
                         on_sound(sound)  # type: ignore[misc]
@@ -132,6 +134,8 @@ class Media:
                 yield packet
                 if len(self._complaints) > self._num_at_open:
                     self._raise_complaint(num_packets)
+        except MemoryError:  # libav's is an FFmpegError too, and says nothing of the file
+            raise
         except av.error.FFmpegError as error:
             raise MediaError("decode", "decode", f"cannot read packet {num_packets}: {error.strerror}") from None
 
@@ -139,6 +143,8 @@ class Media:
         """Decode a packet of the audio track; nothing if the decoder refuses it."""
         try:
             return list(packet.decode())
+        except MemoryError:
+            raise
         except av.error.FFmpegError:
             self.num_refused_sound += 1
             return []
@@ -186,11 +192,14 @@ class Media:
         for packet in self.packets(on_sound=on_sound):
             try:
                 pictures = packet.decode()
+            except MemoryError:
+                raise
             except av.error.FFmpegError as error:
                 what = f"the decoder refuses the packet after frame {number}: {error.strerror}"
                 raise MediaError("decode", "decode", what, number) from None
             clock.expect(packet)
             for picture in pictures:
+                watchdog.beat()
                 if picture.is_corrupt:
                     raise MediaError("decode", "decode", f"frame {number} is damaged", number)
                 yield DecodedFrame(number, clock.time_of(picture, number), picture)
@@ -291,6 +300,8 @@ def open_media(path: str) -> Iterator[Media]:
     with _listening() as complaints:
         try:
             container = av.open(os.path.abspath(path), "r", options=options, metadata_errors="replace")
+        except MemoryError:
+            raise
         except av.error.FFmpegError as error:
             raise _refusal(error, complaints) from None
         try:

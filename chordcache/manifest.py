@@ -33,6 +33,7 @@ from typing import Any
 
 import xxhash
 
+from chordcache import watchdog
 from chordcache.errors import DamageError, FormatVersionError, NoSpaceError, NotFound
 from chordcache.records import ContentFacts, FeatureInfo, Identity, content_from_json, feature_from_json, to_json
 
@@ -66,6 +67,7 @@ def digest_file(path: str | Path) -> str:
     digest = xxhash.xxh3_128()
     with open(path, "rb") as file:
         while chunk := file.read(_HASH_CHUNK_BYTES):
+            watchdog.beat()
             digest.update(chunk)
     return digest.hexdigest()
 

@@ -6,6 +6,7 @@ import functools
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from chordcache import engine, manifest
@@ -174,7 +175,9 @@ class _Build:
         self._bar = engine.progress_bar(self._num_inputs, "video", shown=progress)
         try:
             with self._bar:
-                for task, outcome in engine.run(build_video, self._todo(index), jobs=jobs):
+                limits = self._policy.limits
+                outcomes = engine.run(build_video, self._todo(index), jobs=jobs, limits=limits, retry=self._once_more)
+                for task, outcome in outcomes:
                     self._take(task, outcome)
         except CacheWriteError:
             manifest.remove_partials(self._cache)
@@ -265,12 +268,18 @@ class _Build:
         held = self._quarantine.still_holds(task.key, identity, self._fingerprints_of(task))
         return held and not self._policy.retry_quarantined
 
+    def _once_more(self, task: BuildTask, outcome: Sidecar | Failure) -> BuildTask | None:
+        """Another attempt, if the disk that the source is on was the trouble and attempts are left."""
+        if isinstance(outcome, Failure) and outcome.cause == "io" and task.attempt <= self._policy.limits.retries:
+            return replace(task, attempt=task.attempt + 1)
+        return None
+
     def _take(self, task: BuildTask, outcome: Sidecar | Failure | engine.Crash) -> None:
         if isinstance(outcome, engine.Crash):
             source = _identity_of(task.source_path, task.inside)
             outcome = Failure(
                 task.key, task.root, task.path, "decode", outcome.cause, outcome.message, source,
-                fingerprints=self._fingerprints_of(task))  # fmt: skip
+                attempts=task.attempt - 1 + outcome.attempts, fingerprints=self._fingerprints_of(task))  # fmt: skip
         if isinstance(outcome, Failure):
             self._fail(task, outcome)
             return

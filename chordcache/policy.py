@@ -1,11 +1,12 @@
-"""How a build goes about its work: when it gives up, what it does again, what it trusts."""
+"""How a build goes about its work: when it gives up, what it does again, what it trusts, what it spends."""
 
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from chordcache.errors import UsageError
+from chordcache.watchdog import Limits
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,9 @@ class BuildPolicy:
     source_hash: bool = False
     """Keep a hash of each source's bytes, for ``verify(source=True)``; sources that are cached already are hashed as
     they are now"""
+
+    limits: Limits = field(default_factory=Limits)
+    """What one input may cost"""
 
     def limit(self, num_inputs: int) -> float:
         """The number of failures that is still borne."""

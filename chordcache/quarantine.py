@@ -26,6 +26,7 @@ class Failure:
     """None if the file could not be looked at"""
     num_frames_ok: int = 0
     attempts: int = 1
+    """Those of this run; of all runs once it is in quarantine"""
     versions: Mapping[str, str] | None = None
     """Of the tools that failed on it"""
     fingerprints: tuple[str, ...] = ()
@@ -78,7 +79,7 @@ class Quarantine:
         earlier = self._failures.get(failure.key)
         failure = replace(
             failure,
-            attempts=earlier.attempts + 1 if earlier else 1,
+            attempts=failure.attempts + (earlier.attempts if earlier else 0),
             versions=self._versions,
             when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             host=socket.gethostname(),

@@ -18,6 +18,7 @@ from chordcache.labels import Labels
 from chordcache.probe import probe
 from chordcache.records import LEVELS, RunSummary, VideoRecord
 from chordcache.source_file import identify
+from chordcache.watchdog import Limits
 
 _CHUNK_SIZE = 8
 """Files per task: demuxing a short clip takes a few milliseconds, sending a task half of one."""
@@ -33,6 +34,8 @@ class _ScanTask:
     level: str
     known: VideoRecord | None = None
     """What is known without looking: an unchanged file's record, or a folder's problem"""
+    attempt: int = 1
+    """How often it has been sent, this time included"""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ def scan(
     labels: str | None = None,
     jobs: int | None = None,
     follow_symlinks: bool = False,
+    limits: Limits | None = None,
     on_end: Callable[[ScanReport], None] | None = None,
     progress: bool = False,
 ) -> Index:
@@ -72,6 +76,8 @@ def scan(
         Worker processes; by default one for each processor.
     follow_symlinks : bool
         Also follow links that lead out of a root.
+    limits : Limits, optional
+        What one file may cost; by default those of ``Limits()``.
     on_end : callable, optional
         Called with the ``ScanReport``.
     progress : bool
@@ -95,7 +101,7 @@ def scan(
     if level not in LEVELS:
         raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(LEVELS)}")
     corpora = parse_roots([os.fspath(root) for root in roots])
-    run = _Scan(corpora, level, Labels(labels) if labels else None, follow_symlinks)
+    run = _Scan(corpora, level, Labels(labels) if labels else None, follow_symlinks, limits or Limits())
     if output is not None:
         path, temporary = Path(output), None
     else:
@@ -114,11 +120,14 @@ def scan(
 class _Scan:
     """One walk over the corpora."""
 
-    def __init__(self, corpora: Sequence[Corpus], level: str, labels: Labels | None, follow_symlinks: bool) -> None:
+    def __init__(
+        self, corpora: Sequence[Corpus], level: str, labels: Labels | None, follow_symlinks: bool, limits: Limits
+    ) -> None:
         self._corpora = corpora
         self._level = level
         self._labels = labels
         self._follow_symlinks = follow_symlinks
+        self._limits = limits
         self._num_skipped = self._num_links = 0
 
     def write(self, path: Path, jobs: int, progress: bool) -> ScanReport:
@@ -134,7 +143,13 @@ class _Scan:
             if not bar.disable:  # only a bar that is seen is worth a walk of its own, to say how long it will take
                 bar.total = sum(file.is_video for corpus in self._corpora for file in self._files(corpus))
             for task, outcome in engine.run(
-                _scan_file, self._tasks(earlier), jobs=jobs, chunk_size=_CHUNK_SIZE, ordered=True
+                _scan_file,
+                self._tasks(earlier),
+                jobs=jobs,
+                chunk_size=_CHUNK_SIZE,
+                ordered=True,
+                limits=self._limits,
+                retry=self._once_more,
             ):
                 record = _crashed(task, outcome) if isinstance(outcome, engine.Crash) else outcome
                 writer.write(self._labels.apply(record) if self._labels else record)
@@ -151,6 +166,12 @@ class _Scan:
             elapsed_seconds=time.monotonic() - started,
         )
         return ScanReport(summary, tuple(self._warnings(earlier.problem)))
+
+    def _once_more(self, task: _ScanTask, record: VideoRecord) -> _ScanTask | None:
+        """Another attempt, if the disk that the file is on was the trouble and attempts are left."""
+        if record.error_cause == "io" and task.known is None and task.attempt <= self._limits.retries:
+            return replace(task, attempt=task.attempt + 1)
+        return None
 
     def _tasks(self, earlier: ReusableRecords) -> Iterator[_ScanTask]:
         for corpus in self._corpora:

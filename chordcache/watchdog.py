@@ -20,6 +20,7 @@ from chordcache.last_words import Slot
 MIN_MEMORY_BYTES = 512 << 20
 """A worker takes about half of it before it has opened any file."""
 
+_MIN_SECONDS = 0.1
 _MAX_SECONDS = 1e8
 _MAX_MEMORY_BYTES = 1 << 60
 _MAX_RETRIES = 1000
@@ -29,9 +30,9 @@ _SLACK_SECONDS = 0.25
 """Setting the alarm takes 70 us, looking at the clock none: it is set again this often, and goes off this much late."""
 
 
-def _check(name: str, value: float | None, low: float, high: float, unit: str) -> None:
+def _check(name: str, value: float | None, low: float, high: float) -> None:
     if value is not None and not low <= value <= high:
-        raise UsageError(f"{name}: got {value}, must be {low} to {high:g} {unit}")
+        raise UsageError(f"{name}: got {value:g}, must be {low:g} to {high:g}")
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,11 @@ class Limits:
     """Attempts after the first one, where memory, time or the disk of the sources was the trouble"""
 
     def __post_init__(self) -> None:
-        _check("stall timeout", self.stall_seconds, 0.1, _MAX_SECONDS, "seconds")
-        _check("file timeout", self.file_seconds, 0.1, _MAX_SECONDS, "seconds")
-        _check("memory of a file", self.memory_bytes, MIN_MEMORY_BYTES, _MAX_MEMORY_BYTES, "bytes")
-        _check("retries", self.retries, 0, _MAX_RETRIES, "attempts")
+        _check("--stall-timeout (stall_seconds)", self.stall_seconds, _MIN_SECONDS, _MAX_SECONDS)
+        _check("--file-timeout (file_seconds)", self.file_seconds, _MIN_SECONDS, _MAX_SECONDS)
+        memory_mib = None if self.memory_bytes is None else self.memory_bytes / 2**20
+        _check("--file-memory (memory_bytes), in MiB", memory_mib, MIN_MEMORY_BYTES >> 20, _MAX_MEMORY_BYTES >> 20)
+        _check("--retries", self.retries, 0, _MAX_RETRIES)
 
     def overrun(self, limit: str, place: str) -> str:
         """What to say of a task that reached the limit "stall" or "file"."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from chordcache import manifest
+from chordcache import manifest, watchdog
 from chordcache.config import TIERS, Config
 from chordcache.errors import CacheWriteError, ConfigError, DamageError, MediaError
 from chordcache.extraction import Extraction, Facts
@@ -50,6 +50,8 @@ class BuildTask:
     label: str | None = None
     caption: str | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
+    attempt: int = 1
+    """How often it has been sent, this time included"""
 
     @property
     def adds_hash(self) -> bool:
@@ -93,6 +95,7 @@ def _failure(task: BuildTask, source: SourceState | None, error: MediaError) -> 
         message=error.message,
         source=source.identity if source else None,
         num_frames_ok=error.num_frames_ok,
+        attempts=task.attempt,
         fingerprints=(resolve(error.stage, task.config).fingerprint,) if is_of_feature else (),
     )
 
@@ -132,9 +135,10 @@ def _publish(
     """Publish artefacts (partial file to final name), then the sidecar, if the source is still what was decoded."""
     sidecar = replace(sidecar, source_hash=_source_hash(task))
     check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
-    for partial, file in written.items():
-        manifest.publish(partial, task.cache / file)
-    manifest.publish_text(task.cache, manifest.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
+    with watchdog.paused():
+        for partial, file in written.items():
+            manifest.publish(partial, task.cache / file)
+        manifest.publish_text(task.cache, manifest.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
     return sidecar
 
 
@@ -173,10 +177,13 @@ class _Job:
             sinks = {name: [writers[each.tier] for each in task.artefacts if name in each.make] for name in self._specs}
             extraction = Extraction(self._specs, sinks, with_content=task.content is None)
             facts = extraction.run(task.source_path, task.config.picture)
-            others = self._others(facts)
-            made = [
-                info for each in task.artefacts for info in self._finish(each, writers[each.tier], extraction, facts)
-            ]
+            with watchdog.paused():
+                others = self._others(facts)
+                made = [
+                    info
+                    for each in task.artefacts
+                    for info in self._finish(each, writers[each.tier], extraction, facts)
+                ]
         return self._sidecar(facts, (*made, *others))
 
     def _others(self, facts: Facts) -> list[FeatureInfo]:

@@ -8,10 +8,19 @@ from typing import Any
 import click
 
 import chordcache as cc
-from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option, roots_option, split_names, wait_option
+from chordcache.cli.options import (
+    PATH,
+    echo_summary,
+    jobs_option,
+    json_option,
+    limits_options,
+    roots_option,
+    split_names,
+    wait_option,
+)
 from chordcache.manifest import printable
 
-_OF_POLICY = ("retry_quarantined", "wait", "follow_symlinks", "source_hash")
+_OF_POLICY = ("retry_quarantined", "wait", "follow_symlinks", "source_hash", "limits")
 """Options that are fields of ``BuildPolicy``."""
 
 
@@ -32,6 +41,7 @@ _OF_POLICY = ("retry_quarantined", "wait", "follow_symlinks", "source_hash")
 @wait_option
 @roots_option
 @jobs_option
+@limits_options
 @json_option
 def build(index: str, cache: str, max_failures: str | None, fail_fast: bool, as_json: bool, **options: Any) -> None:
     """Cache frames and features of every video of INDEX. Run it again to resume, or after anything changed.

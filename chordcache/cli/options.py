@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
 from chordcache.errors import UsageError
 from chordcache.records import RunSummary
+from chordcache.watchdog import Limits
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PATH = click.STRING
 """Not ``click.Path``: that looks at the file, and fails on a name that no file can have. The public functions have a
 message and an exit code for both."""
+
+
+_LIMITS = (
+    click.option(
+        "--stall-timeout", type=float, default=Limits.stall_seconds, show_default=True, metavar="SECONDS",
+        help="Give a file up that makes no progress for so long.",
+    ),
+    click.option("--file-timeout", type=float, metavar="SECONDS", help="Give a file up that takes longer in all."),
+    click.option(
+        "--file-memory", type=int, default=(Limits.memory_bytes or 0) >> 20, show_default=True, metavar="MIB",
+        help="Give a file up that needs more memory.",
+    ),
+    click.option(
+        "--retries", type=int, default=Limits.retries, show_default=True, metavar="N",
+        help="Attempts after the first, where time, memory or a disk was the trouble.",
+    ),
+)  # fmt: skip
+"""The bounds of their values are those of ``Limits``."""
 
 
 def jobs_option(function: Function) -> Function:
@@ -39,6 +59,21 @@ def roots_option(function: Function) -> Function:
     return click.option(
         "--root", "roots", multiple=True, metavar="NAME=PATH", callback=_parse_roots, help="Where a root's data is now."
     )(function)
+
+
+def limits_options(function: Function) -> Function:
+    """``--stall-timeout``, ``--file-timeout``, ``--file-memory`` and ``--retries``, handed on as one ``limits``."""
+
+    @functools.wraps(function)
+    def with_limits(
+        *args: Any, stall_timeout: float, file_timeout: float | None, file_memory: int, retries: int, **options: Any
+    ) -> Any:
+        return function(*args, limits=Limits(stall_timeout, file_timeout, file_memory << 20, retries), **options)
+
+    command: Any = with_limits
+    for option in reversed(_LIMITS):
+        command = option(command)
+    return cast(Function, command)
 
 
 def wait_option(function: Function) -> Function:

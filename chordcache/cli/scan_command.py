@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 import chordcache as cc
-from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option
+from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option, limits_options
 from chordcache.manifest import printable
 from chordcache.records import LEVELS
 
@@ -22,6 +22,7 @@ from chordcache.records import LEVELS
 @click.option("--labels", metavar="dir|FILE.csv", help="Label by parent folder, or join columns path,label,caption.")
 @click.option("--follow-symlinks", is_flag=True, help="Also follow links that lead out of a root.")
 @jobs_option
+@limits_options
 @json_option
 def scan(roots: tuple[str, ...], output: str, as_json: bool, **options: Any) -> None:
     """Look at every video below ROOT and write an index.
