@@ -121,10 +121,11 @@ def every_byte_at_the_edges(trial: Trial) -> Figures:
 def _place(number: int, artefact: Path, sidecar: Path) -> tuple[Path, int]:
     """File and byte of a trial: the artefact from its start, from its end, the sidecar from its start."""
     where, offset = divmod(number, EDGE_BYTES)
-    size = (sidecar if where == 2 else artefact).stat().st_size
-    assert where == 2 or size >= EDGE_BYTES
-    assert where != 2 or size <= EDGE_BYTES
-    return [(artefact, offset), (artefact, size - 1 - offset), (sidecar, offset % size)][where]
+    path = sidecar if where == 2 else artefact
+    size = path.stat().st_size
+    assert where != 2 or size <= EDGE_BYTES  # all of it is struck
+    offset %= size
+    return path, size - 1 - offset if where == 1 else offset
 
 
 @experiment(

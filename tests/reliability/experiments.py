@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reliability import crashes
+from reliability import crashes, damage, disks, fuzzing, hostile, names, power, reading
 from reliability.harness import EXPERIMENTS
 
-__all__ = ["EXPERIMENTS", "crashes"]
+__all__ = ["EXPERIMENTS", "crashes", "damage", "disks", "fuzzing", "hostile", "names", "power", "reading"]

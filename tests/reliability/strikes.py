@@ -100,6 +100,19 @@ ON_BYTES: Mapping[str, Stroke] = {"flipped": flip_at_random, "zeroed": _zero, "r
 """Strokes that leave the size as it is"""
 
 
+def make_newer(path: Path, rng: random.Random) -> None:
+    """Let an artefact be of a version of its format that is not there yet."""
+    data = bytearray(path.read_bytes())
+    marks = {".lmdb": b"\xde\xc0\xef\xbe", ".npz": b"PK\x01\x02", ".h5": b"\x89HDF\r\n\x1a\n"}
+    mark = marks[path.suffix]  # LMDB's version follows it, and so does HDF5's; a zip's comes two bytes later
+    at = data.find(mark)
+    assert at >= 0
+    while at >= 0:
+        data[at + len(mark) + (2 if path.suffix == ".npz" else 0)] = 99
+        at = data.find(mark, at + 1)
+    path.write_bytes(data)
+
+
 def _edit_lmdb(path: Path, what: str) -> None:
     with lmdb.open(str(path), subdir=False, lock=False) as environment, environment.begin(write=True) as transaction:
         first, second = (number.to_bytes(4, "big") for number in (0, 1))
