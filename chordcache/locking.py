@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from chordcache.errors import LockedError, NoSpaceError, UsageError
-from chordcache.manifest import no_space_as_error, printable
+from chordcache.manifest import make_folder, no_space_as_error, printable
 
 _MAX_OWNER_BYTES = 400
 
@@ -50,7 +50,7 @@ def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterato
 def _open(cache: Path) -> int:
     try:
         with no_space_as_error(cache):
-            cache.mkdir(parents=True, exist_ok=True)
+            make_folder(cache)
             return os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except NoSpaceError:
         raise

@@ -339,10 +339,18 @@ def _fsync(path: Path) -> None:
         os.close(fd)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it. Their names are durable, as is then what is published inside."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _fsync(folder.parent)
+
+
 def publish(partial: Path, final: Path) -> None:
     """Give a closed file its final name so that it is there whole or not at all, also after a power cut."""
     with no_space_as_error(final):
-        final.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(final.parent)
         _fsync(partial)
         os.replace(partial, final)
         _fsync(final.parent)
