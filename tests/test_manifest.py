@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordcache import manifest
-from chordcache.errors import DamageError, FormatVersionError, LockedError, NoSpaceError
-from chordcache.locking import locked
+from chordcache.errors import DamageError, FormatVersionError, NoSpaceError
 from chordcache.records import Identity
 
 NAMES = st.binary(min_size=1, max_size=60).filter(lambda raw: b"\0" not in raw).map(os.fsdecode)
@@ -136,25 +133,3 @@ def test_a_full_disk_has_a_name(code: int) -> None:
     with pytest.raises(OSError, match="other") as caught, manifest.no_space_as_error("x"):
         raise OSError(errno.EIO, "other")
     assert not isinstance(caught.value, NoSpaceError)
-
-
-def test_the_lock_holds_against_another_process_and_dies_with_its_own(tmp_path: Path) -> None:
-    code = (
-        "import sys, os; from pathlib import Path; from chordcache.locking import locked\n"
-        "with locked(Path(sys.argv[1])):\n print('held', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(LockedError, match=f"process {other.pid} on"), locked(tmp_path):
-            pass
-        other.kill()
-        other.wait()
-    with (
-        locked(tmp_path),
-        pytest.raises(LockedError, match=f"process {os.getpid()} on"),
-        locked(tmp_path),
-    ):
-        pass

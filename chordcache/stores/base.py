@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from chordcache.errors import CacheWriteError, DamageError, NoSpaceError, UsageError
-from chordcache.manifest import NO_SPACE, digest64, printable
+from chordcache.manifest import NO_SPACE, digest64, free_space, printable
 
 Block: TypeAlias = "np.ndarray | Sequence[bytes]"
 """Some rows: [shape=(n, ...)], or n records."""
@@ -150,7 +150,9 @@ def write_error(path: Path, error: Exception) -> CacheWriteError:
     status = os.statvfs(path.parent)
     is_full = status.f_bavail * status.f_frsize < _MIN_FREE_BYTES
     if is_full or (isinstance(error, OSError) and error.errno in NO_SPACE):
-        return NoSpaceError(f"no space left writing '{printable(path.parent)}'; free some and run the same command")
+        return NoSpaceError(
+            f"no space left writing '{printable(path.parent)}' ({free_space(path)}); free some and run the same command"
+        )
     return CacheWriteError(f"cannot write '{printable(path)}': {error}; run the same command")
 
 
