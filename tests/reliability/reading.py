@@ -41,14 +41,14 @@ from reliability.strikes import CONFIG, ON_BYTES, ON_SIZES, copy_of, flip_at_ran
 _FLOW = {**CONFIG["features"], "flow": {"method": "dis"}}
 
 CODECS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "lmdb, JPEG": ("lmdb", CONFIG),
-    "lmdb, raw": ("lmdb", {**CONFIG, "frames": {"short_side": 48, "codec": "raw"}}),
+    "lmdb-jpeg": ("lmdb", CONFIG),
+    "lmdb-raw": ("lmdb", {**CONFIG, "frames": {"short_side": 48, "codec": "raw"}}),
     "npz": ("npz", {**CONFIG, "features": _FLOW}),
-    "npz, deflate": ("npz", {**CONFIG, "features": _FLOW, "npz": {"compression": "deflate"}}),
-    "hdf5, JPEG": ("hdf5", CONFIG),
-    "hdf5, raw": ("hdf5", {**CONFIG, "frames": {"short_side": 48, "codec": "raw"}}),
-    "hdf5, lzf": ("hdf5", {**CONFIG, "features": _FLOW, "hdf5": {"features": ["flow"], "compression": "lzf"}}),
-    "hdf5, gzip": ("hdf5", {**CONFIG, "features": _FLOW, "hdf5": {"features": ["flow"], "compression": "gzip"}}),
+    "npz-deflate": ("npz", {**CONFIG, "features": _FLOW, "npz": {"compression": "deflate"}}),
+    "hdf5-jpeg": ("hdf5", CONFIG),
+    "hdf5-raw": ("hdf5", {**CONFIG, "frames": {"short_side": 48, "codec": "raw"}}),
+    "hdf5-lzf": ("hdf5", {**CONFIG, "features": _FLOW, "hdf5": {"features": ["flow"], "compression": "lzf"}}),
+    "hdf5-gzip": ("hdf5", {**CONFIG, "features": _FLOW, "hdf5": {"features": ["flow"], "compression": "gzip"}}),
 }
 """Tier and config of every way in which rows are stored."""
 
@@ -69,7 +69,7 @@ def flip_and_read(trial: Trial) -> Figures:
         path = trial.rng.choice(files)
         start, length, is_packed = trial.rng.choice(_payload(path, tier))
         offset, bit = start + trial.rng.randrange(length), trial.rng.randrange(8)
-        if number % 2 or trial.variant != "lmdb, JPEG":
+        if number % 2 or trial.variant != "lmdb-jpeg":
             registry.forget(path)
         else:
             assert _read(cache, path, tier) == good[path]
@@ -196,9 +196,7 @@ def _seconds(function: Callable[[], object]) -> float:
 
 # R14: bad caches in every loader
 
-_KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    name.replace(", ", "-"): CODECS[name] for name in ("lmdb, JPEG", "lmdb, raw", "npz", "hdf5, JPEG")
-}
+_KINDS = {name: CODECS[name] for name in ("lmdb-jpeg", "lmdb-raw", "npz", "hdf5-jpeg")}
 
 NUM_VIDEOS, NUM_STRUCK, NUM_CUTS = 40, 32, 10
 """Of each cache; in ten calls a file is cut at 100 points."""
