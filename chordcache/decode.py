@@ -84,7 +84,7 @@ class Media:
         self._complaints = complaints
         self._num_at_open = len(complaints)
         self.video: av.VideoStream | None = _best_video(container)
-        self.audio: av.AudioStream | None = container.streams.best("audio")
+        self.audio: av.AudioStream | None = _best_audio(container)
         self.num_refused_sound = 0
         """Packets of the audio track that its decoder refused, so far"""
         self.clock = "pts"
@@ -97,9 +97,11 @@ class Media:
         return 1 / (rate or _FALLBACK_FPS)
 
     def require_video(self) -> av.VideoStream:
-        """The video track, or ``MediaError`` if there is none."""
+        """The video track, or ``MediaError`` if there is none that can be decoded."""
         if self.video is None:
             raise MediaError("probe", "no-video", "no video track")
+        if self.video.codec_context is None:
+            raise MediaError("probe", "decode", "there is no decoder for the video track")
         return self.video
 
     def packets(self, *, on_sound: Callable[[Sound], None] | None = None) -> Iterator[av.Packet[av.VideoStream]]:
@@ -263,6 +265,12 @@ def _best_video(container: Any) -> av.VideoStream | None:
     if best is None or best.disposition & av.stream.Disposition.attached_pic:
         return None
     return best
+
+
+def _best_audio(container: Any) -> av.AudioStream | None:
+    """The track a player would play: none that it has no decoder for."""
+    best: av.AudioStream | None = container.streams.best("audio")
+    return None if best is None or best.codec_context is None else best
 
 
 @contextmanager

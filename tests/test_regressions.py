@@ -203,3 +203,15 @@ def test_a_move_with_its_cache(built, tmp_path_factory):
     shutil.move(built / "cache", new)
     assert cc.verify(new, level="deep", jobs=1) == []
     assert json.loads((new / "chordcache.json").read_text())["roots"] == {"videos": str(built / "videos")}
+
+
+def test_a_track_without_a_decoder_is_no_bug(tmp_path, make_video):
+    """The picture's is refused in words; the sound's does not keep the picture out."""
+    sound = make_video(tmp_path / "videos/sound.mp4", num_frames=10, audio=True)
+    picture = make_video(tmp_path / "videos/picture.mp4", num_frames=10)
+    sound.write_bytes(sound.read_bytes().replace(b"mp4a", b"xxxx").replace(b"esds", b"free"))
+    picture.write_bytes(picture.read_bytes().replace(b"avc1", b"xxxx"))
+    records = {record.path: record for record in cc.scan([tmp_path / "videos"], jobs=1)}
+    assert (records["sound.mp4"].error, records["sound.mp4"].audio) == (None, None)
+    refused = records["picture.mp4"]
+    assert (refused.error, refused.error_cause) == ("there is no decoder for the video track", "decode")
