@@ -32,8 +32,8 @@ class MediaError(ChordcacheError):
         What was being done: ``open``, ``probe``, ``decode``, or the name of the feature that was being made.
     cause : str
         One word for machines: ``decode``, ``short``, ``no-video``, ``no-frames``, ``refused-format``,
-        ``refused-size``, ``not-regular``, ``changed``, ``io``, ``oom``, ``timeout``, ``signal``, ``stereo`` (no eye can
-        be cut out), ``extractor`` (it raised, or made another number of rows than it says).
+        ``refused-size``, ``refused-link`` (it leads out of its root), ``not-regular``, ``changed``, ``io``, ``oom``,
+        ``timeout``, ``signal``, ``stereo`` (no eye can be cut out), ``extractor`` (it raised, or made another number of rows than it says).
     message : str
         One line for people, without the file's name.
     num_frames_ok : int
