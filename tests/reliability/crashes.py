@@ -1,10 +1,15 @@
-"""Kills and power cuts: what was published stays, what was not is made again."""
+"""Kills: what was published stays, what was not is made again, and nobody is left who writes."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import rigs
 
@@ -12,27 +17,223 @@ import chordcache as cc
 from reliability.harness import Figures, Trial, experiment
 from reliability.rig import TIERS, build, build_args, differs, make_corpus
 
+SPREAD = 0.618034
+"""Multiples of it, modulo 1, are spread evenly however many there are."""
+
+CALLS = "write,writev,pwrite64,ftruncate,rename,unlink,unlinkat,mkdir,rmdir,fsync,fdatasync"
+"""All by which a build changes its cache: it uses no other, see ``disk_model.CALLS``."""
+
+OUTLIVING = """
+import os, sys
+options = "-D -f -qq --seccomp-bpf -o /dev/null -e trace=prctl -e inject=prctl:retval=0".split()
+os.execvp("strace", ["strace", *options, sys.executable, "-m", "chordcache", *sys.argv[1:]])
+"""
+"""The command with workers that did not ask the kernel to end them with their parent, though they believe so."""
+
+
+def _published(cache: Path) -> dict[str, tuple[int, int, int]]:
+    """Files that a sidecar names, and sidecars, with their inode, size and time."""
+    found = rigs.files_of(cache)
+    names = {data[part] for data in rigs.sidecars(cache).values() for part in ("_sidecar", "_artefact")}
+    return {name: status for name, status in found.items() if cache / name in names}
+
+
+def _check_resumed(trial: Trial, corpus: Path, tier: str) -> int:
+    """The same command again: equal contents, nothing done twice. Return how many videos were there before."""
+    cache = trial.folder / "cache"
+    before = _published(cache)
+    done = build(corpus, tier, trial.folder)
+    assert done.returncode == 0, done.stderr
+    different = differs(cache, corpus / "whole", tier)
+    assert different == [], different
+    after = _published(cache)
+    redone = sorted(name for name in before if after.get(name) != before[name])
+    assert redone == [], f"published before the kill, and done again: {redone}"
+    _check_sound(cache)
+    return sum(name.startswith("videos/") for name in before)
+
+
+def _check_sound(cache: Path) -> None:
+    partials, damage = rigs.partials(cache), cc.verify(cache, jobs=1)
+    assert partials == [], partials
+    assert damage == [], damage
+
+
+def _write_duration(path: Path, corpus: Path, tier: str) -> None:
+    """Seconds from the lock to the end of a build that nothing disturbs."""
+    folder = path.with_name("undisturbed")
+    folder.mkdir()
+    with rigs.running(folder, *build_args(corpus, tier)) as run:
+        _wait_for_lock(folder / "cache", run)
+        started = time.monotonic()
+        run.wait()
+        path.write_text(str(time.monotonic() - started))
+
+
+def _wait_for_lock(cache: Path, run: rigs.Run) -> None:
+    pid = f"process {run.process.pid} "
+    locked = rigs.wait_until(lambda: (cache / ".lock").exists() and pid in (cache / ".lock").read_text(), 60)
+    assert locked, run.stderr
+
 
 @experiment(
     "R1", "killed with -9 at a random moment, then the same command again",
     trials=200, slice_calls=2, variants=TIERS,
 )  # fmt: skip
 def killed_at_random(trial: Trial) -> Figures:
-    """Every third kill hits one worker, which the build survives."""
+    """The moments cover a whole build. Every third kill hits one worker, which the build survives."""
     corpus = trial.once("corpus", make_corpus)
+    duration = trial.once("duration", lambda path: _write_duration(path, corpus, trial.variant))
+    is_of_worker = trial.number % 3 == 2
     with rigs.running(trial.folder, *build_args(corpus, trial.variant)) as run:
-        rigs.wait_until(lambda: (trial.folder / "cache/index.jsonl").exists() or run.process.poll() is not None, 60)
-        time.sleep(trial.rng.random() * 1.2)
-        victims = run.workers()[:1] if trial.number % 3 == 2 else [run.process.pid]
+        _wait_for_lock(trial.folder / "cache", run)
+        time.sleep((trial.number + 1) * SPREAD % 1 * float(duration.read_text()))
+        victims = run.workers()[:1] if is_of_worker else [run.process.pid] * (run.process.poll() is None)
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
+        num_published = len(rigs.sidecars(trial.folder / "cache"))
         run.wait()
-        assert run.survivors() == []
+        survivors = run.survivors()
+        assert survivors == [], survivors
         assert rigs.fine(run.stderr), run.stderr
-    num_published = len(rigs.sidecars(trial.folder / "cache"))
-    done = build(corpus, trial.variant, trial.folder)
-    assert done.returncode == 0, done.stderr
-    assert differs(trial.folder / "cache", corpus / "whole", trial.variant) == []
-    assert rigs.partials(trial.folder / "cache") == []
-    assert cc.verify(trial.folder / "cache", jobs=1) == []
-    return {"sum_videos_kept": num_published, "max_videos_in_all": 4}
+    num_kept = _check_resumed(trial, corpus, trial.variant)
+    return {
+        "sum_kills_before_the_first_video": bool(victims) and num_published == 0,
+        "sum_kills_between": bool(victims) and 0 < num_published < 4,
+        "sum_kills_after_the_last": bool(victims) and num_published == 4,
+        "sum_came_too_late_or_too_early": not victims,
+        "sum_videos_kept": num_kept,
+        "sum_videos_done_again": 0,
+    }
+
+
+# Right after every system call
+
+
+@contextmanager
+def _traced(pid: int, log: Path, *options: str) -> Iterator[None]:
+    """Attach strace to the main thread of a process."""
+    command = ["strace", "-y", "-s", "0", "-o", log, "-p", str(pid), "-e", f"trace={CALLS}", *options]
+    tracer = subprocess.Popen(command, stderr=subprocess.PIPE)
+    assert tracer.stderr
+    tracer.stderr.readline()  # it says that it is attached
+    try:
+        yield
+    finally:
+        tracer.terminate()
+        tracer.communicate()
+
+
+def _process(role: str, run: rigs.Run) -> int:
+    if role == "main":
+        return run.process.pid
+    assert rigs.wait_until(run.workers, 60), run.stderr
+    return run.workers()[0]
+
+
+def _write_points(path: Path, corpus: Path, tier: str) -> None:
+    """Every call that concerns the cache: whose it is, its name, and which one of that name."""
+    points = []
+    for role in ("main", "worker"):
+        folder = path.with_name(f"recorded-{role}")
+        folder.mkdir()
+        log = folder / "log"
+        with rigs.running(folder, *build_args(corpus, tier, jobs=1)) as run, _traced(_process(role, run), log):
+            run.wait()
+        seen: dict[str, int] = {}
+        for line in log.read_text().splitlines():
+            name = line.partition("(")[0]
+            seen[name] = seen.get(name, 0) + 1
+            if f"{folder}/cache" in line:
+                points.append(f"{role} {name} {seen[name]}\n")
+    assert len(points) > 50, points
+    random.Random(0).shuffle(points)
+    path.write_text("".join(points))
+
+
+@experiment(
+    "R1", "killed with -9 right after each system call that changes the cache",
+    trials=150, slice_calls=1, variants=TIERS,
+)  # fmt: skip
+def killed_after_each_call(trial: Trial) -> Figures:
+    """The process is stopped when the call returns; then the main one is killed, or every third time that worker."""
+    corpus = trial.once("corpus", lambda folder: make_corpus(folder, num_videos=2, num_frames=6))
+    points = trial.once("points", lambda path: _write_points(path, corpus, trial.variant)).read_text().splitlines()
+    role, name, count = points[trial.number % len(points)].split()
+    log = trial.folder / "log"
+    stop = f"inject={name}:signal=STOP:when={count}"
+    with rigs.running(trial.folder, *build_args(corpus, trial.variant, jobs=1)) as run:
+        pid = _process(role, run)
+        with _traced(pid, log, "-e", stop):
+            rigs.wait_until(lambda: _is_stopped(log) or run.process.poll() is not None, 60)
+            assert _is_stopped(log), f"it did not come to {role} {name} {count}: {run.stderr}"
+            os.kill(pid if trial.number % 3 == 2 else run.process.pid, signal.SIGKILL)
+            run.wait()
+        survivors = run.survivors()
+        assert survivors == [], survivors
+        assert rigs.fine(run.stderr), run.stderr
+    num_kept = _check_resumed(trial, corpus, trial.variant)
+    return {"max_points_in_all": len(points), "sum_videos_kept": num_kept, "sum_videos_done_again": 0}
+
+
+def _is_stopped(log: Path) -> bool:
+    return "stopped by SIGSTOP" in log.read_text()
+
+
+# Orphans
+
+
+@experiment(
+    "R21", "main process killed with -9, the same command again at once",
+    trials=60, slice_calls=1, variants=TIERS,
+)  # fmt: skip
+def restarted_at_once(trial: Trial) -> Figures:
+    """Workers end with their parent: none is alive, and none has published, when the second run holds the lock."""
+    corpus = trial.once("corpus", make_corpus)
+    duration = trial.once("duration", lambda path: _write_duration(path, corpus, trial.variant))
+    cache = trial.folder / "cache"
+    args = build_args(corpus, trial.variant)
+    with rigs.running(trial.folder, *args) as first:
+        _wait_for_lock(cache, first)
+        time.sleep((trial.number + 1) * SPREAD % 1 * float(duration.read_text()))
+        num_workers = len(first.workers())
+        first.process.kill()
+        first.process.wait()
+        dead_ns = time.time_ns()
+        with rigs.running(trial.folder, *args) as second:
+            _wait_for_lock(cache, second)
+            orphans = rigs.alive_with(first.mark)
+            locked_ns = (cache / ".lock").stat().st_mtime_ns
+            assert orphans == [], [rigs.command_of(pid) for pid in orphans]
+            names = [cache / name for name in rigs.files_of(cache)]
+            late = [path for path in names if dead_ns < path.stat().st_ctime_ns < locked_ns]
+            assert late == [], f"published after the main process had died: {late}"
+            assert second.wait() == 0, second.stderr
+    different = differs(cache, corpus / "whole", trial.variant)
+    assert different == [], different
+    _check_sound(cache)
+    return {"sum_orphaned_workers": num_workers, "sum_different": 0}
+
+
+@experiment(
+    "R21", "the same, with workers that the kernel does not end with their parent",
+    trials=30, slice_calls=1, variants=TIERS,
+)  # fmt: skip
+def restarted_beside_orphans(trial: Trial) -> Figures:
+    """Orphans finish what they are at, beside the second run; the third clears what they left half done."""
+    corpus = trial.once("corpus", make_corpus)
+    cache = trial.folder / "cache"
+    args = build_args(corpus, trial.variant)
+    with rigs.running(trial.folder, *args, program=("-c", OUTLIVING)) as first:
+        assert rigs.wait_until(first.workers, 60), first.stderr
+        time.sleep((trial.number + 1) * SPREAD % 1)
+        first.process.kill()
+        num_orphans = len(first.workers())
+        second = build(corpus, trial.variant, trial.folder)
+        assert second.returncode == 0, second.stderr
+        rigs.wait_until(lambda: not first.workers(), 5)
+    different = differs(cache, corpus / "whole", trial.variant)
+    assert different == [], different
+    num_kept = _check_resumed(trial, corpus, trial.variant)
+    assert num_kept == 4
+    return {"sum_orphaned_workers": num_orphans, "sum_different": 0}
