@@ -15,7 +15,7 @@ CLIPS := .clips
 TESTS_OF_SHAPE := tests/test_layers.py tests/test_firewalls.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pose reliability check format bench clean ffmpeg
+.PHONY: help install demo test test-pose reliability check format bench clean tools
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -38,7 +38,7 @@ demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training l
 	$(BIN)/chordcache verify demo/cache
 	$(BIN)/python scripts/train_demo.py demo/cache
 
-test: $(STAMP) ffmpeg ## the whole test suite
+test: $(STAMP) tools ## the whole test suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-pose: $(POSE_STAMP) ## the tests of body landmarks, in .venv-pose
@@ -58,7 +58,7 @@ $(POSE_STAMP): pyproject.toml
 	fi
 	@touch $@
 
-reliability: $(STAMP) ffmpeg ## kills, full disks, damage, hostile files: an hour, resumes; ARGS='--trials 20 --only R1'
+reliability: $(STAMP) tools ## kills, full disks, damage, hostile files: an hour, resumes; ARGS='--trials 20 --only R1'
 	PYTHONPATH=tests $(BIN)/python -m reliability $(ARGS)
 
 check: $(STAMP) ## format, lint, strict types, layers
@@ -79,13 +79,15 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 clean: ## remove .venv, the demo and the caches of the tools
 	rm -rf .venv .venv-pose demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# The tests compare with ffmpeg's command line tools; the package itself does not need them
-ffmpeg:
-	@command -v ffprobe >/dev/null && command -v ffmpeg >/dev/null && exit 0; \
+# The tests compare with ffmpeg's command line tools, and cut builds short with strace and faketime; the package itself
+# does not need them
+tools:
+	@missing=; for each in ffmpeg strace faketime; do command -v $$each >/dev/null || missing="$$missing $$each"; done; \
+	[ -z "$$missing" ] && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "apt-get install ffmpeg  (the tests compare with it)"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq ffmpeg >/dev/null; \
+		echo "apt-get install$$missing  (the tests need it)"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$missing >/dev/null; \
 	else \
-		echo "make test: the tests need the commands ffmpeg and ffprobe; install them, for example 'sudo apt-get install ffmpeg'" >&2; \
+		echo "make test: the tests need these commands; install them, for example 'sudo apt-get install$$missing'" >&2; \
 		exit 1; \
 	fi

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from reliability import crashes, damage, disks, fuzzing, hostile, names, power, reading
+from reliability import conditions, crashes, damage, disks, fuzzing, hostile, names, power, readers, reading, tears
 from reliability.harness import EXPERIMENTS
 
-__all__ = ["EXPERIMENTS", "crashes", "damage", "disks", "fuzzing", "hostile", "names", "power", "reading"]
+__all__ = [
+    "EXPERIMENTS",
+    "conditions",
+    "crashes",
+    "damage",
+    "disks",
+    "fuzzing",
+    "hostile",
+    "names",
+    "power",
+    "readers",
+    "reading",
+    "tears",
+]
