@@ -18,6 +18,7 @@ from av.sidedata.sidedata import SideDataContainer
 from av.sidedata.sidedata import Type as SideDataType
 
 from chordcache import watchdog
+from chordcache.endings import end_problem
 from chordcache.errors import MediaError
 from chordcache.source_file import identify
 
@@ -140,6 +141,8 @@ class Media:
             raise
         except av.error.FFmpegError as error:
             raise MediaError("decode", "decode", f"cannot read packet {num_packets}: {error.strerror}") from None
+        if problem := end_problem(self.container.name, self.container.format.name):
+            raise MediaError("decode", "truncated", f"the file ends {problem}", num_packets)
 
     def _heard(self, packet: Any) -> list[Sound]:
         """Decode a packet of the audio track; nothing if the decoder refuses it."""
@@ -164,6 +167,11 @@ class Media:
                 message = f"after packet {num_packets}: {' '.join(text.split())}"
                 raise MediaError("decode", "truncated" if truncated else "decode", message, num_packets)
         self._num_at_open = len(self._complaints)
+
+    def _raise_lack_of_memory(self) -> None:
+        """The H.264 decoder calls it invalid data when it gets no memory for a picture, but says so in words."""
+        if any("get_buffer() failed" in text for _, _, text in self._complaints):
+            raise MemoryError("the decoder gets no memory for a picture")
 
     def frames(
         self, *, motion_vectors: bool = False, on_sound: Callable[[Sound], None] | None = None
@@ -197,6 +205,7 @@ class Media:
             except MemoryError:
                 raise
             except av.error.FFmpegError as error:
+                self._raise_lack_of_memory()
                 what = f"the decoder refuses the packet after frame {number}: {error.strerror}"
                 raise MediaError("decode", "decode", what, number) from None
             clock.expect(packet)
@@ -313,9 +322,21 @@ def open_media(path: str) -> Iterator[Media]:
         except av.error.FFmpegError as error:
             raise _refusal(error, complaints) from None
         try:
+            _refuse_impossible(container)
             yield Media(container, complaints)
         finally:
             container.close()
+
+
+def _refuse_impossible(container: Any) -> None:
+    """Refuse an MP4 whose tables list more samples than it has bytes: there are none, only memory is eaten by them.
+
+    Where that runs out, libavformat goes on without the table and without a word, as if the track were empty.
+    """
+    for stream in container.streams:
+        if "mp4" in container.format.name and stream.frames > container.size:
+            what = f"its header claims {stream.frames} samples in {container.size} bytes"
+            raise MediaError("open", "refused-size", what)
 
 
 def _refusal(error: av.error.FFmpegError, complaints: list[tuple[int, str, str]]) -> MediaError:

@@ -9,6 +9,9 @@ from typing import BinaryIO
 _MAX_BOXES = 100_000
 """Boxes looked at on one level; a hostile file may hold millions."""
 
+_MIN_BOX_BYTES = 8
+"""Of its header alone: size and kind."""
+
 
 def display_matrices(path: str) -> dict[int, tuple[int, ...]]:
     """Read how each track is to be turned for display.
@@ -38,23 +41,50 @@ def display_matrices(path: str) -> dict[int, tuple[int, ...]]:
     return matrices
 
 
+def ends_in_fragment(path: str) -> bool:
+    """Whether a fragmented file ends before its last fragment does.
+
+    libavformat passes over a fragment whose header is not whole. A file cut off between two fragments is a whole file.
+
+    Notes
+    -----
+    Source: ISO/IEC 14496-12, 8.8 (movie fragments).
+    """
+    with open(path, "rb") as file:
+        stop = file.seek(0, 2)
+        boxes = list(_headers(file, 0, stop))
+    if not any(kind == b"moof" for kind, _, _ in boxes):
+        return False
+    kind, _, end = boxes[-1]
+    num_left = stop - end
+    return num_left < 0 or 0 < num_left < _MIN_BOX_BYTES or (num_left == 0 and kind == b"moof")
+
+
 def _boxes(file: BinaryIO, start: int, stop: int, kind: bytes) -> Iterator[tuple[int, int]]:
     """Yield the body ranges [start, stop) of the boxes of one kind that lie directly in a range."""
+    for found, body, end in _headers(file, start, stop):
+        if found == kind and end <= stop:
+            yield body, end
+
+
+def _headers(file: BinaryIO, start: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (kind, start of the body, end) of the boxes directly in a range; the last may end beyond it."""
     for _ in range(_MAX_BOXES):
-        if start + 8 > stop:
+        if start + _MIN_BOX_BYTES > stop:
             return
         file.seek(start)
         header = file.read(16)
-        if len(header) < 8:
+        if len(header) < _MIN_BOX_BYTES:
             return
-        size, found = struct.unpack_from(">I4s", header)
+        size, kind = struct.unpack_from(">I4s", header)
         body = start + 8
         if size == 1 and len(header) == 16:  # 64-bit size follows
             (size,) = struct.unpack_from(">Q", header, 8)
             body = start + 16
         end = stop if size == 0 else start + size
-        if end < body or end > stop:
+        if end < body:
             return
-        if found == kind:
-            yield body, end
+        yield kind, body, end
+        if end > stop:
+            return
         start = end

@@ -20,6 +20,7 @@ LAYERS = {
     "chordcache.watchdog": 0,
     "chordcache.content": 1,
     "chordcache.decode": 1,
+    "chordcache.endings": 1,
     "chordcache.extractors.base": 1,
     "chordcache.flow_codes": 1,
     "chordcache.geometry": 1,
