@@ -71,7 +71,8 @@ def run_task(function: Callable[[Any], Any], number: int, task: Any) -> Any:
     except ChordcacheError:
         raise
     except MemoryError as error:
-        return Crash("oom", f"out of memory ({describe(error)}); allow more with --file-memory")
+        what = getattr(error, "strerror", None) or describe(error).partition(": ")[2]
+        return Crash("oom", f"out of memory{what and ': '}{what}; allow more with --file-memory")
     except BaseException as error:  # item boundary
         return Crash("bug", describe(error))
 
