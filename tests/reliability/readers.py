@@ -21,7 +21,7 @@ from contents import arrays
 import chordcache as cc
 from reliability import reader
 from reliability.harness import Figures, Trial, experiment
-from reliability.rig import CONFIG, TIERS, build_args, make_corpus, needs_root, small_disk
+from reliability.rig import CONFIG, TIERS, build_args, make_corpus, needs_root, small_disk, states
 
 NOBODY = 65534
 
@@ -80,15 +80,6 @@ def _errors(folder: Path) -> str:
 # Many at once
 
 
-def _states(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Everything below a folder, and when it was changed."""
-    found = {}
-    for path in [folder, *sorted(folder.rglob("*"))]:
-        status = path.lstat()
-        found[str(path)] = (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return found
-
-
 @experiment(
     "R16", f"{NUM_READERS} readers at once of one cache",
     trials=2 * NUM_READERS, batch=NUM_READERS, variants=("as nobody", "on a read-only disk", "on a full disk"),
@@ -103,7 +94,7 @@ def crowd(trial: Trial) -> Figures:
     with small_disk(trial.folder / "disk", "32m") as disk:
         subprocess.run(["cp", "-a", corpus / "whole", disk / "cache"], check=True)
         uid = _prepare(disk, trial.variant)
-        before = _states(disk)
+        before = states(disk)
         size = trial.count // NUM_JOBS
         call = ["crowd", str(disk / "cache"), str(truth), str(size), str(uid)]
         with _jobs(trial.folder, [call] * NUM_JOBS) as jobs:
@@ -112,7 +103,7 @@ def crowd(trial: Trial) -> Figures:
             ended = [json.loads(job.communicate()[0]) for job in jobs]
         assert ended == [{"readers": size, "wrong": 0}] * NUM_JOBS, _errors(trial.folder)
         assert _errors(trial.folder) == ""
-        assert _states(disk) == before
+        assert states(disk) == before
     return {"sum_errors": 0, "min_at_once": NUM_JOBS * size}
 
 

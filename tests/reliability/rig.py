@@ -74,3 +74,12 @@ def enlarge(disk: Path, size: str = "500m") -> None:
 def needs_root() -> None:
     """Fail with what to do where disks cannot be mounted."""
     assert os.geteuid() == 0, "this experiment mounts disks: run it as root, or leave it out with --only"
+
+
+def states(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Everything below a folder: inode, mode, size, and when it was written and changed."""
+    found = {}
+    for path in [folder, *sorted(folder.rglob("*"))]:
+        status = path.lstat()
+        found[str(path)] = (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return found
