@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from reliability import conditions, crashes, damage, disks, fuzzing, hostile, names, power, readers, reading, tears
+from reliability import (
+    conditions,
+    crashes,
+    damage,
+    disks,
+    fuzzing,
+    hostile,
+    locks,
+    names,
+    power,
+    readers,
+    reading,
+    tears,
+)
 from reliability.harness import EXPERIMENTS
 
 __all__ = [
@@ -13,6 +26,7 @@ __all__ = [
     "disks",
     "fuzzing",
     "hostile",
+    "locks",
     "names",
     "power",
     "readers",
