@@ -141,7 +141,14 @@ class Media:
             raise
         except av.error.FFmpegError as error:
             raise MediaError("decode", "decode", f"cannot read packet {num_packets}: {error.strerror}") from None
-        if problem := end_problem(self.container.name, self.container.format.name):
+        self._check_end(num_packets)
+
+    def _check_end(self, num_packets: int) -> None:
+        try:
+            problem = end_problem(self.container.name, self.container.format.name)
+        except OSError as error:  # it was removed, or its disk fails
+            raise MediaError("decode", "io", error.strerror or str(error), num_packets) from None
+        if problem:
             raise MediaError("decode", "truncated", f"the file ends {problem}", num_packets)
 
     def _heard(self, packet: Any) -> list[Sound]:
