@@ -44,7 +44,7 @@ def read_header(cache: Path) -> Header:
         return Header(data["config"], data["roots"], wanted, data["versions"], data.get("follow_symlinks", False))
     except (NotFound, NotADirectoryError):
         raise NotFound(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'") from None
-    except (DamageError, KeyError, AttributeError) as error:
+    except (DamageError, KeyError, TypeError, AttributeError) as error:
         raise DamageError(f"{error}; run 'chordcache build' as before to write it again") from None
 
 

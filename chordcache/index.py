@@ -75,7 +75,7 @@ class _JsonSource:
             header = self._header(file)
             self.num_records = self._footer(file)
         self.roots: dict[str, str] = header["roots"]
-        self.level: str | None = header["level"]
+        self.level: str | None = header.get("level")
         self.follow_symlinks: bool = header.get("follow_symlinks", False)
 
     def _unseal(self, line: bytes, where: str, before: str, after: str) -> dict[str, Any]:
@@ -108,8 +108,10 @@ class _JsonSource:
         last = file.read().splitlines(keepends=True)[-1]
         if not last.startswith(self._footer_start):
             raise DamageError(f"'{printable(self._path)}' is damaged or cut short: it does not end as an index does")
-        num_records = self._unseal(last, "last line", *self._dress.footer)["num_records"]
-        return num_records if isinstance(num_records, int) else -1
+        num_records = self._unseal(last, "last line", *self._dress.footer).get("num_records")
+        if not isinstance(num_records, int) or num_records < 0:
+            raise DamageError(f"'{printable(self._path)}' is damaged: its last line does not count its records")
+        return num_records
 
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
         """Yield the byte offset and the record of every line."""

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
-from chordcache.manifest import append_line, iter_sealed, publish_text, seal
+from chordcache.errors import DamageError
+from chordcache.manifest import append_line, iter_sealed, printable, publish_text, seal
 from chordcache.records import Identity, to_json
 
 
@@ -36,6 +38,18 @@ class Failure:
     host: str = ""
 
 
+def _failure(data: Mapping[str, Any], path: Path) -> Failure:
+    """What a line says. Raises ``DamageError``."""
+    try:
+        source = Identity(**data["source"]) if data.get("source") else None
+        failure = Failure(**{**data, "source": source, "fingerprints": tuple(data.get("fingerprints", ()))})
+        if not all(isinstance(text, str) for text in (failure.key, *failure.fingerprints)):
+            raise TypeError("its key or a fingerprint is no text")
+        return failure
+    except TypeError as error:
+        raise DamageError(f"'{printable(path)}' is damaged: it has a line that is no failure ({error})") from None
+
+
 class Quarantine:
     """The failures of a cache, by key.
 
@@ -51,9 +65,7 @@ class Quarantine:
         self._failures: dict[str, Failure] = {}
         self._num_lines = 0
         for data in iter_sealed(self._path):
-            source = data.pop("source", None)
-            data["fingerprints"] = tuple(data.get("fingerprints", ()))
-            failure = Failure(**data, source=Identity(**source) if source else None)
+            failure = _failure(data, self._path)
             self._failures[failure.key] = failure
             self._num_lines += 1
 

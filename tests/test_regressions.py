@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import chordcache as cc
+from chordcache.manifest import seal, unseal
+from chordcache.quarantine import Quarantine
 
 
 @pytest.fixture
@@ -215,3 +217,21 @@ def test_a_track_without_a_decoder_is_no_bug(tmp_path, make_video):
     assert (records["sound.mp4"].error, records["sound.mp4"].audio) == (None, None)
     refused = records["picture.mp4"]
     assert (refused.error, refused.error_cause) == ("there is no decoder for the video track", "decode")
+
+
+def test_sealed_lines_that_say_something_else_are_damage(built):
+    """Their digest is right: another program wrote them."""
+    cache = built / "cache"
+    quarantine, header, index = cache / "quarantine.jsonl", cache / "chordcache.json", cache / "index.jsonl"
+    first, *records, _last = index.read_text().splitlines()
+    index.write_text("\n".join([first, *records, seal({"num_records": None})]) + "\n")
+    with pytest.raises(cc.DamageError, match="its last line does not count its records"):
+        cc.read_index(index)
+    quarantine.write_text(seal({"key": "a", "root": "videos"}) + "\n")
+    with pytest.raises(cc.DamageError, match="it has a line that is no failure"):
+        Quarantine(cache, {})
+    quarantine.unlink()
+    said = unseal(header.read_text(), "header")
+    header.write_text(seal({**said, "wanted": {"lmdb": None}}) + "\n")
+    with pytest.raises(cc.DamageError, match="run 'chordcache build' as before to write it again"):
+        cc.open_cache(cache)
