@@ -13,6 +13,7 @@ import platform
 import queue
 import re
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +46,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="experiments at once")
     parser.add_argument("--fresh", action="store_true", help="forget the results that there are")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table between the marks in FILE")
-    parser.add_argument("--calls", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--calls", nargs=4, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -82,13 +83,13 @@ class _Run:
                 file.write(json.dumps(line) + "\n")
 
 
-def _run_all(run: _Run, chosen: Sequence[Experiment], jobs: int) -> None:
+def _run_all(run: _Run, chosen: Sequence[Experiment], jobs: int, common: Path) -> None:
     """Make all missing calls: side by side first, then what wants to be alone."""
     ended: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
 
     def work(each: Experiment) -> None:
         try:
-            for outcome in run_calls(each, run.missing(each)):
+            for outcome in run_calls(each, run.missing(each), common):
                 ended.put(outcome)
             ended.put(None)
         except BaseException as error:
@@ -142,8 +143,8 @@ def main() -> int:
     """Run what is asked for; 1 if a guarantee was broken."""
     arguments = _arguments()
     if arguments.calls:
-        name, calls, shared = arguments.calls
-        make_calls(name, [(start, count) for start, count in json.loads(calls)], Path(shared))
+        name, calls, *folders = arguments.calls
+        make_calls(name, [(start, count) for start, count in json.loads(calls)], *map(Path, folders))
         return 0
     wanted = tuple(prefix for prefix in arguments.only.split(",") if prefix)
     chosen = _order([each for each in EXPERIMENTS if not wanted or each.guarantee in wanted or each.name in wanted])
@@ -153,7 +154,8 @@ def main() -> int:
         RESULTS.unlink(missing_ok=True)
     run = _Run(chosen, arguments.trials)
     run.load()
-    _run_all(run, chosen, arguments.jobs)
+    with tempfile.TemporaryDirectory(prefix="chordcache-reliability-") as common:
+        _run_all(run, chosen, arguments.jobs, Path(common))
     table = _table(run, chosen)
     sys.stdout.write(table)
     if arguments.write:

@@ -12,6 +12,7 @@ An experiment is a function that tries one guarantee and raises if it does not h
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import inspect
 import json
@@ -57,16 +58,27 @@ class Trial:
     """Empty; removed after the call"""
     shared: Path
     """The same for all calls of one process, for ``once``"""
+    common: Path
+    """The same for all experiments of a run, for ``once``"""
     rng: random.Random
     """Seeded with the experiment and ``number``: a call can be repeated"""
 
     def once(self, name: str, make: Callable[[Path], object]) -> Path:
-        """What ``make(path)`` made at the first call that asked for it. Do not write into it."""
-        path, made = self.shared / name, self.shared / f"{name}.made"
-        if not made.exists():
-            shutil.rmtree(path, ignore_errors=True)  # of a call that failed half-way
-            make(path)  # in its place and never moved: an index names the folder of its videos
-            made.touch()
+        """What ``make(path)`` made at the first call that asked for it. Do not write into it.
+
+        What a function with a name makes serves every experiment of the run; a lambda's, those of this process.
+        """
+        if make.__name__ != "<lambda>":
+            path = self.common / f"{make.__module__}.{make.__qualname__}.{name}"
+        else:
+            path = self.shared / name
+        made = path.with_name(f"{path.name}.made")
+        with path.with_name(f"{path.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                shutil.rmtree(path, ignore_errors=True)  # of a call that failed half-way
+                make(path)  # in its place and never moved: an index names the folder of its videos
+                made.touch()
         return path
 
 
@@ -140,22 +152,25 @@ class Outcome:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-def run_calls(chosen: Experiment, calls: Sequence[tuple[int, int]]) -> Iterator[Outcome]:
-    """Make calls in a process of their own; one that dies or hangs with a call costs that call."""
+def run_calls(chosen: Experiment, calls: Sequence[tuple[int, int]], common: Path) -> Iterator[Outcome]:
+    """Make calls in a process of their own; one that dies or hangs with a call costs that call.
+
+    ``common`` is a folder for what experiments share, see ``Trial.once``.
+    """
     waiting = list(calls)
     while waiting:
         num_before = len(waiting)
-        for outcome in _in_process(chosen, waiting):
+        for outcome in _in_process(chosen, waiting, common):
             waiting.pop(0)
             yield outcome
         if len(waiting) == num_before:
             raise RuntimeError(f"{chosen.name}: the process that runs it does not start")
 
 
-def _in_process(chosen: Experiment, calls: Sequence[tuple[int, int]]) -> Iterator[Outcome]:
+def _in_process(chosen: Experiment, calls: Sequence[tuple[int, int]], common: Path) -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory(prefix="chordcache-reliability-") as shared:
         process = subprocess.Popen(
-            [sys.executable, "-m", "reliability", "--calls", chosen.name, json.dumps(calls), shared],
+            [sys.executable, "-m", "reliability", "--calls", chosen.name, json.dumps(calls), shared, common],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -183,6 +198,7 @@ def _in_process(chosen: Experiment, calls: Sequence[tuple[int, int]]) -> Iterato
         finally:
             deadline.cancel()
             _end(process)
+            process.stdout.close()
 
 
 def _deadline(process: subprocess.Popen[str]) -> threading.Timer:
@@ -200,7 +216,7 @@ def _end(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def make_calls(name: str, calls: Sequence[tuple[int, int]], shared: Path) -> None:
+def make_calls(name: str, calls: Sequence[tuple[int, int]], shared: Path, common: Path) -> None:
     """Make calls in this process and print how each ended. What experiments print goes to standard error."""
     chosen = next(each for each in EXPERIMENTS if each.name == name)
     out = os.fdopen(os.dup(1), "w", buffering=1)
@@ -209,7 +225,7 @@ def make_calls(name: str, calls: Sequence[tuple[int, int]], shared: Path) -> Non
         print(json.dumps({"begun": [start, count]}), file=out)
         folder = shared / "call"
         folder.mkdir()
-        trial = Trial(start, count, chosen.variant, folder, shared, random.Random(f"{name} {start}"))
+        trial = Trial(start, count, chosen.variant, folder, shared, common, random.Random(f"{name} {start}"))
         started = time.monotonic()
         figures, failure = _call(chosen, trial)
         shutil.rmtree(folder, ignore_errors=True)
