@@ -466,7 +466,7 @@ def poisoned(tmp_path_factory: pytest.TempPathFactory, make_video: Maker, run_cl
 @pytest.mark.slow
 def test_poison_costs_itself_and_good_files_are_done(poisoned: Path) -> None:
     returncode, stdout, stderr = json.loads((poisoned / "done.json").read_text())
-    assert (returncode, stderr) == ("", 3)
+    assert (stderr, returncode) == ("", 3)
     assert stdout.startswith("done 9, up to date 0, quarantined 9 of 18 in ")
     assert sorted(rigs.sidecars(poisoned / "cache")) == [f"{number}a fine.mp4" for number in range(9)]
 
@@ -645,10 +645,10 @@ def test_a_scan_over_files_that_hang(tmp_path: Path, make_video: Maker, run_cli:
         "b hangs.mp4", "d hangs.mp4"}  # fmt: skip
     assert re.fullmatch(r"no progress for 1 s, at sitecustomize\.py:\d+ .*", str(records["b hangs.mp4"].error))
     built = run_cli("build", "-j2", cwd=tmp_path)
-    assert (built.returncode, built.stderr) == ("", 3)
+    assert (built.stderr, built.returncode) == ("", 3)
     assert {line["cause"] for line in rigs.quarantine(tmp_path / "cache").values()} == {"timeout"}
     again = run_cli("build", "-j2", "--retry-quarantined", cwd=tmp_path)
-    assert (again.returncode, again.stderr) == ("", 0)
+    assert (again.stderr, again.returncode) == ("", 0)
 
 
 def test_tables_that_list_more_samples_than_there_are_bytes(tmp_path: Path, make_video: Maker, run_cli: Cli) -> None:

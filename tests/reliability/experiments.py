@@ -12,9 +12,12 @@ from reliability import (
     locks,
     names,
     parsing,
+    poison,
     power,
     readers,
     reading,
+    signals,
+    sources,
     tears,
 )
 from reliability.harness import EXPERIMENTS
@@ -30,8 +33,11 @@ __all__ = [
     "locks",
     "names",
     "parsing",
+    "poison",
     "power",
     "readers",
     "reading",
+    "signals",
+    "sources",
     "tears",
 ]
