@@ -241,20 +241,3 @@ def _parse_root(arg: str) -> Corpus:
     if not label:
         raise UsageError(f"the folder '{printable(folder)}' has no name of its own; write NAME={printable(path)}")
     return Corpus(label, folder, (file_name,) if file_name else ())
-
-
-def path_problem(path: object) -> str | None:
-    """Why a path from an index cannot be one inside its root, or None if it can."""
-    if not isinstance(path, str) or not path:
-        return "it is empty"
-    if "\0" in path:
-        return "it contains NUL"
-    if path.startswith("/"):
-        return "it is absolute"
-    if ".." in path.split("/"):
-        return "it contains '..'"
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        return "it is no file name"
-    return None

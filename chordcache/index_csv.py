@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
-from chordcache.corpus import path_problem
 from chordcache.csv_table import Table, open_table, text_of, to_cell
-from chordcache.manifest import printable
+from chordcache.manifest import path_problem, printable
 from chordcache.records import LEVELS, AudioFacts, ContentFacts, HeaderFacts, Identity, PacketFacts, VideoRecord
 
 HAND_WRITTEN = ("path", "label", "caption")

@@ -166,6 +166,23 @@ def is_artefact_file(tier: str, file: str) -> bool:
     return is_key(key) and file == name and re.fullmatch(rf"[0-9a-f]{{8}}{TIER_SUFFIXES[tier]}", rest) is not None
 
 
+def path_problem(path: object) -> str | None:
+    """Why a path from an index or a sidecar cannot be one inside its root, or None if it can."""
+    if not isinstance(path, str) or not path:
+        return "it is empty"
+    if "\0" in path:
+        return "it contains NUL"
+    if path.startswith("/"):
+        return "it is absolute"
+    if ".." in path.split("/"):
+        return "it contains '..'"
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return "it is no file name"
+    return None
+
+
 def _fan(key: str) -> str:
     return key[-16:-14]
 
@@ -221,6 +238,16 @@ class Sidecar:
         """The sealed line that is the sidecar's file."""
         return seal({"format_version": FORMAT_VERSION, **to_json(self)})
 
+    def _check_names(self) -> None:
+        """Raise ``TypeError`` if a file that it names is not one of its cache's, or its source not in its root."""
+        if problem := path_problem(self.path):
+            raise TypeError(f"a path that cannot be used: {problem}")
+        for info in self.features:
+            if info.file is not None and not (
+                is_artefact_file(info.tier, info.file) and os.path.basename(info.file).startswith(f"{self.key}.")
+            ):
+                raise TypeError("a file that is not one of its video's")
+
     @classmethod
     def from_line(cls, line: str, source: str) -> Sidecar:
         """Read a sidecar's line. Raises as ``unseal``."""
@@ -234,6 +261,7 @@ class Sidecar:
             sidecar = cls(**data)
             if not all(type(n) is int for n in (sidecar.num_frames, sidecar.width, sidecar.height)):
                 raise TypeError("a count is no number")
+            sidecar._check_names()
             return sidecar
         except (KeyError, TypeError, AttributeError) as error:
             raise DamageError(f"'{printable(source)}' is damaged: it is no sidecar ({error})") from None

@@ -110,9 +110,7 @@ def verify(
         else:
             results = engine.run(_check_video, checks, jobs=jobs or engine.default_jobs(), ordered=True)
         for check, damage in results:
-            if isinstance(damage, engine.Crash):
-                raise ChordcacheError(f"cannot check '{check.key}': {damage.message}; try again with -j 1")
-            found += damage
+            found += _of_crash(check, damage) if isinstance(damage, engine.Crash) else damage
             bar.update()
     found = _without_quarantined(folder, found)
     found += _check_catalog(folder, keys, header.wanted)
@@ -145,6 +143,14 @@ def _check_video(check: _Check) -> list[Damage]:
     if check.roots is not None and not found:
         found += _check_source(check, sidecar, check.roots)
     return found
+
+
+def _of_crash(check: _Check, crash: engine.Crash) -> list[Damage]:
+    """What no process survives reading is damaged: LMDB aborts on pages that contradict each other."""
+    if crash.cause != "signal":
+        raise ChordcacheError(f"cannot check '{check.key}': {crash.message}; try again with -j 1")
+    file = _relative(check.cache, manifest.sidecar_path(check.cache, check.key))
+    return [Damage("damaged", file, f"reading what it names: {crash.message}", _repair(check.cache), check.key)]
 
 
 def _without_quarantined(cache: Path, found: list[Damage]) -> list[Damage]:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 import rigs
@@ -23,7 +22,7 @@ import yaml
 from contents import READERS, arrays, artefact, differing
 
 import chordcache as cc
-from chordcache import engine, manifest
+from chordcache import engine
 from chordcache.config import config_from_json, config_to_json
 
 pytestmark = pytest.mark.timeout(240)
@@ -318,83 +317,6 @@ def test_a_flipped_bit_is_an_error_or_harmless(cache: Path, tier: str) -> None:
     command = [sys.executable, "-c", READ_FLIPPED, cache, artefact(cache, "sound.mp4", tier), tier]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True end\n", "")
-
-
-def forge(cache: Path, tier: str, write: Callable[[Path], None]) -> Path:
-    """Put another file in an artefact's place, and its size and digest into a sidecar that is sealed anew."""
-    path = artefact(cache, "sound.mp4", tier)
-    content = dict(READERS[tier](path))
-    path.unlink()
-    write(path)
-    assert content
-    sidecar = rigs.sidecars(cache)["sound.mp4"]["_sidecar"]
-    data = json.loads(sidecar.read_text())
-    del data["xxh3_128"]
-    for info in data["features"]:
-        if info["tier"] == tier:
-            info.update(num_bytes=path.stat().st_size, digest=manifest.digest_file(path))
-    sidecar.write_text(manifest.seal(data) + "\n")
-    cc.repair(cache, [], jobs=1)  # the catalog says what the sidecars say
-    return path
-
-
-class Bomb:
-    """Writes a file when it is unpickled."""
-
-    def __init__(self, flag: Path) -> None:
-        self.flag = str(flag)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (self.flag,)
-
-
-@pytest.mark.usefixtures("inline")
-def test_a_pickle_in_an_npz_is_never_loaded(cache: Path, tmp_path: Path) -> None:
-    with np.load(artefact(cache, "sound.mp4", "npz")) as npz:
-        content = dict(npz)
-    bomb = np.empty(len(content["flow"]), object)
-    bomb[:] = Bomb(tmp_path / "exploded")
-    forge(cache, "npz", lambda path: np.savez(path, **{**content, "flow": bomb, "pts_seconds": bomb}))
-    with cc.open_cache(cache) as opened:
-        (video,) = (each for each in opened if each.path == "sound.mp4")
-        with pytest.raises(cc.DamageError, match="an npy header that was not written here"):
-            opened.read(video, "flow", tier="npz")
-    findings = cc.verify(cache, level="deep", jobs=1)
-    assert [each.kind for each in findings] == ["damaged"]
-    assert not (tmp_path / "exploded").exists()
-
-
-@pytest.mark.usefixtures("inline")
-@pytest.mark.parametrize("kind", ["external link", "soft link", "external storage", "virtual"])
-def test_an_hdf5_that_reaches_out_of_itself(cache: Path, tmp_path: Path, kind: str) -> None:
-    good = artefact(cache, "sound.mp4", "hdf5")
-    shutil.copy(good, tmp_path / "secret.h5")
-    with h5py.File(good) as file:
-        shape, dtype = file["flow"].shape, file["flow"].dtype
-
-    def write(path: Path) -> None:
-        shutil.copy(tmp_path / "secret.h5", path)
-        with h5py.File(path, "r+") as file:
-            del file["flow"]
-            if kind == "external link":
-                file["flow"] = h5py.ExternalLink(tmp_path / "secret.h5", "flow")
-            elif kind == "soft link":
-                file["flow"] = h5py.SoftLink("/motion")
-            elif kind == "external storage":
-                file.create_dataset("flow", shape, dtype, external=[(tmp_path / "secret.h5", 0, 1 << 20)])
-            else:
-                layout = h5py.VirtualLayout(shape, dtype)
-                layout[:] = h5py.VirtualSource(tmp_path / "secret.h5", "flow", shape)
-                file.create_virtual_dataset("flow", layout)
-
-    path = forge(cache, "hdf5", write)
-    with cc.open_cache(cache) as opened:
-        (video,) = (each for each in opened if each.path == "sound.mp4")
-        for feature in ("flow", "mel"):
-            with pytest.raises(cc.DamageError, match=f"{path.name}' is damaged"):
-                opened.read(video, feature, tier="hdf5")
-    findings = cc.verify(cache, level="deep", jobs=1)
-    assert [(each.kind, each.file) for each in findings] == [("damaged", str(path.relative_to(cache)))]
 
 
 # Odd media

@@ -133,3 +133,23 @@ def test_a_full_disk_has_a_name(code: int) -> None:
     with pytest.raises(OSError, match="other") as caught, manifest.no_space_as_error("x"):
         raise OSError(errno.EIO, "other")
     assert not isinstance(caught.value, NoSpaceError)
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("a/b.mp4", None),
+        ("a/..b/c..mp4", None),
+        (os.fsdecode(b"\xff.mp4"), None),
+        ("", "it is empty"),
+        (5, "it is empty"),
+        ("/etc/passwd", "it is absolute"),
+        ("../x", "it contains '..'"),
+        ("a/../../x", "it contains '..'"),
+        ("a/..", "it contains '..'"),
+        ("a\0.mp4", "it contains NUL"),
+        ("\ud800.mp4", "it is no file name"),
+    ],
+)
+def test_paths_that_could_leave_the_root_are_told(path: object, problem: str | None) -> None:
+    assert manifest.path_problem(path) == problem
