@@ -7,7 +7,7 @@ An experiment is a function that tries one guarantee and raises if it does not h
         ...
         return {"median_redone_percent": 12.5}
 
-``make reliability`` runs them whole (``__main__``), ``make test`` the first calls of each (``test_slice``).
+``make reliability`` runs them whole (``__main__``), ``make test`` the first call of most (``test_slice``).
 """
 
 from __future__ import annotations
@@ -96,8 +96,6 @@ class Experiment:
     """In the whole run"""
     batch: int
     """Trials that one call makes"""
-    slice_calls: int
-    """Calls in the slice that ``make test`` runs"""
     alone: bool
     """Measures times: nothing else may run beside it"""
 
@@ -123,7 +121,6 @@ def experiment(
     *,
     trials: int = 1,
     batch: int = 1,
-    slice_calls: int = 1,
     variants: Sequence[str] = ("",),
     alone: bool = False,
 ) -> Callable[[Callable[[Trial], Figures | None]], Callable[[Trial], Figures | None]]:
@@ -131,7 +128,7 @@ def experiment(
 
     def add(function: Callable[[Trial], Figures | None]) -> Callable[[Trial], Figures | None]:
         for variant in variants:
-            EXPERIMENTS.append(Experiment(guarantee, what, function, variant, trials, batch, slice_calls, alone))
+            EXPERIMENTS.append(Experiment(guarantee, what, function, variant, trials, batch, alone))
         return function
 
     return add

@@ -140,7 +140,6 @@ def _run(folder: Path, *args: str | Path, code: int = 0) -> str:
     trials=600,
     batch=200,
     variants=_FORMS,
-    slice_calls=0,
 )
 def any_name(trial: Trial) -> Figures:
     """The variant is the form of the index."""
