@@ -183,7 +183,7 @@ class Corpus:
     """Of the files that were asked for one by one; empty: all that is in the folder"""
 
     def files(self, *, follow_symlinks: bool = False) -> Iterator[CorpusFile]:
-        """As ``iter_files``; a file that was asked for by name is a candidate whatever its name."""
+        """As ``iter_files``; a file that was asked for by name is a candidate whatever its suffix."""
         if not self.names:
             return iter_files(self.folder, follow_symlinks=follow_symlinks)
         inside = None if follow_symlinks else real_folder(self.folder)

@@ -16,6 +16,8 @@ _SYNC = 0x47
 _MAX_CHUNKS = 10_000
 """Chunks of an AVI looked at; those before and between its lists of pictures are few."""
 
+_UNKNOWN_SIZE = 0xFFFFFFFF
+
 _SEGMENT = b"\x18\x53\x80\x67"
 
 
@@ -86,7 +88,10 @@ def _ebml_size(file: BinaryIO) -> int | None:
 
 
 def _ends_in_pictures(file: BinaryIO, num_bytes: int) -> bool:
-    """Whether an AVI is shorter than a list of its pictures says. An index that is missing is no harm."""
+    """Whether an AVI is shorter than a list of its pictures says. An index that is missing is no harm.
+
+    A muxer that writes to a pipe leaves every size at its highest value, and no index.
+    """
     position = 0
     for _ in range(_MAX_CHUNKS):
         file.seek(position)
@@ -95,6 +100,6 @@ def _ends_in_pictures(file: BinaryIO, num_bytes: int) -> bool:
             return False
         kind, size, form = struct.unpack("<4sI4s", header)
         if kind == b"LIST" and form == b"movi" and position + 8 + size > num_bytes:
-            return True
+            return bool(size != _UNKNOWN_SIZE)
         position += 12 if kind == b"RIFF" else 8 + size + size % 2
     return False

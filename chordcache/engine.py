@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -119,8 +119,10 @@ def run(
     ordered: bool = False,
     limits: Limits = NO_LIMITS,
     retry: Callable[[Task, Result], Task | None] = _never,
-) -> Iterator[tuple[Task, Result | Crash]]:
+) -> Generator[tuple[Task, Result | Crash], None, None]:
     """Run ``function`` on every task in worker processes.
+
+    Close the generator where it may not be drawn to its end: until then the workers go on.
 
     Parameters
     ----------
@@ -267,13 +269,15 @@ class _Pool:
             yield from self._after_a_death(sorted(interrupted, key=lambda unit: unit.first))
 
     def _after_a_death(self, interrupted: list[_Unit[Any]]) -> Iterator[_Outcome]:
-        """Run what was under way once more, each task alone, and put back what had not begun."""
-        under_way = {note.task for note in self.shutdown()}
+        """Run what may have killed once more, each task alone, and put back the others."""
+        notes = self.shutdown()
+        # Who crashes or runs out of time leaves words; who is killed, or leaves by itself, leaves none
+        suspected = {note.task for note in notes if note.words} or {note.task for note in notes}
         singles = [single for unit in interrupted for single in unit.split()]
-        suspects = [single for single in singles if single.first in under_way]
+        suspects = [single for single in singles if single.first in suspected]
         for single in suspects:
             single.attempts += 1
-        self._again.extend(single for single in singles if suspects and single.first not in under_way)
+        self._again.extend(single for single in singles if suspects and single.first not in suspected)
         for single in suspects or singles:  # if none had begun, any of them may kill before it begins
             yield from self._run_alone(single)
 
@@ -331,6 +335,8 @@ class _Pool:
         for single, result in zip(unit.split(), results, strict=True):
             attempts = single.attempts + 1
             if isinstance(result, Crash):
+                if result.cause == "oom":
+                    result = replace(result, message=self._limits.out_of_memory(result.message))
                 if result.cause in _MAY_PASS and attempts <= self._limits.retries:
                     self._again.append(replace(single, attempts=attempts))
                 else:
@@ -356,5 +362,5 @@ def _num_oom_kills() -> int:
 
 def _crash_of_result(error: BaseException) -> Crash:
     if isinstance(error, MemoryError):
-        return Crash("oom", "out of memory when its result was sent; allow more with --file-memory")
+        return Crash("oom", "out of memory when its result was sent")
     return Crash("bug", f"its result cannot be sent: {describe(error)}")

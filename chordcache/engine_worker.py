@@ -39,8 +39,7 @@ def start_worker(parent: int, last_words_fd: int, num_slots: int, limits: Limits
     Ctrl-C is the parent's affair; a worker ends with its parent, however that ends. What it prints is no result. Its
     last words go to a slot of the parent's ``LastWords``.
     """
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the others are as they were inherited: nohup's stays ignored
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     with suppress(OSError):  # standard error may be closed
         os.dup2(2, 1)
@@ -50,7 +49,7 @@ def start_worker(parent: int, last_words_fd: int, num_slots: int, limits: Limits
         if os.getppid() != parent:
             os._exit(1)
     slot = None
-    with suppress(OSError):  # no /proc
+    with suppress(FileNotFoundError):  # no /proc
         slot = Slot(parent, last_words_fd, num_slots)
     watchdog.start(limits, slot)
 
@@ -72,7 +71,7 @@ def run_task(function: Callable[[Any], Any], number: int, task: Any) -> Any:
         raise
     except MemoryError as error:
         what = getattr(error, "strerror", None) or describe(error).partition(": ")[2]
-        return Crash("oom", f"out of memory{what and ': '}{what}; allow more with --file-memory")
+        return Crash("oom", f"out of memory{what and ': '}{what}")
     except BaseException as error:  # item boundary
         return Crash("bug", describe(error))
 

@@ -26,6 +26,8 @@ class Header:
     """Of the tools that built last"""
     follow_symlinks: bool = False
     """Whether sources may lie behind links that lead out of their roots: a scan or a build was told so"""
+    source_hash: bool = False
+    """Whether sidecars hold a hash of the source's bytes: a build was told so"""
 
 
 def read_header(cache: Path) -> Header:
@@ -41,7 +43,8 @@ def read_header(cache: Path) -> Header:
     try:
         data = read_sealed(cache / "chordcache.json")
         wanted = {tier: tuple(names) for tier, names in data["wanted"].items()}
-        return Header(data["config"], data["roots"], wanted, data["versions"], data.get("follow_symlinks", False))
+        switches = data.get("follow_symlinks", False), data.get("source_hash", False)
+        return Header(data["config"], data["roots"], wanted, data["versions"], *switches)
     except (NotFound, NotADirectoryError):
         raise NotFound(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'") from None
     except (DamageError, KeyError, TypeError, AttributeError) as error:

@@ -6,6 +6,7 @@ import functools
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from chordcache.errors import (
     CacheWriteError,
     ChordcacheError,
     DamageError,
-    MediaError,
     NotFound,
     TooManyFailures,
 )
@@ -28,7 +28,7 @@ from chordcache.policy import BuildPolicy
 from chordcache.quarantine import Failure, Quarantine
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.registration import earlier_config, keys_of, register, repairable, tool_versions, wanted_before
-from chordcache.source_file import identify, leads_out, real_folder
+from chordcache.source_file import identity_or_none, leads_out, real_folder
 from chordcache.wanted import Features, artefacts_to_write, ask, fingerprints, joined
 from chordcache.worker import BuildTask, build_video, described
 
@@ -151,6 +151,7 @@ class _Build:
         self._moved = moved.keys()
         self._inside: dict[str, str | None] = {}
         """Label to the real folder that links must not lead out of, None if they may"""
+        self._with_hash = policy.source_hash
         self._policy = policy
         with repairable(cache):
             self._quarantine = Quarantine(cache, tool_versions())
@@ -164,19 +165,29 @@ class _Build:
         keys = keys_of(index)
         self._num_inputs = len(keys)
         self._limit = self._policy.limit(self._num_inputs)
-        follow = self._policy.follow_symlinks
-        header = Header(config_to_json(self._config), self._roots, self._wanted, tool_versions(), follow)
-        follow = register(self._cache, index, keys, header, self._moved).follow_symlinks
-        self._inside = {label: None if follow else real_folder(root) for label, root in self._roots.items()}
+        header = Header(
+            config_to_json(self._config),
+            self._roots,
+            self._wanted,
+            tool_versions(),
+            self._policy.follow_symlinks,
+            self._policy.source_hash,
+        )
+        header = register(self._cache, index, keys, header, self._moved)
+        self._with_hash = header.source_hash
+        self._inside = {
+            label: None if header.follow_symlinks else real_folder(root) for label, root in self._roots.items()
+        }
 
     def run(self, index: Index, jobs: int, progress: bool) -> RunSummary:
         """Build what is missing or stale. The catalog and the quarantine are in order however the run ends."""
         started = time.monotonic()
         self._bar = engine.progress_bar(self._num_inputs, "video", shown=progress)
         try:
-            with self._bar:
-                limits = self._policy.limits
-                outcomes = engine.run(build_video, self._todo(index), jobs=jobs, limits=limits, retry=self._once_more)
+            outcomes = engine.run(
+                build_video, self._todo(index), jobs=jobs, limits=self._policy.limits, retry=self._once_more
+            )
+            with self._bar, closing(outcomes):  # before anything is tidied up, no worker is left to publish more
                 for task, outcome in outcomes:
                     self._take(task, outcome)
         except CacheWriteError:
@@ -204,7 +215,7 @@ class _Build:
         """The tasks; what needs no worker is settled on the way."""
         for record in index:
             source_path, inside = os.path.join(self._roots[record.root], record.path), self._inside[record.root]
-            identity = _identity_of(source_path, inside)
+            identity = identity_or_none(source_path, inside)
             task = self._task(record, source_path, inside, identity)
             if not task.artefacts and not task.adds_hash:
                 self._describe(task)
@@ -238,7 +249,8 @@ class _Build:
             path=record.path,
             source_path=source_path,
             inside=inside,
-            with_hash=self._policy.source_hash and identity is not None,  # what is cached of a lost source stays
+            source=sidecar.source if sidecar else identity,
+            with_hash=self._with_hash and identity is not None,  # what is cached of a lost source stays
             config=self._config,
             artefacts=artefacts_to_write(
                 self._cache, sidecar, asked, self._wanted, self._expected, self._policy.rebuild
@@ -276,9 +288,8 @@ class _Build:
 
     def _take(self, task: BuildTask, outcome: Sidecar | Failure | engine.Crash) -> None:
         if isinstance(outcome, engine.Crash):
-            source = _identity_of(task.source_path, task.inside)
             outcome = Failure(
-                task.key, task.root, task.path, "decode", outcome.cause, outcome.message, source,
+                task.key, task.root, task.path, "decode", outcome.cause, outcome.message, task.source,
                 attempts=task.attempt - 1 + outcome.attempts, fingerprints=self._fingerprints_of(task))  # fmt: skip
         if isinstance(outcome, Failure):
             self._fail(task, outcome)
@@ -304,14 +315,6 @@ class _Build:
         self._bar.update()
         frames_per_second = self._num_frames / max(self._bar.format_dict["elapsed"], 1e-3)
         self._bar.set_postfix_str(f"{frames_per_second:.0f} frames/s, {self._num_failed} failed", refresh=False)
-
-
-def _identity_of(path: str, inside: str | None) -> Identity | None:
-    """None if the file cannot be looked at: the worker will say why."""
-    try:
-        return identify(path, inside)
-    except MediaError:
-        return None
 
 
 def _is_another(sidecar: Sidecar, identity: Identity | None, path: str, inside: str | None) -> bool:

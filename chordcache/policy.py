@@ -11,7 +11,13 @@ from chordcache.watchdog import Limits
 
 @dataclass(frozen=True)
 class BuildPolicy:
-    """How a build goes about its work: when it gives up, what it does again, what it trusts."""
+    """How a build goes about its work: when it gives up, what it does again, what it trusts.
+
+    Raises
+    ------
+    UsageError
+        If ``max_failures`` is neither a count nor a share.
+    """
 
     max_failures: int | str | None = None
     """Stop after more failures than this in one run: a count, or a share of the index such as "1%"; 0 is the first"""
@@ -26,10 +32,12 @@ class BuildPolicy:
     itself; the cache remembers it"""
     source_hash: bool = False
     """Keep a hash of each source's bytes, for ``verify(source=True)``; sources that are cached already are hashed as
-    they are now"""
-
+    they are now. The cache remembers it"""
     limits: Limits = field(default_factory=Limits)
     """What one input may cost"""
+
+    def __post_init__(self) -> None:
+        self.limit(0)  # says what is wrong with it
 
     def limit(self, num_inputs: int) -> float:
         """The number of failures that is still borne."""

@@ -96,7 +96,7 @@ def register(cache: Path, index: Index, keys: Container[str], header: Header, mo
     Returns
     -------
     Header
-        As it was written: with all roots, and ``follow_symlinks`` if any index or build so far had it.
+        As it was written: with all roots, and ``follow_symlinks`` or ``source_hash`` if any build so far had it.
 
     Raises
     ------
@@ -118,9 +118,16 @@ def register(cache: Path, index: Index, keys: Container[str], header: Header, mo
             for record in index:
                 writer.write(record)
         manifest.publish(folder / path.name, path)
-    header = replace(header, roots=roots, follow_symlinks=follow)
+    header = replace(header, roots=roots, follow_symlinks=follow, source_hash=header.source_hash or _had_hash(cache))
     write_header(cache, header)
     return header
+
+
+def _had_hash(cache: Path) -> bool:
+    try:
+        return read_header(cache).source_hash
+    except (NotFound, DamageError):
+        return False
 
 
 def _joined_roots(earlier: Mapping[str, str], roots: Mapping[str, str], moved: Container[str]) -> dict[str, str]:

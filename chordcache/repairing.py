@@ -20,6 +20,7 @@ from chordcache.pipeline import build_asked
 from chordcache.policy import BuildPolicy
 from chordcache.records import Damage, RunSummary, VideoRecord, record_from_json
 from chordcache.verification import find_strays
+from chordcache.watchdog import Limits
 
 
 def repair(
@@ -29,6 +30,7 @@ def repair(
     jobs: int | None = None,
     roots: Mapping[str, str] | None = None,
     wait: bool = False,
+    limits: Limits | None = None,
     progress: bool = False,
 ) -> RunSummary:
     """Build again what ``verify`` found damaged or missing, and nothing else.
@@ -43,6 +45,8 @@ def repair(
         As ``build`` has them.
     wait : bool
         Wait while another process writes to the cache.
+    limits : Limits, optional
+        What one input may cost.
 
     Returns
     -------
@@ -57,22 +61,30 @@ def repair(
         If another process writes to the cache, unless ``wait``.
     """
     folder = Path(cache).absolute()
+    policy = BuildPolicy(rebuild=frozenset(each.file for each in _broken(damage)), limits=limits or Limits())
     read_header(folder)  # before a lock is made in a folder that is no cache
     say = functools.partial(engine.say, shown=progress)
     with engine.stop_signals(), locked(folder, say if wait else None):
-        return _repair(folder, damage, jobs, roots, progress)
+        return _repair(folder, _broken(damage), jobs, roots, policy, progress)
+
+
+def _broken(damage: Sequence[Damage]) -> list[Damage]:
+    return [each for each in damage if each.kind in ("damaged", "missing")]
 
 
 def _repair(
-    folder: Path, damage: Sequence[Damage], jobs: int | None, roots: Mapping[str, str] | None, progress: bool
+    folder: Path,
+    broken: Sequence[Damage],
+    jobs: int | None,
+    roots: Mapping[str, str] | None,
+    policy: BuildPolicy,
+    progress: bool,
 ) -> RunSummary:
     header = read_header(folder)
-    broken = [each for each in damage if each.kind in ("damaged", "missing")]
-    files = {each.file for each in broken}
     artefacts = [each for each in broken if each.key is not None and each.file != "catalog.sqlite"]
-    if "index.jsonl" in files:
+    if "index.jsonl" in policy.rebuild:
         _mend_index(folder, header)
-    if "quarantine.jsonl" in files:
+    if "quarantine.jsonl" in policy.rebuild:
         path = folder / "quarantine.jsonl"
         manifest.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
     records = _records_of(folder, {str(each.key) for each in artefacts})
@@ -91,7 +103,7 @@ def _repair(
             header.wanted,
             jobs=jobs,
             roots=roots,
-            policy=BuildPolicy(rebuild=files),
+            policy=policy,
             progress=progress,
         )
 
@@ -180,9 +192,8 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
             manifest.read_sidecar(folder, key)
         files = [stray.file for stray in find_strays(folder) if stray.mend and (only is None or stray.file in only)]
         if not dry_run:
-            with suppress(
-                NoSpaceError
-            ):  # a catalog that lags may name what goes; if there is no room for it, then after
+            # A catalog that lags may name what goes; if there is no room for it now, there is after
+            with suppress(NoSpaceError):
                 write_catalog(folder)
             for file in files:
                 (folder / file).unlink()

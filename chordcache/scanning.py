@@ -6,18 +6,19 @@ import os
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chordcache import engine
 from chordcache.corpus import Corpus, CorpusFile, parse_roots
-from chordcache.errors import MediaError, UsageError
+from chordcache.errors import UsageError
 from chordcache.index import Index, IndexWriter, ReusableRecords, read_index
 from chordcache.labels import Labels
 from chordcache.probe import probe
-from chordcache.records import LEVELS, RunSummary, VideoRecord
-from chordcache.source_file import identify
+from chordcache.records import LEVELS, Identity, RunSummary, VideoRecord
+from chordcache.source_file import identity_or_none
 from chordcache.watchdog import Limits
 
 _CHUNK_SIZE = 8
@@ -32,6 +33,8 @@ class _ScanTask:
     path: str
     folder: str
     level: str
+    identity: Identity | None = None
+    """When its turn was planned; None if it cannot be looked at"""
     known: VideoRecord | None = None
     """What is known without looking: an unchanged file's record, or a folder's problem"""
     attempt: int = 1
@@ -139,18 +142,11 @@ class _Scan:
             ReusableRecords(path) as earlier,
             IndexWriter(path, roots=roots, level=self._level, follow_symlinks=self._follow_symlinks) as writer,
             engine.progress_bar(None, "file", shown=progress) as bar,
+            closing(self._outcomes(earlier, jobs)) as outcomes,
         ):
             if not bar.disable:  # only a bar that is seen is worth a walk of its own, to say how long it will take
                 bar.total = sum(file.is_video for corpus in self._corpora for file in self._files(corpus))
-            for task, outcome in engine.run(
-                _scan_file,
-                self._tasks(earlier),
-                jobs=jobs,
-                chunk_size=_CHUNK_SIZE,
-                ordered=True,
-                limits=self._limits,
-                retry=self._once_more,
-            ):
+            for task, outcome in outcomes:
                 record = _crashed(task, outcome) if isinstance(outcome, engine.Crash) else outcome
                 writer.write(self._labels.apply(record) if self._labels else record)
                 num_reused += task.known is not None and record.error is None
@@ -167,6 +163,19 @@ class _Scan:
         )
         return ScanReport(summary, tuple(self._warnings(earlier.problem)))
 
+    def _outcomes(
+        self, earlier: ReusableRecords, jobs: int
+    ) -> Generator[tuple[_ScanTask, VideoRecord | engine.Crash], None, None]:
+        return engine.run(
+            _scan_file,
+            self._tasks(earlier),
+            jobs=jobs,
+            chunk_size=_CHUNK_SIZE,
+            ordered=True,
+            limits=self._limits,
+            retry=self._once_more,
+        )
+
     def _once_more(self, task: _ScanTask, record: VideoRecord) -> _ScanTask | None:
         """Another attempt, if the disk that the file is on was the trouble and attempts are left."""
         if record.error_cause == "io" and task.known is None and task.attempt <= self._limits.retries:
@@ -176,7 +185,8 @@ class _Scan:
     def _tasks(self, earlier: ReusableRecords) -> Iterator[_ScanTask]:
         for corpus in self._corpora:
             for file in self._files(corpus):
-                task = _ScanTask(corpus.label, file.path, corpus.folder, self._level)
+                identity = identity_or_none(os.path.join(corpus.folder, file.path)) if file.is_video else None
+                task = _ScanTask(corpus.label, file.path, corpus.folder, self._level, identity)
                 if file.problem is not None:
                     record = VideoRecord(
                         corpus.label, file.path, error=file.problem, error_cause="io", error_stage="open"
@@ -192,13 +202,9 @@ class _Scan:
         return corpus.files(follow_symlinks=self._follow_symlinks)
 
     def _unchanged(self, task: _ScanTask, earlier: ReusableRecords) -> VideoRecord | None:
-        if not len(earlier):
+        if task.identity is None:
             return None
-        try:
-            identity = identify(os.path.join(task.folder, task.path))
-        except MediaError:
-            return None
-        record = earlier.get(task.root, task.path, identity, task.level)
+        record = earlier.get(task.root, task.path, task.identity, task.level)
         if record is None or record.error is not None:  # another version of the tools may read it
             return None
         return replace(record, label=None, caption=None, extra={}) if self._labels else record
@@ -223,12 +229,7 @@ def _scan_file(task: _ScanTask) -> VideoRecord:
 
 
 def _crashed(task: _ScanTask, crash: engine.Crash) -> VideoRecord:
-    path = os.path.join(task.folder, task.path)
-    try:
-        identity = identify(path)
-    except MediaError:
-        identity = None
     return VideoRecord(
-        task.root, task.path, identity=identity, level=task.level,
+        task.root, task.path, identity=task.identity, level=task.level,
         error=crash.message, error_cause=crash.cause, error_stage="probe",
     )  # fmt: skip

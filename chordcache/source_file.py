@@ -81,6 +81,14 @@ def identify(path: str, inside: str | None = None) -> Identity:
     return look(path, inside).identity
 
 
+def identity_or_none(path: str, inside: str | None = None) -> Identity | None:
+    """``identify``, or None if the file cannot be looked at: whoever reads it will say why."""
+    try:
+        return identify(path, inside)
+    except MediaError:
+        return None
+
+
 def look_settled(path: str, inside: str | None = None) -> SourceState:
     """``look``, and make sure that a write from now on shows in the state.
 
@@ -109,9 +117,16 @@ def check_unchanged(path: str, before: SourceState, inside: str | None = None, *
         raise MediaError("decode", "changed", "the file changed while it was read", num_frames_ok)
 
 
-def hash_source(path: str) -> str:
-    """xxh3-128 of a source's bytes, 32 hex digits. Raises ``MediaError``, cause ``io``."""
+def hash_source(path: str, expected: str | None = None) -> str:
+    """xxh3-128 of a source's bytes, 32 hex digits. Raises ``MediaError``: ``io``, or ``changed`` if it is not that."""
     try:
-        return digest_file(path)
+        found = digest_file(path)
     except OSError as error:
         raise MediaError("decode", "io", error.strerror or str(error)) from None
+    if expected not in (None, found):
+        what = (
+            f"its bytes changed though its size and times did not: its xxh3-128 is {found}, was {expected}; "
+            "restore the file, or touch it if it is right"
+        )
+        raise MediaError("decode", "changed", what)
+    return found

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,8 @@ LEVELS = ("quick", "default", "deep")
 _TOP_LEVEL = frozenset(
     "chordcache.json index.jsonl videos lmdb npz hdf5 catalog.sqlite quarantine.jsonl .partial .lock".split()
 )
+
+_Results: TypeAlias = "Generator[tuple[_Check, list[Damage] | engine.Crash], None, None]"
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,13 @@ def verify(
     checks = (_Check(folder, key, level, config, header.wanted, expected, where, inside) for key in keys)
     with engine.stop_signals(), engine.progress_bar(len(keys), "video", shown=progress) as bar:
         if level == "quick":
-            results: Iterable[tuple[_Check, list[Damage] | engine.Crash]] = ((c, _check_video(c)) for c in checks)
+            results: _Results = ((check, _check_video(check)) for check in checks)
         else:
             results = engine.run(_check_video, checks, jobs=jobs or engine.default_jobs(), ordered=True)
-        for check, damage in results:
-            found += _of_crash(check, damage) if isinstance(damage, engine.Crash) else damage
-            bar.update()
+        with closing(results):
+            for check, damage in results:
+                found += _of_crash(check, damage) if isinstance(damage, engine.Crash) else damage
+                bar.update()
     found = _without_quarantined(folder, found)
     found += _check_catalog(folder, keys, header.wanted)
     found += _check_asked(folder, set(keys), header.wanted)
@@ -136,11 +139,14 @@ def _check_video(check: _Check) -> list[Damage]:
     except DamageError as error:
         file = _relative(check.cache, manifest.sidecar_path(check.cache, check.key))
         return [Damage("damaged", file, str(error), _repair(check.cache), check.key)]
-    found: list[Damage] = []
+    except OSError as error:
+        file = _relative(check.cache, manifest.sidecar_path(check.cache, check.key))
+        return [_unreadable(check, file, error)]
+    damage: list[Damage] = []
     for file in dict.fromkeys(info.file for info in sidecar.features if info.file is not None):
-        found += _check_artefact(check, sidecar, [info for info in sidecar.features if info.file == file])
-    found += _check_features(check, sidecar)
-    if check.roots is not None and not found:
+        damage += _check_artefact(check, sidecar, [info for info in sidecar.features if info.file == file])
+    found = damage + _check_features(check, sidecar)
+    if check.roots is not None and not damage:
         found += _check_source(check, sidecar, check.roots)
     return found
 
@@ -148,9 +154,18 @@ def _check_video(check: _Check) -> list[Damage]:
 def _of_crash(check: _Check, crash: engine.Crash) -> list[Damage]:
     """What no process survives reading is damaged: LMDB aborts on pages that contradict each other."""
     if crash.cause != "signal":
-        raise ChordcacheError(f"cannot check '{check.key}': {crash.message}; try again with -j 1")
-    file = _relative(check.cache, manifest.sidecar_path(check.cache, check.key))
-    return [Damage("damaged", file, f"reading what it names: {crash.message}", _repair(check.cache), check.key)]
+        raise ChordcacheError(f"cannot check '{check.key}': {crash.message}")
+    sidecar = manifest.read_sidecar(check.cache, check.key)
+    if check.roots is not None:  # it may be the source that no decoder survives
+        check = replace(check, roots=None)
+        ((_, found),) = engine.run(_check_video, [check], jobs=1)
+        if not isinstance(found, engine.Crash):
+            return found or [
+                Damage("stale", sidecar.path, f"its source cannot be read: {crash.message}", "", check.key)
+            ]
+    files = dict.fromkeys(info.file for info in sidecar.features if info.file is not None)
+    what = f"the process that read the video died: {crash.message}"
+    return [Damage("damaged", file, what, _repair(check.cache), check.key) for file in files]
 
 
 def _without_quarantined(cache: Path, found: list[Damage]) -> list[Damage]:
@@ -187,18 +202,24 @@ def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo
     repair = _repair(check.cache)
     try:
         num_bytes = os.path.getsize(path)
+        if num_bytes != info.num_bytes:
+            what = f"it has {num_bytes} bytes, expected {info.num_bytes}"
+            return [Damage("damaged", file, what, repair, check.key)]
+        if check.level == "quick":
+            return []
+        digest = manifest.digest_file(path)
     except FileNotFoundError:
         return [Damage("missing", file, "the sidecar names it", repair, check.key)]
-    if num_bytes != info.num_bytes:
-        what = f"it has {num_bytes} bytes, expected {info.num_bytes}"
-        return [Damage("damaged", file, what, repair, check.key)]
-    if check.level == "quick":
-        return []
-    digest = manifest.digest_file(path)
+    except OSError as error:
+        return [_unreadable(check, file, error)]
     if digest != info.digest:
         what = f"its xxh3-128 is {digest}, expected {info.digest}"
         return [Damage("damaged", file, what, repair, check.key)]
     return _check_rows(check, sidecar, infos) if check.level == "deep" else []
+
+
+def _unreadable(check: _Check, file: str, error: OSError) -> Damage:
+    return Damage("damaged", file, f"it cannot be read: {error.strerror}", _repair(check.cache), check.key)
 
 
 def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
@@ -254,7 +275,7 @@ def _compare(check: _Check, sidecar: Sidecar, path: str) -> list[Damage]:
     """Decode the source again. The artefacts have their digests: what differs is the source's doing."""
     try:
         if sidecar.source_hash is not None:
-            _compare_hash(path, sidecar.source_hash)
+            hash_source(path, sidecar.source_hash)
         compare_with_source(check.cache, sidecar, check.config, path)
     except MediaError as error:
         return [Damage("stale", path, f"the source, unchanged by its size and times: {error}", "", check.key)]
@@ -262,13 +283,6 @@ def _compare(check: _Check, sidecar: Sidecar, path: str) -> list[Damage]:
         file = next((info.file for info in sidecar.features if info.file and info.file in str(error)), sidecar.path)
         return [Damage("damaged", file, str(error), _repair(check.cache), check.key)]
     return []
-
-
-def _compare_hash(path: str, expected: str) -> None:
-    found = hash_source(path)
-    if found != expected:
-        what = f"its xxh3-128 is {found}, expected {expected}; restore the file, or touch it if it is right"
-        raise MediaError("decode", "changed", what)
 
 
 def _check_catalog(cache: Path, keys: list[str], wanted: Features) -> list[Damage]:

@@ -48,7 +48,7 @@ class Limits:
     stall_seconds: float | None = 60.0
     """[seconds] without a new packet or frame, None for no limit"""
     file_seconds: float | None = None
-    """[seconds] in all, less what its results take to get onto the disk; None for no limit"""
+    """[seconds] in all, less what it takes to publish its results; None for no limit"""
     memory_bytes: int | None = 2 << 30
     """[bytes] of a worker's own memory, mapped files not counted; None for no limit"""
     retries: int = 1
@@ -64,8 +64,16 @@ class Limits:
     def overrun(self, limit: str, place: str) -> str:
         """What to say of a task that reached the limit "stall" or "file"."""
         if limit == "stall":
-            return f"no progress for {self.stall_seconds:g} s{place}; allow more with --stall-timeout"
-        return f"not done after {self.file_seconds:g} s{place}; allow more with --file-timeout"
+            return f"no progress for {self.stall_seconds:g} s{place}{_more('--stall-timeout')}"
+        return f"not done after {self.file_seconds:g} s{place}{_more('--file-timeout')}"
+
+    def out_of_memory(self, message: str) -> str:
+        """What to say of a task that had not enough memory."""
+        return message if self.memory_bytes is None else message + _more("--file-memory")
+
+
+def _more(option: str) -> str:
+    return f"; allow more with {option}, and build with --retry-quarantined"
 
 
 NO_LIMITS = Limits(stall_seconds=None, memory_bytes=None, retries=0)

@@ -41,6 +41,8 @@ class BuildTask:
     artefacts: tuple[ArtefactTask, ...]
     inside: str | None = None
     """The real folder that no link may lead ``source_path`` out of, None if one may"""
+    source: Identity | None = None
+    """What ``previous`` and ``content`` are of; None if the file could not be looked at"""
     with_hash: bool = False
     """Whether the sidecar is to hold a hash of the source's bytes"""
     previous: Sidecar | None = None
@@ -68,6 +70,8 @@ def build_video(task: BuildTask) -> Sidecar | Failure:
     source: SourceState | None = None
     try:
         source = look_settled(task.source_path, task.inside)
+        if source.identity != task.source and (task.previous is not None or task.content is not None):
+            raise MediaError("open", "changed", "the file changed while it waited for its turn; run the same command")
         if task.previous is not None and not task.artefacts:
             return _publish(task, source, described(task, task.previous))
         try:
@@ -147,14 +151,7 @@ def _source_hash(task: BuildTask) -> str | None:
     known = task.previous.source_hash if task.previous else None
     if not task.with_hash:
         return known
-    found = hash_source(task.source_path)
-    if known not in (None, found):
-        what = (
-            f"its bytes changed though its size and times did not: its xxh3-128 is {found}, was {known}; "
-            "restore the file, or touch it if it is right"
-        )
-        raise MediaError("decode", "changed", what)
-    return found
+    return hash_source(task.source_path, known)
 
 
 class _Job:
@@ -191,18 +188,18 @@ class _Job:
         task = self._task
         if task.previous is None:
             return []
-        if not self._has_same_frames(task.previous, facts):
-            if any(info.absent is None for each in task.artefacts for info in each.keep):
-                raise _CannotKeep
-            return []
         tiers = {each.tier for each in task.artefacts}
-        return [info for info in task.previous.features if info.tier not in tiers]
+        others = [info for info in task.previous.features if info.tier not in tiers]
+        kept = [info for each in task.artefacts for info in each.keep if info.absent is None]
+        if task.previous.num_frames == len(facts.source_frames) and self._have_same_frames((*others, *kept), facts):
+            return others
+        if kept:
+            raise _CannotKeep
+        return []
 
-    def _has_same_frames(self, previous: Sidecar, facts: Facts) -> bool:
-        """Whether what there is was made from the same frames of the source."""
-        if previous.num_frames != len(facts.source_frames):
-            return False
-        for info in previous.features:
+    def _have_same_frames(self, infos: Sequence[FeatureInfo], facts: Facts) -> bool:
+        """Whether what stays was made from the same frames of the source. What is replaced may not even be readable."""
+        for info in infos:
             if info.file is not None:
                 try:
                     with open_artefact(self._task.cache / info.file, info.num_bytes) as artefact:

@@ -34,6 +34,8 @@ Maker = Callable[..., Path]
 
 SOON = Limits(stall_seconds=1.0)
 
+AGAIN = ", and build with --retry-quarantined"
+
 
 # Tasks of the engine
 
@@ -74,7 +76,8 @@ def test_a_task_that_hangs_costs_itself(name: str) -> None:
     assert found == {number: 2 * number for number in range(12)}
     assert (crash.cause, crash.attempts) == ("timeout", 2)
     assert re.fullmatch(
-        r"no progress for 1 s, at test_limits\.py:\d+ [\w<>]+; allow more with --stall-timeout", crash.message
+        r"no progress for 1 s, at test_limits\.py:\d+ [\w<>]+; allow more with --stall-timeout" + AGAIN,
+        crash.message,
     )
 
 
@@ -160,7 +163,9 @@ def test_progress_keeps_a_slow_task_alive() -> None:
 def test_a_limit_in_all_ends_what_makes_progress() -> None:
     crash = outcomes(beat_every, [0.25], limits=Limits(stall_seconds=60, file_seconds=1, retries=0))[0.25]
     assert crash.cause == "timeout"
-    assert re.fullmatch(r"not done after 1 s, at test_limits\.py:\d+ beat_every; .* --file-timeout", crash.message)
+    assert re.fullmatch(
+        r"not done after 1 s, at test_limits\.py:\d+ beat_every; .* --file-timeout" + AGAIN, crash.message
+    )
 
 
 def test_a_limit_in_all_is_of_one_task_not_of_its_unit() -> None:
@@ -203,6 +208,24 @@ def test_after_a_pause_the_clock_goes_on() -> None:
     assert outcomes(hang_after_a_pause, [0])[0].cause == "timeout"
 
 
+def meet(task: tuple[Path, int]) -> bool:
+    """Number 0 dies, the others go on when two of them have begun after that."""
+    folder, number = task
+    if number == 0:
+        time.sleep(0.5)  # until the others are under way
+        (folder / "dead").touch()
+        os.abort()
+    if (folder / "dead").exists():
+        (folder / f"{number} begun").touch()
+    return rigs.wait_until(lambda: len(list(folder.glob("* begun"))) >= 2, 60)
+
+
+def test_who_is_under_way_beside_a_crash_goes_on_side_by_side(tmp_path: Path) -> None:
+    found = dict(engine.run(meet, [(tmp_path, number) for number in range(4)], jobs=4))
+    assert isinstance(found.pop((tmp_path, 0)), Crash)
+    assert list(found.values()) == [True] * 3
+
+
 # Memory
 
 
@@ -219,7 +242,7 @@ def test_too_much_memory_costs_the_task_and_no_worker() -> None:
     assert crash == Crash(
         "oom",
         "out of memory: Unable to allocate 1.00 GiB for an array with shape (1073741824,) and data type uint8; "
-        "allow more with --file-memory",
+        "allow more with --file-memory, and build with --retry-quarantined",
         attempts=2,
     )
     assert outcomes(allocate, [1 << 30], limits=Limits(memory_bytes=2 << 30)) == {1 << 30: 1 << 30}
@@ -236,8 +259,11 @@ def raise_bare(_task: int) -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (raise_of_libav, "out of memory: Cannot allocate memory; allow more with --file-memory"),
-        (raise_bare, "out of memory; allow more with --file-memory"),
+        (
+            raise_of_libav,
+            "out of memory: Cannot allocate memory; allow more with --file-memory, and build with --retry-quarantined",
+        ),
+        (raise_bare, "out of memory; allow more with --file-memory, and build with --retry-quarantined"),
     ],
 )
 def test_out_of_memory_by_any_name(function: Callable[[int], None], message: str) -> None:
@@ -251,7 +277,10 @@ def return_too_much(num_items: int) -> list[bytes]:
 def test_a_result_too_large_to_be_sent() -> None:
     crash = outcomes(return_too_much, [200], limits=Limits(memory_bytes=384 << 20, retries=0))[200]
     assert (crash.cause, crash.attempts) == ("oom", 1)
-    assert crash.message == "out of memory when its result was sent; allow more with --file-memory"
+    assert (
+        crash.message
+        == "out of memory when its result was sent; allow more with --file-memory, and build with --retry-quarantined"
+    )
 
 
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
@@ -419,9 +448,19 @@ WIDTHS = {
 """A plug-in knows a video by its size."""
 
 EXPECTED = {
-    "sleep": ("decode", "timeout", 2, r"no progress for 2 s, at deeds_plug_in\.py:\d+ <lambda>; .* --stall-timeout"),
+    "sleep": (
+        "decode",
+        "timeout",
+        2,
+        r"no progress for 2 s, at deeds_plug_in\.py:\d+ <lambda>; .* --stall-timeout" + AGAIN,
+    ),
     "hold the interpreter": ("decode", "timeout", 2, r"no progress for 2 s, at deeds_plug_in\.py:\d+ <lambda>; .*"),
-    "eat memory": ("decode", "oom", 2, r"out of memory: Unable to allocate 8.00 GiB .*; allow more with --file-memory"),
+    "eat memory": (
+        "decode",
+        "oom",
+        2,
+        r"out of memory: Unable to allocate 8.00 GiB .*; allow more with --file-memory" + AGAIN,
+    ),
     "exit 0": ("decode", "signal", 2, r"the worker died: EXIT\(0\)"),
     "exit 3": ("decode", "signal", 2, r"the worker died: EXIT\(3\)"),
     "SIGSEGV": ("decode", "signal", 2, r"the worker died: SIGSEGV\(-11\), at deeds_plug_in\.py:\d+ <lambda>"),
@@ -550,7 +589,8 @@ def test_a_file_timeout_ends_it(tarrying: tuple[Path, dict[str, str]], run_cli: 
     line = rigs.quarantine(folder / "cache")["slow.mp4"]
     assert line["cause"] == "timeout"
     assert re.fullmatch(
-        r"not done after 1\.5 s, at deeds_plug_in\.py:\d+ <lambda>; allow more with --file-timeout", line["message"]
+        r"not done after 1\.5 s, at deeds_plug_in\.py:\d+ <lambda>; allow more with --file-timeout" + AGAIN,
+        line["message"],
     )
 
 
@@ -684,6 +724,9 @@ def test_pictures_too_large_for_the_memory(
     assert (done.stderr, done.returncode) == ("", 3)
     records = {record.path: record for record in cc.read_index(tmp_path / "index.json")}
     assert {path: record.error_cause for path, record in records.items()} == {"large.mkv": "oom", "small.mkv": None}
-    assert re.fullmatch(r"out of memory: .*; allow more with --file-memory", str(records["large.mkv"].error))
+    assert re.fullmatch(
+        r"out of memory: .*; allow more with --file-memory, and build with --retry-quarantined",
+        str(records["large.mkv"].error),
+    )
     done = run_cli("scan", "videos", "--level", "content", cwd=tmp_path)
     assert (done.stderr, done.returncode) == ("", 0)

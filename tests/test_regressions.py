@@ -11,10 +11,14 @@ import sys
 import time
 from pathlib import Path
 
+import lmdb
 import numpy as np
 import pytest
+import rigs
+from conftest import make_planes
 
 import chordcache as cc
+from chordcache import engine, manifest
 from chordcache.manifest import seal, unseal
 from chordcache.quarantine import Quarantine
 
@@ -235,3 +239,110 @@ def test_sealed_lines_that_say_something_else_are_damage(built):
     header.write_text(seal({**said, "wanted": {"lmdb": None}}) + "\n")
     with pytest.raises(cc.DamageError, match="run 'chordcache build' as before to write it again"):
         cc.open_cache(cache)
+
+
+def test_no_worker_outlives_a_build_that_gives_up(tmp_path, make_video):
+    """They went on publishing after the lock was given back."""
+    for number in range(8):
+        make_video(tmp_path / f"videos/{number}.mp4", num_frames=60, size=(320, 240))
+    (tmp_path / "videos/0.mp4").write_bytes((tmp_path / "videos/0.mp4").read_bytes()[:-2000])
+    with pytest.raises(cc.TooManyFailures):
+        cc.build(_list_of(tmp_path), tmp_path / "cache", jobs=2, policy=cc.BuildPolicy(max_failures=0))
+    before = rigs.files_of(tmp_path / "cache")
+    time.sleep(1)
+    assert rigs.files_of(tmp_path / "cache") == before
+    assert rigs.partials(tmp_path / "cache") == []
+
+
+def _list_of(folder: Path) -> Path:
+    """A hand-written index, of which nothing is known before the build."""
+    names = sorted(path.name for path in (folder / "videos").iterdir())
+    (folder / "list.csv").write_text("path\n" + "".join(f"videos/{name}\n" for name in names))
+    return folder / "list.csv"
+
+
+def _other_planes(number, width, height):
+    return make_planes(number + 50, width, height)
+
+
+def test_a_source_that_is_replaced_while_it_waits_for_its_turn(built, make_video, monkeypatch):
+    """Its old frames and its new motion would have stood under one sidecar."""
+    other = make_video(built / "other.mp4", num_frames=10, size=(96, 64), planes=_other_planes)
+
+    def run(function, tasks, **_):
+        for task in tasks:
+            shutil.copy(other, built / "videos" / task.path)
+            yield task, function(task)
+
+    monkeypatch.setattr(engine, "run", run)
+    (built / "motion.yaml").write_text("features: {motion: {}}\n")
+    options = {"config": built / "motion.yaml", "jobs": 1}
+    assert cc.build(built / "index.json", built / "cache", tiers=("npz",), **options).num_failed == 2
+    assert {failure["cause"] for failure in rigs.quarantine(built / "cache").values()} == {"changed"}
+    monkeypatch.undo()
+    assert {each.kind for each in cc.verify(built / "cache", source=True)} == {"stale"}
+    assert cc.build(built / "index.json", built / "cache", tiers=("lmdb", "npz"), **options).num_done == 2
+    cc.collect_garbage(built / "cache")
+    assert cc.verify(built / "cache", source=True) == []
+
+
+def test_what_no_process_survives_reading_is_repaired(built):
+    """LMDB aborts on a branch page with one key, and the digest says that it is so by right."""
+    data = rigs.sidecars(built / "cache")["a.mp4"]
+    path = data["_artefact"]
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as environment:
+        page_size = environment.stat()["psize"]
+    page = bytearray(path.read_bytes())
+    branches = [at for at in range(0, len(page), page_size) if page[at + 10] == 1 and page[at + 11] == 0]
+    assert branches
+    for at in branches:
+        page[at + 12 : at + 14] = (18).to_bytes(2, "little")  # mp_lower: the header of 16 bytes and one key
+    path.write_bytes(page)
+    sidecar = unseal(data["_sidecar"].read_text(), "")
+    for info in sidecar["features"]:
+        info["digest"] = manifest.digest_file(path)
+    data["_sidecar"].write_text(seal(sidecar) + "\n")
+    found = cc.verify(built / "cache", level="deep", jobs=1)
+    assert ("damaged", str(path.relative_to(built / "cache"))) in {(each.kind, each.file) for each in found}
+    assert cc.repair(built / "cache", found, jobs=1).num_done == 1
+    assert cc.verify(built / "cache", level="deep", jobs=1) == []
+
+
+@pytest.mark.parametrize("level", ["quick", "default"])
+def test_one_file_that_cannot_be_read_hides_no_other_finding(built, level):
+    first, second = (data["_artefact"] for data in rigs.sidecars(built / "cache").values())
+    first.unlink()
+    first.symlink_to(first.name)
+    second.unlink()
+    found = cc.verify(built / "cache", level=level, jobs=1)
+    assert {(each.kind, each.message) for each in found} == {
+        ("damaged", "it cannot be read: Too many levels of symbolic links"),
+        ("missing", "the sidecar names it"),
+    }
+
+
+def test_an_avi_that_was_written_to_a_pipe_is_whole(tmp_path, make_video):
+    source = make_video(tmp_path / "x.mkv", num_frames=12, size=(96, 64))
+    command = ["ffmpeg", "-v", "error", "-i", source, "-c:v", "mpeg4", "-f", "avi", "pipe:1"]
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos/x.avi").write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
+    (record,) = cc.scan([tmp_path / "videos"], jobs=1)
+    assert (record.error, record.packets.num_frames) == (None, 12)
+
+
+def test_a_cache_remembers_that_its_sources_are_hashed(built):
+    for policy in (cc.BuildPolicy(source_hash=True), cc.BuildPolicy()):
+        os.utime(built / "videos/a.mp4")  # another source now
+        cc.build(built / "index.json", built / "cache", jobs=1, policy=policy)
+        assert all(data["source_hash"] for data in rigs.sidecars(built / "cache").values())
+    rigs.sidecars(built / "cache")["b.mp4"]["_sidecar"].write_text("{}")
+    cc.repair(built / "cache", cc.verify(built / "cache", jobs=1), jobs=1)
+    assert all(data["source_hash"] for data in rigs.sidecars(built / "cache").values())
+
+
+def test_a_limit_that_is_none_is_told_before_anything_is_made(tmp_path, make_video, run_cli):
+    make_video(tmp_path / "videos/a.mp4")
+    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
+    done = run_cli("build", "--max-failures", "abc", "--wait", cwd=tmp_path)
+    assert done.returncode == 2
+    assert not (tmp_path / "cache").exists()

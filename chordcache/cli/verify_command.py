@@ -9,10 +9,19 @@ from typing import Any
 import click
 
 import chordcache as cc
-from chordcache.cli.options import PATH, echo_json, jobs_option, json_option, roots_option, wait_option
+from chordcache.cli.options import (
+    PATH,
+    echo_json,
+    jobs_option,
+    json_option,
+    limits_options,
+    roots_option,
+    wait_option,
+)
 from chordcache.errors import UsageError
 from chordcache.manifest import printable
 from chordcache.records import Damage
+from chordcache.watchdog import Limits
 
 
 @click.command()
@@ -23,13 +32,23 @@ from chordcache.records import Damage
 @click.option("--repair", is_flag=True, help="Build again what is damaged, and nothing else.")
 @click.option("--dry-run", is_flag=True, help="With --repair: only tell what is damaged.")
 @wait_option
+@limits_options
 @roots_option
 @jobs_option
 @json_option
 def verify(
-    cache: str, level: str | None, repair: bool, dry_run: bool, wait: bool, as_json: bool, **options: Any
+    cache: str,
+    level: str | None,
+    repair: bool,
+    dry_run: bool,
+    wait: bool,
+    limits: Limits,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Prove that CACHE is whole: every file there, with its size and digest, and none too many.
+
+    The limits (--stall-timeout and so on) are those of --repair.
 
     Exit code 0: sound; 5: damage; 6: intact, but something is missing from it, changed at the source, or left over.
 
@@ -43,7 +62,8 @@ def verify(
         raise UsageError("--wait goes with --repair: nothing else waits for a lock")
     damage = cc.verify(cache, level=level or "default", progress=True, **options)
     if repair and not dry_run and cc.exit_code(damage) == cc.DamageError.exit_code:
-        summary = cc.repair(cache, damage, jobs=options["jobs"], roots=options["roots"], wait=wait, progress=True)
+        jobs, roots = options["jobs"], options["roots"]
+        summary = cc.repair(cache, damage, jobs=jobs, roots=roots, wait=wait, limits=limits, progress=True)
         see = f"; see {printable(cache)}/quarantine.jsonl" if summary.num_failed else ""
         click.echo(f"chordcache verify: built {summary.num_done} of {summary.num_inputs} videos again{see}", err=True)
         damage = cc.verify(cache, level=level or "default", progress=True, **options)

@@ -24,6 +24,7 @@ from typing import Any
 import lmdb
 import numpy as np
 
+from chordcache import watchdog
 from chordcache.errors import UsageError
 from chordcache.manifest import digest64
 from chordcache.stores import npy, registry
@@ -102,7 +103,7 @@ class LmdbArtefactWriter(ArtefactWriter):
     def _flush(self) -> None:
         while True:
             try:
-                with self._errors(), self._environment.begin(write=True) as transaction:
+                with watchdog.paused(), self._errors(), self._environment.begin(write=True) as transaction:
                     for key, value in self._batch:
                         transaction.put(key, value, append=True)
                 break

@@ -225,7 +225,7 @@ def ignored(trial: Trial) -> Figures:
     with rigs.running(folder, *args, program=("-c", IGNORING), env={"IGNORED": str(int(number))}) as run:
         assert rigs.wait_until(lambda: _writes(run, folder), 60), run.stderr
         for _ in range(3):
-            _send(run, number, to_group=False)
+            _send(run, number, to_group=True)
             time.sleep(0.05)
         is_stopped = trial.number >= 3
         if is_stopped:
