@@ -124,9 +124,6 @@ def hash_source(path: str, expected: str | None = None) -> str:
     except OSError as error:
         raise MediaError("decode", "io", error.strerror or str(error)) from None
     if expected not in (None, found):
-        what = (
-            f"its bytes changed though its size and times did not: its xxh3-128 is {found}, was {expected}; "
-            "restore the file, or touch it if it is right"
-        )
+        what = f"its bytes changed: xxh3-128 {found}, was {expected}; restore the file, or touch it if it is right"
         raise MediaError("decode", "changed", what)
     return found

@@ -69,9 +69,10 @@ def build_video(task: BuildTask) -> Sidecar | Failure:
     """Decode one video, publish its artefacts, then its sidecar."""
     source: SourceState | None = None
     try:
-        source = look_settled(task.source_path, task.inside)
-        if source.identity != task.source and (task.previous is not None or task.content is not None):
+        found = look_settled(task.source_path, task.inside)
+        if found.identity != task.source and (task.previous is not None or task.content is not None):
             raise MediaError("open", "changed", "the file changed while it waited for its turn; run the same command")
+        source = found
         if task.previous is not None and not task.artefacts:
             return _publish(task, source, described(task, task.previous))
         try:
