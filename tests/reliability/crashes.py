@@ -211,7 +211,7 @@ def _is_struck(log: Path) -> bool:
 
 @experiment(
     "R21", "main process killed with -9, the same command again at once",
-    trials=60, variants=TIERS,
+    trials=20, variants=TIERS,
 )  # fmt: skip
 def restarted_at_once(trial: Trial) -> Figures:
     """Workers end with their parent: none is alive, and none has published, when the second run holds the lock."""
@@ -243,7 +243,7 @@ def restarted_at_once(trial: Trial) -> Figures:
 
 @experiment(
     "R21", "the same, with workers that the kernel does not end with their parent",
-    trials=30, variants=TIERS,
+    trials=10, variants=TIERS,
 )  # fmt: skip
 def restarted_beside_orphans(trial: Trial) -> Figures:
     """Orphans finish what they are at, beside the second run; the third clears what they left half done."""

@@ -150,7 +150,7 @@ def every_kind_of_damage(trial: Trial) -> Figures:
 # R12: levels
 
 
-@experiment("R12", "1 % of each kind of damage: what --quick finds, what the default", trials=20, variants=TIERS)
+@experiment("R12", "1 % of each kind of damage: what --quick finds, what the default", trials=5, variants=TIERS)
 def levels(trial: Trial) -> Figures:
     """Quick finds what is gone or of another size, the default every changed byte."""
     cache = _cache(trial)
@@ -214,7 +214,7 @@ def _drop_from_memory(path: Path) -> None:
 
 @experiment(
     "R18", "1 % of the videos damaged, in any way, and repaired: what is made again, what stays",
-    trials=80, variants=TIERS,
+    trials=20, variants=TIERS,
 )  # fmt: skip
 def repair(trial: Trial) -> Figures:
     """One of 100."""

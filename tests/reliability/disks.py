@@ -180,7 +180,7 @@ def tmpfs_fills_up(trial: Trial) -> Figures:
         return _build_with_little_room(trial, disk, trial.variant)
 
 
-@experiment("R3", "the same on ext4, which gives out blocks late", trials=50)
+@experiment("R3", "the same on ext4, which gives out blocks late", trials=20)
 def ext4_fills_up(trial: Trial) -> Figures:
     """The tiers in turn."""
     needs_root()
@@ -188,7 +188,7 @@ def ext4_fills_up(trial: Trial) -> Figures:
         return _build_with_little_room(trial, disk, TIERS[trial.number // 2 % 3])
 
 
-@experiment("R3", "build on a disk that another process fills meanwhile", trials=50)
+@experiment("R3", "build on a disk that another process fills meanwhile", trials=20)
 def another_process_fills_the_disk(trial: Trial) -> Figures:
     """At a random moment of the build, in the tiers in turn."""
     needs_root()
@@ -208,7 +208,7 @@ def another_process_fills_the_disk(trial: Trial) -> Figures:
         return figures
 
 
-@experiment("R3", "build under a random limit on the size of files", trials=50)
+@experiment("R3", "build under a random limit on the size of files", trials=20)
 def files_are_limited(trial: Trial) -> Figures:
     """RLIMIT_FSIZE, in the tiers in turn."""
     case = _Case(trial, TIERS[trial.number // 2 % 3])
@@ -232,7 +232,7 @@ def _make_many(folder: Path) -> None:
             (folder / name / f"{number:04}.mp4").write_bytes(b"no video" * 8)
 
 
-@experiment("R3", "scan onto a disk that fills up at a random point", trials=50)
+@experiment("R3", "scan onto a disk that fills up at a random point", trials=20)
 def scan_fills_the_disk(trial: Trial) -> Figures:
     """The earlier index, of half of the files, stays as it was. The kinds of index in turn."""
     needs_root()

@@ -241,10 +241,14 @@ def _call(chosen: Experiment, trial: Trial) -> tuple[dict[str, float], str | Non
 
 
 def digest_of_code(chosen: Experiment) -> str:
-    """Changes with the package, or with the experiment's own module."""
-    own = [Path(inspect.getfile(chosen.function)), TESTS / "rigs.py"]
+    """Changes with the package, or with the experiment's own module; with what feeds PyTorch only where that is tried."""
+    own = Path(inspect.getfile(chosen.function))
+    package = REPOSITORY / "chordcache"
+    modules = sorted(package.rglob("*.py"))
+    if "torch" not in own.read_text():
+        modules = [path for path in modules if package / "read" not in path.parents]
     digest = hashlib.sha256()
-    for path in sorted((REPOSITORY / "chordcache").rglob("*.py")) + own:
+    for path in (*modules, own, TESTS / "rigs.py"):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

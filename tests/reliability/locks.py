@@ -131,7 +131,7 @@ def locked_out(trial: Trial) -> Figures:
     return {"sum_commands": len(commands), "sum_changes": 0}
 
 
-@experiment("R5", "two builds with --wait at once; every second time the first is killed", trials=50)
+@experiment("R5", "two builds with --wait at once; every second time the first is killed", trials=20)
 def waiting(trial: Trial) -> Figures:
     """The second goes on where the first ended."""
     corpus = trial.once("corpus", _make_corpus)
@@ -158,7 +158,7 @@ def waiting(trial: Trial) -> Figures:
     return {"sum_killed": is_killed}
 
 
-@experiment("R5", "build the moment after the build that held the lock was killed", trials=50)
+@experiment("R5", "build the moment after the build that held the lock was killed", trials=20)
 def lock_of_the_dead(trial: Trial) -> Figures:
     """Though its workers may still be there."""
     corpus = trial.once("corpus", _make_corpus)

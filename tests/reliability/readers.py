@@ -138,7 +138,7 @@ def _make_generations(folder: Path) -> None:
 
 
 @experiment(
-    "R17", f"{NUM_WATCHERS} readers of a cache while it is built, and built anew {NUM_REBUILDS} times", trials=20
+    "R17", f"{NUM_WATCHERS} readers of a cache while it is built, and built anew {NUM_REBUILDS} times", trials=10
 )
 def watched(trial: Trial) -> Figures:
     """Each read is right for the generation that was opened; the first one stays readable until gc."""

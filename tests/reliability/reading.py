@@ -238,7 +238,7 @@ STROKES = [
 
 @experiment(
     "R14", "a fifth of the files sound, the others cut at 100 points, flipped, emptied, foreign, newer: a DataLoader",
-    trials=10 * len(_KINDS) * NUM_STRUCK, batch=len(_KINDS) * NUM_STRUCK,
+    trials=5 * len(_KINDS) * NUM_STRUCK, batch=len(_KINDS) * NUM_STRUCK,
     variants=("0 workers", "fork-2", "fork-8", "forkserver-2", "forkserver-8", "spawn-2", "spawn-8"),
 )  # fmt: skip
 def bad_items(trial: Trial) -> Figures:
@@ -337,7 +337,7 @@ NUM_FORKED = 12
 
 @experiment(
     "R15", "a reader that has files open forks 4 times, is pickled, and serves 3 epochs in workers that stay",
-    trials=20, variants=TIERS,
+    trials=10, variants=TIERS,
 )  # fmt: skip
 def forks(trial: Trial) -> Figures:
     """Every child and the parent read all records, at the same time, each in an order of its own."""
