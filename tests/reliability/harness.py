@@ -241,7 +241,7 @@ def _call(chosen: Experiment, trial: Trial) -> tuple[dict[str, float], str | Non
 
 
 def digest_of_code(chosen: Experiment) -> str:
-    """Changes with the package, or with the experiment's own module; with what feeds PyTorch only where that is tried."""
+    """Changes with the experiment's module and the package, what feeds PyTorch only where it is tried."""
     own = Path(inspect.getfile(chosen.function))
     package = REPOSITORY / "chordcache"
     modules = sorted(package.rglob("*.py"))
