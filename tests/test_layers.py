@@ -69,6 +69,7 @@ LAYERS = {
     "chordcache.read.dataset": 4,
     "chordcache.read.samplers": 4,
     "chordcache.read.transforms": 4,
+    "chordcache.read.windows": 4,
     "chordcache.registration": 4,
     "chordcache.repairing": 4,
     "chordcache.scanning": 4,
