@@ -112,8 +112,8 @@ class BatchAugment:
         -------
         dict
             The batch with ``frames`` [same shape, dtype=float32, normalised] and, with ``mix``, ``label``
-            [shape=(B, num_classes), dtype=float32, rows that add up to 1, or to 0 where there is no label], as
-            ``cross_entropy`` takes them.
+            [shape=(B, num_classes), dtype=float32], as ``cross_entropy`` takes it. Rows add up to 1, less what a clip
+            without a label contributes.
 
         Raises
         ------

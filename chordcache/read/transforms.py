@@ -259,8 +259,17 @@ def _resized(picture: np.ndarray, size: tuple[int, int], one_thread: bool) -> np
 
 
 def _resize(frames: np.ndarray, out: np.ndarray, one_thread: bool) -> None:
+    """Shrink by area, enlarge linearly; where one side shrinks and the other grows, one after the other.
+
+    OpenCV's INTER_AREA shifts contents by up to half a pixel along a side that grows.
+    """
     cv2 = _opencv(one_thread)
-    shrinks = frames.shape[1] > out.shape[1] or frames.shape[2] > out.shape[2]
-    interpolation = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    size = out.shape[1:3]
+    shrunk = min(frames.shape[1], size[0]), min(frames.shape[2], size[1])
     for frame, target in zip(frames, out, strict=True):
-        cv2.resize(frame, (out.shape[2], out.shape[1]), dst=target, interpolation=interpolation)
+        if shrunk == size:
+            cv2.resize(frame, size[::-1], dst=target, interpolation=cv2.INTER_AREA)
+            continue
+        if shrunk != frame.shape[:2]:
+            frame = cv2.resize(frame, shrunk[::-1], interpolation=cv2.INTER_AREA)
+        cv2.resize(frame, size[::-1], dst=target, interpolation=cv2.INTER_LINEAR)
