@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,15 @@ from chordcache.errors import UsageError  # noqa: E402
 POLICIES = {"auto": AutoAugment, "rand": lambda: RandAugment(n=2, m=9), "trivial": TrivialAugment}
 PLAIN = {"mean": (0, 0, 0), "std": (1, 1, 1)}
 NUM_CLASSES = 5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """So small are the pictures that threads only wait for each other."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +83,7 @@ def test_each_clip_is_one_picture_to_the_policy(batch: dict[str, Any], policy: s
     """Every frame as kornia makes it, called for that frame alone with the parameters drawn for its clip."""
     augment, own = cc.BatchAugment(policy=policy, **PLAIN), POLICIES[policy]()
     num_changed = 0
-    for seed in range(15):
+    for seed in range(8):
         torch.manual_seed(seed)
         found = augment(batch)["frames"]
         torch.manual_seed(seed)
@@ -83,7 +92,7 @@ def test_each_clip_is_one_picture_to_the_policy(batch: dict[str, Any], policy: s
             expected = torch.cat([own(frame[None], params=drawn) for frame in clip])
             torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
             num_changed += not torch.equal(result, clip)
-    assert num_changed > 30
+    assert num_changed > 15
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -120,7 +129,7 @@ def test_mixed_as_kornia_mixes_pictures(batch: dict[str, Any], mix: str) -> None
     """Each frame is mixed with the same frame of the partner, by the same share or box; labels by that share."""
     augment = cc.BatchAugment(mix=mix, num_classes=NUM_CLASSES, **PLAIN)
     shares = []
-    for seed in range(10):
+    for seed in range(6):
         torch.manual_seed(seed)
         out = augment(batch)
         for number in range(3):
