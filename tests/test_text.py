@@ -132,7 +132,9 @@ def test_batches_may_be_written_to(path: Path) -> None:
     assert tokenizer("a dog").tolist() == ids_of(path, "a dog")
 
 
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "method"), [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)]
+)
 def test_in_a_loader(
     path: Path, tmp_path: Path, make_video: Callable[..., Path], workers: int, method: str | None
 ) -> None:

@@ -128,6 +128,7 @@ def test_frames_are_the_window_that_was_drawn(cache: cc.Cache, path: str, name: 
         assert window.flip == name.startswith("flip")
 
 
+@pytest.mark.slow
 def test_frames_of_the_corpus(corpus: Path, tmp_path: Path) -> None:
     """Files of many shapes, some turned upright; each sample is its own window, and none fails."""
     files = sorted((corpus / "real").rglob("*.mp4"))[::9]
@@ -487,7 +488,9 @@ def test_each_sample_of_each_epoch_has_a_window_of_its_own(cache: cc.Cache) -> N
     assert torch.equal(dataset[0, 0]["frames"], first)
 
 
-@pytest.mark.parametrize(("workers", "method"), [(1, "fork"), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "method"), [(1, "fork"), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)]
+)
 def test_workers_change_nothing(cache: cc.Cache, workers: int, method: str) -> None:
     dataset = cc.ChordVideoDataset(
         cache,
@@ -525,9 +528,24 @@ def test_a_window_of_ones_own(cache: cc.Cache) -> None:
     np.testing.assert_array_equal(frames.permute(0, 2, 3, 1).numpy(), stored)
 
 
+@pytest.mark.parametrize("window", [(-300, 0, 100, 100), (0, 456, 8, 8), (900, -900, 50, 60), (-9, -9, 9, 500)])
+def test_a_window_beside_the_picture_is_empty(cache: cc.Cache, window: tuple[int, int, int, int]) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Beside:
+        def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
+            return Window(*window, size=(40, 40), flip=True)
+
+    sample = sample_of(cache, "bunny.mp4", window=Beside(), features=["frames", "flow", "motion"])
+    assert sample["frames"].shape == (4, 3, 40, 40)
+    for name in ("frames", "flows", "motion", "motion_covered"):
+        assert not sample[name].any()
+
+
 @pytest.mark.parametrize(
     ("make", "match"),
     [
+        (lambda: Window(0, 0, 0, 5, (4, 4)), r"^window: got Window\(.*\), must have at least one pixel"),
+        (lambda: Window(0, 0, 5, 5, (4, 0)), r"^window: got Window\(.*\), must have at least one pixel"),
         (lambda: cc.CenterCrop(224), r"^size: got 224, must be \(height, width\) in pixels$"),
         (lambda: cc.Pad((0, 4)), r"^size: got \(0, 4\), must be"),
         (lambda: cc.RandomResizedCrop((4,)), r"^size: got \(4,\), must be"),

@@ -17,7 +17,13 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True)
 class Window:
-    """A rectangle of the picture as it is cached, and what becomes of it: cut out, then scaled, then mirrored."""
+    """A rectangle of the picture as it is cached, and what becomes of it: cut out, then scaled, then mirrored.
+
+    Raises
+    ------
+    UsageError
+        If it has no pixels.
+    """
 
     top: int
     """[pixels] Negative: that many rows above the picture, which are empty"""
@@ -31,6 +37,10 @@ class Window:
     """(height, width) [pixels] of the picture that is handed out"""
     flip: bool = False
     """Whether left and right are swapped"""
+
+    def __post_init__(self) -> None:
+        if min(self.height, self.width, *self.size) < 1:
+            raise UsageError(f"window: got {self}, must have at least one pixel, before and after")
 
 
 class Framing(Protocol):
