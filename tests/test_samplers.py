@@ -273,7 +273,7 @@ def test_exact_crop_moves_no_pixel() -> None:
 )
 def test_wrong_frames(frames: np.ndarray) -> None:
     with pytest.raises(UsageError, match=r"^frames must be uint8 of shape \(T, H, W, 3\), got "):
-        cut_frames(frames, window_of(frames, (4, 4)))
+        cut_frames(frames, Window(0, 0, 8, 8, size=(4, 4)))
 
 
 FORKED = """
