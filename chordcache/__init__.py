@@ -34,8 +34,13 @@ if TYPE_CHECKING:
     from chordcache.picture import Frame
     from chordcache.pipeline import build
     from chordcache.policy import BuildPolicy
+    from chordcache.read.augment import BatchAugment
     from chordcache.read.dataset import ChordVideoDataset
+    from chordcache.read.ragged import collate
     from chordcache.read.samplers import RandomClipSampler, UniformSampler
+    from chordcache.read.text import CaptionTokenizer
+    from chordcache.read.time_transforms import FrameDrop, TemporalCrop, TimeWarp
+    from chordcache.read.windows import CenterCrop, HorizontalFlip, Pad, RandomResizedCrop, Resize, Window
     from chordcache.records import Damage, RunSummary, VideoRecord
     from chordcache.repairing import collect_garbage, repair
     from chordcache.scanning import ScanReport, scan
@@ -45,9 +50,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchAugment",
     "BuildPolicy",
     "Cache",
     "CacheWriteError",
+    "CaptionTokenizer",
+    "CenterCrop",
     "ChordVideoDataset",
     "ChordcacheError",
     "ConfigError",
@@ -57,25 +65,34 @@ __all__ = [
     "FeatureAbsent",
     "FormatVersionError",
     "Frame",
+    "FrameDrop",
+    "HorizontalFlip",
     "Index",
     "Limits",
     "LockedError",
     "MediaError",
     "NoSpaceError",
     "NotFound",
+    "Pad",
     "RandomClipSampler",
+    "RandomResizedCrop",
+    "Resize",
     "RunSummary",
     "ScanReport",
     "Stopped",
+    "TemporalCrop",
+    "TimeWarp",
     "TooManyFailures",
     "UniformSampler",
     "UsageError",
     "Video",
     "VideoInfo",
     "VideoRecord",
+    "Window",
     "WorkersDiedError",
     "__version__",
     "build",
+    "collate",
     "collect_garbage",
     "exit_code",
     "open_cache",
@@ -87,22 +104,34 @@ __all__ = [
 ]
 
 _LAZY = {
+    "BatchAugment": "chordcache.read.augment",
+    "BuildPolicy": "chordcache.policy",
     "Cache": "chordcache.cache",
+    "CaptionTokenizer": "chordcache.read.text",
+    "CenterCrop": "chordcache.read.windows",
     "ChordVideoDataset": "chordcache.read.dataset",
     "Damage": "chordcache.records",
-    "BuildPolicy": "chordcache.policy",
     "Extractor": "chordcache.extractors.base",
     "Frame": "chordcache.picture",
+    "FrameDrop": "chordcache.read.time_transforms",
+    "HorizontalFlip": "chordcache.read.windows",
     "Index": "chordcache.index",
     "Limits": "chordcache.watchdog",
+    "Pad": "chordcache.read.windows",
     "RandomClipSampler": "chordcache.read.samplers",
+    "RandomResizedCrop": "chordcache.read.windows",
+    "Resize": "chordcache.read.windows",
     "RunSummary": "chordcache.records",
     "ScanReport": "chordcache.scanning",
+    "TemporalCrop": "chordcache.read.time_transforms",
+    "TimeWarp": "chordcache.read.time_transforms",
     "UniformSampler": "chordcache.read.samplers",
     "Video": "chordcache.cache",
     "VideoInfo": "chordcache.extractors.base",
     "VideoRecord": "chordcache.records",
+    "Window": "chordcache.read.windows",
     "build": "chordcache.pipeline",
+    "collate": "chordcache.read.ragged",
     "collect_garbage": "chordcache.repairing",
     "exit_code": "chordcache.verification",
     "open_cache": "chordcache.cache",
@@ -114,6 +143,9 @@ _LAZY = {
 }
 """Public name: the module it comes from. The same as under TYPE_CHECKING, which a test compares."""
 
+_EXTRAS = {"torch": ("PyTorch", "torch"), "kornia": ("kornia", "augment"), "tokenizers": ("tokenizers", "text")}
+"""Module that need not be there: its name for people, and the extra that installs it."""
+
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
@@ -121,9 +153,11 @@ def __getattr__(name: str) -> Any:
     try:
         module = importlib.import_module(_LAZY[name])
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        package, extra = _EXTRAS.get((error.name or "").partition(".")[0], (None, None))
+        if package is None:
             raise
-        raise ModuleNotFoundError(f"{name} needs PyTorch: pip install 'chordcache[torch]'", name="torch") from None
+        message = f"{name} needs {package}: pip install 'chordcache[{extra}]'"
+        raise ModuleNotFoundError(message, name=error.name) from None
     value = globals()[name] = getattr(module, name)
     return value
 

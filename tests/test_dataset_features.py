@@ -27,14 +27,14 @@ from chordcache.errors import FeatureAbsent, UsageError  # noqa: E402
 from chordcache.extractors import registry  # noqa: E402
 from chordcache.read.samplers import ClipRequest  # noqa: E402
 from chordcache.read.transforms import (  # noqa: E402
-    center_window,
     compose_flow,
-    crop_pose,
+    cut_flow,
+    cut_frames,
+    cut_motion,
+    cut_pose,
     motion_grid,
-    resize_center_crop,
-    resize_flow,
-    resize_motion,
 )
+from chordcache.read.windows import CenterCrop, Window  # noqa: E402
 
 # A worker more than there are processors is no fault of ours; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
@@ -134,6 +134,10 @@ def video_of(cache: cc.Cache, path: str) -> Video:
 def sample_of(cache: cc.Cache, path: str, numbers: tuple[int, ...], **settings: Any) -> dict[str, Any]:
     key = video_of(cache, path).key
     return cc.ChordVideoDataset(cache, videos=[key], sampler=Numbers(numbers), **settings)[0]
+
+
+def window_of(picture: tuple[int, int], size: tuple[int, int]) -> Window:
+    return CenterCrop(size).choose(*picture, np.random.default_rng())
 
 
 # Composition
@@ -301,23 +305,24 @@ def test_flow_leads_back_to_the_frame(cache: cc.Cache, path: str, size: tuple[in
 def test_resized_flow_is_the_flow_of_resized_pictures(size: tuple[int, int]) -> None:
     """A turning picture in closed form, for flow that is stored as large as the picture, or not."""
     picture = (128, 228)
-    top, left, height, width = center_window(*picture, size)
+    window = window_of(picture, size)
+    top, left, height, width = window.top, window.left, window.height, window.width
     y, x = np.mgrid[: size[0], : size[1]]
     down, across = size[0] / height, size[1] / width
     source_y, source_x = (y + 0.5) / down + top - 0.5, (x + 0.5) / across + left - 0.5
     expected = bilinear(rotation(*picture, 5).astype(np.float64), source_x, source_y) * [across, down]
     inner = np.s_[3:-3, 3:-3]
-    found = resize_flow(rotation(*picture, 5), picture=picture, size=size)
+    found = cut_flow(rotation(*picture, 5), window, picture=picture)
     np.testing.assert_allclose(found[inner], expected[inner], atol=0.01)
     for factor in (0.5, 2):
         stored = rotation(int(128 * factor), int(228 * factor), 5)
-        found = resize_flow(stored, picture=picture, size=size)
+        found = cut_flow(stored, window, picture=picture)
         np.testing.assert_allclose(found[inner], expected[inner], atol=0.05)
 
 
 def test_pixels_that_are_not_square_in_the_flow() -> None:
     flow = np.full((100, 50, 2), (1, 1), np.float32)
-    found = resize_flow(flow, picture=(100, 200), size=(50, 100))
+    found = cut_flow(flow, window_of((100, 200), (50, 100)), picture=(100, 200))
     np.testing.assert_allclose(found, np.broadcast_to([2, 0.5], (50, 100, 2)))
 
 
@@ -379,7 +384,8 @@ def test_motion_of_a_window(cache: cc.Cache, path: str, source: tuple[int, int],
     assert np.abs(motion).max() > 4
     sample = sample_of(cache, path, (6, 7), features=["motion"], size=size)
     assert sample["motion"].shape == (2, 2, *motion_grid(*size))
-    top, left, height, width = center_window(video.height, video.width, size)
+    window = window_of((video.height, video.width), size)
+    top, left, height, width = window.top, window.left, window.height, window.width
     for row in range(motion_grid(*size)[0]):
         for column in range(motion_grid(*size)[1]):
             y = (16 * row + min(16 * row + 16, size[0])) / 2 * height / size[0] + top
@@ -395,7 +401,7 @@ def test_motion_of_a_picture_of_the_same_size_is_as_stored() -> None:
     random = np.random.default_rng(1)
     motion = random.normal(size=(3, 4, 6, 2)).astype(np.float16)
     covered = random.random((3, 4, 6)) < 0.5
-    found = resize_motion(motion, covered, source=(60, 90), picture=(60, 90), size=(60, 90))
+    found = cut_motion(motion, covered, window_of((60, 90), (60, 90)), source=(60, 90), picture=(60, 90))
     np.testing.assert_array_equal(found[0], motion.astype(np.float32))
     np.testing.assert_array_equal(found[1], covered)
 
@@ -409,11 +415,11 @@ def test_landmarks_stay_where_they_stand() -> None:
     frames = np.zeros((1, *picture, 3), np.uint8)
     frames[0, 80:88, 120:128] = 255
     pose = np.array([[[124, 84, -20, 0.75]]], np.float32)
-    found = crop_pose(pose, picture=picture, size=size)
-    y, x = np.nonzero(resize_center_crop(frames, size=size)[0, ..., 0] > 127)
+    found = cut_pose(pose, window_of(picture, size))
+    y, x = np.nonzero(cut_frames(frames, window_of(picture, size))[0, ..., 0] > 127)
     np.testing.assert_allclose(found[0, 0], [x.mean() + 0.5, y.mean() + 0.5, -10, 0.75])
     nobody = np.full((2, 33, 4), np.nan, np.float32)
-    np.testing.assert_array_equal(crop_pose(nobody, picture=picture, size=size), nobody)
+    np.testing.assert_array_equal(cut_pose(nobody, window_of(picture, size)), nobody)
     assert found.dtype == np.float32
 
 

@@ -65,11 +65,19 @@ def test_unknown_name() -> None:
         _ = chordcache.transcode
 
 
-def test_without_torch() -> None:
-    code = "import sys; sys.modules['torch'] = None\nimport chordcache\nchordcache.ChordVideoDataset"
+@pytest.mark.parametrize(
+    ("module", "name", "message"),
+    [
+        ("torch", "ChordVideoDataset", "ChordVideoDataset needs PyTorch: pip install 'chordcache[torch]'"),
+        ("kornia", "BatchAugment", "BatchAugment needs kornia: pip install 'chordcache[augment]'"),
+        ("tokenizers", "CaptionTokenizer", "CaptionTokenizer needs tokenizers: pip install 'chordcache[text]'"),
+    ],
+)
+def test_without_an_extra(module: str, name: str, message: str) -> None:
+    code = f"import sys; sys.modules['{module}'] = None\nimport chordcache\nchordcache.{name}"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert result.returncode == 1
-    assert "ChordVideoDataset needs PyTorch: pip install 'chordcache[torch]'" in result.stderr
+    assert message in result.stderr
 
 
 def test_version_on_the_command_line(run_cli) -> None:

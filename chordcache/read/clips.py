@@ -14,12 +14,13 @@ from chordcache.errors import FeatureAbsent, UsageError
 from chordcache.geometry import scaled_size
 from chordcache.read.transforms import (
     compose_flow,
-    crop_pose,
+    cut_flow,
+    cut_frames,
+    cut_motion,
+    cut_pose,
     motion_grid,
-    resize_center_crop,
-    resize_flow,
-    resize_motion,
 )
+from chordcache.read.windows import Framing, Window
 from chordcache.records import FeatureInfo
 from chordcache.retrieval import num_rows_in
 
@@ -47,8 +48,8 @@ class ClipReader:
     """
 
     features: tuple[str, ...]
-    size: tuple[int, int] | None
-    """(height, width) [pixels] to scale to cover and cut from the centre; None leaves everything as it is stored"""
+    framing: Framing | None
+    """What is seen of the pictures; None leaves everything as it is stored"""
     flow_mode: str
     """Of ``FLOW_MODES``"""
     missing: str
@@ -73,7 +74,9 @@ class ClipReader:
                     f"features: '{name}' of video '{video.key}' is not cached; cached: {', '.join(have)}"
                 )
 
-    def read(self, cache: Cache, video: Video, numbers: np.ndarray, *, one_thread: bool) -> Arrays:
+    def read(
+        self, cache: Cache, video: Video, numbers: np.ndarray, *, random: np.random.Generator, one_thread: bool
+    ) -> Arrays:
         """Read a clip.
 
         Parameters
@@ -84,6 +87,8 @@ class ClipReader:
             One of its videos.
         numbers : np.ndarray [shape=(T,), dtype=int64, frame numbers]
             In any order, repeats allowed.
+        random : np.random.Generator
+            For a window that is drawn.
         one_thread : bool
             Switch OpenCV's own threads off, for the whole process and from now on, if OpenCV has to work.
 
@@ -102,7 +107,8 @@ class ClipReader:
         UsageError
             If frames go backwards and flow is asked for between them.
         """
-        clip = Clip(cache, video, numbers, self.size, self.flow_mode, one_thread)
+        window = None if self.framing is None else self.framing.choose(video.height, video.width, random)
+        clip = Clip(cache, video, numbers, window, self.flow_mode, one_thread)
         arrays: Arrays = {}
         present = []
         for name in self.features:
@@ -124,7 +130,7 @@ class Clip:
     video: Video
     numbers: np.ndarray
     """[shape=(T,), dtype=int64, frame numbers]"""
-    size: tuple[int, int] | None
+    window: Window | None
     flow_mode: str
     one_thread: bool
 
@@ -156,14 +162,14 @@ def _read(clip: Clip, name: str) -> Arrays:
 
 def _frames(clip: Clip) -> Arrays:
     pictures = clip.cache.read(clip.video, indices=clip.numbers)
-    if clip.size is not None:
-        pictures = resize_center_crop(pictures, size=clip.size, one_thread=clip.one_thread)
+    if clip.window is not None:
+        pictures = cut_frames(pictures, clip.window, one_thread=clip.one_thread)
     # Contiguous: stacking permuted views without a worker costs several times what this copy does
     return {"frames": np.ascontiguousarray(pictures.transpose(0, 3, 1, 2))}
 
 
 def _flows(clip: Clip) -> Arrays:
-    height, width = clip.size or clip.video.feature("flow").shape[1:3]
+    height, width = clip.window.size if clip.window else clip.video.feature("flow").shape[1:3]
     flows = np.zeros((max(0, len(clip.numbers) - 1), 2, height, width), np.float32)
     for flow, (start, stop) in zip(flows, pairwise(clip.numbers.tolist()), strict=True):
         field = _flow(clip, start, stop)
@@ -185,9 +191,9 @@ def _flow(clip: Clip, start: int, stop: int) -> np.ndarray | None:
     if not len(steps):  # the video's last frame has no flow
         return None
     field = compose_flow(steps, one_thread=clip.one_thread)
-    if clip.size is None:
+    if clip.window is None:
         return field
-    return resize_flow(field, picture=clip.picture, size=clip.size, one_thread=clip.one_thread)
+    return cut_flow(field, clip.window, picture=clip.picture, one_thread=clip.one_thread)
 
 
 def _audio(clip: Clip) -> Arrays:
@@ -197,17 +203,17 @@ def _audio(clip: Clip) -> Arrays:
 def _motion(clip: Clip) -> Arrays:
     motion = clip.cache.read(clip.video, "motion", indices=clip.numbers)
     covered = clip.cache.read(clip.video, "motion.covered", indices=clip.numbers)
-    if clip.size is not None:
+    if clip.window is not None:
         facts = clip.video.feature("motion").facts
         source = facts["height"], facts["width"]
-        motion, covered = resize_motion(motion, covered, source=source, picture=clip.picture, size=clip.size)
+        motion, covered = cut_motion(motion, covered, clip.window, source=source, picture=clip.picture)
     channels_first = np.ascontiguousarray(motion.transpose(0, 3, 1, 2), np.float32)
     return {"motion": channels_first, "motion_covered": covered}
 
 
 def _pose(clip: Clip) -> Arrays:
     pose = clip.cache.read(clip.video, "pose", indices=clip.numbers)
-    return {"pose": pose if clip.size is None else crop_pose(pose, picture=clip.picture, size=clip.size)}
+    return {"pose": pose if clip.window is None else cut_pose(pose, clip.window)}
 
 
 _READERS: Mapping[str, Callable[[Clip], Arrays]] = {
@@ -233,13 +239,14 @@ def _zeros(clip: Clip, name: str, info: FeatureInfo) -> Arrays:
         case "flow":
             # Only pictures of a few pixels have no flow, so that their size is the source's
             width, height = scaled_size(clip.video.width, clip.video.height, info.params["short_side"])
-            return {"flows": np.zeros((max(0, num_frames - 1), 2, *(clip.size or (height, width))), np.float32)}
+            size = clip.window.size if clip.window else (height, width)
+            return {"flows": np.zeros((max(0, num_frames - 1), 2, *size), np.float32)}
         case "mel" if info.params["mono"]:
             row_seconds = info.params["hop_length"] / info.params["sample_rate"]
             num_rows = num_rows_in(clip.video.seconds_of(*clip.span), row_seconds)
             return {"audio": np.zeros((info.params["n_mels"], num_rows), np.float32)}
-        case "motion" if clip.size is not None:
-            grid = motion_grid(*clip.size)
+        case "motion" if clip.window is not None:
+            grid = motion_grid(*clip.window.size)
             return {
                 "motion": np.zeros((num_frames, 2, *grid), np.float32),
                 "motion_covered": np.zeros((num_frames, *grid), np.bool_),

@@ -16,12 +16,15 @@ from chordcache.cache import Cache, Video
 from chordcache.errors import NotFound, UsageError
 from chordcache.manifest import printable
 from chordcache.read.clips import ClipReader
-from chordcache.read.samplers import ClipRequest, ClipSampler, UniformSampler
+from chordcache.read.samplers import ClipRequest, ClipSampler, Stream, UniformSampler
+from chordcache.read.windows import CenterCrop, Framing, checked_size
 
 Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
 """A split file, a predicate, or keys."""
 
 _SIXTEEN_IN_THE_MIDDLE = UniformSampler(num_frames=16, stride=4)
+
+_SIZE = (224, 224)
 
 
 class ChordVideoDataset(Dataset[dict[str, Any]]):
@@ -69,6 +72,10 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         (h, w) [pixels] to scale frames to cover and cut from the centre; flow, motion and pose are cut and scaled
         with them. None leaves everything at the size, and in the pixels, that it is cached in: motion in those of the
         source. A batch then needs videos of one size.
+    window : Framing, optional
+        What is seen of the pictures instead of the centre at ``size``, drawn anew for each sample of each epoch:
+        ``RandomResizedCrop((224, 224))``, ``HorizontalFlip(0.5, RandomResizedCrop((224, 224)))``, ``Resize``,
+        ``Pad``, ``CenterCrop``, or an object of your own. All features of a sample are seen through the same one.
     flow_mode : {"between", "adjacent"}
         "between" follows the flow from one frame of the clip to the next through all cached frames between them;
         frames must then ascend. "adjacent" is the flow of each frame but the last to the cached frame after it;
@@ -116,7 +123,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         *,
         sampler: ClipSampler = _SIXTEEN_IN_THE_MIDDLE,
         features: Iterable[str] = ("frames",),
-        size: tuple[int, int] | None = (224, 224),
+        size: tuple[int, int] | None = _SIZE,
+        window: Framing | None = None,
         flow_mode: str = "between",
         missing: str = "error",
         transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
@@ -125,13 +133,12 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         clips_per_video: int = 1,
         seed: int = 0,
     ) -> None:
-        _check_size(size)
         ClipRequest(seed=seed, num_clips=clips_per_video)  # says what is wrong with either
         self._cache = cache if isinstance(cache, Cache) else Cache(cache)
         self._sampler = sampler
         self._clips = ClipReader(
             features=_checked_names("features", features, "features"),
-            size=None if size is None else (size[0], size[1]),
+            framing=_checked_framing(size, window),
             flow_mode=flow_mode,
             missing=missing,
         )
@@ -208,7 +215,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
     def _sample(self, video: Video, request: ClipRequest) -> dict[str, Any]:
         """Sampler, clip, tensors."""
         numbers = np.asarray(self._sampler.frame_numbers(video, request), np.int64)
-        arrays = self._clips.read(self._cache, video, numbers, one_thread=get_worker_info() is not None)
+        random, in_worker = request.generator(Stream.WINDOW), get_worker_info() is not None
+        arrays = self._clips.read(self._cache, video, numbers, random=random, one_thread=in_worker)
         sample: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
         if self._transform is not None and "frames" in sample:
             sample["frames"] = self._transform(sample["frames"])
@@ -248,11 +256,14 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
                 self._class_id(self._video(position))
 
 
-def _check_size(size: tuple[int, int] | None) -> None:
-    if size is not None and not (
-        isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size)
-    ):
-        raise UsageError(f"size: got {size!r}, must be (height, width) in pixels, or None")
+def _checked_framing(size: tuple[int, int] | None, window: Framing | None) -> Framing | None:
+    if window is None:
+        return None if size is None else CenterCrop(checked_size(size, otherwise=", or None"))
+    if size != _SIZE:
+        raise UsageError(f"size: got {size!r} along with a window, which has a size of its own: give one of them")
+    if not callable(getattr(window, "choose", None)):
+        raise UsageError(f"window: got {window!r}, must be a window such as RandomResizedCrop((224, 224))")
+    return window
 
 
 def _checked_names(argument: str, names: Iterable[str], what: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import numbers
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +17,16 @@ def _check_at_least(least: int, **values: object) -> None:
     for name, value in values.items():
         if not isinstance(value, numbers.Integral) or value < least:
             raise UsageError(f"{name}: got {value!r}, must be an integer of at least {least}")
+
+
+class Stream(enum.IntEnum):
+    """Who draws the random numbers of a sample: each has a stream of its own, so that adding one moves no other."""
+
+    SAMPLER = 0
+    WINDOW = 1
+    TIME_WARP = 2
+    FRAME_DROP = 3
+    TEMPORAL_CROP = 4
 
 
 @dataclass(frozen=True)
@@ -42,14 +53,14 @@ class ClipRequest:
         _check_at_least(0, seed=self.seed, epoch=self.epoch, index=self.index, clip=self.clip)
         _check_at_least(self.clip + 1, num_clips=self.num_clips)
 
-    def generator(self) -> np.random.Generator:
+    def generator(self, stream: Stream = Stream.SAMPLER) -> np.random.Generator:
         """Random numbers of this sample alone: the same ones in any process, worker and order.
 
-        Philox is counter based: (seed, epoch) are the key and the index is the high word of the counter, so no two
-        samples share a stream, and nothing is hashed or drawn on the way.
+        Philox is counter based: (seed, epoch) are the key, index and stream the two high words of the counter, so no
+        two samples share numbers, and nothing is hashed or drawn on the way.
         """
         key = np.array([self.seed, self.epoch], np.uint64)
-        counter = np.array([0, 0, 0, self.index], np.uint64)
+        counter = np.array([0, 0, stream, self.index], np.uint64)
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 

@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from chordcache.errors import UsageError
+from chordcache.read.windows import Window
 
 MOTION_BLOCK_PX = 16
 """Side of a cell of motion, in pixels of its picture. The last ones of a picture may be narrower."""
 
-
-def center_window(height: int, width: int, size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """The largest centred window of a picture that has the proportions of ``size``.
-
-    Parameters
-    ----------
-    height, width : int
-        [pixels] of the picture.
-    size : tuple of int
-        (height, width); only their ratio counts.
-
-    Returns
-    -------
-    tuple of int
-        (top, left, height, width) of the window, [pixels]; one side is the picture's own.
-
-    Examples
-    --------
-    >>> center_window(256, 456, (224, 224))
-    (0, 100, 256, 256)
-    >>> center_window(256, 456, (112, 224))
-    (14, 0, 228, 456)
-    """
-    if size[0] * width >= size[1] * height:
-        window = height, min(width, max(1, round(size[1] * height / size[0])))
-    else:
-        window = min(height, max(1, round(size[0] * width / size[1]))), width
-    return (height - window[0]) // 2, (width - window[1]) // 2, *window
+MIRRORED_LANDMARKS = (0, 4, 5, 6, 1, 2, 3, 8, 7, 10, 9, *(n + 1 if n % 2 else n - 1 for n in range(11, 33)))
+"""Of MediaPipe's 33 the one on the other side: 1 to 3 and 4 to 6 are the eyes, from 7 on left and right alternate."""
 
 
-def resize_center_crop(frames: np.ndarray, *, size: tuple[int, int], one_thread: bool = False) -> np.ndarray:
-    """Scale frames until they just cover ``size``, aspect kept, and cut out the middle.
+def cut_frames(frames: np.ndarray, window: Window, *, one_thread: bool = False) -> np.ndarray:
+    """Cut a window out of frames, scale it, mirror it.
 
     Cuts first, so that only pixels that stay are scaled: by area when it shrinks, linearly when it enlarges.
 
@@ -50,15 +26,15 @@ def resize_center_crop(frames: np.ndarray, *, size: tuple[int, int], one_thread:
     ----------
     frames : np.ndarray [shape=(T, H, W, 3), dtype=uint8, 0 to 255]
         Any channel order.
-    size : tuple of int
-        (height, width) of the result, [pixels].
+    window : Window
+        Black where it lies outside of the frames.
     one_thread : bool
         Switch OpenCV's own threads off, for the whole process and from now on, if anything has to be scaled.
 
     Returns
     -------
     np.ndarray [shape=(T, h, w, 3), dtype=uint8, 0 to 255]
-        C-contiguous. It shares the memory of ``frames`` if that has this size already.
+        C-contiguous, unless it is mirrored. It may share the memory of ``frames`` if it has this size already.
 
     Raises
     ------
@@ -67,18 +43,18 @@ def resize_center_crop(frames: np.ndarray, *, size: tuple[int, int], one_thread:
 
     Examples
     --------
-    >>> resize_center_crop(np.zeros((16, 256, 456, 3), np.uint8), size=(224, 224)).shape
+    >>> cut_frames(np.zeros((16, 256, 456, 3), np.uint8), Window(0, 100, 256, 256, size=(224, 224))).shape
     (16, 224, 224, 3)
     """
     if frames.ndim != 4 or frames.shape[3] != 3 or not all(frames.shape[1:3]) or frames.dtype != np.uint8:
         raise UsageError(f"frames must be uint8 of shape (T, H, W, 3), got {frames.dtype} of shape {frames.shape}")
-    top, left, height, width = center_window(frames.shape[1], frames.shape[2], size)
-    window = frames[:, top : top + height, left : left + width]
-    if (height, width) == size:
-        return np.ascontiguousarray(window)
-    out = np.empty((len(frames), *size, 3), np.uint8)
-    _resize(window, out, one_thread)
-    return out
+    part = _inside(frames, window)
+    if part.shape[1:3] == window.size:
+        out = np.ascontiguousarray(part)
+    else:
+        out = np.empty((len(frames), *window.size, 3), np.uint8)
+        _resize(part, out, one_thread)
+    return out[:, :, ::-1] if window.flip else out
 
 
 def compose_flow(steps: np.ndarray, *, one_thread: bool = False) -> np.ndarray:
@@ -91,7 +67,7 @@ def compose_flow(steps: np.ndarray, *, one_thread: bool = False) -> np.ndarray:
     steps : np.ndarray [shape=(n, H, W, 2), float, pixels, (dx, dy)]
         Fields that follow each other; n >= 1.
     one_thread : bool
-        As in ``resize_center_crop``, if n > 1.
+        As in ``cut_frames``, if n > 1.
 
     Returns
     -------
@@ -113,21 +89,19 @@ def compose_flow(steps: np.ndarray, *, one_thread: bool = False) -> np.ndarray:
     return total
 
 
-def resize_flow(
-    flow: np.ndarray, *, picture: tuple[int, int], size: tuple[int, int], one_thread: bool = False
-) -> np.ndarray:
-    """Scale and cut a flow field as ``resize_center_crop`` does with the picture that it belongs to.
+def cut_flow(flow: np.ndarray, window: Window, *, picture: tuple[int, int], one_thread: bool = False) -> np.ndarray:
+    """Do to a flow field what ``cut_frames`` does to the picture that it belongs to: mirrored, dx changes its sign.
 
     Parameters
     ----------
     flow : np.ndarray [shape=(H, W, 2), dtype=float32, pixels of H x W, (dx, dy)]
         It may have another size than the picture.
+    window : Window
+        Zero where it lies outside of the picture.
     picture : tuple of int
         (height, width) of the picture as it is cached, [pixels].
-    size : tuple of int
-        (height, width) of the result, [pixels].
     one_thread : bool
-        As in ``resize_center_crop``.
+        As in ``cut_frames``.
 
     Returns
     -------
@@ -136,17 +110,16 @@ def resize_flow(
     Examples
     --------
     >>> flow = np.ones((256, 456, 2), np.float32)
-    >>> resize_flow(flow, picture=(256, 456), size=(128, 128))[0, 0].tolist()
-    [0.5, 0.5]
+    >>> cut_flow(flow, Window(0, 100, 256, 256, size=(128, 128), flip=True), picture=(256, 456))[0, 0].tolist()
+    [-0.5, 0.5]
     """
     # First to the picture's own size: the window then lies on whole pixels, wherever it lies in the flow
     whole = _resized(flow, picture, one_thread)
-    top, left, height, width = center_window(*picture, size)
-    window = _resized(whole[top : top + height, left : left + width], size, one_thread)
+    part = _resized(_inside(whole[None], window)[0], window.size, one_thread)
     per_row, per_column = picture[0] / flow.shape[0], picture[1] / flow.shape[1]
-    scale = np.array([per_column * size[1] / width, per_row * size[0] / height], np.float32)
-    scaled: np.ndarray = window * scale
-    return scaled
+    across, down = per_column * window.size[1] / window.width, per_row * window.size[0] / window.height
+    scaled: np.ndarray = part * np.array([-across if window.flip else across, down], np.float32)
+    return scaled[:, ::-1] if window.flip else scaled
 
 
 def motion_grid(height: int, width: int) -> tuple[int, int]:
@@ -160,15 +133,10 @@ def motion_grid(height: int, width: int) -> tuple[int, int]:
     return -(-height // MOTION_BLOCK_PX), -(-width // MOTION_BLOCK_PX)
 
 
-def resize_motion(
-    motion: np.ndarray,
-    covered: np.ndarray,
-    *,
-    source: tuple[int, int],
-    picture: tuple[int, int],
-    size: tuple[int, int],
+def cut_motion(
+    motion: np.ndarray, covered: np.ndarray, window: Window, *, source: tuple[int, int], picture: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scale and cut motion as ``resize_center_crop`` does with the picture that it belongs to.
+    """Do to motion what ``cut_frames`` does to the picture that it belongs to: mirrored, dx changes its sign.
 
     A cell of the result has what the cell that holds its centre has. Cells are counted from the left top: in a turned
     picture whose first row or column is a partial one, see ``MotionExtractor``, they may be off by one.
@@ -179,65 +147,98 @@ def resize_motion(
         One vector for each block of the source.
     covered : np.ndarray [shape=(T, rows, columns), dtype=bool]
         Whether there is such a vector.
+    window : Window
+        Zero, and not covered, where it lies outside of the picture.
     source : tuple of int
         (height, width) of the source, upright, [its own pixels].
     picture : tuple of int
         (height, width) of the picture as it is cached, [pixels].
-    size : tuple of int
-        (height, width) of the picture that is handed out, [pixels].
 
     Returns
     -------
     motion : np.ndarray [shape=(T, ceil(h / 16), ceil(w / 16), 2), dtype=float32, pixels of h x w, (dx, dy)]
     covered : np.ndarray [shape=(T, ceil(h / 16), ceil(w / 16)), dtype=bool]
     """
-    top, left, height, width = center_window(*picture, size)
-    rows, per_row = _cells(source[0], picture[0], top, height, size[0])
-    columns, per_column = _cells(source[1], picture[1], left, width, size[1])
-    scale = np.array([per_column, per_row], np.float32)
-    cells = motion[:, rows[:, None], columns].astype(np.float32)
-    return cells * scale, covered[:, rows[:, None], columns]
+    down, across = (
+        _Axis(source[0], picture[0], window.top, window.height, window.size[0]),
+        _Axis(source[1], picture[1], window.left, window.width, window.size[1], window.flip),
+    )
+    rows, columns = down.cells(), across.cells()
+    there = (rows >= 0)[:, None] & (columns >= 0)
+    vectors = motion[:, rows[:, None], columns].astype(np.float32)
+    vectors *= np.array([across.scale(), down.scale()], np.float32)
+    return np.where(there[..., None], vectors, np.float32(0)), covered[:, rows[:, None], columns] & there
 
 
-def _cells(source: int, picture: int, start: int, length: int, out: int) -> tuple[np.ndarray, float]:
-    """Along one axis: the cell of the source for each cell of the result, and output pixels per source pixel.
+@dataclass(frozen=True)
+class _Axis:
+    """Rows or columns of motion, from the source to what is handed out.
 
     720 rows, cached as 256, of which 256 from 0 on are handed out as 224: 14 cells, whose centres 8, 24 .. 216 lie at
     25.7, 77.1 .. 694.3 in the source, in cells 1, 4 .. 43; an output pixel is 3.2 source pixels.
     """
-    edges = np.minimum(np.arange(0, out + MOTION_BLOCK_PX, MOTION_BLOCK_PX), out)
-    centres = (edges[:-1] + edges[1:]) / 2
-    scale = (picture / source) * (out / length)
-    places = centres / scale + start * source / picture
-    return (places // MOTION_BLOCK_PX).astype(np.intp), scale
+
+    source: int
+    picture: int
+    start: int
+    length: int
+    out: int
+    flip: bool = False
+
+    def scale(self) -> float:
+        """Output pixels per source pixel, negative if they run the other way."""
+        scale = (self.picture / self.source) * (self.out / self.length)
+        return -scale if self.flip else scale
+
+    def cells(self) -> np.ndarray:
+        """The cell of the source for each cell of the result [dtype=intp], -1 outside of the picture."""
+        edges = np.minimum(np.arange(0, self.out + MOTION_BLOCK_PX, MOTION_BLOCK_PX), self.out)
+        centres = (edges[:-1] + edges[1:]) / 2
+        if self.flip:
+            centres = self.out - centres
+        places = centres / abs(self.scale()) + self.start * self.source / self.picture
+        inside = (places >= 0) & (places < self.source)
+        return np.where(inside, places // MOTION_BLOCK_PX, -1).astype(np.intp)
 
 
-def crop_pose(pose: np.ndarray, *, picture: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
-    """Move landmarks to where ``resize_center_crop`` moves what they stand on. NaN stays, some may lie outside.
+def cut_pose(pose: np.ndarray, window: Window) -> np.ndarray:
+    """Move landmarks to where ``cut_frames`` moves what they stand on. NaN stays, some may lie outside.
 
     Parameters
     ----------
-    pose : np.ndarray [shape=(..., 4), dtype=float32, x, y, z in pixels of the cached picture, visibility]
+    pose : np.ndarray [shape=(T, 33, 4), dtype=float32, x, y, z in pixels of the cached picture, visibility]
         The upper left corner of the picture is (0, 0). z is in the unit of x.
-    picture : tuple of int
-        (height, width) of the picture as it is cached, [pixels].
-    size : tuple of int
-        (height, width) of the result, [pixels].
+    window : Window
+        Mirrored, the landmarks of left and right change places: somebody's left hand is then the right one.
 
     Returns
     -------
-    np.ndarray [shape=(..., 4), dtype=float32, x, y, z in pixels of h x w, visibility]
+    np.ndarray [shape=(T, 33, 4), dtype=float32, x, y, z in pixels of h x w, visibility]
 
     Examples
     --------
-    >>> crop_pose(np.array([228, 128, 10, 0.9], np.float32), picture=(256, 456), size=(128, 128)).tolist()
-    [64.0, 64.0, 5.0, 0.8999999761581421]
+    >>> pose = np.full((1, 33, 4), [228, 128, 10, 0.5], np.float32)
+    >>> cut_pose(pose, Window(0, 100, 256, 256, size=(128, 128)))[0, 0].tolist()
+    [64.0, 64.0, 5.0, 0.5]
     """
-    top, left, height, width = center_window(*picture, size)
-    across, down = size[1] / width, size[0] / height
-    corner = np.array([left, top, 0, 0], np.float32)
+    across, down = window.size[1] / window.width, window.size[0] / window.height
+    corner = np.array([window.left, window.top, 0, 0], np.float32)
     moved: np.ndarray = (pose - corner) * np.array([across, down, across, 1], np.float32)
-    return moved
+    if not window.flip:
+        return moved
+    moved[..., 0] = window.size[1] - moved[..., 0]
+    return moved[:, MIRRORED_LANDMARKS]
+
+
+def _inside(pictures: np.ndarray, window: Window) -> np.ndarray:
+    """The part of pictures [shape=(n, H, W, ...)] in a window, zero beyond their border; a view where it can be."""
+    top, left = max(0, window.top), max(0, window.left)
+    part = pictures[:, top : max(0, window.top + window.height), left : max(0, window.left + window.width)]
+    if part.shape[1:3] == (window.height, window.width):
+        return part
+    padded = np.zeros((len(pictures), window.height, window.width, *pictures.shape[3:]), pictures.dtype)
+    padded[:, top - window.top :, left - window.left :][:, : part.shape[1], : part.shape[2]] = part
+    return padded
 
 
 def _opencv(one_thread: bool) -> Any:
@@ -258,8 +259,17 @@ def _resized(picture: np.ndarray, size: tuple[int, int], one_thread: bool) -> np
 
 
 def _resize(frames: np.ndarray, out: np.ndarray, one_thread: bool) -> None:
+    """Shrink by area, enlarge linearly; where one side shrinks and the other grows, one after the other.
+
+    OpenCV's INTER_AREA shifts contents by up to half a pixel along a side that grows.
+    """
     cv2 = _opencv(one_thread)
-    shrinks = frames.shape[1] > out.shape[1] or frames.shape[2] > out.shape[2]
-    interpolation = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    size = out.shape[1:3]
+    shrunk = min(frames.shape[1], size[0]), min(frames.shape[2], size[1])
     for frame, target in zip(frames, out, strict=True):
-        cv2.resize(frame, (out.shape[2], out.shape[1]), dst=target, interpolation=interpolation)
+        if shrunk == size:
+            cv2.resize(frame, size[::-1], dst=target, interpolation=cv2.INTER_AREA)
+            continue
+        if shrunk != frame.shape[:2]:
+            frame = cv2.resize(frame, shrunk[::-1], interpolation=cv2.INTER_AREA)
+        cv2.resize(frame, size[::-1], dst=target, interpolation=cv2.INTER_LINEAR)

@@ -1,0 +1,188 @@
+"""What is done to a whole batch, on the device that it is on: kornia's augmentations, and normalisation last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from kornia.augmentation import RandomCutMixV2, RandomMixUpV2
+from kornia.augmentation.auto import AutoAugment, RandAugment, TrivialAugment
+from kornia.augmentation.auto.base import PolicyAugmentBase
+from kornia.augmentation.container.params import ParamItem
+from kornia.enhance import normalize
+from torch.nn.functional import one_hot
+
+from chordcache.errors import UsageError
+
+_POLICIES: Mapping[str, Callable[[], PolicyAugmentBase]] = {
+    "auto": AutoAugment,
+    "rand": lambda: RandAugment(n=2, m=9),
+    "trivial": TrivialAugment,
+}
+"""Name to kornia's policy with the parameters of its paper"""
+
+_KEYS = ["input", "class"]
+
+_MIXES: Mapping[str, Callable[[float], RandomMixUpV2 | RandomCutMixV2]] = {
+    "cutmix": lambda p: RandomCutMixV2(p=p, data_keys=_KEYS, use_correct_lambda=True),
+    "mixup": lambda p: RandomMixUpV2(p=p, data_keys=_KEYS),
+}
+"""Name and probability to kornia's module"""
+
+_MOVES_WITH_FRAMES = ("flows", "motion", "pose")
+_MIXES_WITH_FRAMES = (*_MOVES_WITH_FRAMES, "audio")
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class BatchAugment:
+    """Augments the frames of a batch where they are, mixes labels with them, and makes normalised floats of them.
+
+    All frames of a clip are treated alike, each clip in its own way. Random numbers come from torch's global
+    generator on the CPU, as for all of kornia: ``torch.manual_seed`` repeats them.
+
+    Parameters
+    ----------
+    policy : {"trivial", "auto", "rand"}, optional
+        TrivialAugment, AutoAugment (ImageNet's policy) or RandAugment (n=2, m=9).
+    mix : {"mixup", "cutmix"}, optional
+        Mix each clip with another one of the batch, and their labels in proportion.
+    mix_p : float
+        Probability with which a batch is mixed.
+    num_classes : int, optional
+        How many labels there are; needed for ``mix``.
+    mean, std : tuple of float
+        Of red, green and blue on a scale of 0 to 1; by default those of ImageNet.
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong.
+
+    Notes
+    -----
+    Source: kornia's ``TrivialAugment``, ``AutoAugment``, ``RandAugment``, ``RandomMixUpV2``, ``RandomCutMixV2`` and
+    ``normalize``, whose papers its documentation names. Equalize and auto-contrast look at each frame by itself.
+
+    Examples
+    --------
+    >>> augment = BatchAugment(policy="trivial", mix="cutmix", num_classes=400)
+    >>> batch = {"frames": torch.zeros(2, 16, 3, 32, 32, dtype=torch.uint8), "label": torch.tensor([7, 399])}
+    >>> {name: (tuple(value.shape), value.dtype) for name, value in augment(batch).items()}
+    {'frames': ((2, 16, 3, 32, 32), torch.float32), 'label': ((2, 400), torch.float32)}
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: str | None = None,
+        mix: str | None = None,
+        mix_p: float = 1.0,
+        num_classes: int | None = None,
+        mean: Sequence[float] = IMAGENET_MEAN,
+        std: Sequence[float] = IMAGENET_STD,
+    ) -> None:
+        for name, value, valid in (("policy", policy, _POLICIES), ("mix", mix, _MIXES)):
+            if value is not None and value not in valid:
+                raise UsageError(f"{name}: got {value!r}, must be one of {', '.join(valid)}, or None")
+        if not 0 <= mix_p <= 1:
+            raise UsageError(f"mix_p: got {mix_p!r}, must be a number in [0, 1]")
+        if mix is not None and (num_classes is None or num_classes < 1):
+            raise UsageError(f"num_classes: got {num_classes!r}, must be the number of labels, since mix={mix!r}")
+        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+            raise UsageError(f"mean and std: got {mean!r} and {std!r}, must be of three colours, std above 0")
+        self._policy = None if policy is None else _POLICIES[policy]()
+        self._mix = None if mix is None else _MIXES[mix](mix_p)
+        self._num_classes = num_classes or 0
+        self._mean, self._std = tuple(mean), tuple(std)
+
+    @torch.no_grad()
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Augment one batch.
+
+        Parameters
+        ----------
+        batch : mapping
+            ``frames`` [shape=(B, T, 3, H, W), dtype=uint8, 0 to 255] on any device; with ``mix`` also ``label``
+            [shape=(B,), dtype=int64, -1 for none] on the same one.
+
+        Returns
+        -------
+        dict
+            The batch with ``frames`` [same shape, dtype=float32, normalised] and, with ``mix``, ``label``
+            [shape=(B, num_classes), dtype=float32], as ``cross_entropy`` takes it. Rows add up to 1, less what a clip
+            without a label contributes.
+
+        Raises
+        ------
+        UsageError
+            If frames are of another shape or dtype, a label is not below ``num_classes``, or the batch has features
+            that would have to change with the frames.
+        """
+        self._check(batch)
+        out = dict(batch)
+        frames = batch["frames"].to(torch.float32) / 255
+        if self._policy is not None:
+            frames = torch.stack([_varied(self._policy, clip) for clip in frames])
+        if self._mix is not None:
+            frames, out["label"] = self._mixed(self._mix, frames, batch["label"])
+        mean, std = (torch.tensor(values, device=frames.device) for values in (self._mean, self._std))
+        out["frames"] = normalize(frames.flatten(0, 1), mean, std).view(frames.shape)
+        return out
+
+    def _check(self, batch: Mapping[str, Any]) -> None:
+        frames = batch["frames"]
+        if frames.dtype != torch.uint8 or frames.ndim != 5 or frames.shape[2] != 3:
+            raise UsageError(
+                f"frames must be uint8 of shape (B, T, 3, H, W), got {frames.dtype} of shape {tuple(frames.shape)}"
+            )
+        follows = _MIXES_WITH_FRAMES if self._mix else _MOVES_WITH_FRAMES if self._policy else ()
+        left_behind = [name for name in follows if name in batch]
+        if left_behind:
+            raise UsageError(
+                f"policy and mix change frames alone, but this batch also has {', '.join(left_behind)}; leave them out"
+                ", or use a window such as RandomResizedCrop, which moves all features of a clip"
+            )
+        # On a GPU looking would wait for all that it has to do; there one_hot's own assertion fails
+        if self._mix is not None and not batch["label"].is_cuda and int(batch["label"].max()) >= self._num_classes:
+            raise UsageError(
+                f"num_classes: got {self._num_classes}, but a label of the batch is {batch['label'].max()}"
+            )
+
+    def _mixed(
+        self, mix: RandomMixUpV2 | RandomCutMixV2, frames: torch.Tensor, label: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        # Frames as so many channels of one picture: each clip has one partner, one share and one box
+        mixed, triples = mix(frames.flatten(1, 2), label)
+        own, other, share = triples.view(-1, 3).unbind(1)
+        # CutMix tells what a clip keeps, MixUp what it gets; of what is not mixed, both labels are the same
+        share = (1 - share if isinstance(mix, RandomCutMixV2) else share)[:, None]
+        return mixed.view(frames.shape), (1 - share) * self._soft(own) + share * self._soft(other)
+
+    def _soft(self, label: torch.Tensor) -> torch.Tensor:
+        """One-hot [shape=(B, num_classes), dtype=float32]; zero where there is no label."""
+        known = label >= 0
+        hot = one_hot(label.clamp(min=0).long(), self._num_classes)
+        return hot.to(torch.float32) * known[:, None]
+
+
+def _varied(policy: PolicyAugmentBase, clip: torch.Tensor) -> torch.Tensor:
+    """Apply a policy to a clip [shape=(T, 3, H, W)] as if it were one picture."""
+    drawn = policy.forward_parameters(torch.Size((1, *clip.shape[1:])))
+    varied: torch.Tensor = policy(clip, params=_repeated(drawn, len(clip)))
+    return varied
+
+
+def _repeated(items: Sequence[ParamItem], num: int) -> list[ParamItem]:
+    """Parameters of one picture as those of ``num`` pictures; kornia's VideoSequential does so, but takes no policy."""
+    repeated = []
+    for item in items:
+        if isinstance(item.data, list):
+            repeated.append(ParamItem(item.name, _repeated(item.data, num)))
+        elif item.data is not None:
+            of_one = item.data.items()
+            data = {name: value.expand(num, *value.shape[1:]) if len(value) == 1 else value for name, value in of_one}
+            repeated.append(ParamItem(item.name, data))
+    return repeated

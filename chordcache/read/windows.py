@@ -1,0 +1,275 @@
+"""What a sample sees of its pictures: one window for all features of the clip, fixed or drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from chordcache.errors import UsageError
+
+_ATTEMPTS = 10
+"""Draws of a window before the largest one in the middle is taken"""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A rectangle of the picture as it is cached, and what becomes of it: cut out, then scaled, then mirrored.
+
+    Raises
+    ------
+    UsageError
+        If it has no pixels.
+    """
+
+    top: int
+    """[pixels] Negative: that many rows above the picture, which are empty"""
+    left: int
+    """[pixels]"""
+    height: int
+    """[pixels] It may end below the picture"""
+    width: int
+    """[pixels]"""
+    size: tuple[int, int]
+    """(height, width) [pixels] of the picture that is handed out"""
+    flip: bool = False
+    """Whether left and right are swapped"""
+
+    def __post_init__(self) -> None:
+        if min(self.height, self.width, *self.size) < 1:
+            raise UsageError(f"window: got {self}, must have at least one pixel, before and after")
+
+
+class Framing(Protocol):
+    """What a dataset needs to choose windows. Any picklable object with this method will do."""
+
+    def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
+        """Choose the window of one sample.
+
+        The answer may depend on the arguments only.
+
+        Parameters
+        ----------
+        height, width : int
+            [pixels] of the picture as it is cached.
+        random : np.random.Generator
+            The sample's own, to draw from.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class CenterCrop:
+    """Scale until the picture just covers ``size``, aspect kept, and cut out the middle.
+
+    Parameters
+    ----------
+    size : tuple of int
+        (height, width) of the result, [pixels].
+
+    Raises
+    ------
+    UsageError
+        If ``size`` is no such pair.
+
+    Examples
+    --------
+    >>> CenterCrop((224, 224)).choose(256, 456, np.random.default_rng())
+    Window(top=0, left=100, height=256, width=256, size=(224, 224), flip=False)
+    >>> CenterCrop((112, 224)).choose(256, 456, np.random.default_rng())
+    Window(top=14, left=0, height=228, width=456, size=(112, 224), flip=False)
+    """
+
+    size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", checked_size(self.size))
+
+    def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
+        """Choose the window. See ``Framing``."""
+        if self.size[0] * width >= self.size[1] * height:
+            window = height, min(width, max(1, round(self.size[1] * height / self.size[0])))
+        else:
+            window = min(height, max(1, round(self.size[0] * width / self.size[1]))), width
+        return _in_the_middle(height, width, window, self.size)
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop:
+    """Cut out a window of random area, shape and place, and scale it to ``size``: for training.
+
+    Parameters
+    ----------
+    size : tuple of int
+        (height, width) of the result, [pixels].
+    scale : tuple of float
+        (least, most) share of the picture's area, in (0, 1].
+    ratio : tuple of float
+        (least, most) width per height of the window; drawn evenly on a logarithmic scale.
+
+    Raises
+    ------
+    UsageError
+        If an argument is out of range.
+
+    Notes
+    -----
+    Source: torchvision's ``RandomResizedCrop``: ten draws, and if none fits into the picture, the largest window in
+    the middle whose shape is within ``ratio``.
+    """
+
+    size: tuple[int, int]
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", checked_size(self.size))
+        _check_range("scale", self.scale, most=1)
+        _check_range("ratio", self.ratio, most=math.inf)
+
+    def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
+        """Choose the window. See ``Framing``."""
+        for _ in range(_ATTEMPTS):
+            area = height * width * random.uniform(*self.scale)
+            ratio = math.exp(random.uniform(math.log(self.ratio[0]), math.log(self.ratio[1])))
+            rows, columns = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
+            if 0 < rows <= height and 0 < columns <= width:
+                top, left = random.integers(height - rows + 1), random.integers(width - columns + 1)
+                return Window(int(top), int(left), rows, columns, self.size)
+        ratio = min(max(width / height, self.ratio[0]), self.ratio[1])
+        rows, columns = min(height, max(1, round(width / ratio))), min(width, max(1, round(height * ratio)))
+        return _in_the_middle(height, width, (rows, columns), self.size)
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Scale the whole picture: to ``size``, or until its short side is ``short_side``, aspect kept.
+
+    With ``short_side`` pictures of different shape stay different; ``collate`` pads them in a batch.
+
+    Parameters
+    ----------
+    size : tuple of int, optional
+        (height, width) of the result, [pixels], whatever becomes of the aspect.
+    short_side : int, optional
+        [pixels] Smaller pictures are enlarged.
+
+    Raises
+    ------
+    UsageError
+        If both or none are given, or one is out of range.
+
+    Examples
+    --------
+    >>> Resize(short_side=128).choose(256, 456, np.random.default_rng())
+    Window(top=0, left=0, height=256, width=456, size=(128, 228), flip=False)
+    """
+
+    size: tuple[int, int] | None = None
+    short_side: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.size is None) == (self.short_side is None):
+            raise UsageError("Resize: give size or short_side, one of them")
+        if self.size is not None:
+            object.__setattr__(self, "size", checked_size(self.size))
+        elif not isinstance(self.short_side, int) or self.short_side < 1:
+            raise UsageError(f"short_side: got {self.short_side!r}, must be an integer of at least 1")
+
+    def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
+        """Choose the window. See ``Framing``."""
+        if self.short_side is None:
+            assert self.size is not None
+            return Window(0, 0, height, width, self.size)
+        scale = self.short_side / min(height, width)
+        return Window(0, 0, height, width, (round(height * scale), round(width * scale)))
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Scale until the whole picture just fits into ``size``, aspect kept, and fill what is left over on both sides.
+
+    Frames are black there, flow and motion zero, and motion is not covered.
+
+    Parameters
+    ----------
+    size : tuple of int
+        (height, width) of the result, [pixels].
+
+    Raises
+    ------
+    UsageError
+        If ``size`` is no such pair.
+
+    Examples
+    --------
+    >>> Pad((224, 224)).choose(256, 456, np.random.default_rng())
+    Window(top=-100, left=0, height=456, width=456, size=(224, 224), flip=False)
+    """
+
+    size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", checked_size(self.size))
+
+    def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
+        """Choose the window. See ``Framing``."""
+        if self.size[0] * width >= self.size[1] * height:
+            window = max(height, round(self.size[0] * width / self.size[1])), width
+        else:
+            window = height, max(width, round(self.size[1] * height / self.size[0]))
+        return _in_the_middle(height, width, window, self.size)
+
+
+@dataclass(frozen=True)
+class HorizontalFlip:
+    """Swap left and right in some of the samples.
+
+    Flow and motion then go the other way, and the left and right landmarks of a pose change places.
+
+    Parameters
+    ----------
+    p : float
+        Share of the samples, in [0, 1].
+    of : Framing, optional
+        What is mirrored, such as ``RandomResizedCrop((224, 224))``. By default the whole picture at the size that it
+        is cached in.
+
+    Raises
+    ------
+    UsageError
+        If ``p`` is out of range.
+    """
+
+    p: float = 0.5
+    of: Framing | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.p, (int, float)) or not 0 <= self.p <= 1:
+            raise UsageError(f"p: got {self.p!r}, must be a number in [0, 1]")
+
+    def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
+        """Choose the window. See ``Framing``."""
+        whole = Window(0, 0, height, width, (height, width))
+        window = whole if self.of is None else self.of.choose(height, width, random)
+        return dataclasses.replace(window, flip=window.flip ^ bool(random.random() < self.p))
+
+
+def checked_size(size: object, *, otherwise: str = "") -> tuple[int, int]:
+    """Return a size as a tuple, or raise ``UsageError``, which names what else it might be."""
+    if isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size):
+        return size[0], size[1]
+    raise UsageError(f"size: got {size!r}, must be (height, width) in pixels{otherwise}")
+
+
+def _check_range(name: str, values: tuple[float, float], *, most: float) -> None:
+    if not (isinstance(values, (tuple, list)) and len(values) == 2 and 0 < values[0] <= values[1] <= most):
+        limit = "" if most == math.inf else f", at most {most}"
+        raise UsageError(f"{name}: got {values!r}, must be (least, most), above 0{limit}")
+
+
+def _in_the_middle(height: int, width: int, window: tuple[int, int], size: tuple[int, int]) -> Window:
+    return Window((height - window[0]) // 2, (width - window[1]) // 2, *window, size)

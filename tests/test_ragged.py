@@ -1,0 +1,108 @@
+"""A batch of samples that differ in length and size: padded, with the lengths that they had."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader, default_collate  # noqa: E402
+
+import chordcache as cc  # noqa: E402
+from chordcache.config import config_from_json  # noqa: E402
+from chordcache.errors import UsageError  # noqa: E402
+
+# A worker more than there are processors is no fault of ours; the tests want two on any machine
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+
+ARRAYS = ("frames", "flows", "audio", "motion", "motion_covered", "pts_seconds")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path, make_video: Callable[..., Path]) -> cc.Cache:
+    """A second of a wide clip and of a wider one, and a tall made one: 25, 30 and 24 frames a second."""
+    folder = tmp_path_factory.mktemp("ragged")
+    make_video(folder / "videos" / "tall.mp4", num_frames=24, size=(96, 160), fps=24, audio=True)
+    for name, source in (("bunny", "animation/bigbuckbunny"), ("bikes", "street/bikes")):
+        command = ["ffmpeg", "-v", "error", "-i", clips / f"{source}.mp4", "-t", "1", "-c", "copy"]
+        subprocess.run([*command, folder / "videos" / f"{name}.mp4"], check=True)
+    config = config_from_json({"features": {"flow": {"method": "dis"}}})
+    cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], config=config, jobs=1)
+    return cc.open_cache(folder / "cache")
+
+
+def dataset_of(cache: cc.Cache, **settings: Any) -> cc.ChordVideoDataset:
+    settings = {"sampler": cc.UniformSampler(num_frames=4, stride=3), "missing": "zeros", **settings}
+    return cc.ChordVideoDataset(cache, features=["frames", "flow", "mel", "motion"], **settings)
+
+
+def assert_padded(batch: dict[str, Any], samples: list[dict[str, Any]], nothing: dict[str, float]) -> None:
+    """Every sample in its corner, and nothing around it."""
+    for name in ARRAYS:
+        largest = np.max([sample[name].shape for sample in samples], axis=0)
+        assert batch[name].shape == (len(samples), *largest)
+        assert batch["lengths"][name].tolist() == [list(sample[name].shape) for sample in samples]
+        for found, sample in zip(batch[name], samples, strict=True):
+            expected = np.full(tuple(largest), nothing.get(name, 0), sample[name].numpy().dtype)
+            expected[tuple(np.s_[:length] for length in sample[name].shape)] = sample[name].numpy()
+            np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pictures_of_different_sizes(cache: cc.Cache, workers: int) -> None:
+    dataset = dataset_of(cache, window=cc.Resize(short_side=64))
+    samples = [dataset[i] for i in range(3)]
+    assert {tuple(sample["frames"].shape[2:]) for sample in samples} == {(64, 114), (64, 150), (107, 64)}
+    (batch,) = DataLoader(dataset, batch_size=3, collate_fn=cc.collate, num_workers=workers)
+    assert batch["frames"].shape == (3, 4, 3, 107, 150)
+    assert batch["frames"].dtype == torch.uint8
+    assert_padded(batch, samples, {"audio": -100})
+    assert len({sample["audio"].shape for sample in samples}) > 1
+
+
+def test_silence_is_what_mel_says_of_it(cache: cc.Cache) -> None:
+    samples = [dataset_of(cache, videos=[video.key])[0] for video in cache]
+    batch = cc.collate(samples)
+    silence = {v.feature("mel").facts["silence"] for v in cache if v.sidecar.feature("mel").absent is None}
+    lengths = batch["lengths"]["audio"][:, -1]
+    padding = torch.cat([audio[..., n:].flatten() for audio, n in zip(batch["audio"], lengths, strict=True)])
+    assert len(padding)
+    assert set(padding.tolist()) == silence
+
+
+def test_clips_of_different_lengths(cache: cc.Cache) -> None:
+    """Frames, flows, seconds and mel, as after a change of the sampler, or of speed."""
+    key = cache.keys()[0]
+    samples = [dataset_of(cache, videos=[key], sampler=cc.UniformSampler(num_frames, 2))[0] for num_frames in (5, 2, 3)]
+    assert_padded(cc.collate(samples), samples, {"audio": -100})
+
+
+def test_nobody_is_seen_in_padding() -> None:
+    poses = [{"pose": torch.ones(num_frames, 33, 4)} for num_frames in (3, 1)]
+    batch = cc.collate(poses)
+    assert batch["pose"].isnan().flatten(2).all(2).tolist() == [[False, False, False], [False, True, True]]
+
+
+def test_equal_samples_are_collated_as_by_default(cache: cc.Cache) -> None:
+    dataset = cc.ChordVideoDataset(cache, sampler=cc.UniformSampler(4, 3), size=(40, 40))
+    samples = [dataset[i] for i in range(3)]
+    batch, expected = cc.collate(samples), default_collate(samples)
+    lengths = batch.pop("lengths")
+    assert batch.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(batch[name], value) if isinstance(value, torch.Tensor) else batch[name] == value
+    assert {name: shapes.tolist() for name, shapes in lengths.items()} == {
+        "frames": [[4, 3, 40, 40]] * 3,
+        "pts_seconds": [[4]] * 3,
+    }
+
+
+def test_other_numbers_of_axes() -> None:
+    match = r"^'audio' cannot be padded to one shape: the samples of a batch have \(2, 80, 9\) and \(80, 9\)$"
+    with pytest.raises(UsageError, match=match):
+        cc.collate([{"audio": torch.zeros(80, 9)}, {"audio": torch.zeros(2, 80, 9)}])

@@ -1,0 +1,208 @@
+"""Captions become the ids that the package tokenizers gives, once; batches of them are padded."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+tokenizers = pytest.importorskip("tokenizers")
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+import chordcache as cc  # noqa: E402
+from chordcache.errors import NotFound, UsageError  # noqa: E402
+
+# A worker more than there are processors is no fault of ours; the tests want two on any machine
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+
+CAPTIONS = ["a man walks his dog", "a dog", "", "ein Hund läuft — schnell! 犬が走る", "a man walks " * 30]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level BPE as GPT-2's, with special tokens as BERT's, padded with 2, cut at 20 tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
+    special = ["[CLS]", "[SEP]", "[PAD]"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CAPTIONS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", None, [("[CLS]", 0), ("[SEP]", 1)])
+    tokenizer.enable_padding(pad_id=2, pad_token="[PAD]")
+    tokenizer.enable_truncation(20)
+    path = tmp_path_factory.mktemp("text") / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+def ids_of(path: Path, caption: str) -> list[int]:
+    return Tokenizer.from_file(str(path)).encode(caption).ids
+
+
+def test_ids_are_those_of_tokenizers(path: Path) -> None:
+    tokenizer = cc.CaptionTokenizer(path)
+    for caption in CAPTIONS * 2:
+        ids = tokenizer(caption)
+        assert ids.dtype == np.int64
+        assert ids.tolist() == ids_of(path, caption)
+        if len(ids) < 20:
+            assert Tokenizer.from_file(str(path)).decode(ids.tolist()).strip() == caption
+    assert len(tokenizer(CAPTIONS[-1])) == 20
+    assert tokenizer("").tolist() == [0, 1]
+
+
+def test_a_caption_is_tokenised_once(path: Path) -> None:
+    tokenizer = cc.CaptionTokenizer(path)
+    first = tokenizer("a dog")
+    assert tokenizer("a dog") is first
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 9
+
+
+def test_a_file_that_pads_by_itself(path: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.enable_padding(pad_id=2, pad_token="[PAD]", length=16)
+    tokenizer.save(str(tmp_path / "padded.json"))
+    assert len(Tokenizer.from_file(str(tmp_path / "padded.json")).encode("a dog").ids) == 16
+    assert cc.CaptionTokenizer(tmp_path / "padded.json")("a dog").tolist() == ids_of(path, "a dog")
+    assert cc.CaptionTokenizer(tmp_path / "padded.json").pad_id == 2
+    tokenizer.no_padding()
+    tokenizer.save(str(tmp_path / "silent.json"))
+    assert cc.CaptionTokenizer(tmp_path / "silent.json").pad_id == 0
+
+
+def test_pickle_is_the_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    tokenizer = cc.CaptionTokenizer(path.name)
+    size = len(pickle.dumps(tokenizer))
+    for number in range(100):
+        tokenizer(f"caption {number}")
+    assert len(pickle.dumps(tokenizer)) == size < 500
+    monkeypatch.chdir("/")
+    assert pickle.loads(pickle.dumps(tokenizer))("a dog").tolist() == ids_of(path, "a dog")
+
+
+def test_threads(path: Path) -> None:
+    tokenizer = cc.CaptionTokenizer(path)
+    captions = [f"a man walks dog {number % 50}" for number in range(400)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(tokenizer, captions))
+    assert [ids.tolist() for ids in found] == [ids_of(path, caption) for caption in captions]
+
+
+# Batches
+
+
+def sample(caption: str) -> dict[str, Any]:
+    return {"caption": caption, "label": torch.tensor(1), "video": "key"}
+
+
+def test_batch_is_padded_and_masked(path: Path) -> None:
+    batch = cc.collate([sample(caption) for caption in CAPTIONS], tokenizer=cc.CaptionTokenizer(path))
+    direct = Tokenizer.from_file(str(path))  # which pads a batch by itself
+    encodings = direct.encode_batch(CAPTIONS)
+    assert batch["caption_ids"].tolist() == [encoding.ids for encoding in encodings]
+    assert batch["caption_mask"].int().tolist() == [encoding.attention_mask for encoding in encodings]
+    assert batch["caption_ids"].dtype == torch.int64
+    assert batch["caption_mask"].dtype == torch.bool
+    assert batch["lengths"]["caption_ids"][:, 0].tolist() == [sum(e.attention_mask) for e in encodings]
+    assert batch["caption"] == CAPTIONS
+
+
+def test_batches_may_be_written_to(path: Path) -> None:
+    tokenizer = cc.CaptionTokenizer(path)
+    batch = cc.collate([sample("a dog")], tokenizer=tokenizer)
+    batch["caption_ids"][:] = 7
+    assert tokenizer("a dog").tolist() == ids_of(path, "a dog")
+
+
+@pytest.mark.parametrize(
+    ("workers", "method"), [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)]
+)
+def test_in_a_loader(
+    path: Path, tmp_path: Path, make_video: Callable[..., Path], workers: int, method: str | None
+) -> None:
+    for number in range(4):
+        make_video(tmp_path / "videos" / f"{number}.mp4", num_frames=4)
+    rows = [f'videos/{number}.mp4,"{CAPTIONS[number]}"' for number in range(4)]
+    (tmp_path / "index.csv").write_text("\n".join(["path,caption", *rows]), encoding="utf-8")
+    cc.build(tmp_path / "index.csv", tmp_path / "cache", tiers=["lmdb"], jobs=1)
+    dataset = cc.ChordVideoDataset(tmp_path / "cache", sampler=cc.UniformSampler(2, 1), size=(32, 32))
+    tokenizer = cc.CaptionTokenizer(path)
+    tokenizer("in use before the fork")
+    loader = DataLoader(
+        dataset,
+        batch_size=2,
+        num_workers=workers,
+        multiprocessing_context=method,
+        collate_fn=functools.partial(cc.collate, tokenizer=tokenizer),
+    )
+    captions = []
+    for batch in loader:
+        for caption, ids, mask in zip(batch["caption"], batch["caption_ids"], batch["caption_mask"], strict=True):
+            assert ids[mask].tolist() == ids_of(path, caption)
+            assert (ids[~mask] == 2).all()
+            captions.append(caption)
+    assert sorted(captions) == sorted(CAPTIONS[:4])
+
+
+def test_forking_says_nothing(path: Path) -> None:
+    """The package warns of forks after it has used threads of its own: it never does."""
+    code = (
+        "import os, sys, chordcache\n"
+        "tokenizer = chordcache.CaptionTokenizer(sys.argv[1])\n"
+        "tokenizer('a dog')\n"
+        "child = os.fork()\n"
+        "tokenizer('a man')\n"
+        "if not child: os._exit(0)\n"
+        "sys.exit(os.waitpid(child, 0)[1])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
+    result = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, env=environment)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+# Files that are none
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"{}", b"[]", b"\xff\xfe\x00", b"vocab.txt\n[PAD]\n", b'{"model": {"type": "BPE"}}', b"\x00" * 100],
+)
+def test_a_file_that_is_no_tokenizer(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "vocab.txt").write_bytes(content)
+    match = f"^'{tmp_path / 'vocab.txt'}' is not a tokenizer: .*; give a tokenizer.json$"
+    with pytest.raises(UsageError, match=match) as error:
+        cc.CaptionTokenizer(tmp_path / "vocab.txt")
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_tokenizer(path: Path, tmp_path: Path) -> None:
+    data = json.loads(path.read_text())
+    data["model"]["merges"] = [["no", "such"]]
+    (tmp_path / "damaged.json").write_text(json.dumps(data))
+    with pytest.raises(UsageError, match="damaged.json' is not a tokenizer: "):
+        cc.CaptionTokenizer(tmp_path / "damaged.json")
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="^cannot read tokenizer '.*/none.json': No such file or directory$"):
+        cc.CaptionTokenizer(tmp_path / "none.json")
+    with pytest.raises(NotFound, match="Is a directory"):
+        cc.CaptionTokenizer(tmp_path)

@@ -1,0 +1,574 @@
+"""Crops, flips and padding: drawn for each sample, the same in any process, and the same for all features of a clip."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader  # noqa: E402
+
+import chordcache as cc  # noqa: E402
+from chordcache.config import config_from_json  # noqa: E402
+from chordcache.errors import UsageError  # noqa: E402
+from chordcache.extractors import registry  # noqa: E402
+from chordcache.read.samplers import ClipRequest, Stream  # noqa: E402
+from chordcache.read.transforms import cut_flow, cut_pose  # noqa: E402
+from chordcache.read.windows import Framing, Window  # noqa: E402
+
+# A worker more than there are processors is no fault of ours; the tests want two on any machine
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+
+REAL = {"bunny.mp4": "animation/bigbuckbunny.mp4", "bikes.mp4": "street/bikes.mp4"}
+"""Clip of 1280x720, and of 640x272"""
+
+SIZE = (96, 128)
+RANDOM_CROP = cc.RandomResizedCrop(SIZE, scale=(0.2, 0.8), ratio=(0.7, 2))
+FRAMINGS = {
+    "centre": cc.CenterCrop(SIZE),
+    "crop": RANDOM_CROP,
+    "resize": cc.Resize(SIZE),
+    "short": cc.Resize(short_side=100),
+    "pad": cc.Pad((150, 170)),
+    "flip": cc.HorizontalFlip(1),
+    "flipped-crop": cc.HorizontalFlip(1, RANDOM_CROP),
+    "flipped-pad": cc.HorizontalFlip(1, cc.Pad((150, 170))),
+    "flipped-odd": cc.HorizontalFlip(1, cc.CenterCrop((77, 91))),
+}
+every_framing = pytest.mark.parametrize("name", FRAMINGS)
+either_clip = pytest.mark.parametrize("path", REAL)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path) -> cc.Cache:
+    """A second and a half of two real clips; flow at half the size."""
+    folder = tmp_path_factory.mktemp("windows")
+    (folder / "videos").mkdir()
+    for name, source in REAL.items():
+        command = ["ffmpeg", "-v", "error", "-i", clips / source, "-t", "1.5", "-c", "copy", folder / "videos" / name]
+        subprocess.run(command, check=True)
+    config = config_from_json(
+        {"features": {"flow": {"method": "dis", "preset": "medium", "short_side": 128}, "mel": None}}
+    )
+    summary = cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], config=config, jobs=1)
+    assert summary.num_done == 2
+    return cc.open_cache(folder / "cache")
+
+
+def video_of(cache: cc.Cache, path: str) -> cc.Video:
+    (video,) = (video for video in cache if video.path == path)
+    return video
+
+
+def sample_of(cache: cc.Cache, path: str, index: int = 0, **settings: Any) -> dict[str, Any]:
+    settings = {"sampler": cc.UniformSampler(num_frames=4, stride=3), "clips_per_video": 8, **settings}
+    return cc.ChordVideoDataset(cache, videos=[video_of(cache, path).key], **settings)[index]
+
+
+def drawn(framing: Framing, video: cc.Video, index: int = 0, epoch: int = 0, seed: int = 0) -> Window:
+    """The window of a sample, drawn beside the dataset."""
+    random = ClipRequest(seed=seed, epoch=epoch, index=index).generator(Stream.WINDOW)
+    return framing.choose(video.height, video.width, random)
+
+
+def seen(frames: np.ndarray, window: Window) -> np.ndarray:
+    """Frames through a window, by OpenCV alone."""
+    height, width = frames.shape[1:3]
+    margins = (
+        max(0, -window.top),
+        max(0, window.top + window.height - height),
+        max(0, -window.left),
+        max(0, window.left + window.width - width),
+    )
+    out = []
+    for frame in frames:
+        padded = cv2.copyMakeBorder(frame, *margins, cv2.BORDER_CONSTANT, value=(0, 0, 0))
+        top, left = window.top + margins[0], window.left + margins[2]
+        part = padded[top : top + window.height, left : left + window.width]
+        if part.shape[0] > window.size[0]:
+            part = cv2.resize(part, (part.shape[1], window.size[0]), interpolation=cv2.INTER_AREA)
+        if part.shape[1] > window.size[1]:
+            part = cv2.resize(part, (window.size[1], part.shape[0]), interpolation=cv2.INTER_AREA)
+        scaled = cv2.resize(part, window.size[::-1], interpolation=cv2.INTER_LINEAR)
+        out.append(cv2.flip(scaled, 1) if window.flip else scaled)
+    return np.stack(out)
+
+
+def assert_almost_same(found: torch.Tensor, expected: np.ndarray) -> None:
+    """But for rounding on the way from one side to the other."""
+    difference = np.abs(found.permute(0, 2, 3, 1).numpy().astype(int) - expected)
+    assert difference.max() <= 1
+    assert difference.mean() < 0.3
+
+
+# Frames
+
+
+@either_clip
+@every_framing
+def test_frames_are_the_window_that_was_drawn(cache: cc.Cache, path: str, name: str) -> None:
+    video = video_of(cache, path)
+    for index in range(3):
+        sample = sample_of(cache, path, index, window=FRAMINGS[name], seed=5)
+        numbers = np.searchsorted(video.pts_seconds, sample["pts_seconds"].numpy())
+        window = drawn(FRAMINGS[name], video, index, seed=5)
+        expected = seen(cache.read(video, indices=numbers), window)
+        assert_almost_same(sample["frames"], expected)
+        assert sample["frames"].is_contiguous()
+        assert window.flip == name.startswith("flip")
+
+
+@pytest.mark.slow
+def test_frames_of_the_corpus(corpus: Path, tmp_path: Path) -> None:
+    """Files of many shapes, some turned upright; each sample is its own window, and none fails."""
+    files = sorted((corpus / "real").rglob("*.mp4"))[::9]
+    index = cc.scan(files, jobs=1)
+    cc.build(index, tmp_path / "cache", tiers=["lmdb"], jobs=1)
+    framing = cc.HorizontalFlip(0.5, cc.RandomResizedCrop((64, 80)))
+    with cc.open_cache(tmp_path / "cache") as cache:
+        assert len(cache) > 3
+        dataset = cc.ChordVideoDataset(cache, sampler=cc.UniformSampler(num_frames=2, stride=1), window=framing)
+        windows = [drawn(framing, video, index) for index, video in enumerate(cache)]
+        for window, video, sample in zip(windows, cache, dataset, strict=True):
+            numbers = np.searchsorted(video.pts_seconds, sample["pts_seconds"].numpy())
+            expected = seen(cache.read(video, indices=numbers), window)
+            assert_almost_same(sample["frames"], expected)
+        assert len({(window.top, window.left) for window in windows}) > 2
+        assert {window.flip for window in windows} == {True, False}
+
+
+# Flow
+
+
+@either_clip
+@pytest.mark.parametrize("inner", ["centre", "crop", "pad"])
+def test_flow_of_a_mirrored_clip_is_the_mirrored_flow(cache: cc.Cache, path: str, inner: str) -> None:
+    settings = {"features": ["frames", "flow", "motion"]}
+    plain = sample_of(cache, path, window=FRAMINGS[inner], **settings)
+    mirrored = sample_of(cache, path, window=cc.HorizontalFlip(1, FRAMINGS[inner]), **settings)
+    signs = torch.tensor([-1.0, 1.0])[:, None, None]
+    assert plain["flows"].abs().max() > 0.5
+    torch.testing.assert_close(mirrored["frames"], plain["frames"].flip(-1), rtol=0, atol=0)
+    torch.testing.assert_close(mirrored["flows"], plain["flows"].flip(-1) * signs, rtol=0, atol=0)
+    if plain["frames"].shape[-1] % 16 == 0:  # otherwise the narrow cells change sides
+        torch.testing.assert_close(mirrored["motion"], plain["motion"].flip(-1) * signs, rtol=0, atol=0)
+        torch.testing.assert_close(mirrored["motion_covered"], plain["motion_covered"].flip(-1), rtol=0, atol=0)
+
+
+@either_clip
+@pytest.mark.parametrize("name", ["crop", "resize", "flip", "flipped-crop"])
+def test_flow_leads_from_frame_to_frame(cache: cc.Cache, path: str, name: str) -> None:
+    """The next frame, fetched back along the flow, is nearer: than without, half of it, or going the other way."""
+    errors = []
+    for index in range(6):
+        sample = sample_of(
+            cache,
+            path,
+            index,
+            window=FRAMINGS[name],
+            features=["frames", "flow"],
+            sampler=cc.UniformSampler(num_frames=6, stride=2),
+        )
+        luma = sample["frames"].float().mean(1).numpy()
+        y, x = np.mgrid[: luma.shape[1], : luma.shape[2]].astype(np.float32)
+        for first, second, (dx, dy) in zip(luma[:-1], luma[1:], sample["flows"].numpy(), strict=True):
+            for across, down in ((dx, dy), (0 * dx, 0 * dy), (dx / 2, dy / 2), (-dx, dy)):
+                fetched = cv2.remap(second, x + across, y + down, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+                errors.append(np.abs(fetched - first).mean())
+    right, *wrong = np.reshape(errors, (-1, 4)).mean(0)
+    assert right < 0.95 * min(wrong)
+
+
+@either_clip
+def test_flow_predicts_as_well_in_a_crop_as_in_the_whole(cache: cc.Cache, path: str) -> None:
+    """What flow leaves of the change from frame to frame, as a share of it: before and after crop and flip."""
+
+    def left_over(window: Framing) -> float:
+        errors = []
+        for index in range(8):
+            sample = sample_of(cache, path, index, window=window, features=["frames", "flow"])
+            luma = sample["frames"].float().mean(1).numpy()
+            y, x = np.mgrid[: luma.shape[1], : luma.shape[2]].astype(np.float32)
+            for first, second, (dx, dy) in zip(luma[:-1], luma[1:], sample["flows"].numpy(), strict=True):
+                fetched = cv2.remap(second, x + dx, y + dy, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+                errors.append((np.abs(fetched - first).mean(), np.abs(second - first).mean()))
+        predicted, changed = np.mean(errors, axis=0)
+        return float(predicted / changed)
+
+    whole = left_over(cc.HorizontalFlip(0))
+    cropped = left_over(cc.HorizontalFlip(0.5, cc.RandomResizedCrop((200, 200), scale=(0.4, 0.9))))
+    assert whole < 0.8
+    assert cropped == pytest.approx(whole, rel=0.25)
+
+
+def turning(places: np.ndarray) -> np.ndarray:
+    """Flow of a picture of 90x140 that turns by five degrees about its middle, at places [shape=(..., 2), (x, y)]."""
+    x, y = places[..., 0] - 69.5, places[..., 1] - 44.5
+    cos, sin = math.cos(math.radians(5)), math.sin(math.radians(5))
+    return np.stack([cos * x - sin * y - x, sin * x + cos * y - y], axis=-1)
+
+
+@given(
+    top=st.integers(0, 40),
+    left=st.integers(0, 60),
+    height=st.integers(20, 50),
+    width=st.integers(20, 80),
+    size=st.tuples(st.integers(16, 120), st.integers(16, 120)),
+    flip=st.booleans(),
+)
+def test_flow_in_closed_form(top: int, left: int, height: int, width: int, size: tuple[int, int], flip: bool) -> None:
+    window = Window(top, left, height, width, size, flip)
+    y, x = np.mgrid[: size[0], : size[1]].astype(np.float64)
+    x = size[1] - 1 - x if flip else x
+    down, across = size[0] / height, size[1] / width
+    places = np.stack([(x + 0.5) / across + left - 0.5, (y + 0.5) / down + top - 0.5], axis=-1)
+    expected = turning(places) * [-across if flip else across, down]
+    whole = turning(np.stack(np.meshgrid(np.arange(140), np.arange(90)), axis=-1)).astype(np.float32)
+    found = cut_flow(whole, window, picture=(90, 140))
+    margin = math.ceil(max(down, across))  # where scaling sees beyond the border
+    inner = np.s_[margin:-margin, margin:-margin]
+    assert found.shape == (*size, 2)
+    np.testing.assert_allclose(found[inner], expected[inner], atol=0.01 * max(down, across))
+
+
+def test_nothing_moves_beyond_the_border(cache: cc.Cache) -> None:
+    sample = sample_of(cache, "bunny.mp4", window=cc.Pad((128, 128)), features=["frames", "flow", "motion"])
+    height = 128 * 256 / 456  # of the picture
+    margin = math.floor((128 - height) / 2)
+    for rows in (np.s_[:margin], np.s_[-margin:]):
+        assert not sample["frames"][:, :, rows].any()
+        assert not sample["flows"][:, :, rows].any()
+    assert sample["frames"][:, :, margin + 1 : -margin - 1].float().mean() > 10
+    inside = (np.abs(np.arange(8, 128, 16) - 64) < height / 2).tolist()
+    assert inside == [False, False, True, True, True, True, False, False]
+    assert sample["motion_covered"].any((0, 2)).tolist() == inside
+    assert sample["motion"].abs().amax((0, 1, 3)).bool().tolist() == inside
+
+
+# Motion
+
+
+@either_clip
+@every_framing
+def test_motion_of_a_window(cache: cc.Cache, path: str, name: str) -> None:
+    video = video_of(cache, path)
+    facts = video.feature("motion").facts
+    source = facts["height"], facts["width"]
+    sample = sample_of(cache, path, window=FRAMINGS[name], features=["motion"])
+    numbers = np.searchsorted(video.pts_seconds, sample["pts_seconds"].numpy())
+    motion, covered = (cache.read(video, what, indices=numbers) for what in ("motion", "motion.covered"))
+    assert np.abs(motion).max() > 1
+    window = drawn(FRAMINGS[name], video)
+    height, width = window.size
+    assert sample["motion"].shape == (4, 2, -(-height // 16), -(-width // 16))
+    for row, column in np.ndindex(*sample["motion"].shape[2:]):
+        y, x = (16 * row + min(16 * row + 16, height)) / 2, (16 * column + min(16 * column + 16, width)) / 2
+        x = width - x if window.flip else x
+        y, x = y * window.height / height + window.top, x * window.width / width + window.left
+        found = sample["motion"][:, :, row, column].numpy()
+        if not (0 <= y < video.height and 0 <= x < video.width):
+            assert not found.any()
+            assert not sample["motion_covered"][:, row, column].any()
+            continue
+        places = np.array([y * source[0] / video.height, x * source[1] / video.width]) / 16
+        if np.abs(places - places.round()).min() < 1e-6:  # on the border of two cells, of which each will do
+            continue
+        cell = tuple(places.astype(int))
+        across = video.width / source[1] * width / window.width * (-1 if window.flip else 1)
+        down = video.height / source[0] * height / window.height
+        np.testing.assert_allclose(found, motion[:, cell[0], cell[1]] * np.array([across, down]), rtol=1e-3)
+        assert sample["motion_covered"][:, row, column].tolist() == covered[:, cell[0], cell[1]].tolist()
+
+
+# Pose
+
+LANDMARKS = """nose left_eye_inner left_eye left_eye_outer right_eye_inner right_eye right_eye_outer left_ear right_ear
+mouth_left mouth_right left_shoulder right_shoulder left_elbow right_elbow left_wrist right_wrist left_pinky
+right_pinky left_index right_index left_thumb right_thumb left_hip right_hip left_knee right_knee left_ankle
+right_ankle left_heel right_heel left_foot_index right_foot_index""".split()
+"""Of MediaPipe, in its order"""
+
+
+def test_left_and_right_change_places() -> None:
+    assert len(LANDMARKS) == 33
+    pose = np.zeros((2, 33, 4), np.float32)
+    pose[..., 0] = np.arange(33)
+    pose[..., 3] = np.arange(33) / 33
+    mirrored = cut_pose(pose, Window(0, 0, 40, 100, size=(40, 100), flip=True))
+    for number, name in enumerate(LANDMARKS):
+        other = name.replace("left", "?").replace("right", "left").replace("?", "right")
+        assert (mirrored[:, LANDMARKS.index(other), 0] == 100 - number).all()
+        assert (mirrored[:, LANDMARKS.index(other), 3] == pose[:, number, 3]).all()
+
+
+def two_dots(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A bright square that comes down left of the middle, and a grey one that comes down right of it."""
+    y = np.full((height, width), 16, np.uint8)
+    y[30 + 3 * number : 38 + 3 * number, 56:64] = 235
+    y[40 + 2 * number : 48 + 2 * number, 96:104] = 120
+    u, v = np.full((2, height // 2, width // 2), 128, np.uint8)
+    return y, u, v
+
+
+PLUG_IN = '''
+import numpy as np
+import chordcache as cc
+
+
+class Dots(cc.Extractor):
+    """The left shoulder on what is bright, all other landmarks on what is grey."""
+
+    def __init__(self, name, stride):
+        super().__init__(name)
+
+    def add_frame(self, frame):
+        luma = frame.luma(None).astype(int)
+        pose = np.full((1, 33, 4), [0, 0, 10, 0.5], np.float32)
+        for where, dot in (((luma > 60) & (luma < 180), slice(None)), (luma > 180, 11)):
+            y, x = np.nonzero(where)
+            pose[0, dot, :2] = np.median(x) + 0.5, np.median(y) + 0.5
+        return {self.name: pose}
+'''
+
+
+@pytest.fixture(scope="module")
+def dots(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> cc.Cache:
+    """A cache with the feature "pose", made by something that finds landmarks without MediaPipe."""
+    folder = tmp_path_factory.mktemp("dots")
+    make_video(folder / "videos" / "a.mp4", num_frames=12, size=(160, 112), planes=two_dots, options={"crf": "4"})
+    (folder / "two_dots.py").write_text(PLUG_IN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setitem(registry._EXTRACTORS, "pose", "two_dots:Dots")
+        patch.setattr("chordcache.engine.run", lambda build, tasks, **_: ((task, build(task)) for task in tasks))
+        config = config_from_json({"features": {"flow": None, "mel": None, "motion": None, "pose": {"stride": 1}}})
+        cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], config=config)
+    return cc.open_cache(folder / "cache")
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        cc.CenterCrop((96, 128)),
+        cc.RandomResizedCrop((120, 140), scale=(0.6, 1), ratio=(1, 1.5)),
+        cc.Resize((200, 100)),
+        cc.Resize(short_side=80),
+        cc.Pad((150, 130)),
+    ],
+)
+@pytest.mark.parametrize("flip", [False, True])
+def test_landmarks_stay_on_their_pixels(dots: cc.Cache, inner: Framing, flip: bool) -> None:
+    framing = cc.HorizontalFlip(1, inner) if flip else inner
+    num_seen = 0
+    for index in range(6):
+        sample = sample_of(dots, "a.mp4", index, window=framing, features=["frames", "pose"])
+        window = drawn(framing, dots[0], index)
+        scale = window.size[1] / window.width
+        for picture, landmarks in zip(sample["frames"].float().mean(1).numpy(), sample["pose"].numpy(), strict=True):
+            bright, grey = (12, 11) if flip else (11, 12)  # shoulders
+            for name, there in ((bright, picture > 200), (grey, (picture > 90) & (picture < 150))):
+                y, x = np.nonzero(cv2.erode(there.astype(np.uint8), np.ones((3, 3))))
+                inside = 0 < landmarks[name, 0] < window.size[1] - 8 and 8 < landmarks[name, 1] < window.size[0] - 8
+                if inside and landmarks[name, 0] > 8 and len(x):
+                    assert landmarks[name, 0] == pytest.approx(np.median(x) + 0.5, abs=1.1 * max(1, scale))
+                    assert landmarks[name, 1] == pytest.approx(np.median(y) + 0.5, abs=1.1 * max(1, scale))
+                    num_seen += 1
+            assert landmarks[:, 2] == pytest.approx(10 * scale)
+            assert (landmarks[:, 3] == 0.5).all()
+    assert num_seen > 30
+
+
+# Chance
+
+SHAPES = st.tuples(st.integers(1, 500), st.integers(1, 500))
+
+
+@given(picture=SHAPES, seed=st.integers(0, 2**32))
+def test_random_crop_lies_inside_and_within_its_ranges(picture: tuple[int, int], seed: int) -> None:
+    height, width = picture
+    framing = cc.RandomResizedCrop((8, 8), scale=(0.25, 0.75), ratio=(0.5, 2))
+    window = framing.choose(height, width, np.random.default_rng(seed))
+    assert 0 <= window.top <= window.top + window.height <= height
+    assert 0 <= window.left <= window.left + window.width <= width
+    assert min(window.height, window.width) >= 1
+    if 0.5 <= width / height <= 2 and min(picture) > 20:
+        # Rounding moves each side by half a pixel at most
+        slack = 1 / min(window.height, window.width)
+        assert 0.25 * (1 - 2 * slack) <= window.height * window.width / (height * width) <= 0.75 * (1 + 2 * slack)
+        assert 0.5 * (1 - 2 * slack) <= window.width / window.height <= 2 * (1 + 2 * slack)
+
+
+def test_random_crop_goes_everywhere() -> None:
+    random = np.random.default_rng(1)
+    windows = [RANDOM_CROP.choose(256, 456, random) for _ in range(2000)]
+    shares = np.array([window.height * window.width / (256 * 456) for window in windows])
+    assert shares.min() < 0.21
+    assert shares.max() > 0.75
+    small = cc.RandomResizedCrop((8, 8), scale=(0.05, 0.1), ratio=(0.7, 2))  # of which every one fits
+    ratios = [window.width / window.height for window in (small.choose(400, 400, random) for _ in range(2000))]
+    assert np.median(ratios) == pytest.approx(math.sqrt(0.7 * 2), rel=0.05)
+    covered = np.zeros((256, 456), int)
+    for window in windows:
+        covered[window.top : window.top + window.height, window.left : window.left + window.width] += 1
+    assert covered[4:-4, 4:-4].min() > 0  # a corner takes luck
+
+
+def test_a_picture_that_no_random_crop_fits_is_cut_in_the_middle() -> None:
+    framing = cc.RandomResizedCrop((8, 8), scale=(1, 1), ratio=(0.9, 1.1))
+    assert framing.choose(100, 500, np.random.default_rng()) == Window(0, 195, 100, 110, (8, 8))
+    assert framing.choose(500, 90, np.random.default_rng()) == Window(200, 0, 100, 90, (8, 8))
+
+
+@pytest.mark.parametrize("p", [0, 0.2, 1])
+def test_share_of_flips(p: float) -> None:
+    random = np.random.default_rng(1)
+    flips = [cc.HorizontalFlip(p, cc.CenterCrop((4, 4))).choose(9, 9, random).flip for _ in range(4000)]
+    assert np.mean(flips) == pytest.approx(p, abs=0.02 if 0 < p < 1 else 0)
+
+
+def test_twice_mirrored_is_not_mirrored() -> None:
+    framing = cc.HorizontalFlip(1, cc.HorizontalFlip(1, cc.CenterCrop((4, 4))))
+    assert not framing.choose(9, 9, np.random.default_rng()).flip
+
+
+@given(picture=SHAPES, size=SHAPES)
+def test_padding_shows_all_of_the_picture(picture: tuple[int, int], size: tuple[int, int]) -> None:
+    window = cc.Pad(size).choose(*picture, np.random.default_rng())
+    for start, length, side in zip((window.top, window.left), (window.height, window.width), picture, strict=True):
+        assert start <= 0
+        assert start + length >= side
+        assert abs((length - side) + 2 * start) <= 1  # in the middle
+    assert window.height == picture[0] or window.width == picture[1]
+    if min(picture) > 100:
+        assert window.width / window.height == pytest.approx(size[1] / size[0], rel=0.01)
+
+
+@given(picture=SHAPES, short_side=st.integers(1, 300))
+def test_resize_to_a_short_side_keeps_the_aspect(picture: tuple[int, int], short_side: int) -> None:
+    size = cc.Resize(short_side=short_side).choose(*picture, np.random.default_rng()).size
+    assert min(size) == short_side
+    assert max(size) == pytest.approx(short_side * max(picture) / min(picture), abs=0.5)
+    assert (size[0] > size[1]) == (picture[0] > picture[1]) or size[0] == size[1]
+
+
+def test_streams_are_apart() -> None:
+    """Neither stream, index nor epoch shares numbers with another."""
+    requests = [ClipRequest(seed=1, epoch=epoch, index=index) for epoch in (0, 1) for index in (0, 1)]
+    numbers = [request.generator(stream).integers(2**62, size=50) for request in requests for stream in Stream]
+    assert len(np.unique(numbers)) == 4 * len(Stream) * 50
+
+
+def test_the_window_moves_no_frame_number(cache: cc.Cache) -> None:
+    settings = {"sampler": cc.RandomClipSampler(num_frames=3, stride=2), "seed": 9}
+    for index in range(4):
+        plain = sample_of(cache, "bunny.mp4", index, **settings)
+        cropped = sample_of(cache, "bunny.mp4", index, window=FRAMINGS["flipped-crop"], **settings)
+        assert torch.equal(plain["pts_seconds"], cropped["pts_seconds"])
+
+
+def test_each_sample_of_each_epoch_has_a_window_of_its_own(cache: cc.Cache) -> None:
+    video = video_of(cache, "bunny.mp4")
+    windows = {drawn(RANDOM_CROP, video, index, epoch) for index in range(8) for epoch in range(4)}
+    assert len(windows) == 32
+    dataset = cc.ChordVideoDataset(cache, window=RANDOM_CROP)
+    first = dataset[0]["frames"]
+    dataset.set_epoch(1)
+    assert torch.equal(dataset[1, 0]["frames"], dataset[0]["frames"])
+    assert not torch.equal(dataset[0]["frames"], first)
+    assert torch.equal(dataset[0, 0]["frames"], first)
+
+
+@pytest.mark.parametrize(
+    ("workers", "method"), [(1, "fork"), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)]
+)
+def test_workers_change_nothing(cache: cc.Cache, workers: int, method: str) -> None:
+    dataset = cc.ChordVideoDataset(
+        cache,
+        features=["frames", "flow", "motion"],
+        sampler=cc.RandomClipSampler(num_frames=3, stride=2),
+        clips_per_video=4,
+        window=cc.HorizontalFlip(0.5, RANDOM_CROP),
+        seed=3,
+    )
+    alone = list(DataLoader(dataset, batch_size=3))
+    flips = [drawn(cc.HorizontalFlip(0.5, RANDOM_CROP), cache[i // 4], i, seed=3).flip for i in range(8)]
+    assert len(set(flips)) == 2
+    found = DataLoader(dataset, batch_size=3, num_workers=workers, multiprocessing_context=method)
+    for expected, batch in zip(alone, found, strict=True):
+        for name in ("frames", "flows", "motion", "motion_covered", "pts_seconds"):
+            assert torch.equal(batch[name], expected[name])
+
+
+# Arguments
+
+
+@dataclasses.dataclass(frozen=True)
+class UpperLeft:
+    """A window that a user might write."""
+
+    def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
+        return Window(0, 0, height // 2, width // 2, (height // 2, width // 2))
+
+
+def test_a_window_of_ones_own(cache: cc.Cache) -> None:
+    video = video_of(cache, "bikes.mp4")
+    frames = sample_of(cache, "bikes.mp4", window=UpperLeft())["frames"]
+    numbers = cc.UniformSampler(num_frames=4, stride=3).frame_numbers(video, ClipRequest(num_clips=8))
+    stored = cache.read(video, indices=numbers)[:, : video.height // 2, : video.width // 2]
+    np.testing.assert_array_equal(frames.permute(0, 2, 3, 1).numpy(), stored)
+
+
+@pytest.mark.parametrize("window", [(-300, 0, 100, 100), (0, 456, 8, 8), (900, -900, 50, 60), (-9, -9, 9, 500)])
+def test_a_window_beside_the_picture_is_empty(cache: cc.Cache, window: tuple[int, int, int, int]) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Beside:
+        def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
+            return Window(*window, size=(40, 40), flip=True)
+
+    sample = sample_of(cache, "bunny.mp4", window=Beside(), features=["frames", "flow", "motion"])
+    assert sample["frames"].shape == (4, 3, 40, 40)
+    for name in ("frames", "flows", "motion", "motion_covered"):
+        assert not sample[name].any()
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: Window(0, 0, 0, 5, (4, 4)), r"^window: got Window\(.*\), must have at least one pixel"),
+        (lambda: Window(0, 0, 5, 5, (4, 0)), r"^window: got Window\(.*\), must have at least one pixel"),
+        (lambda: cc.CenterCrop(224), r"^size: got 224, must be \(height, width\) in pixels$"),
+        (lambda: cc.Pad((0, 4)), r"^size: got \(0, 4\), must be"),
+        (lambda: cc.RandomResizedCrop((4,)), r"^size: got \(4,\), must be"),
+        (lambda: cc.RandomResizedCrop((4, 4), scale=(0.5, 1.5)), r"^scale: got \(0.5, 1.5\), must be .* at most 1$"),
+        (
+            lambda: cc.RandomResizedCrop((4, 4), ratio=(2, 1)),
+            r"^ratio: got \(2, 1\), must be \(least, most\), above 0$",
+        ),
+        (lambda: cc.Resize(), "^Resize: give size or short_side, one of them$"),
+        (lambda: cc.Resize((4, 4), 4), "^Resize: give size or short_side, one of them$"),
+        (lambda: cc.Resize(short_side=0), "^short_side: got 0, must be an integer of at least 1$"),
+        (lambda: cc.HorizontalFlip(1.5), r"^p: got 1.5, must be a number in \[0, 1\]$"),
+        (lambda: cc.HorizontalFlip(cc.CenterCrop((4, 4))), r"^p: got CenterCrop\(size=\(4, 4\)\), must be a number"),
+    ],
+)
+def test_wrong_windows(make: Callable[[], object], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        make()
+
+
+def test_window_and_size_contradict(cache: cc.Cache) -> None:
+    for size in (None, (112, 112)):
+        with pytest.raises(UsageError, match="^size: got .* along with a window, which has a size of its own"):
+            cc.ChordVideoDataset(cache, size=size, window=cc.CenterCrop((64, 64)))
+    with pytest.raises(UsageError, match=r"^window: got \(64, 64\), must be a window such as RandomResizedCrop"):
+        cc.ChordVideoDataset(cache, window=(64, 64))
