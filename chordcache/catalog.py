@@ -37,10 +37,12 @@ CREATE TABLE columns (name TEXT PRIMARY KEY, data BLOB NOT NULL);
 _FILE = "catalog.sqlite"
 _INT32 = np.dtype("<i4")
 
+_SQLITE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""The second, where what SQLite complains of quotes damaged bytes."""
+
 
 def write_catalog(cache: Path) -> None:
     """Rebuild the catalog from the sidecars and replace it atomically. A damaged sidecar is left to ``verify``."""
-
     num_frames, labels = array("i"), []
 
     def rows() -> Iterator[tuple[int, str, str]]:
@@ -98,7 +100,7 @@ class Catalog:
         uri = f"file:{urllib.parse.quote(os.fsencode(self._path.absolute()))}?mode=ro&immutable=1"
         try:
             self._database = sqlite3.connect(uri, uri=True, check_same_thread=False)
-        except sqlite3.DatabaseError as error:
+        except _SQLITE_ERRORS as error:
             raise self._damage(str(error)) from None
 
     def close(self) -> None:
@@ -108,7 +110,7 @@ class Catalog:
     def _query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         try:
             return self._database.execute(sql, values).fetchall()
-        except sqlite3.DatabaseError as error:
+        except _SQLITE_ERRORS as error:
             raise self._damage(str(error)) from None
 
     def _damage(self, what: str) -> DamageError:
@@ -186,9 +188,10 @@ class Catalog:
                     raise self._damage(f"the row of '{printable(str(key))}' contradicts itself")
                 yield key, sidecar
                 num_rows += 1
-            if num_rows != len(self) or num_rows != len(self.label_ids):
-                raise self._damage(f"it has {num_rows} videos, but other columns of them")
-        except sqlite3.DatabaseError as error:
+            num_labels = len(np.unique(self.label_ids[self.label_ids >= 0]))
+            if not num_rows == len(self.num_frames) == len(self.label_ids) or num_labels != len(self.labels):
+                raise self._damage("its columns are of other videos than its rows")
+        except _SQLITE_ERRORS as error:
             raise self._damage(str(error)) from None
 
     def _columns_agree(self, position: int, sidecar: Sidecar) -> bool:
