@@ -7,8 +7,8 @@ import os
 import sqlite3
 import urllib.parse
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,15 +43,22 @@ _SQLITE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 def write_catalog(cache: Path) -> None:
     """Rebuild the catalog from the sidecars and replace it atomically. A damaged sidecar is left to ``verify``."""
+    publish_catalog(cache, _sound_sidecars(cache))
+
+
+def _sound_sidecars(cache: Path) -> Iterator[Sidecar]:
+    for key in sorted(iter_keys(cache)):
+        with suppress(DamageError):
+            yield read_sidecar(cache, key)
+
+
+def publish_catalog(cache: Path, sidecars: Iterable[Sidecar]) -> None:
+    """Replace the catalog by one of these sidecars, in the order of their keys."""
     num_frames, labels = array("i"), []
 
     def rows() -> Iterator[tuple[int, str, str]]:
-        for key in sorted(iter_keys(cache)):
-            try:
-                sidecar = read_sidecar(cache, key)
-            except DamageError:
-                continue
-            yield len(num_frames), key, sidecar.to_line()
+        for sidecar in sidecars:
+            yield len(num_frames), sidecar.key, sidecar.to_line()
             num_frames.append(sidecar.num_frames)
             labels.append(sidecar.label)
 
