@@ -174,7 +174,17 @@ class Cache:
 
     def labels(self) -> list[str]:
         """The distinct labels, sorted."""
-        return self._videos.labels()
+        return list(self._videos.labels)
+
+    @property
+    def num_frames(self) -> np.ndarray:
+        """Frames of every video [shape=(len(self),), dtype=int32], in the order of iteration; nothing else is read."""
+        return self._videos.num_frames
+
+    @property
+    def label_ids(self) -> np.ndarray:
+        """Position of every video's label in ``labels()`` [shape=(len(self),), dtype=int32], -1 without a label."""
+        return self._videos.label_ids
 
     def read(
         self,

@@ -259,7 +259,9 @@ class Sidecar:
             data["notes"] = tuple(data.get("notes", ()))
             data["content"] = content_from_json(data.get("content"))
             sidecar = cls(**data)
-            if not all(type(n) is int for n in (sidecar.num_frames, sidecar.width, sidecar.height)):
+            if not all(
+                type(n) is int and 0 <= n < 1 << 31 for n in (sidecar.num_frames, sidecar.width, sidecar.height)
+            ):
                 raise TypeError("a count is no number")
             sidecar._check_names()
             return sidecar

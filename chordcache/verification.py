@@ -292,13 +292,10 @@ def _check_catalog(cache: Path, keys: list[str], wanted: Features) -> list[Damag
     found = []
     try:
         with closing(Catalog(cache)) as catalog:
-            for position, (row, key, label, sidecar) in enumerate(catalog.check()):
+            for key, sidecar in catalog.check():
                 if key not in unseen:
                     path = _relative(cache, manifest.sidecar_path(cache, key))
                     found.append(Damage("missing", path, "the catalog names it", _repair(cache), key))
-                elif (row, label, key) != (position, sidecar.label, sidecar.key):
-                    what = f"the row of '{key}' contradicts itself"
-                    return [Damage("damaged", file, what, _repair(cache))]
                 elif not _is_sidecar_of(cache, key, sidecar):
                     lagging.add(key)
                 unseen.discard(key)
