@@ -35,7 +35,11 @@ if TYPE_CHECKING:
     from chordcache.pipeline import build
     from chordcache.policy import BuildPolicy
     from chordcache.read.dataset import ChordVideoDataset
+    from chordcache.read.decoded import MP4Source
+    from chordcache.read.live import CameraSource, StreamSource
+    from chordcache.read.mapped import MappedMP4Source
     from chordcache.read.samplers import RandomClipSampler, UniformSampler
+    from chordcache.read.sources import CachedSource, VideoSource
     from chordcache.records import Damage, RunSummary, VideoRecord
     from chordcache.repairing import collect_garbage, repair
     from chordcache.scanning import ScanReport, scan
@@ -48,6 +52,8 @@ __all__ = [
     "BuildPolicy",
     "Cache",
     "CacheWriteError",
+    "CachedSource",
+    "CameraSource",
     "ChordVideoDataset",
     "ChordcacheError",
     "ConfigError",
@@ -60,6 +66,8 @@ __all__ = [
     "Index",
     "Limits",
     "LockedError",
+    "MP4Source",
+    "MappedMP4Source",
     "MediaError",
     "NoSpaceError",
     "NotFound",
@@ -67,12 +75,14 @@ __all__ = [
     "RunSummary",
     "ScanReport",
     "Stopped",
+    "StreamSource",
     "TooManyFailures",
     "UniformSampler",
     "UsageError",
     "Video",
     "VideoInfo",
     "VideoRecord",
+    "VideoSource",
     "WorkersDiedError",
     "__version__",
     "build",
@@ -88,6 +98,8 @@ __all__ = [
 
 _LAZY = {
     "Cache": "chordcache.cache",
+    "CachedSource": "chordcache.read.sources",
+    "CameraSource": "chordcache.read.live",
     "ChordVideoDataset": "chordcache.read.dataset",
     "Damage": "chordcache.records",
     "BuildPolicy": "chordcache.policy",
@@ -95,13 +107,17 @@ _LAZY = {
     "Frame": "chordcache.picture",
     "Index": "chordcache.index",
     "Limits": "chordcache.watchdog",
+    "MP4Source": "chordcache.read.decoded",
+    "MappedMP4Source": "chordcache.read.mapped",
     "RandomClipSampler": "chordcache.read.samplers",
     "RunSummary": "chordcache.records",
     "ScanReport": "chordcache.scanning",
+    "StreamSource": "chordcache.read.live",
     "UniformSampler": "chordcache.read.samplers",
     "Video": "chordcache.cache",
     "VideoInfo": "chordcache.extractors.base",
     "VideoRecord": "chordcache.records",
+    "VideoSource": "chordcache.read.sources",
     "build": "chordcache.pipeline",
     "collect_garbage": "chordcache.repairing",
     "exit_code": "chordcache.verification",

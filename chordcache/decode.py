@@ -79,10 +79,11 @@ def side_data(picture: av.VideoFrame, kind: SideDataType) -> Any:
 
 
 class Media:
-    """An open media file and its best video track. Made by ``open_media``."""
+    """An open media file and its best video track. Made by ``open_media`` and ``hold_media``."""
 
-    def __init__(self, container: Any, complaints: list[Complaint]) -> None:
+    def __init__(self, container: Any, complaints: list[Complaint], *, is_file: bool = True) -> None:
         self.container = container
+        self._is_file = is_file
         self._complaints = complaints
         self._num_at_open = len(complaints)
         self.video: av.VideoStream | None = _best_video(container)
@@ -184,7 +185,8 @@ class Media:
             raise
         except av.error.FFmpegError as error:
             raise MediaError("decode", "decode", f"cannot read packet {num_packets}: {error.strerror}") from None
-        self._check_end(num_packets)
+        if self._is_file:
+            self._check_end(num_packets)
 
     def _check_end(self, num_packets: int) -> None:
         try:

@@ -33,8 +33,8 @@ class MediaError(ChordcacheError):
     cause : str
         One word for machines: ``decode``, ``short``, ``no-video``, ``no-frames``, ``refused-format``,
         ``refused-size``, ``refused-link`` (it leads out of its root), ``not-regular``, ``changed``, ``io``, ``oom``,
-        ``timeout``, ``signal``, ``stereo`` (no eye can be cut out), ``extractor`` (it raised, or made another number
-        of rows than it says).
+        ``timeout``, ``signal``, ``tables`` (of an MP4, see ``mp4_tables``), ``stereo`` (no eye can be cut out),
+        ``extractor`` (it raised, or made another number of rows than it says).
     message : str
         One line for people, without the file's name.
     num_frames_ok : int

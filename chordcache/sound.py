@@ -61,6 +61,14 @@ def read_sound(path: str, start_seconds: float, duration_seconds: float) -> np.n
     return reader.samples
 
 
+def sample_rate_of(path: str) -> int:
+    """[Hz] of a file's audio track. Raises as ``read_sound``."""
+    with open_media(path) as media:
+        if media.audio is None:
+            raise FeatureAbsent("there is no audio track")
+        return media.audio.codec_context.sample_rate
+
+
 class _SoundReader:
     """Lays pieces of sound where they belong."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from chordcache.decode import Media
 
@@ -58,14 +59,14 @@ class Timeline:
         return frame if frame < len(self) and self.pts[frame] == pts else None
 
 
-def entry_frames(pts: Sequence[int], keys: Sequence[int]) -> np.ndarray:
+def entry_frames(pts: ArrayLike, keys: ArrayLike) -> np.ndarray:
     """For each frame, where decoding has to begin.
 
     Parameters
     ----------
-    pts : sequence of int
+    pts : array_like of int
         Of all frames, ascending.
-    keys : sequence of int
+    keys : array_like of int
         Presentation times of the keyframes that start afresh, in decode order. One counts only for frames that are
         shown at its time or later: those shown before it, although stored after it, may need what is older.
 
@@ -78,8 +79,9 @@ def entry_frames(pts: Sequence[int], keys: Sequence[int]) -> np.ndarray:
     >>> entry_frames([0, 1, 2, 3, 4, 5], [1, 4]).tolist()
     [-1, 1, 1, 1, 4, 4]
     """
-    starts = np.full(len(pts), -1, np.int64)
-    frames = np.searchsorted(np.asarray(pts), np.asarray(keys, np.int64))
+    times = np.asarray(pts, np.int64)
+    starts = np.full(len(times), -1, np.int64)
+    frames = np.searchsorted(times, np.asarray(keys, np.int64))
     starts[frames] = frames
     return np.maximum.accumulate(starts)
 

@@ -42,8 +42,15 @@ def naming(path: str) -> Iterator[None]:
         raise MediaError(error.stage, error.cause, what, error.num_frames_ok) from error
 
 
+def scaler_for(frames: FramesConfig, aspect: Fraction | None) -> PictureScaler:
+    """What makes frames of decoded pictures, the same ones for all sources and for ``build``."""
+    return PictureScaler(
+        frames.short_side, aspect, hdr=frames.hdr, stereo=frames.stereo, stereo_layout=frames.stereo_layout
+    )
+
+
 class Converter:
-    """Makes frames of decoded pictures, the same ones for all sources and for ``build``.
+    """Makes frames of pictures that come in any order.
 
     Parameters
     ----------
@@ -56,9 +63,7 @@ class Converter:
     """
 
     def __init__(self, frames: FramesConfig, aspect: Fraction | None, stated_size: tuple[int, int]) -> None:
-        self._scaler = PictureScaler(
-            frames.short_side, aspect, hdr=frames.hdr, stereo=frames.stereo, stereo_layout=frames.stereo_layout
-        )
+        self._scaler = scaler_for(frames, aspect)
         self._stated_size = stated_size
         self._is_settled = False
 
@@ -83,6 +88,42 @@ class Converter:
         return self._scaler.rgb(picture)
 
 
+class Run:
+    """Pictures as they come out of a decoder that is at work, in the order in which they are shown.
+
+    Parameters
+    ----------
+    pictures : iterator of (int or None, av.VideoFrame)
+        With their frame numbers, None for a time at which no frame should be shown.
+    first : int
+        The number of the first frame that comes out whole.
+    """
+
+    def __init__(self, pictures: Iterator[tuple[int | None, Any]], first: int) -> None:
+        self._pictures = pictures
+        self.next = first
+        """The frame that comes next"""
+
+    def advance(self, number: int) -> Any:
+        """The picture of a frame that is yet to come.
+
+        Raises
+        ------
+        MediaError
+            If it does not come, or another one does in its place.
+        """
+        for found, picture in self._pictures:
+            if found is not None and found < self.next:
+                continue  # shown before the keyframe that decoding began at, and needs what is older
+            if found != self.next:
+                what = f"frame {self.next} does not come out of the decoder when its packet says so"
+                raise MediaError("decode", "decode", what, self.next)
+            self.next += 1
+            if found == number:
+                return picture
+        raise MediaError("decode", "short", f"frame {number} cannot be decoded", self.next)
+
+
 class _File:
     """An open media file, its timeline, and the decoder at work on it."""
 
@@ -90,10 +131,8 @@ class _File:
         self._path = path
         self._media = hold_media(path)
         self.sequential_reason: str | None = None
-        self._run: Iterator[DecodedFrame] | None = None
-        """Decodes on from where the last request ended"""
-        self._next = 0
-        """The frame that it yields next"""
+        self._run: Run | None = None
+        """Goes on from where the last request ended"""
         try:
             video, audio = self._media.require_video(), self._media.audio
             codec = video.codec_context
@@ -129,43 +168,33 @@ class _File:
     def _picture(self, number: int) -> Any:
         entry = int(self.timeline.entries[number])
         run, self._run = self._run, None  # not gone on with after an error
-        if run is None or not entry <= self._next <= number:
-            run = self._start(entry)
-        picture = self._advance(run, number)
+        if run is None or not entry <= run.next <= number:
+            run = self._run_from(entry)
+        picture = run.advance(number)
         self._run = run
         return picture
 
-    def _start(self, entry: int) -> Iterator[DecodedFrame]:
+    def _run_from(self, entry: int) -> Run:
         """Decode from a frame that decoding can begin at, or from the first packet of the file."""
         pts = int(self.timeline.pts[entry])
         for back_seconds in _SEEK_BACK_SECONDS if entry >= 0 else ():
             if not self._media.seek(pts - int(back_seconds / self.timeline.time_base)):
                 break
-            run = self._media.frames(entry_pts=pts)
-            with self._media.listening():
-                first = next(run, None)
+            pictures = self._numbered(self._media.frames(entry_pts=pts))
+            first = next(pictures, None)
             if first is not None:
-                self._next = entry
-                return chain([first], run)
+                return Run(chain([first], pictures), entry)
         self._reopen()
-        self._next = 0
-        return self._media.frames()
+        return Run(self._numbered(self._media.frames()), 0)
 
-    def _advance(self, run: Iterator[DecodedFrame], number: int) -> Any:
+    def _numbered(self, frames: Iterator[DecodedFrame]) -> Iterator[tuple[int | None, Any]]:
         while True:
             with self._media.listening():
-                decoded = next(run, None)
+                decoded = next(frames, None)
             if decoded is None:
-                raise MediaError("decode", "short", f"frame {number} cannot be decoded", self._next)
-            found = self._next if self.sequential_reason else self.timeline.find(decoded.picture.pts)
-            if found is not None and found < self._next:
-                continue  # shown before the keyframe that decoding began at, and needs what is older
-            if found != self._next:
-                what = f"frame {self._next} does not come out of the decoder when its packet says so"
-                raise MediaError("decode", "decode", what, self._next)
-            self._next += 1
-            if found == number:
-                return decoded.picture
+                return
+            number = decoded.number if self.sequential_reason else self.timeline.find(decoded.picture.pts)
+            yield number, decoded.picture
 
 
 class MP4Source(VideoSource):
@@ -210,19 +239,24 @@ class MP4Source(VideoSource):
         return self._opened.sequential_reason
 
     @property
+    def timeline(self) -> Timeline:
+        """When each frame is shown, and where decoding begins for it."""
+        return self._opened.timeline
+
+    @property
     def num_frames(self) -> int:
         """Frames of the file."""
-        return len(self._opened.timeline)
+        return len(self.timeline)
 
     @property
     def fps(self) -> float:
         """Frames per second on average; for a single frame, what the headers say."""
-        return self._opened.timeline.fps
+        return self.timeline.fps
 
     @property
     def pts_seconds(self) -> np.ndarray:
         """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock that sound shares."""
-        return self._opened.timeline.pts_seconds
+        return self.timeline.pts_seconds
 
     @property
     def sample_rate(self) -> int:

@@ -170,11 +170,14 @@ class VideoSource(ABC):
             raise UsageError(f"indices must be frame numbers, got {chosen.dtype} {chosen.shape}")
         numbers: list[int] = chosen.tolist()
         for number in numbers:
-            if not 0 <= number < self.num_frames:
-                raise IndexError(
-                    f"frame {number} is out of range for '{printable(self._name)}' of {self.num_frames} frames"
-                )
+            self._check_number(number)
         return numbers
+
+    def _check_number(self, number: int) -> None:
+        if not 0 <= number < self.num_frames:
+            raise IndexError(
+                f"frame {number} is out of range for '{printable(self._name)}' of {self.num_frames} frames"
+            )
 
 
 class CachedSource(VideoSource):
