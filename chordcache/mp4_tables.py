@@ -149,6 +149,8 @@ def _track(track: Mapping[bytes, list[Box]], movie_timescale: int, num_bytes: in
     durations = _runs(_table(tables, b"stts", ">u4", 2), len(sizes), "stts")
     composed = np.cumsum(durations) - durations + _composition_offsets(tables, len(sizes))
     shift, start, stop = _edit(track, timescale, movie_timescale)
+    if (composed < start).any():  # libavformat then has the clock begin elsewhere than the edit list says
+        raise refused("its edit list cuts off the beginning")
     return VideoTrack(
         *description,
         orientation=_orientation(_only(track, b"tkhd")),
@@ -156,7 +158,7 @@ def _track(track: Mapping[bytes, list[Box]], movie_timescale: int, num_bytes: in
         offsets=offsets,
         sizes=sizes,
         pts=composed + shift,
-        is_shown=(composed >= start) & (composed < stop),
+        is_shown=composed < stop,
         is_sync=_sync_samples(tables, len(sizes)),
         last_ticks=int(durations[-1]),
     )
@@ -287,7 +289,7 @@ def _sync_samples(tables: Mapping[bytes, list[Box]], num_samples: int) -> np.nda
 
 
 def _edit(track: Mapping[bytes, list[Box]], timescale: int, movie_timescale: int) -> tuple[int, int, int]:
-    """What is added to times of the media, and the range of them [start, stop) that is shown, all in ticks."""
+    """What is added to times of the media, and the range of them [start, stop) that is shown, in ticks."""
     everything = 0, -(1 << 62), 1 << 62
     if b"edts" not in track:
         return everything
