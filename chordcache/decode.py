@@ -183,6 +183,8 @@ class Media:
                     self._raise_complaint(num_packets)
         except MemoryError:  # libav's is an FFmpegError too, and says nothing of the file
             raise
+        except av.error.ExitError:  # of streams and devices; files have no such limit
+            raise MediaError("decode", "timeout", f"nothing came after packet {num_packets}", num_packets) from None
         except av.error.FFmpegError as error:
             raise MediaError("decode", "decode", f"cannot read packet {num_packets}: {error.strerror}") from None
         if self._is_file:

@@ -83,10 +83,12 @@ def _opened(name: str, device_format: str | None, options: dict[str, str], timeo
             )
         except MemoryError:
             raise
-        except ValueError as error:  # an input format that this libavdevice does not know
-            raise UsageError(f"device: {error}") from None
+        except av.error.ExitError:
+            raise MediaError("open", "timeout", f"no answer for {timeout_seconds:g} s") from None
         except av.error.FFmpegError as error:
             raise MediaError("open", "io", f"it cannot be opened: {error.strerror or error}") from None
+        except ValueError as error:  # an input format that this libavdevice does not know
+            raise UsageError(f"device: {error}") from None
         media = Media(container, complaints, is_file=False)
         try:
             yield media

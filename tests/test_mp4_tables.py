@@ -82,10 +82,7 @@ def test_tables_of_the_corpus_are_what_ffprobe_lists(folder: str, corpus: Path) 
     for path in sorted((corpus / folder).iterdir()):
         if path.suffix not in (".mp4", ".mov", ".m4v"):
             continue
-        try:
-            read(path)
-        except cc.MediaError as error:
-            assert error.cause == "tables", path
+        if is_refused(path.read_bytes()):
             continue
         check(path, with_keys=folder != "odd/keyframes")  # there, ffprobe's own parsers overrule the tables
 
@@ -97,6 +94,16 @@ def test_what_is_refused(corpus: Path) -> None:
     assert set(reasons.values()) == {"the file is fragmented"}
     for path in (corpus / "odd/multi_video").glob("*.mp4"):
         assert refusal(path.read_bytes()) == "the file has 2 video tracks", path
+
+
+def is_refused(data: bytes) -> bool:
+    try:
+        read_video_track(memoryview(data))
+    except cc.MediaError as error:
+        if error.cause == "tables":
+            return True
+        raise
+    return False
 
 
 def refusal(data: bytes) -> str:
@@ -172,11 +179,8 @@ def test_any_bytes_are_read_or_refused(sound: bytes, changes: list[tuple[int, by
     for at, value in changes:
         at %= data.index(b"mdat") if b"mdat" in data else len(data)
         data[at : at + len(value)] = value
-    try:
+    if not is_refused(bytes(data)):
         track = read_video_track(memoryview(bytes(data)))
-    except cc.MediaError as error:
-        assert error.cause == "tables"
-    else:
         assert (track.offsets >= 0).all()
         assert (track.offsets + track.sizes <= len(data)).all()
         assert len(track.offsets) == len(track.sizes) == len(track.pts) == len(track.is_shown) == len(track.is_sync)

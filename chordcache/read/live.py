@@ -71,7 +71,7 @@ class _Buffer:
         with self._changed:
             if not self._changed.wait_for(lambda: self.frame_seconds or self._is_over, timeout_seconds):
                 raise MediaError("open", "timeout", f"no answer for {timeout_seconds:g} s")
-            if self._error is not None:
+            if self._error is not None and self.frame_seconds is None:  # else frames may have come before it
                 raise self._error
 
     def get(self, number: int, timeout_seconds: float) -> np.ndarray:
