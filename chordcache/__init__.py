@@ -36,8 +36,12 @@ if TYPE_CHECKING:
     from chordcache.policy import BuildPolicy
     from chordcache.read.augment import BatchAugment
     from chordcache.read.dataset import ChordVideoDataset
+    from chordcache.read.decoded import MP4Source
+    from chordcache.read.live import CameraSource, StreamSource
+    from chordcache.read.mapped import MappedMP4Source
     from chordcache.read.ragged import collate
     from chordcache.read.samplers import RandomClipSampler, UniformSampler
+    from chordcache.read.sources import CachedSource, VideoSource
     from chordcache.read.text import CaptionTokenizer
     from chordcache.read.time_transforms import FrameDrop, TemporalCrop, TimeWarp
     from chordcache.read.windows import CenterCrop, HorizontalFlip, Pad, RandomResizedCrop, Resize, Window
@@ -54,6 +58,8 @@ __all__ = [
     "BuildPolicy",
     "Cache",
     "CacheWriteError",
+    "CachedSource",
+    "CameraSource",
     "CaptionTokenizer",
     "CenterCrop",
     "ChordVideoDataset",
@@ -70,6 +76,8 @@ __all__ = [
     "Index",
     "Limits",
     "LockedError",
+    "MP4Source",
+    "MappedMP4Source",
     "MediaError",
     "NoSpaceError",
     "NotFound",
@@ -80,6 +88,7 @@ __all__ = [
     "RunSummary",
     "ScanReport",
     "Stopped",
+    "StreamSource",
     "TemporalCrop",
     "TimeWarp",
     "TooManyFailures",
@@ -88,6 +97,7 @@ __all__ = [
     "Video",
     "VideoInfo",
     "VideoRecord",
+    "VideoSource",
     "Window",
     "WorkersDiedError",
     "__version__",
@@ -109,6 +119,8 @@ _LAZY = {
     "Cache": "chordcache.cache",
     "CaptionTokenizer": "chordcache.read.text",
     "CenterCrop": "chordcache.read.windows",
+    "CachedSource": "chordcache.read.sources",
+    "CameraSource": "chordcache.read.live",
     "ChordVideoDataset": "chordcache.read.dataset",
     "Damage": "chordcache.records",
     "Extractor": "chordcache.extractors.base",
@@ -118,6 +130,8 @@ _LAZY = {
     "Index": "chordcache.index",
     "Limits": "chordcache.watchdog",
     "Pad": "chordcache.read.windows",
+    "MP4Source": "chordcache.read.decoded",
+    "MappedMP4Source": "chordcache.read.mapped",
     "RandomClipSampler": "chordcache.read.samplers",
     "RandomResizedCrop": "chordcache.read.windows",
     "Resize": "chordcache.read.windows",
@@ -125,11 +139,13 @@ _LAZY = {
     "ScanReport": "chordcache.scanning",
     "TemporalCrop": "chordcache.read.time_transforms",
     "TimeWarp": "chordcache.read.time_transforms",
+    "StreamSource": "chordcache.read.live",
     "UniformSampler": "chordcache.read.samplers",
     "Video": "chordcache.cache",
     "VideoInfo": "chordcache.extractors.base",
     "VideoRecord": "chordcache.records",
     "Window": "chordcache.read.windows",
+    "VideoSource": "chordcache.read.sources",
     "build": "chordcache.pipeline",
     "collate": "chordcache.read.ragged",
     "collect_garbage": "chordcache.repairing",

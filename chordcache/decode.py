@@ -12,12 +12,13 @@ from typing import Any, TypeAlias
 
 import av
 import av.codec.context
-import av.logging
 import numpy as np
 from av.sidedata.sidedata import SideDataContainer
 from av.sidedata.sidedata import Type as SideDataType
 
 from chordcache import watchdog
+from chordcache.clock import Clock
+from chordcache.complaints import Complaint, listening
 from chordcache.endings import end_problem
 from chordcache.errors import MediaError
 from chordcache.source_file import identify
@@ -78,10 +79,11 @@ def side_data(picture: av.VideoFrame, kind: SideDataType) -> Any:
 
 
 class Media:
-    """An open media file and its best video track. Made by ``open_media``."""
+    """An open media file and its best video track. Made by ``open_media`` and ``hold_media``."""
 
-    def __init__(self, container: Any, complaints: list[tuple[int, str, str]]) -> None:
+    def __init__(self, container: Any, complaints: list[Complaint], *, is_file: bool = True) -> None:
         self.container = container
+        self._is_file = is_file
         self._complaints = complaints
         self._num_at_open = len(complaints)
         self.video: av.VideoStream | None = _best_video(container)
@@ -90,6 +92,48 @@ class Media:
         """Packets of the audio track that its decoder refused, so far"""
         self.clock = "pts"
         """How frames get their time: "pts", or "dts" or "rate" where packets carry none"""
+
+    def close(self) -> None:
+        """Close the file; the object is of no use any more."""
+        self.container.close()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear what is complained of from here on, in this thread; for a file that ``hold_media`` opened."""
+        with listening() as complaints:
+            self._complaints, self._num_at_open = complaints, 0
+            yield
+
+    def seek(self, pts: int) -> bool:
+        """Go to a keyframe at or before a time [ticks of the video track]; whether the container can.
+
+        It may go elsewhere all the same: MPEG-TS has no index.
+        """
+        try:
+            self.container.seek(pts, stream=self.require_video())
+        except av.error.FFmpegError:
+            return False
+        return True
+
+    def seek_sound(self, seconds: float) -> bool:
+        """Go to a time of the audio track, as ``seek``."""
+        try:
+            self.container.seek(round(seconds * av.time_base))
+        except av.error.FFmpegError:
+            return False
+        return True
+
+    def sounds(self) -> Iterator[Sound]:
+        """Decode the audio track from where the file stands; what its decoder refuses is passed over."""
+        if self.audio is None:
+            return
+        try:
+            for packet in self.container.demux(self.audio):
+                yield from self._heard(packet)
+        except MemoryError:
+            raise
+        except av.error.FFmpegError as error:
+            raise MediaError("decode", "decode", f"cannot read the audio track: {error.strerror}") from None
 
     @property
     def frame_seconds(self) -> Fraction:
@@ -139,9 +183,12 @@ class Media:
                     self._raise_complaint(num_packets)
         except MemoryError:  # libav's is an FFmpegError too, and says nothing of the file
             raise
+        except av.error.ExitError:  # of streams and devices; files have no such limit
+            raise MediaError("decode", "timeout", f"nothing came after packet {num_packets}", num_packets) from None
         except av.error.FFmpegError as error:
             raise MediaError("decode", "decode", f"cannot read packet {num_packets}: {error.strerror}") from None
-        self._check_end(num_packets)
+        if self._is_file:
+            self._check_end(num_packets)
 
     def _check_end(self, num_packets: int) -> None:
         try:
@@ -181,7 +228,11 @@ class Media:
             raise MemoryError("the decoder gets no memory for a picture")
 
     def frames(
-        self, *, motion_vectors: bool = False, on_sound: Callable[[Sound], None] | None = None
+        self,
+        *,
+        motion_vectors: bool = False,
+        on_sound: Callable[[Sound], None] | None = None,
+        entry_pts: int | None = None,
     ) -> Iterator[DecodedFrame]:
         """Decode every frame that is to be shown, in presentation order, on one thread.
 
@@ -191,6 +242,9 @@ class Media:
             Ask the decoder for its motion vectors, as side data of the pictures.
         on_sound : callable, optional
             Gets the audio track, decoded in the same pass. What its decoder refuses is passed over, as players do.
+        entry_pts : int, optional
+            [ticks] Begin with the keyframe of this time, wherever the file stands before it. No frames if another
+            one comes first.
 
         Raises
         ------
@@ -199,14 +253,15 @@ class Media:
             file ends before its last packet should be shown, ``no-frames`` if none comes out.
         """
         video = self.require_video()
-        video.codec_context.thread_count = 1
-        if self.audio is not None:
-            self.audio.codec_context.thread_count = 1
+        for track in (video, self.audio):
+            if track is not None and not track.codec_context.is_open:  # else it was set when it was opened
+                track.codec_context.thread_count = 1
         if motion_vectors:
             video.codec_context.flags2 |= av.codec.context.Flags2.export_mvs
-        clock = _Clock(self)
+        clock = Clock(self)
         number = 0
-        for packet in self.packets(on_sound=on_sound):
+        packets = self.packets(on_sound=on_sound)
+        for packet in packets if entry_pts is None else _from_entry(packets, entry_pts):
             try:
                 pictures = packet.decode()
             except MemoryError:
@@ -222,57 +277,19 @@ class Media:
                     raise MediaError("decode", "decode", f"frame {number} is damaged", number)
                 yield DecodedFrame(number, clock.time_of(picture, number), picture)
                 number += 1
-        if not number:
+        if not number and entry_pts is None:
             raise MediaError("decode", "no-frames", "no frame can be decoded")
         clock.check_end(number)
 
 
-class _Clock:
-    """Gives decoded pictures their presentation time, and knows the last one that the packets promised."""
-
-    def __init__(self, media: Media) -> None:
-        self._media = media
-        time_base = media.require_video().time_base or Fraction(1)
-        self._ticks, self._per_second = time_base.numerator, time_base.denominator
-        self._frame_seconds = float(media.frame_seconds)
-        self._first_dts: int | None = None
-        self._shift = 0
-        self._last_promised: int | None = None
-        self._last_shown: int | None = None
-        self._next_seconds = 0.0
-
-    def expect(self, packet: av.Packet[av.VideoStream]) -> None:
-        if not packet.size or packet.is_discard:
+def _from_entry(packets: Iterator[Any], entry_pts: int) -> Iterator[Any]:
+    """The packets from a keyframe on; none if they go on after it already."""
+    for packet in packets:
+        if packet.is_keyframe and packet.pts is not None and packet.pts >= entry_pts:
+            if packet.pts == entry_pts:
+                yield packet
+                yield from packets
             return
-        if self._first_dts is None:
-            self._first_dts = packet.dts
-        if packet.pts is not None:
-            self._last_promised = _later(packet.pts, self._last_promised)
-
-    def time_of(self, picture: av.VideoFrame, number: int) -> float:
-        stamp = picture.pts if self._media.clock == "pts" else picture.dts if self._media.clock == "dts" else None
-        if self._media.clock == "dts" and stamp is not None:
-            if number == 0:  # B-frames delay the decoder, not the picture: frame 0 is shown when packet 0 is due
-                self._shift = (self._first_dts or 0) - stamp
-            stamp += self._shift
-        if stamp is None:
-            seconds = self._next_seconds
-        else:
-            seconds = stamp * self._ticks / self._per_second
-            self._last_shown = _later(stamp, self._last_shown)
-        self._next_seconds = seconds + self._frame_seconds
-        return seconds
-
-    def check_end(self, num_frames: int) -> None:
-        if self._media.clock != "pts" or self._last_promised is None or self._last_shown is None:
-            return
-        if self._last_shown < self._last_promised:
-            missing = (self._last_promised - self._last_shown) * self._ticks / self._per_second
-            raise MediaError("decode", "short", f"the last {missing:.3f} s cannot be decoded", num_frames)
-
-
-def _later(stamp: int, last: int | None) -> int:
-    return stamp if last is None else max(stamp, last)
 
 
 def _best_video(container: Any) -> av.VideoStream | None:
@@ -290,21 +307,18 @@ def _best_audio(container: Any) -> av.AudioStream | None:
 
 
 @contextmanager
-def _listening() -> Iterator[list[tuple[int, str, str]]]:
-    """Collect this thread's libav error messages; outside of it libav stays silent, as PyAV has it."""
-    previous = av.logging.get_level()
-    av.logging.set_level(av.logging.ERROR)
-    av.logging.set_skip_repeated(False)
-    try:
-        with av.logging.Capture() as complaints:
-            yield complaints
-    finally:
-        av.logging.set_level(previous)
-
-
-@contextmanager
 def open_media(path: str) -> Iterator[Media]:
-    """Open a media file that strangers made.
+    """Open a media file that strangers made, and listen to its complaints until it is closed. See ``hold_media``."""
+    with listening() as complaints:
+        media = Media(_open_container(path, complaints), complaints)
+        try:
+            yield media
+        finally:
+            media.close()
+
+
+def hold_media(path: str) -> Media:
+    """Open a media file that strangers made, to come back to it: whoever reads on does so within ``listening``.
 
     The format whitelist keeps a playlist that calls itself .mp4 from opening other files and addresses, the absolute
     path keeps a name like ``http:x.mp4`` from being one.
@@ -319,20 +333,25 @@ def open_media(path: str) -> Iterator[Media]:
     MediaError
         If it is no media file, or one that is not allowed.
     """
+    with listening() as complaints:
+        return Media(_open_container(path, complaints), complaints)
+
+
+def _open_container(path: str, complaints: list[Complaint]) -> Any:
     identify(path)
     options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file", "max_pixels": str(MAX_PIXELS)}
-    with _listening() as complaints:
-        try:
-            container = av.open(os.path.abspath(path), "r", options=options, metadata_errors="replace")
-        except MemoryError:
-            raise
-        except av.error.FFmpegError as error:
-            raise _refusal(error, complaints) from None
-        try:
-            _refuse_impossible(container)
-            yield Media(container, complaints)
-        finally:
-            container.close()
+    try:
+        container = av.open(os.path.abspath(path), "r", options=options, metadata_errors="replace")
+    except MemoryError:
+        raise
+    except av.error.FFmpegError as error:
+        raise _refusal(error, complaints) from None
+    try:
+        _refuse_impossible(container)
+    except MediaError:
+        container.close()
+        raise
+    return container
 
 
 def _refuse_impossible(container: Any) -> None:
@@ -346,7 +365,7 @@ def _refuse_impossible(container: Any) -> None:
             raise MediaError("open", "refused-size", what)
 
 
-def _refusal(error: av.error.FFmpegError, complaints: list[tuple[int, str, str]]) -> MediaError:
+def _refusal(error: av.error.FFmpegError, complaints: list[Complaint]) -> MediaError:
     said = [" ".join(text.split()) for _, _, text in complaints]
     if any("not on whitelist" in text.lower() for text in said):
         return MediaError("open", "refused-format", "not a video container that is read (playlist, picture or text)")

@@ -33,7 +33,8 @@ class MediaError(ChordcacheError):
     cause : str
         One word for machines: ``decode``, ``short``, ``truncated``, ``no-video``, ``no-frames``, ``refused-format``,
         ``refused-size``, ``refused-link`` (it leads out of its root), ``not-regular``, ``changed``, ``io``,
-        ``stereo`` (no eye can be cut out), ``extractor`` (it raised, or made another number of rows than it says).
+        ``tables`` (of an MP4, see ``mp4_tables``), ``stereo`` (no eye can be cut out), ``extractor`` (it raised, or
+        made another number of rows than it says).
         In quarantine also ``oom``, ``timeout``, ``signal`` and ``bug``, of a worker that did not return.
     message : str
         One line for people, without the file's name.

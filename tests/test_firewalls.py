@@ -74,6 +74,16 @@ def test_reading_a_clip_loads_nothing_that_builds(cache: Path) -> None:
     assert not packages_loaded_by(READ, cache) & (BUILDING | {"torch"})
 
 
+def test_a_cached_source_loads_nothing_that_builds(cache: Path) -> None:
+    code = """
+import sys, chordcache
+(key,) = chordcache.open_cache(sys.argv[1]).keys()
+with chordcache.CachedSource(sys.argv[1]).open(key) as source:
+    assert source.get_frames([19, 3]).shape == (2, 48, 64, 3)
+"""
+    assert not packages_loaded_by(code, cache) & (BUILDING | {"torch"})
+
+
 def test_dataset_loads_nothing_that_builds(cache: Path) -> None:
     code = """
 import sys, chordcache

@@ -24,6 +24,7 @@ from chordcache.header import read_header, write_header
 from chordcache.labels import Labels
 from chordcache.manifest import Sidecar
 from chordcache.mp4 import display_matrices
+from chordcache.mp4_tables import read_video_track
 from chordcache.quarantine import Failure, Quarantine
 from chordcache.records import Identity
 from chordcache.stores import npy
@@ -65,6 +66,12 @@ def _parse_boxes(folder: Path, data: bytes) -> None:
     (folder / "a.mp4").write_bytes(data)
     matrices = display_matrices(str(folder / "a.mp4"))
     assert all(len(matrix) == 9 for matrix in matrices.values())
+
+
+def _parse_tables(folder: Path, data: bytes) -> None:
+    track = read_video_track(memoryview(data))
+    assert (track.offsets >= 0).all()
+    assert (track.offsets + track.sizes <= len(data)).all()
 
 
 def _parse_sidecar(folder: Path, data: bytes) -> None:
@@ -150,6 +157,7 @@ def _first_sidecar(corpus: Path) -> bytes:
 
 PARSERS: dict[str, _Parser] = {
     "boxes of MP4": _Parser(lambda corpus: (corpus / "videos/0.mp4").read_bytes(), _parse_boxes, refusals=()),
+    "tables of MP4": _Parser(lambda corpus: (corpus / "videos/0.mp4").read_bytes(), _parse_tables),
     "sidecars": _Parser(_first_sidecar, _parse_sidecar, sealed=True),
     "index.json": _Parser(partial(_index_of, ".json"), partial(_parse_index, ".json")),
     "index.jsonl": _Parser(partial(_index_of, ".jsonl"), partial(_parse_index, ".jsonl"), sealed=True),

@@ -1,0 +1,141 @@
+"""Random keyframes of a long file with far keyframes: the mapped source against the usual ways to reach them.
+
+Each way is measured in turn in every round, and the medians over the rounds of the time for a frame are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+from measure import seconds
+
+import chordcache as cc
+
+GOP_FRAMES, FPS = 250, 25
+"""Of the file that is made"""
+
+
+def make_long(clip: Path, target: Path, num_bytes: int) -> None:
+    """Encode a minute of a clip in a loop with far keyframes, and repeat its packets up to a size."""
+    minute = target.with_name("minute.mp4")
+    command = ["ffmpeg", "-v", "error", "-y", "-stream_loop", "-1", "-i", str(clip), "-t", "60", "-an", "-r", str(FPS)]
+    command += ["-c:v", "libx264", "-preset", "veryfast", "-b:v", "6M", "-pix_fmt", "yuv420p", "-threads", "1"]
+    command += ["-g", str(GOP_FRAMES), "-keyint_min", str(GOP_FRAMES), "-sc_threshold", "0", str(minute)]
+    subprocess.run(command, check=True)
+    times = max(1, round(num_bytes / minute.stat().st_size))
+    command = ["ffmpeg", "-v", "error", "-y", "-stream_loop", str(times - 1), "-i", str(minute), "-c", "copy"]
+    subprocess.run([*command, str(target)], check=True)
+    minute.unlink()
+
+
+def mapped(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
+    """Opened once."""
+    with cc.MappedMP4Source().open(path) as source:
+        for number in frames:
+            yield source.get_frame(number)
+        assert source.fallback_reason is None
+
+
+def mapped_each(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
+    """Opened for each frame."""
+    for number in frames:
+        with cc.MappedMP4Source().open(path) as source:
+            yield source.get_frame(number)
+
+
+def decoded(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
+    """Opened once; that reads all packets."""
+    with cc.MP4Source().open(path) as source:
+        for number in frames:
+            yield source.get_frame(number)
+
+
+def decoded_each(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
+    """Opened for each frame."""
+    for number in frames:
+        with cc.MP4Source().open(path) as source:
+            yield source.get_frame(number)
+
+
+def pyav_each(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
+    """The least that PyAV can do, for keyframes only: opened for each frame, frame numbers taken for times."""
+    for number in frames:
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            stream.codec_context.thread_count = 1
+            container.seek(round(number / FPS / stream.time_base), stream=stream)
+            yield next(container.decode(stream)).to_ndarray(format="rgb24")
+
+
+def opencv(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
+    """Opened once, ``CAP_PROP_POS_FRAMES`` and read."""
+    capture = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
+    for number in frames:
+        capture.set(cv2.CAP_PROP_POS_FRAMES, number)
+        _, picture = capture.read()
+        yield cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
+    capture.release()
+
+
+WAYS: dict[str, tuple[Callable[[Path, Sequence[int]], Iterator[np.ndarray]], int, str]] = {
+    "MappedMP4Source, opened once": (mapped, 100, ""),
+    "MappedMP4Source, opened for each": (mapped_each, 100, "none"),
+    "OpenCV seek and read, opened once": (opencv, 100, ">= 14"),
+    "bare PyAV, opened for each": (pyav_each, 100, ">= 2"),
+    "MP4Source, opened once": (decoded, 100, "none"),
+    "MP4Source, opened for each": (decoded_each, 3, ">= 2"),
+}
+"""Name: function, how many of the frames it reads, target of the ratio to the first"""
+
+
+def check_same(path: Path, frames: Sequence[int]) -> None:
+    """All ways must show the same frames; OpenCV and PyAV convert colours a little differently."""
+    expected = list(mapped(path, frames))
+    for name, (read, _, _) in WAYS.items():
+        for number, ours, theirs in zip(frames, expected, read(path, frames), strict=True):
+            error = float(np.abs(ours.astype(int) - theirs).mean())
+            assert error < 12, (name, number, error)
+
+
+def seconds_a_frame(name: str, path: Path, frames: Sequence[int]) -> float:
+    """Time of one way to read, over the number of frames that it reads."""
+    read, num_frames, _ = WAYS[name]
+    frames = frames[:num_frames]
+    return seconds(lambda: sum(1 for _ in read(path, frames))) / len(frames)
+
+
+def main() -> None:
+    """Run everything."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("clips", type=Path, help="what scripts/fetch_clips.py fetched")
+    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the file that is made")
+    parser.add_argument("--runs", type=int, default=5, help="interleaved rounds")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        path = Path(work) / "long.mp4"
+        make_long(options.clips / "animation" / "bigbuckbunny.mp4", path, int(options.gigabytes * 1e9))
+        with cc.MappedMP4Source().open(path) as source:
+            num_frames, (height, width) = source.num_frames, source.get_frame(0).shape[:2]
+        keys = random.Random(0).sample(range(0, num_frames, GOP_FRAMES), min(100, num_frames // GOP_FRAMES))
+        print(
+            f"{path.stat().st_size / 1e9:.2f} GB, {width}x{height}, {num_frames} frames, {len(keys)} random keyframes"
+        )
+        check_same(path, keys[:2])
+        rounds = [[seconds_a_frame(name, path, keys) for name in WAYS] for _ in range(options.runs)]
+        for i, (name, (_, _, target)) in enumerate(WAYS.items()):
+            milliseconds = 1000 * statistics.median(times[i] for times in rounds)
+            ratio = statistics.median(times[i] / times[0] for times in rounds)
+            print(f"{name:40} {milliseconds:9.1f} ms a frame  {ratio:8.2f} x the first  (target {target or '-'})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Decodes samples that were cut out of a mapped MP4, without a container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import av
+
+from chordcache import watchdog
+from chordcache.complaints import listening
+from chordcache.decode import MAX_PIXELS
+from chordcache.errors import MediaError
+from chordcache.mp4_tables import VideoTrack
+
+_DECODERS = {"av1": "libdav1d"}
+"""Codec to decoder where libavcodec's first one cannot do it alone: its own AV1 decoder wants hardware."""
+
+
+class SampleDecoder:
+    """One decoder for one track.
+
+    Parameters
+    ----------
+    track : VideoTrack
+        Its codec and its samples.
+    data : memoryview
+        The whole file.
+
+    Raises
+    ------
+    MediaError
+        If libavcodec does not take the configuration.
+    """
+
+    def __init__(self, track: VideoTrack, data: memoryview) -> None:
+        self._track = track
+        self._data = data
+        self._codec = self._open(track)
+
+    @staticmethod
+    def _open(track: VideoTrack) -> Any:
+        codec: Any = av.CodecContext.create(_DECODERS.get(track.codec, track.codec), "r")
+        codec.thread_count = 1
+        codec.extradata = track.extradata
+        codec.width, codec.height = track.width, track.height
+        options = {"max_pixels": str(MAX_PIXELS)}
+        if track.codec == "h264":
+            # Where a stream does not say by how much pictures are reordered, libavcodec guesses, and drops some of the
+            # first ones; strict, it assumes the most that can be
+            options["strict"] = "strict"
+        codec.options = options
+        if track.colour is not None:
+            codec.color_primaries = track.colour.primaries
+            codec.color_trc = track.colour.transfer
+            codec.colorspace = track.colour.matrix
+            if track.colour.is_full is not None:
+                codec.color_range = 2 if track.colour.is_full else 1
+        try:
+            with listening():
+                codec.open()
+        except MemoryError:
+            raise
+        except (av.error.FFmpegError, ValueError) as error:
+            raise MediaError("open", "tables", f"its decoder does not take the configuration: {error}") from None
+        return codec
+
+    @property
+    def aspect(self) -> Fraction | None:
+        """Of a pixel, as the container or, once there is a picture, the stream says."""
+        return self._track.aspect or self._codec.sample_aspect_ratio
+
+    def pictures(self, first: int, stop: int) -> Iterator[Any]:
+        """Decode samples [first, stop), in decode order, and all that comes out of them; times are ticks of the track.
+
+        Only one at a time: the next one takes the decoder away from the one before.
+
+        Raises
+        ------
+        MediaError
+            At the first picture that the decoder refuses or conceals.
+        """
+        self._codec.flush_buffers()
+        for sample in range(first, stop):
+            watchdog.beat()
+            yield from self._decoded(self._packet(sample), sample)
+        yield from self._decoded(None, stop)
+
+    def _decoded(self, packet: Any, sample: int) -> list[Any]:
+        try:
+            with listening():
+                pictures = list(self._codec.decode(packet))
+        except MemoryError:
+            raise
+        except av.error.FFmpegError as error:
+            what = f"the decoder refuses packet {sample}: {error.strerror}"
+            raise MediaError("decode", "decode", what) from None
+        if any(picture.is_corrupt for picture in pictures):
+            raise MediaError("decode", "decode", f"a frame before packet {sample} is damaged")
+        return pictures
+
+    def _packet(self, sample: int) -> Any:
+        # av.Packet(bytes) leaves no zeros after the data, which decoders read beyond its end
+        start, size = int(self._track.offsets[sample]), int(self._track.sizes[sample])
+        packet: Any = av.Packet(size)
+        packet.update(self._data[start : start + size])
+        packet.pts = int(self._track.pts[sample])
+        packet.time_base = self._track.time_base
+        return packet
