@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from chordcache.picture import Frame
     from chordcache.pipeline import build
     from chordcache.policy import BuildPolicy
+    from chordcache.read.batches import collate
     from chordcache.read.dataset import ChordVideoDataset
+    from chordcache.read.loader import ClipLoader, make_loader
+    from chordcache.read.order import ChordSampler
     from chordcache.read.samplers import RandomClipSampler, UniformSampler
     from chordcache.records import Damage, RunSummary, VideoRecord
     from chordcache.repairing import collect_garbage, repair
@@ -48,8 +51,10 @@ __all__ = [
     "BuildPolicy",
     "Cache",
     "CacheWriteError",
+    "ChordSampler",
     "ChordVideoDataset",
     "ChordcacheError",
+    "ClipLoader",
     "ConfigError",
     "Damage",
     "DamageError",
@@ -76,8 +81,10 @@ __all__ = [
     "WorkersDiedError",
     "__version__",
     "build",
+    "collate",
     "collect_garbage",
     "exit_code",
+    "make_loader",
     "open_cache",
     "read_index",
     "repair",
@@ -88,7 +95,9 @@ __all__ = [
 
 _LAZY = {
     "Cache": "chordcache.cache",
+    "ChordSampler": "chordcache.read.order",
     "ChordVideoDataset": "chordcache.read.dataset",
+    "ClipLoader": "chordcache.read.loader",
     "Damage": "chordcache.records",
     "BuildPolicy": "chordcache.policy",
     "Extractor": "chordcache.extractors.base",
@@ -103,8 +112,10 @@ _LAZY = {
     "VideoInfo": "chordcache.extractors.base",
     "VideoRecord": "chordcache.records",
     "build": "chordcache.pipeline",
+    "collate": "chordcache.read.batches",
     "collect_garbage": "chordcache.repairing",
     "exit_code": "chordcache.verification",
+    "make_loader": "chordcache.read.loader",
     "open_cache": "chordcache.cache",
     "read_index": "chordcache.index",
     "repair": "chordcache.repairing",

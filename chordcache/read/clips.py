@@ -73,8 +73,22 @@ class ClipReader:
                     f"features: '{name}' of video '{video.key}' is not cached; cached: {', '.join(have)}"
                 )
 
-    def read(self, cache: Cache, video: Video, numbers: np.ndarray, *, one_thread: bool) -> Arrays:
-        """Read a clip.
+    def frames_shape(self, video: Video, numbers: np.ndarray) -> tuple[int, ...] | None:
+        """Shape of the frames that ``read`` decodes, (T, h, w, 3); None if frames are not asked for."""
+        if "frames" not in self.features:
+            return None
+        return (*numbers.shape, *(self.size or (video.height, video.width)), 3)
+
+    def read(
+        self,
+        cache: Cache,
+        video: Video,
+        numbers: np.ndarray,
+        *,
+        one_thread: bool,
+        frames_out: np.ndarray | None = None,
+    ) -> Arrays:
+        """Read a clip, or several of one video.
 
         Parameters
         ----------
@@ -82,10 +96,12 @@ class ClipReader:
             The cache.
         video : Video
             One of its videos.
-        numbers : np.ndarray [shape=(T,), dtype=int64, frame numbers]
-            In any order, repeats allowed.
+        numbers : np.ndarray [shape=(T,) or (N, T), dtype=int64, frame numbers]
+            In any order, repeats allowed. Of several clips, each array has one more leading dimension.
         one_thread : bool
             Switch OpenCV's own threads off, for the whole process and from now on, if OpenCV has to work.
+        frames_out : np.ndarray, optional [shape=``frames_shape``, dtype=uint8]
+            Contiguous memory for the frames, which are then not among the arrays that are returned.
 
         Returns
         -------
@@ -100,9 +116,16 @@ class ClipReader:
         FeatureAbsent, DamageError
             As ``Cache.read``.
         UsageError
-            If frames go backwards and flow is asked for between them.
+            If frames go backwards and flow is asked for between them; if several clips differ in a shape.
         """
-        clip = Clip(cache, video, numbers, self.size, self.flow_mode, one_thread)
+        if numbers.ndim > 1:
+            outs = [None] * len(numbers) if frames_out is None else frames_out
+            clips = [
+                self.read(cache, video, each, one_thread=one_thread, frames_out=out)
+                for each, out in zip(numbers, outs, strict=True)
+            ]
+            return {name: _stacked(name, video, [clip[name] for clip in clips]) for name in clips[0]}
+        clip = Clip(cache, video, numbers, self.size, self.flow_mode, one_thread, frames_out)
         arrays: Arrays = {}
         present = []
         for name in self.features:
@@ -127,6 +150,8 @@ class Clip:
     size: tuple[int, int] | None
     flow_mode: str
     one_thread: bool
+    frames_out: np.ndarray | None = None
+    """[shape=(T, h, w, 3), dtype=uint8] where the frames are wanted"""
 
     def __post_init__(self) -> None:
         for number in self.numbers.tolist():
@@ -146,6 +171,16 @@ class Clip:
         return (int(self.numbers.min()), int(self.numbers.max()) + 1) if len(self.numbers) else (0, 0)
 
 
+def _stacked(name: str, video: Video, arrays: list[np.ndarray]) -> np.ndarray:
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        raise UsageError(
+            f"'{name}' of {len(arrays)} clips of video '{video.key}' has shapes {', '.join(map(str, sorted(shapes)))}; "
+            "they make no array: take one clip a sample, with clips_per_video"
+        )
+    return np.stack(arrays)
+
+
 def _read(clip: Clip, name: str) -> Arrays:
     if name in _READERS:
         return _READERS[name](clip)
@@ -155,9 +190,13 @@ def _read(clip: Clip, name: str) -> Arrays:
 
 
 def _frames(clip: Clip) -> Arrays:
-    pictures = clip.cache.read(clip.video, indices=clip.numbers)
-    if clip.size is not None:
-        pictures = resize_center_crop(pictures, size=clip.size, one_thread=clip.one_thread)
+    if clip.size in (None, clip.picture):
+        pictures = clip.cache.read(clip.video, indices=clip.numbers, out=clip.frames_out)
+    else:
+        pictures = clip.cache.read(clip.video, indices=clip.numbers)
+        pictures = resize_center_crop(pictures, size=clip.size, out=clip.frames_out, one_thread=clip.one_thread)
+    if clip.frames_out is not None:
+        return {}
     # Contiguous: stacking permuted views without a worker costs several times what this copy does
     return {"frames": np.ascontiguousarray(pictures.transpose(0, 3, 1, 2))}
 

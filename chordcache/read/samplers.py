@@ -12,7 +12,8 @@ from chordcache.cache import Video
 from chordcache.errors import UsageError
 
 
-def _check_at_least(least: int, **values: object) -> None:
+def check_at_least(least: int, **values: object) -> None:
+    """Raise ``UsageError`` for the first value that is no integer, or too small."""
     for name, value in values.items():
         if not isinstance(value, numbers.Integral) or value < least:
             raise UsageError(f"{name}: got {value!r}, must be an integer of at least {least}")
@@ -39,8 +40,8 @@ class ClipRequest:
     """That the dataset takes of each video"""
 
     def __post_init__(self) -> None:
-        _check_at_least(0, seed=self.seed, epoch=self.epoch, index=self.index, clip=self.clip)
-        _check_at_least(self.clip + 1, num_clips=self.num_clips)
+        check_at_least(0, seed=self.seed, epoch=self.epoch, index=self.index, clip=self.clip)
+        check_at_least(self.clip + 1, num_clips=self.num_clips)
 
     def generator(self) -> np.random.Generator:
         """Random numbers of this sample alone: the same ones in any process, worker and order.
@@ -86,7 +87,7 @@ class _EvenClip:
     """[frames] from one frame of a clip to the next"""
 
     def __post_init__(self) -> None:
-        _check_at_least(1, num_frames=self.num_frames, stride=self.stride)
+        check_at_least(1, num_frames=self.num_frames, stride=self.stride)
 
     def _last_start(self, video: Video) -> int:
         """The last frame number at which a whole clip can start; 0 if the video is shorter than a clip."""

@@ -41,7 +41,9 @@ def center_window(height: int, width: int, size: tuple[int, int]) -> tuple[int, 
     return (height - window[0]) // 2, (width - window[1]) // 2, *window
 
 
-def resize_center_crop(frames: np.ndarray, *, size: tuple[int, int], one_thread: bool = False) -> np.ndarray:
+def resize_center_crop(
+    frames: np.ndarray, *, size: tuple[int, int], out: np.ndarray | None = None, one_thread: bool = False
+) -> np.ndarray:
     """Scale frames until they just cover ``size``, aspect kept, and cut out the middle.
 
     Cuts first, so that only pixels that stay are scaled: by area when it shrinks, linearly when it enlarges.
@@ -52,13 +54,15 @@ def resize_center_crop(frames: np.ndarray, *, size: tuple[int, int], one_thread:
         Any channel order.
     size : tuple of int
         (height, width) of the result, [pixels].
+    out : np.ndarray, optional [shape=(T, h, w, 3), dtype=uint8]
+        C-contiguous memory for the result.
     one_thread : bool
         Switch OpenCV's own threads off, for the whole process and from now on, if anything has to be scaled.
 
     Returns
     -------
     np.ndarray [shape=(T, h, w, 3), dtype=uint8, 0 to 255]
-        C-contiguous. It shares the memory of ``frames`` if that has this size already.
+        C-contiguous. ``out`` if it was given; else it shares the memory of ``frames`` if that has this size already.
 
     Raises
     ------
@@ -74,9 +78,13 @@ def resize_center_crop(frames: np.ndarray, *, size: tuple[int, int], one_thread:
         raise UsageError(f"frames must be uint8 of shape (T, H, W, 3), got {frames.dtype} of shape {frames.shape}")
     top, left, height, width = center_window(frames.shape[1], frames.shape[2], size)
     window = frames[:, top : top + height, left : left + width]
-    if (height, width) == size:
+    if (height, width) == size and out is None:
         return np.ascontiguousarray(window)
-    out = np.empty((len(frames), *size, 3), np.uint8)
+    if out is None:
+        out = np.empty((len(frames), *size, 3), np.uint8)
+    if (height, width) == size:
+        out[...] = window
+        return out
     _resize(window, out, one_thread)
     return out
 
