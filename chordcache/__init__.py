@@ -38,7 +38,15 @@ if TYPE_CHECKING:
     from chordcache.read.dataset import ChordVideoDataset
     from chordcache.read.loader import ClipLoader, make_loader
     from chordcache.read.order import ChordSampler
-    from chordcache.read.samplers import RandomClipSampler, UniformSampler
+    from chordcache.read.sampler_config import make_sampler
+    from chordcache.read.samplers import (
+        AdaptiveSampler,
+        DenseClips,
+        KeyframeSampler,
+        RandomClipSampler,
+        SamplerSchedule,
+        UniformSampler,
+    )
     from chordcache.records import Damage, RunSummary, VideoRecord
     from chordcache.repairing import collect_garbage, repair
     from chordcache.scanning import ScanReport, scan
@@ -48,6 +56,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdaptiveSampler",
     "BuildPolicy",
     "Cache",
     "CacheWriteError",
@@ -58,11 +67,13 @@ __all__ = [
     "ConfigError",
     "Damage",
     "DamageError",
+    "DenseClips",
     "Extractor",
     "FeatureAbsent",
     "FormatVersionError",
     "Frame",
     "Index",
+    "KeyframeSampler",
     "Limits",
     "LockedError",
     "MediaError",
@@ -70,6 +81,7 @@ __all__ = [
     "NotFound",
     "RandomClipSampler",
     "RunSummary",
+    "SamplerSchedule",
     "ScanReport",
     "Stopped",
     "TooManyFailures",
@@ -85,6 +97,7 @@ __all__ = [
     "collect_garbage",
     "exit_code",
     "make_loader",
+    "make_sampler",
     "open_cache",
     "read_index",
     "repair",
@@ -99,13 +112,17 @@ _LAZY = {
     "ChordVideoDataset": "chordcache.read.dataset",
     "ClipLoader": "chordcache.read.loader",
     "Damage": "chordcache.records",
+    "AdaptiveSampler": "chordcache.read.samplers",
     "BuildPolicy": "chordcache.policy",
+    "DenseClips": "chordcache.read.samplers",
     "Extractor": "chordcache.extractors.base",
     "Frame": "chordcache.picture",
     "Index": "chordcache.index",
+    "KeyframeSampler": "chordcache.read.samplers",
     "Limits": "chordcache.watchdog",
     "RandomClipSampler": "chordcache.read.samplers",
     "RunSummary": "chordcache.records",
+    "SamplerSchedule": "chordcache.read.samplers",
     "ScanReport": "chordcache.scanning",
     "UniformSampler": "chordcache.read.samplers",
     "Video": "chordcache.cache",
@@ -116,6 +133,7 @@ _LAZY = {
     "collect_garbage": "chordcache.repairing",
     "exit_code": "chordcache.verification",
     "make_loader": "chordcache.read.loader",
+    "make_sampler": "chordcache.read.sampler_config",
     "open_cache": "chordcache.cache",
     "read_index": "chordcache.index",
     "repair": "chordcache.repairing",

@@ -74,6 +74,19 @@ class Video:
         """Frame numbers in the source [shape=(num_frames,), dtype=int64]."""
         return self._array("source_frames")
 
+    @cached_property
+    def picture_types(self) -> np.ndarray:
+        """Type of each frame in the source, I, P or B [shape=(num_frames,), dtype=S1].
+
+        Raises
+        ------
+        FeatureAbsent
+            If the feature ``motion`` was not cached, which it comes with.
+        """
+        info = self.feature("motion")
+        with open_artefact(self._cache / str(info.file), info.num_bytes) as artefact:
+            return artefact.rows("motion.types", range(self.num_frames))
+
     def _array(self, name: str) -> np.ndarray:
         for info in self.sidecar.features:
             if info.file is not None:

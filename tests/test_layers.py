@@ -70,6 +70,7 @@ LAYERS = {
     "chordcache.read.dataset": 4,
     "chordcache.read.loader": 4,
     "chordcache.read.order": 4,
+    "chordcache.read.sampler_config": 4,
     "chordcache.read.samplers": 4,
     "chordcache.read.transforms": 4,
     "chordcache.registration": 4,

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import default_collate, get_worker_info
 
@@ -36,8 +37,11 @@ class FrameMemory:
         return self._frames[number] if self._frames.shape[1:] == shape else None
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+        if self._is_pinned:
+            return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
         if get_worker_info() is None:
-            return torch.empty(shape, dtype=torch.uint8, pin_memory=self._is_pinned)
+            # Not torch.empty: numpy asks for huge pages, and touching fresh memory costs a quarter with those
+            return torch.from_numpy(np.empty(shape, np.uint8))
         # Not share_memory_(), which copies what is not yet there; default_collate takes this road too
         storage = torch.UntypedStorage._new_shared(torch.Size(shape).numel())  # type: ignore[no-untyped-call]
         return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,6 +18,7 @@ from chordcache.errors import NotFound, UsageError
 from chordcache.manifest import printable
 from chordcache.read.batches import FrameMemory, Slot
 from chordcache.read.clips import ClipReader
+from chordcache.read.sampler_config import make_sampler
 from chordcache.read.samplers import ClipRequest, ClipSampler, UniformSampler
 
 Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
@@ -63,8 +64,9 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
     ----------
     cache : str, Path or Cache
         Where to read. Each process opens it for itself.
-    sampler : ClipSampler
-        Which frames a sample has. By default 16 frames, 4 apart, from the middle of the video.
+    sampler : ClipSampler or mapping
+        Which frames a sample has, or what ``make_sampler`` makes a sampler of. By default 16 frames, 4 apart, from the
+        middle of the video. With ``DenseClips`` each array of a sample has one more leading dimension.
     features : sequence of str
         What to read. Without "frames" no picture is decoded.
     size : tuple of int or None
@@ -116,7 +118,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         self,
         cache: str | Path | Cache,
         *,
-        sampler: ClipSampler = _SIXTEEN_IN_THE_MIDDLE,
+        sampler: ClipSampler | Mapping[str, Any] = _SIXTEEN_IN_THE_MIDDLE,
         features: Iterable[str] = ("frames",),
         size: tuple[int, int] | None = (224, 224),
         flow_mode: str = "between",
@@ -130,7 +132,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         _check_size(size)
         ClipRequest(seed=seed, num_clips=clips_per_video)  # says what is wrong with either
         self._cache = cache if isinstance(cache, Cache) else Cache(cache)
-        self._sampler = sampler
+        self._sampler = make_sampler(sampler) if isinstance(sampler, Mapping) else sampler
         self._clips = ClipReader(
             features=_checked_names("features", features, "features"),
             size=None if size is None else (size[0], size[1]),
