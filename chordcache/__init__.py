@@ -38,9 +38,19 @@ if TYPE_CHECKING:
     from chordcache.read.dataset import ChordVideoDataset
     from chordcache.read.decoded import MP4Source
     from chordcache.read.live import CameraSource, StreamSource
+    from chordcache.read.loader import ClipLoader, make_loader
     from chordcache.read.mapped import MappedMP4Source
+    from chordcache.read.order import ChordSampler
     from chordcache.read.ragged import collate
-    from chordcache.read.samplers import RandomClipSampler, UniformSampler
+    from chordcache.read.sampler_config import make_sampler
+    from chordcache.read.samplers import (
+        AdaptiveSampler,
+        DenseClips,
+        KeyframeSampler,
+        RandomClipSampler,
+        SamplerSchedule,
+        UniformSampler,
+    )
     from chordcache.read.sources import CachedSource, VideoSource
     from chordcache.read.text import CaptionTokenizer
     from chordcache.read.time_transforms import FrameDrop, TemporalCrop, TimeWarp
@@ -54,6 +64,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdaptiveSampler",
     "BatchAugment",
     "BuildPolicy",
     "Cache",
@@ -62,11 +73,14 @@ __all__ = [
     "CameraSource",
     "CaptionTokenizer",
     "CenterCrop",
+    "ChordSampler",
     "ChordVideoDataset",
     "ChordcacheError",
+    "ClipLoader",
     "ConfigError",
     "Damage",
     "DamageError",
+    "DenseClips",
     "Extractor",
     "FeatureAbsent",
     "FormatVersionError",
@@ -74,6 +88,7 @@ __all__ = [
     "FrameDrop",
     "HorizontalFlip",
     "Index",
+    "KeyframeSampler",
     "Limits",
     "LockedError",
     "MP4Source",
@@ -86,6 +101,7 @@ __all__ = [
     "RandomResizedCrop",
     "Resize",
     "RunSummary",
+    "SamplerSchedule",
     "ScanReport",
     "Stopped",
     "StreamSource",
@@ -105,6 +121,8 @@ __all__ = [
     "collate",
     "collect_garbage",
     "exit_code",
+    "make_loader",
+    "make_sampler",
     "open_cache",
     "read_index",
     "repair",
@@ -114,42 +132,50 @@ __all__ = [
 ]
 
 _LAZY = {
+    "AdaptiveSampler": "chordcache.read.samplers",
     "BatchAugment": "chordcache.read.augment",
     "BuildPolicy": "chordcache.policy",
     "Cache": "chordcache.cache",
-    "CaptionTokenizer": "chordcache.read.text",
-    "CenterCrop": "chordcache.read.windows",
     "CachedSource": "chordcache.read.sources",
     "CameraSource": "chordcache.read.live",
+    "CaptionTokenizer": "chordcache.read.text",
+    "CenterCrop": "chordcache.read.windows",
+    "ChordSampler": "chordcache.read.order",
     "ChordVideoDataset": "chordcache.read.dataset",
+    "ClipLoader": "chordcache.read.loader",
     "Damage": "chordcache.records",
+    "DenseClips": "chordcache.read.samplers",
     "Extractor": "chordcache.extractors.base",
     "Frame": "chordcache.picture",
     "FrameDrop": "chordcache.read.time_transforms",
     "HorizontalFlip": "chordcache.read.windows",
     "Index": "chordcache.index",
+    "KeyframeSampler": "chordcache.read.samplers",
     "Limits": "chordcache.watchdog",
-    "Pad": "chordcache.read.windows",
     "MP4Source": "chordcache.read.decoded",
     "MappedMP4Source": "chordcache.read.mapped",
+    "Pad": "chordcache.read.windows",
     "RandomClipSampler": "chordcache.read.samplers",
     "RandomResizedCrop": "chordcache.read.windows",
     "Resize": "chordcache.read.windows",
     "RunSummary": "chordcache.records",
+    "SamplerSchedule": "chordcache.read.samplers",
     "ScanReport": "chordcache.scanning",
+    "StreamSource": "chordcache.read.live",
     "TemporalCrop": "chordcache.read.time_transforms",
     "TimeWarp": "chordcache.read.time_transforms",
-    "StreamSource": "chordcache.read.live",
     "UniformSampler": "chordcache.read.samplers",
     "Video": "chordcache.cache",
     "VideoInfo": "chordcache.extractors.base",
     "VideoRecord": "chordcache.records",
-    "Window": "chordcache.read.windows",
     "VideoSource": "chordcache.read.sources",
+    "Window": "chordcache.read.windows",
     "build": "chordcache.pipeline",
     "collate": "chordcache.read.ragged",
     "collect_garbage": "chordcache.repairing",
     "exit_code": "chordcache.verification",
+    "make_loader": "chordcache.read.loader",
+    "make_sampler": "chordcache.read.sampler_config",
     "open_cache": "chordcache.cache",
     "read_index": "chordcache.index",
     "repair": "chordcache.repairing",

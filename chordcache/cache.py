@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
@@ -23,6 +22,7 @@ class Video:
 
     def __init__(self, cache: Path, sidecar: Sidecar) -> None:
         self._cache = cache
+        self._arrays: dict[str, np.ndarray] = {}
         self.sidecar = sidecar
         self.key = sidecar.key
         self.root = sidecar.root
@@ -64,15 +64,35 @@ class Video:
             raise FeatureAbsent(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
         return info
 
-    @cached_property
+    @property
     def pts_seconds(self) -> np.ndarray:
         """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the source's clock."""
-        return self._array("pts_seconds")
+        return self._kept("pts_seconds")
 
-    @cached_property
+    @property
     def source_frames(self) -> np.ndarray:
         """Frame numbers in the source [shape=(num_frames,), dtype=int64]."""
-        return self._array("source_frames")
+        return self._kept("source_frames")
+
+    def _kept(self, name: str) -> np.ndarray:
+        # Not a cached_property: before Python 3.12 that has one lock for all videos, which a reader in another thread
+        # may hold while a DataLoader forks, so that the worker waits for it for ever
+        if name not in self._arrays:
+            self._arrays[name] = self._array(name)
+        return self._arrays[name]
+
+    @property
+    def picture_types(self) -> np.ndarray:
+        """Type of each frame in the source, I, P or B [shape=(num_frames,), dtype=S1].
+
+        Raises
+        ------
+        FeatureAbsent
+            If the feature ``motion`` was not cached, which it comes with.
+        """
+        info = self.feature("motion")
+        with open_artefact(self._cache / str(info.file), info.num_bytes) as artefact:
+            return artefact.rows("motion.types", range(self.num_frames))
 
     def _array(self, name: str) -> np.ndarray:
         for info in self.sidecar.features:

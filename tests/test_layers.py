@@ -76,6 +76,10 @@ LAYERS = {
     "chordcache.read.clips": 4,
     "chordcache.read.dataset": 4,
     "chordcache.read.ragged": 4,
+    "chordcache.read.batches": 4,
+    "chordcache.read.loader": 4,
+    "chordcache.read.order": 4,
+    "chordcache.read.sampler_config": 4,
     "chordcache.read.samplers": 4,
     "chordcache.read.text": 4,
     "chordcache.read.time_transforms": 4,
@@ -125,6 +129,7 @@ OWNERS = {
     "tokenizers": ("chordcache.read.text",),
     "torch": (
         "chordcache.read.augment",
+        "chordcache.read.batches",
         "chordcache.read.dataset",
         "chordcache.read.loader",
         "chordcache.read.ragged",

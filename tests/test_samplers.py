@@ -6,6 +6,9 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordcache.errors import UsageError
-from chordcache.read.samplers import ClipRequest, RandomClipSampler, UniformSampler
+from chordcache.cache import Cache
+from chordcache.errors import ConfigError, FeatureAbsent, UsageError
+from chordcache.pipeline import build
+from chordcache.read.sampler_config import make_sampler
+from chordcache.read.samplers import (
+    AdaptiveSampler,
+    ClipRequest,
+    DenseClips,
+    KeyframeSampler,
+    RandomClipSampler,
+    SamplerSchedule,
+    UniformSampler,
+)
 from chordcache.read.transforms import cut_frames
 from chordcache.read.windows import CenterCrop, Window
 
@@ -302,3 +316,187 @@ def test_resize_in_a_forked_worker_whose_parent_used_threads() -> None:
     # cv2.setNumThreads(1) hangs or crashes here: it joins threads that did not come along through the fork
     result = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
+
+
+# Short videos
+
+SHORT = {
+    "repeat": [0, 3, 6, 6, 6, 6],
+    "loop": [0, 3, 6, 2, 5, 1],  # 9, 12 and 15 in a video of 7
+}
+
+
+@pytest.mark.parametrize("kind", [UniformSampler, RandomClipSampler, DenseClips, AdaptiveSampler])
+@pytest.mark.parametrize("pad", SHORT)
+@pytest.mark.filterwarnings("ignore:AdaptiveSampler")
+def test_pad(kind: Any, pad: str) -> None:
+    short = SimpleNamespace(num_frames=7, content=None, key="a")
+    numbers = kind(num_frames=6, stride=3, pad=pad).frame_numbers(short, ClipRequest())
+    assert np.unique(numbers.reshape(-1, 6), axis=0).tolist() == [SHORT[pad]]
+
+
+def test_pad_error() -> None:
+    sampler = RandomClipSampler(num_frames=6, stride=3, pad="error")
+    assert len(sampler.frame_numbers(video(16), ClipRequest())) == 6
+    with pytest.raises(UsageError, match="^video 'a' has 15 frames, but a clip of 6, 3 apart, needs 16; choose pad="):
+        sampler.frame_numbers(SimpleNamespace(num_frames=15, key="a"), ClipRequest())
+    with pytest.raises(UsageError, match="^pad: got 'zeros', must be one of repeat, loop, error$"):
+        UniformSampler(pad="zeros")
+
+
+# Several clips
+
+
+def test_dense_clips_are_the_uniform_ones() -> None:
+    for num_clips in (1, 2, 5):
+        numbers = DenseClips(num_frames=4, stride=3, num_clips=num_clips).frame_numbers(video(100), ClipRequest(clip=0))
+        assert numbers.shape == (num_clips, 4)
+        for clip in range(num_clips):
+            request = ClipRequest(clip=clip, num_clips=num_clips)
+            assert numbers[clip].tolist() == UniformSampler(4, 3).frame_numbers(video(100), request).tolist()
+    with pytest.raises(UsageError, match="^num_clips: got 0"):
+        DenseClips(num_clips=0)
+
+
+# Motion
+
+
+def moving(per_second: list[float], fps: int = 10) -> Any:
+    """A video of so much motion in each second; its clock does not start at 0."""
+    num_frames = len(per_second) * fps
+    content = SimpleNamespace(motion_per_second=tuple(per_second))
+    return SimpleNamespace(
+        num_frames=num_frames, content=content, pts_seconds=7.5 + np.arange(num_frames) / fps, key="a"
+    )
+
+
+def seconds_drawn(sampler: AdaptiveSampler, source: Any, num_draws: int = 3000) -> np.ndarray:
+    """Share of the clips that start in each second."""
+    starts = [sampler.frame_numbers(source, ClipRequest(index=i))[0] for i in range(num_draws)]
+    return np.bincount(np.array(starts) // 10, minlength=len(source.content.motion_per_second)) / num_draws
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_adaptive_draws_in_proportion_to_motion(temperature: float) -> None:
+    drawn = seconds_drawn(AdaptiveSampler(num_frames=1, temperature=temperature), moving([1, 4, 0, 2]))
+    weights = np.array([1, 4, 0, 2]) ** (1 / temperature)
+    assert drawn == pytest.approx(weights / weights.sum(), abs=0.04)  # a standard deviation is at most 0.009
+    assert drawn[2] == 0
+
+
+def test_adaptive_between_its_extremes() -> None:
+    assert seconds_drawn(AdaptiveSampler(num_frames=1, temperature=0.01), moving([1, 4, 0, 2])).tolist() == [0, 1, 0, 0]
+    even = seconds_drawn(AdaptiveSampler(num_frames=1, temperature=1000), moving([1, 4, 3, 2]))
+    assert even == pytest.approx([0.25] * 4, abs=0.04)
+
+
+def test_adaptive_looks_at_whole_clips() -> None:
+    source = moving([0] * 5 + [9] + [0] * 4)  # frames 50 to 59 move
+    clips = [AdaptiveSampler(5, 4).frame_numbers(source, ClipRequest(index=i)) for i in range(500)]
+    assert all(clip[0] <= 59 and clip[-1] >= 50 for clip in clips)
+    assert len({int(clip[0]) for clip in clips}) > 15  # of the 26 that reach into it
+    requests = [ClipRequest(seed=1, epoch=2, index=i) for i in range(20)]
+    once, again = ([AdaptiveSampler().frame_numbers(source, r).tolist() for r in requests] for _ in range(2))
+    assert once == again
+
+
+@pytest.mark.parametrize("per_second", [[], [0.0, 0.0, 0.0]])
+def test_adaptive_without_motion_is_random(per_second: list[float]) -> None:
+    source = SimpleNamespace(num_frames=30, content=SimpleNamespace(motion_per_second=tuple(per_second)))
+    source.pts_seconds = np.arange(30) / 10
+    requests = [ClipRequest(index=i) for i in range(20)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.resetwarnings()
+        found = [AdaptiveSampler(3, 2).frame_numbers(source, request).tolist() for request in requests]
+    assert found == [RandomClipSampler(3, 2).frame_numbers(source, request).tolist() for request in requests]
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == (0 if per_second else 1)  # once, not for each sample
+    assert all("its clips are drawn evenly; scan with --level content" in message for message in messages)
+
+
+@pytest.mark.parametrize("temperature", [0, -1.0, float("inf"), float("nan"), "1"])
+def test_wrong_temperatures(temperature: Any) -> None:
+    with pytest.raises(UsageError, match="^temperature: got .*, must be a number above 0$"):
+        AdaptiveSampler(temperature=temperature)
+
+
+# Real caches
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Cache:
+    folder = tmp_path_factory.mktemp("samplers")
+    make_video(folder / "a.mp4", num_frames=60, gop=20, options={"bf": "2", "sc_threshold": "0"})
+    (folder / "index.csv").write_text("path\na.mp4\n")
+    config = folder / "config.yaml"
+    config.write_text("features: {flow: null, mel: null}\n")
+    build(folder / "index.csv", folder / "cache", tiers=("lmdb", "npz"), config=config, jobs=1)
+    build(folder / "index.csv", folder / "plain", jobs=1)
+    return Cache(folder / "cache")
+
+
+def test_keyframes_are_those_of_ffprobe(cache: Cache) -> None:
+    # fmt: off
+    command = ["ffprobe", "-v", "error", "-select_streams", "v", "-show_entries", "frame=key_frame", "-of", "csv=p=0",
+               cache.path.parent / "a.mp4"]
+    # fmt: on
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    keyframes = {number for number, line in enumerate(lines) if line.startswith("1")}
+    assert len(keyframes) == 3
+    found = [KeyframeSampler(1).frame_numbers(cache[0], ClipRequest(index=i)).tolist() for i in range(60)]
+    assert {number for (number,) in found} == keyframes
+    middles = [KeyframeSampler(5, 2).frame_numbers(cache[0], ClipRequest(index=i))[2] for i in range(60)]
+    assert set(middles) == {4, *(keyframes - {0})}  # a clip around the first one is moved inside
+
+
+def test_keyframes_of_a_cache_that_does_not_know_them(cache: Cache) -> None:
+    plain = Cache(cache.path.parent / "plain")
+    with pytest.raises(FeatureAbsent, match="'motion' of video 'a-.*' is not cached"):
+        KeyframeSampler().frame_numbers(plain[0], ClipRequest())
+
+
+def test_adaptive_on_a_real_cache(cache: Cache) -> None:
+    starts = {int(AdaptiveSampler(4, 2).frame_numbers(cache[0], ClipRequest(index=i))[0]) for i in range(50)}
+    assert min(starts) >= 0
+    assert max(starts) <= 60 - 7
+    assert len(starts) > 10
+
+
+# By name, and by epoch
+
+
+def test_samplers_by_name() -> None:
+    assert make_sampler({"name": "uniform"}) == UniformSampler()
+    assert make_sampler({"name": "keyframe", "num_frames": 2}) == KeyframeSampler(2)
+    assert make_sampler({"name": "dense", "num_clips": 3, "pad": "loop"}) == DenseClips(pad="loop", num_clips=3)
+    stages = {0: {"name": "random"}, 2: {"name": "adaptive", "temperature": 0.5}}
+    schedule = make_sampler({"name": "schedule", "stages": stages})
+    assert schedule == SamplerSchedule({0: RandomClipSampler(), 2: AdaptiveSampler(temperature=0.5)})
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "match"),
+    [
+        ({"name": "best"}, ConfigError, "'best', must be one of uniform, random, keyframe, adaptive, dense, schedule$"),
+        ({}, ConfigError, "^sampler: got the name None, must be one of"),
+        (
+            {"name": "random", "num_clips": 2},
+            ConfigError,
+            "^sampler 'random': it has no 'num_clips', only num_frames, ",
+        ),
+        ({"name": "random", "stride": 0}, UsageError, "^stride: got 0"),
+        ({"name": "schedule"}, UsageError, "^stages: got epochs none, one must be 0$"),
+        ({"name": "schedule", "stages": {1: {"name": "random"}}}, UsageError, "^stages: got epochs 1, one must be 0$"),
+    ],
+)
+def test_wrong_configs(config: dict[str, Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        make_sampler(config)
+
+
+def test_schedule_follows_the_epoch_of_the_request() -> None:
+    early, late = UniformSampler(3, 2), DenseClips(3, 2, num_clips=2)
+    schedule = pickle.loads(pickle.dumps(SamplerSchedule({0: early, 4: late})))
+    for epoch, expected in {0: early, 3: early, 4: late, 50: late}.items():
+        request = ClipRequest(epoch=epoch)
+        assert (schedule.frame_numbers(video(40), request) == expected.frame_numbers(video(40), request)).all()

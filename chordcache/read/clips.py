@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -74,10 +76,27 @@ class ClipReader:
                     f"features: '{name}' of video '{video.key}' is not cached; cached: {', '.join(have)}"
                 )
 
+    def window(self, video: Video, random: np.random.Generator) -> Window | None:
+        """What a sample sees of its pictures; None: all of them, as they are stored."""
+        return None if self.framing is None else self.framing.choose(video.height, video.width, random)
+
+    def frames_shape(self, video: Video, numbers: np.ndarray, window: Window | None) -> tuple[int, ...] | None:
+        """Shape of the frames that ``read`` decodes, (T, h, w, 3); None if frames are not asked for."""
+        if "frames" not in self.features:
+            return None
+        return (*numbers.shape, *(window.size if window else (video.height, video.width)), 3)
+
     def read(
-        self, cache: Cache, video: Video, numbers: np.ndarray, *, random: np.random.Generator, one_thread: bool
+        self,
+        cache: Cache,
+        video: Video,
+        numbers: np.ndarray,
+        window: Window | None,
+        *,
+        one_thread: bool,
+        frames_out: np.ndarray | None = None,
     ) -> Arrays:
-        """Read a clip.
+        """Read a clip, or several of one video.
 
         Parameters
         ----------
@@ -85,12 +104,14 @@ class ClipReader:
             The cache.
         video : Video
             One of its videos.
-        numbers : np.ndarray [shape=(T,), dtype=int64, frame numbers]
-            In any order, repeats allowed.
-        random : np.random.Generator
-            For a window that is drawn.
+        numbers : np.ndarray [shape=(T,) or (N, T), dtype=int64, frame numbers]
+            In any order, repeats allowed. Of several clips, each array has one more leading dimension.
+        window : Window or None
+            As ``window`` has chosen it.
         one_thread : bool
             Switch OpenCV's own threads off, for the whole process and from now on, if OpenCV has to work.
+        frames_out : np.ndarray, optional [shape=``frames_shape``, dtype=uint8]
+            Contiguous memory for the frames, which are then not among the arrays that are returned.
 
         Returns
         -------
@@ -105,10 +126,16 @@ class ClipReader:
         FeatureAbsent, DamageError
             As ``Cache.read``.
         UsageError
-            If frames go backwards and flow is asked for between them.
+            If frames go backwards and flow is asked for between them; if several clips differ in a shape.
         """
-        window = None if self.framing is None else self.framing.choose(video.height, video.width, random)
-        clip = Clip(cache, video, numbers, window, self.flow_mode, one_thread)
+        if numbers.ndim > 1:
+            outs = [None] * len(numbers) if frames_out is None else frames_out
+            clips = [
+                self.read(cache, video, each, window, one_thread=one_thread, frames_out=out)
+                for each, out in zip(numbers, outs, strict=True)
+            ]
+            return {name: _stacked(name, video, [clip[name] for clip in clips]) for name in clips[0]}
+        clip = Clip(cache, video, numbers, window, self.flow_mode, one_thread, frames_out)
         arrays: Arrays = {}
         present = []
         for name in self.features:
@@ -133,6 +160,8 @@ class Clip:
     window: Window | None
     flow_mode: str
     one_thread: bool
+    frames_out: np.ndarray | None = None
+    """[shape=(T, h, w, 3), dtype=uint8] where the frames are wanted"""
 
     def __post_init__(self) -> None:
         for number in self.numbers.tolist():
@@ -152,6 +181,16 @@ class Clip:
         return (int(self.numbers.min()), int(self.numbers.max()) + 1) if len(self.numbers) else (0, 0)
 
 
+def _stacked(name: str, video: Video, arrays: list[np.ndarray]) -> np.ndarray:
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        raise UsageError(
+            f"'{name}' of {len(arrays)} clips of video '{video.key}' has shapes {', '.join(map(str, sorted(shapes)))}; "
+            "they make no array: take one clip a sample, with clips_per_video"
+        )
+    return np.stack(arrays)
+
+
 def _read(clip: Clip, name: str) -> Arrays:
     if name in _READERS:
         return _READERS[name](clip)
@@ -161,11 +200,28 @@ def _read(clip: Clip, name: str) -> Arrays:
 
 
 def _frames(clip: Clip) -> Arrays:
-    pictures = clip.cache.read(clip.video, indices=clip.numbers)
-    if clip.window is not None:
-        pictures = cut_frames(pictures, clip.window, one_thread=clip.one_thread)
+    if clip.window in (None, Window(0, 0, *clip.picture, clip.picture)):
+        pictures = clip.cache.read(clip.video, indices=clip.numbers, out=clip.frames_out)
+    else:
+        stored = (len(clip.numbers), *clip.picture, 3)
+        pictures = clip.cache.read(clip.video, indices=clip.numbers, out=_scratch(stored))
+        pictures = cut_frames(pictures, clip.window, out=clip.frames_out, one_thread=clip.one_thread)
+    if clip.frames_out is not None:
+        return {}
     # Contiguous: stacking permuted views without a worker costs several times what this copy does
-    return {"frames": np.ascontiguousarray(pictures.transpose(0, 3, 1, 2))}
+    return {"frames": pictures.transpose(0, 3, 1, 2).copy()}
+
+
+def _scratch(shape: tuple[int, ...]) -> np.ndarray:
+    """Memory of this thread for pictures on their way to another size: fresh pages cost a third of the decoding."""
+    size = math.prod(shape)
+    if len(getattr(_of_this_thread, "scratch", ())) < size:
+        _of_this_thread.scratch = np.empty(size, np.uint8)
+    pictures: np.ndarray = _of_this_thread.scratch[:size].reshape(shape)
+    return pictures
+
+
+_of_this_thread = threading.local()
 
 
 def _flows(clip: Clip) -> Arrays:

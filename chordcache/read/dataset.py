@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,7 +16,9 @@ from torch.utils.data import Dataset, get_worker_info
 from chordcache.cache import Cache, Video
 from chordcache.errors import NotFound, UsageError
 from chordcache.manifest import printable
+from chordcache.read.batches import FrameMemory, Slot
 from chordcache.read.clips import ClipReader
+from chordcache.read.sampler_config import make_sampler
 from chordcache.read.samplers import ClipRequest, ClipSampler, Stream, UniformSampler
 from chordcache.read.windows import CenterCrop, Framing, checked_size
 
@@ -64,8 +67,9 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
     ----------
     cache : str, Path or Cache
         Where to read. Each process opens it for itself.
-    sampler : ClipSampler
-        Which frames a sample has. By default 16 frames, 4 apart, from the middle of the video.
+    sampler : ClipSampler or mapping
+        Which frames a sample has, or what ``make_sampler`` makes a sampler of. By default 16 frames, 4 apart, from the
+        middle of the video. With ``DenseClips`` each array of a sample has one more leading dimension.
     features : sequence of str
         What to read. Without "frames" no picture is decoded.
     size : tuple of int or None
@@ -121,7 +125,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         self,
         cache: str | Path | Cache,
         *,
-        sampler: ClipSampler = _SIXTEEN_IN_THE_MIDDLE,
+        sampler: ClipSampler | Mapping[str, Any] = _SIXTEEN_IN_THE_MIDDLE,
         features: Iterable[str] = ("frames",),
         size: tuple[int, int] | None = _SIZE,
         window: Framing | None = None,
@@ -135,7 +139,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
     ) -> None:
         ClipRequest(seed=seed, num_clips=clips_per_video)  # says what is wrong with either
         self._cache = cache if isinstance(cache, Cache) else Cache(cache)
-        self._sampler = sampler
+        self._sampler = make_sampler(sampler) if isinstance(sampler, Mapping) else sampler
         self._clips = ClipReader(
             features=_checked_names("features", features, "features"),
             framing=_checked_framing(size, window),
@@ -199,6 +203,39 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
             If the cache has gained or lost videos, or labels that are not in ``classes``; if the sampler goes
             backwards, with ``flow_mode="between"``.
         """
+        return self.read_sample(index)
+
+    def __getitems__(self, indices: Sequence[int | tuple[int, int]]) -> list[dict[str, Any]]:
+        """Read the samples of a batch, as a DataLoader does.
+
+        Each is what ``__getitem__`` returns, but for where its frames lie: clips of one shape are decoded into one
+        tensor (B, T, h, w, 3), in shared memory in a worker process, of which each ``frames`` is a permuted view. The
+        ``collate`` of ``make_loader`` hands that tensor on as it is, others may copy.
+
+        Raises
+        ------
+        IndexError, DamageError, FeatureAbsent, NotFound, UsageError
+            As ``__getitem__``.
+        """
+        memory = FrameMemory(len(indices))
+        return [self.read_sample(index, partial(memory.clip, i)) for i, index in enumerate(indices)]
+
+    def read_sample(self, index: int | tuple[int, int], slot: Slot | None = None) -> dict[str, Any]:
+        """Read one sample, its frames into memory of the caller's, if there is any for their shape.
+
+        Parameters
+        ----------
+        index : int or tuple of int
+            As ``__getitem__`` has it.
+        slot : callable, optional
+            Takes the shape (T, h, w, 3) of the frames, and returns a uint8 tensor of that shape, or None. ``frames`` is
+            then a permuted view of that tensor instead of a contiguous tensor of its own.
+
+        Returns
+        -------
+        dict
+            See the class.
+        """
         epoch, position = index if isinstance(index, tuple) else (self._epoch, index)
         number = operator.index(position) + (len(self) if position < 0 else 0)
         if not 0 <= number < len(self):
@@ -210,14 +247,24 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
             clip=number % self._clips_per_video,
             num_clips=self._clips_per_video,
         )
-        return self._sample(self._video(number // self._clips_per_video), request)
+        return self._sample(self._video(number // self._clips_per_video), request, slot)
 
-    def _sample(self, video: Video, request: ClipRequest) -> dict[str, Any]:
+    def _sample(self, video: Video, request: ClipRequest, slot: Slot | None) -> dict[str, Any]:
         """Sampler, clip, tensors."""
         numbers = np.asarray(self._sampler.frame_numbers(video, request), np.int64)
-        random, in_worker = request.generator(Stream.WINDOW), get_worker_info() is not None
-        arrays = self._clips.read(self._cache, video, numbers, random=random, one_thread=in_worker)
-        sample: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        window = self._clips.window(video, request.generator(Stream.WINDOW))
+        shape = self._clips.frames_shape(video, numbers, window)
+        memory = None if slot is None or shape is None else slot(shape)
+        arrays = self._clips.read(
+            self._cache,
+            video,
+            numbers,
+            window,
+            one_thread=get_worker_info() is not None,
+            frames_out=None if memory is None else memory.numpy(),
+        )
+        sample: dict[str, Any] = {} if memory is None else {"frames": memory.movedim(-1, -3)}
+        sample |= {name: torch.from_numpy(array) for name, array in arrays.items()}
         if self._transform is not None and "frames" in sample:
             sample["frames"] = self._transform(sample["frames"])
         return {

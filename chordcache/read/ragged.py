@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import default_collate
 
 from chordcache.errors import UsageError
+from chordcache.read.batches import as_one
 
 if TYPE_CHECKING:
     from chordcache.read.text import CaptionTokenizer
@@ -20,7 +21,10 @@ _NOTHING = {"audio": -100.0, "pose": math.nan}
 
 
 def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | None = None) -> dict[str, Any]:
-    """Make a batch of samples; what differs in shape is padded at the end of each axis. For ``DataLoader``.
+    """Make a batch of samples; what differs in shape is padded at the end of each axis. For any loader.
+
+    Tensors that lie one behind the other in one memory, as ``ChordVideoDataset.__getitems__`` decodes frames, are not
+    copied: the batch is a view of that memory.
 
     Parameters
     ----------
@@ -71,7 +75,8 @@ def _stacked(name: str, values: list[torch.Tensor], nothing: float) -> tuple[tor
     lengths = torch.tensor([value.shape for value in values])
     largest = lengths.amax(0)
     if bool((lengths == largest).all()):
-        return default_collate(values), lengths
+        whole = as_one(values)
+        return default_collate(values) if whole is None else whole, lengths
     out = values[0].new_full((len(values), *largest.tolist()), nothing)
     for place, value in zip(out, values, strict=True):
         place[tuple(slice(length) for length in value.shape)] = value

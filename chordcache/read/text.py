@@ -69,5 +69,5 @@ def _read(path: Path) -> tokenizers.Tokenizer:
         raise UsageError(f"'{printable(path)}' is not a tokenizer: {error}; give a tokenizer.json") from None
     try:
         return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # noqa: BLE001 - the package raises nothing narrower
+    except Exception as error:  # noqa: BLE001 # item boundary: the package raises nothing narrower
         raise UsageError(f"'{printable(path)}' is not a tokenizer: {error}; give a tokenizer.json") from None

@@ -17,7 +17,9 @@ MIRRORED_LANDMARKS = (0, 4, 5, 6, 1, 2, 3, 8, 7, 10, 9, *(n + 1 if n % 2 else n 
 """Of MediaPipe's 33 the one on the other side: 1 to 3 and 4 to 6 are the eyes, from 7 on left and right alternate."""
 
 
-def cut_frames(frames: np.ndarray, window: Window, *, one_thread: bool = False) -> np.ndarray:
+def cut_frames(
+    frames: np.ndarray, window: Window, *, out: np.ndarray | None = None, one_thread: bool = False
+) -> np.ndarray:
     """Cut a window out of frames, scale it, mirror it.
 
     Cuts first, so that only pixels that stay are scaled: by area when it shrinks, linearly when it enlarges.
@@ -28,13 +30,16 @@ def cut_frames(frames: np.ndarray, window: Window, *, one_thread: bool = False) 
         Any channel order.
     window : Window
         Black where it lies outside of the frames.
+    out : np.ndarray, optional [shape=(T, h, w, 3), dtype=uint8]
+        C-contiguous memory for the result.
     one_thread : bool
         Switch OpenCV's own threads off, for the whole process and from now on, if anything has to be scaled.
 
     Returns
     -------
     np.ndarray [shape=(T, h, w, 3), dtype=uint8, 0 to 255]
-        C-contiguous, unless it is mirrored. It may share the memory of ``frames`` if it has this size already.
+        ``out`` if it was given. Else C-contiguous, unless it is mirrored; it may share the memory of ``frames`` if it
+        has this size already.
 
     Raises
     ------
@@ -49,12 +54,17 @@ def cut_frames(frames: np.ndarray, window: Window, *, one_thread: bool = False) 
     if frames.ndim != 4 or frames.shape[3] != 3 or not all(frames.shape[1:3]) or frames.dtype != np.uint8:
         raise UsageError(f"frames must be uint8 of shape (T, H, W, 3), got {frames.dtype} of shape {frames.shape}")
     part = _inside(frames, window)
-    if part.shape[1:3] == window.size:
-        out = np.ascontiguousarray(part)
-    else:
-        out = np.empty((len(frames), *window.size, 3), np.uint8)
-        _resize(part, out, one_thread)
-    return out[:, :, ::-1] if window.flip else out
+    if part.shape[1:3] != window.size:
+        scaled = np.empty((len(frames), *window.size, 3), np.uint8) if out is None else out
+        _resize(part, scaled, one_thread)
+        part = scaled
+    if window.flip:
+        part = part[:, :, ::-1]
+    if out is None:
+        return part if window.flip else np.ascontiguousarray(part)
+    if part is not out:
+        out[...] = part
+    return out
 
 
 def compose_flow(steps: np.ndarray, *, one_thread: bool = False) -> np.ndarray:

@@ -1,0 +1,301 @@
+"""From a dataset to batches, ahead of the consumer: by threads, or by a DataLoader's processes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from typing import Any, TypeAlias
+
+import torch
+from torch.profiler import record_function
+from torch.utils.data import DataLoader
+
+from chordcache.errors import UsageError
+from chordcache.read.batches import FrameMemory
+from chordcache.read.dataset import ChordVideoDataset
+from chordcache.read.order import ChordSampler
+from chordcache.read.ragged import collate
+from chordcache.read.samplers import check_at_least
+
+Batch: TypeAlias = dict[str, Any]
+
+
+def make_loader(
+    dataset: ChordVideoDataset,
+    batch_size: int,
+    num_workers: int,
+    *,
+    sampler: ChordSampler | None = None,
+    drop_last: bool = False,
+    prefetch_factor: int = 2,
+    start_method: str | None = None,
+) -> DataLoader[Any]:
+    """Make a DataLoader whose workers decode each batch into one tensor in shared memory.
+
+    Its workers stay from epoch to epoch, use one thread each, and start as you like; batches are pinned where there is
+    CUDA. ``loader.sampler.set_epoch`` chooses the epoch, ``loader.sampler.state_dict(num_batches_consumed=n)`` says
+    where a run is.
+
+    Parameters
+    ----------
+    dataset : ChordVideoDataset
+        What to read.
+    batch_size : int
+        Samples in a batch of this rank.
+    num_workers : int
+        Processes that read; 0 reads in this one, when it is asked.
+    sampler : ChordSampler, optional
+        The order; by default shuffled, with seed 0.
+    drop_last : bool
+        Leave out a last batch that is not full.
+    prefetch_factor : int
+        Batches that each worker is ahead.
+    start_method : {"fork", "forkserver", "spawn"}, optional
+        How workers start; by default as Python does on this platform.
+
+    Returns
+    -------
+    torch.utils.data.DataLoader
+        Of what ``collate`` makes of samples: ``frames`` [shape=(B, T, 3, h, w), dtype=uint8] is a permuted view of
+        (B, T, h, w, 3); ``.contiguous()``, best on the device, puts the channels first in memory too.
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong.
+    """
+    check_at_least(0, num_workers=num_workers)
+    check_at_least(1, prefetch_factor=prefetch_factor)
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        sampler=_checked_sampler(dataset, batch_size, sampler),
+        num_workers=num_workers,
+        collate_fn=collate,
+        pin_memory=torch.cuda.is_available(),
+        drop_last=drop_last,
+        multiprocessing_context=start_method if num_workers else None,
+        persistent_workers=num_workers > 0,
+        prefetch_factor=prefetch_factor if num_workers else None,
+    )
+
+
+class ClipLoader:
+    """Batches that threads of this process decode, a few ahead: no process to start, nothing to pickle or to copy.
+
+    JPEG is decoded without Python's lock, straight into each batch's own tensor. With a CUDA ``device`` the batches
+    are pinned and copied on a stream of their own, while the GPU is busy with those before.
+
+    Each ``iter(loader)`` is a pass over the sampler's epoch; have one at a time. Leaving it early ends its threads,
+    each after the clip that it is at. What goes wrong in a thread is raised, as it is, where its batch was due.
+
+    Parameters
+    ----------
+    dataset : ChordVideoDataset
+        What to read. Several loaders may share one.
+    batch_size : int
+        Samples in a batch of this rank.
+    sampler : ChordSampler, optional
+        The order; by default shuffled, with seed 0.
+    num_threads : int
+        Threads that read.
+    device : str or torch.device, optional
+        Where tensors are handed out; by default in CPU memory, pinned where there is CUDA.
+    prefetch : int
+        Batches that are made while the consumer is at one; 0 makes each when it is asked for.
+    drop_last : bool
+        Leave out a last batch that is not full.
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong.
+
+    Examples
+    --------
+    ::
+
+        loader = ClipLoader(dataset, batch_size=8, num_threads=4, device="cuda")
+        for epoch in range(loader.epoch, 10):
+            loader.set_epoch(epoch)
+            for batch in loader:
+                batch["frames"]  # (8, 16, 3, 224, 224) uint8, a permuted view of (8, 16, 224, 224, 3)
+                state = loader.state_dict()  # this batch is done; load_state_dict goes on after it
+    """
+
+    def __init__(
+        self,
+        dataset: ChordVideoDataset,
+        batch_size: int,
+        *,
+        sampler: ChordSampler | None = None,
+        num_threads: int = 4,
+        device: str | torch.device | None = None,
+        prefetch: int = 2,
+        drop_last: bool = False,
+    ) -> None:
+        check_at_least(1, num_threads=num_threads)
+        check_at_least(0, prefetch=prefetch)
+        self._dataset = dataset
+        self._batch_size = batch_size
+        self._sampler = _checked_sampler(dataset, batch_size, sampler)
+        self._num_threads = num_threads
+        self._prefetch = prefetch
+        self._drop_last = drop_last
+        self._device = None if device is None else torch.device(device)
+        self._consumed = 0, 0
+        """Epoch, and batches of it that this pass has handed out"""
+
+    @property
+    def epoch(self) -> int:
+        """Of this pass, and of the next one if nobody says otherwise."""
+        return self._sampler.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass. In an epoch whose state was loaded, that is the rest of it."""
+        self._sampler.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Batches in a pass."""
+        num_samples = len(self._sampler)
+        return num_samples // self._batch_size if self._drop_last else -(-num_samples // self._batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run is, after the batch that was handed out last. See ``ChordSampler.state_dict``."""
+        epoch, num_batches = self._consumed
+        return self._sampler.state_dict(num_batches if epoch == self.epoch else 0)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a run was: the next pass begins with the batch after. See ``ChordSampler.load_state_dict``."""
+        self._sampler.load_state_dict(state)
+        self._consumed = self.epoch, 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches of an epoch."""
+        epoch = self.epoch
+        self._consumed = epoch, 0
+        pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="chordcache-clips")
+        try:
+            for number, under_way in enumerate(self._ahead(pool), start=1):
+                with record_function("chordcache: wait for a batch"):
+                    batch = under_way.result()
+                self._consumed = epoch, number
+                yield batch
+        finally:
+            # Without waiting: the garbage collector may come by here in one of the threads that would be waited for
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ahead(self, pool: ThreadPoolExecutor) -> Iterator[_BatchUnderWay]:
+        """Yield batches in their order, ``prefetch`` behind the one that was begun last."""
+        stream = _SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
+        pending: deque[_BatchUnderWay] = deque()
+        for indices in self._index_lists():
+            pending.append(_BatchUnderWay(self._dataset, indices, self._device, stream))
+            pending[-1].begin(pool)
+            if len(pending) > self._prefetch:
+                yield pending.popleft()
+        yield from pending
+
+    def _index_lists(self) -> Iterator[list[tuple[int, int]]]:
+        """Samples of each batch."""
+        pairs = iter(self._sampler)
+        while indices := list(islice(pairs, self._batch_size)):
+            if len(indices) == self._batch_size or not self._drop_last:
+                yield indices
+
+
+class _BatchUnderWay:
+    """A batch whose clips are read by several threads; the one that is last puts it together and sends it off."""
+
+    def __init__(
+        self,
+        dataset: ChordVideoDataset,
+        indices: Sequence[tuple[int, int]],
+        device: torch.device | None,
+        stream: _SideStream | None,
+    ) -> None:
+        self._dataset = dataset
+        self._indices = indices
+        self._device = device
+        self._stream = stream
+        self._memory = FrameMemory(len(indices), is_pinned=torch.cuda.is_available())
+        self._samples: list[Batch] = [{} for _ in indices]
+        self._num_left = len(indices)
+        self._lock = threading.Lock()
+        self._reads: list[Future[None]] = []
+        self._batch: Batch = {}
+        self._is_sent: torch.cuda.Event | None = None
+
+    def begin(self, pool: ThreadPoolExecutor) -> None:
+        """Queue the clips."""
+        self._reads = [pool.submit(self._read, place) for place in range(len(self._indices))]
+
+    def _read(self, place: int) -> None:
+        with record_function("chordcache: read a clip"):
+            self._samples[place] = self._dataset.read_sample(self._indices[place], partial(self._memory.clip, place))
+        with self._lock:
+            self._num_left -= 1
+            is_last = not self._num_left
+        if is_last:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._batch = collate(self._samples)
+        if self._stream is not None:
+            self._batch, self._is_sent = self._stream.send(self._batch)
+        elif self._device is not None:
+            self._batch = _on_tensors(self._batch, lambda tensor: tensor.to(self._device))
+        elif torch.cuda.is_available():
+            self._batch = _on_tensors(self._batch, torch.Tensor.pin_memory)
+
+    def result(self) -> Batch:
+        """Wait for the batch, or raise what the first of its clips that failed raised."""
+        for read in self._reads:
+            read.result()
+        if self._stream is not None and self._is_sent is not None:
+            self._stream.receive(self._batch, self._is_sent)
+        return self._batch
+
+
+class _SideStream:
+    """Copies to a GPU beside what it computes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event]:
+        """Begin to copy; the tensors may be used after ``receive``."""
+        with torch.cuda.stream(self._stream):
+            sent = _on_tensors(batch, lambda tensor: tensor.pin_memory().to(self._device, non_blocking=True))
+            return sent, self._stream.record_event()
+
+    def receive(self, batch: Batch, is_sent: torch.cuda.Event) -> None:
+        """Let what the current stream does from now on wait for the copies of a batch."""
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(is_sent)
+        for value in batch.values():
+            if isinstance(value, torch.Tensor):
+                value.record_stream(current)  # or the side stream would write over it once it is let go of
+
+
+def _on_tensors(batch: Batch, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+    return {name: function(value) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+
+
+def _checked_sampler(dataset: ChordVideoDataset, batch_size: int, sampler: ChordSampler | None) -> ChordSampler:
+    check_at_least(1, batch_size=batch_size)
+    if sampler is None:
+        return ChordSampler(dataset, batch_size=batch_size)
+    if sampler.num_samples != len(dataset):
+        raise UsageError(f"sampler: it puts {sampler.num_samples} samples in order, but the dataset has {len(dataset)}")
+    if sampler.batch_size != batch_size:
+        raise UsageError(
+            f"sampler: it counts in batches of {sampler.batch_size}, but batch_size is {batch_size}; make it with "
+            f"ChordSampler(..., batch_size={batch_size})"
+        )
+    return sampler
