@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from chordcache.decode import Media
+from chordcache.errors import MediaError
 
 _NAL_CODECS = {"h264": (0x1F, 0, range(1, 6), range(5, 6)), "hevc": (0x3F, 1, range(32), range(16, 22))}
 """Codec: mask and shift of a unit's type, the types that hold a picture, and those after which nothing older is used
@@ -86,18 +87,13 @@ def entry_frames(pts: ArrayLike, keys: ArrayLike) -> np.ndarray:
     return np.maximum.accumulate(starts)
 
 
-def read_timeline(media: Media) -> Timeline | str:
+def read_timeline(media: Media) -> Timeline:
     """Demux a file from where it stands to its end, without decoding.
-
-    Returns
-    -------
-    Timeline or str
-        The reason why frames cannot be told apart by their time.
 
     Raises
     ------
     MediaError
-        As ``Media.packets``.
+        ``clock`` if frames cannot be told apart by their time; otherwise as ``Media.packets``.
     """
     video = media.require_video()
     codec = video.codec_context
@@ -108,7 +104,7 @@ def read_timeline(media: Media) -> Timeline | str:
         if not packet.size or packet.is_discard:
             continue
         if media.clock != "pts" or packet.pts is None:
-            return "its packets carry no presentation times"
+            raise MediaError("open", "clock", "its packets carry no presentation times")
         data = memoryview(packet)
         if reader.is_hidden(data):
             continue
@@ -118,9 +114,9 @@ def read_timeline(media: Media) -> Timeline | str:
     # The second field of a picture has the time of the first
     pts = sorted(set(shown))
     if not pts:
-        return "it has no frame to show"
+        raise MediaError("open", "clock", "it has no frame to show")
     if any(later < earlier for earlier, later in pairwise(keys)):
-        return "its clock is set back on the way"
+        raise MediaError("open", "clock", "its clock is set back on the way")
     return Timeline(
         np.array(pts, np.int64), video.time_base or Fraction(1), entry_frames(pts, keys), media.frame_seconds
     )

@@ -150,11 +150,17 @@ class _File:
         return self._converter.rgb(self._picture(number), lambda: self._picture(0))
 
     def _read_timeline(self) -> Timeline:
-        with self._media.listening():
-            found = read_timeline(self._media)
-        if isinstance(found, Timeline):
-            return found
-        self.sequential_reason = found
+        try:
+            with self._media.listening():
+                return read_timeline(self._media)
+        except MediaError as error:
+            if error.cause != "clock":
+                raise
+            self.sequential_reason = error.message
+        return self._counted()
+
+    def _counted(self) -> Timeline:
+        """The timeline of a file that has to be decoded for it."""
         self._reopen()
         with self._media.listening():
             times = [round(frame.pts_seconds / _NANOSECOND) for frame in self._media.frames()]
