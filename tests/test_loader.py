@@ -177,6 +177,11 @@ def test_several_clips_a_sample(cache: Cache) -> None:
     assert torch.equal(dataset[1]["frames"], batch["frames"][1])
 
 
+def test_sampler_by_name(cache: Cache) -> None:
+    dataset = dataset_of(cache, sampler={"name": "random", "num_frames": 4, "stride": 2})
+    assert_equal(list(ClipLoader(dataset, 4)), expected_batches(dataset_of(cache), 4))
+
+
 def test_transform_comes_last_in_batches_too(cache: Cache) -> None:
     dataset = dataset_of(cache, transform=halved)
     assert_equal(list(ClipLoader(dataset, 4)), expected_batches(dataset, 4))
