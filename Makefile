@@ -76,6 +76,7 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python bench/bench_spine.py $(CLIPS)
 	$(BIN)/python bench/bench_features.py $(CLIPS)
 	$(BIN)/python bench/bench_sources.py $(CLIPS)
+	$(BIN)/python bench/bench_loader.py $(CLIPS)
 
 clean: ## remove .venv, the demo and the caches of the tools
 	rm -rf .venv .venv-pose demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

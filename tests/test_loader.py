@@ -60,7 +60,9 @@ def expected_batches(dataset: ChordVideoDataset, batch_size: int, epoch: int = 0
 
 def stacked(samples: list[dict[str, Any]]) -> dict[str, Any]:
     columns = {name: [sample[name] for sample in samples] for name in samples[0]}
-    return {n: torch.stack(v) if isinstance(v[0], torch.Tensor) else v for n, v in columns.items()}
+    batch = {n: torch.stack(v) if isinstance(v[0], torch.Tensor) else v for n, v in columns.items()}
+    shaped = {name: value for name, value in columns.items() if isinstance(value[0], torch.Tensor) and value[0].ndim}
+    return {**batch, "lengths": {name: torch.tensor([each.shape for each in value]) for name, value in shaped.items()}}
 
 
 def assert_equal(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
@@ -71,6 +73,8 @@ def assert_equal(found: list[dict[str, Any]], expected: list[dict[str, Any]]) ->
             if isinstance(value, torch.Tensor):
                 assert (one[name].dtype, one[name].shape) == (value.dtype, value.shape)
                 assert torch.equal(one[name], value)
+            elif isinstance(value, dict):
+                assert_equal([one[name]], [value])
             else:
                 assert one[name] == value
 
@@ -175,6 +179,11 @@ def test_several_clips_a_sample(cache: Cache) -> None:
             if name in ("frames", "flows", "audio", "pts_seconds"):
                 assert torch.equal(batch[name][video], value)
     assert torch.equal(dataset[1]["frames"], batch["frames"][1])
+
+
+def test_sampler_by_name(cache: Cache) -> None:
+    dataset = dataset_of(cache, sampler={"name": "random", "num_frames": 4, "stride": 2})
+    assert_equal(list(ClipLoader(dataset, 4)), expected_batches(dataset_of(cache), 4))
 
 
 def test_transform_comes_last_in_batches_too(cache: Cache) -> None:

@@ -22,6 +22,7 @@ from chordcache.read.ragged import collate
 from chordcache.read.samplers import check_at_least
 
 Batch: TypeAlias = dict[str, Any]
+Collate: TypeAlias = Callable[[Sequence[Batch]], Batch]
 
 
 def make_loader(
@@ -33,6 +34,7 @@ def make_loader(
     drop_last: bool = False,
     prefetch_factor: int = 2,
     start_method: str | None = None,
+    collate: Collate = collate,
 ) -> DataLoader[Any]:
     """Make a DataLoader whose workers decode each batch into one tensor in shared memory.
 
@@ -56,6 +58,8 @@ def make_loader(
         Batches that each worker is ahead.
     start_method : {"fork", "forkserver", "spawn"}, optional
         How workers start; by default as Python does on this platform.
+    collate : callable
+        Makes a batch of a list of samples, such as ``functools.partial(chordcache.collate, tokenizer=...)``.
 
     Returns
     -------
@@ -109,6 +113,8 @@ class ClipLoader:
         Batches that are made while the consumer is at one; 0 makes each when it is asked for.
     drop_last : bool
         Leave out a last batch that is not full.
+    collate : callable
+        As ``make_loader`` has it.
 
     Raises
     ------
@@ -137,6 +143,7 @@ class ClipLoader:
         device: str | torch.device | None = None,
         prefetch: int = 2,
         drop_last: bool = False,
+        collate: Collate = collate,
     ) -> None:
         check_at_least(1, num_threads=num_threads)
         check_at_least(0, prefetch=prefetch)
@@ -146,6 +153,7 @@ class ClipLoader:
         self._num_threads = num_threads
         self._prefetch = prefetch
         self._drop_last = drop_last
+        self._collate = collate
         self._device = None if device is None else torch.device(device)
         self._consumed = 0, 0
         """Epoch, and batches of it that this pass has handed out"""
@@ -194,7 +202,7 @@ class ClipLoader:
         stream = _SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
         pending: deque[_BatchUnderWay] = deque()
         for indices in self._index_lists():
-            pending.append(_BatchUnderWay(self._dataset, indices, self._device, stream))
+            pending.append(_BatchUnderWay(self._dataset, indices, self._collate, self._device, stream))
             pending[-1].begin(pool)
             if len(pending) > self._prefetch:
                 yield pending.popleft()
@@ -215,11 +223,13 @@ class _BatchUnderWay:
         self,
         dataset: ChordVideoDataset,
         indices: Sequence[tuple[int, int]],
+        collate: Collate,
         device: torch.device | None,
         stream: _SideStream | None,
     ) -> None:
         self._dataset = dataset
         self._indices = indices
+        self._collate = collate
         self._device = device
         self._stream = stream
         self._memory = FrameMemory(len(indices), is_pinned=torch.cuda.is_available())
@@ -244,7 +254,7 @@ class _BatchUnderWay:
             self._finish()
 
     def _finish(self) -> None:
-        self._batch = collate(self._samples)
+        self._batch = self._collate(self._samples)
         if self._stream is not None:
             self._batch, self._is_sent = self._stream.send(self._batch)
         elif self._device is not None:
