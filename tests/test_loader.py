@@ -104,7 +104,9 @@ def test_batches_are_those_of_the_dataset(cache: Cache, size: tuple[int, int] | 
     assert_threads_end()
 
 
-@pytest.mark.parametrize("method", [None, "fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method", [None, "fork", *(pytest.param(m, marks=pytest.mark.slow) for m in ("spawn", "forkserver"))]
+)
 def test_worker_processes_give_the_same(cache: Cache, method: str | None) -> None:
     dataset = dataset_of(cache, size=(48, 48), features=FEATURES)
     loader = make_loader(dataset, 4, 0 if method is None else 2, start_method=method)
@@ -290,6 +292,7 @@ print(len(next(batches)["frames"]))
 """
 
 
+@pytest.mark.slow
 def test_process_that_ends_in_the_middle_ends(cache: Cache) -> None:
     result = subprocess.run([sys.executable, "-c", LEFT, cache.path], capture_output=True, text=True, timeout=120)
     assert (result.returncode, result.stdout, result.stderr) == (0, "8\n", "")
