@@ -17,7 +17,7 @@ import xxhash
 
 import chordcache as cc
 from reliability.harness import Figures, Trial, experiment
-from reliability.rig import TIERS, build, build_args, differs, make_corpus
+from reliability.rig import build, build_args, differs, make_corpus
 
 SPREAD = 0.618034
 """Multiples of it, modulo 1, are spread evenly however many there are."""
@@ -85,8 +85,8 @@ def _wait_for_lock(cache: Path, run: rigs.Run) -> None:
 
 
 @experiment(
-    "R1", "killed with -9 at a random moment, then the same command again",
-    trials=200, variants=TIERS,
+    "R1", "a build of all three tiers killed with -9 at a random moment, then the same command again",
+    trials=200, variants=("all",),
 )  # fmt: skip
 def killed_at_random(trial: Trial) -> Figures:
     """The moments cover a whole build. Every third kill hits one worker, which the build survives."""
@@ -210,8 +210,8 @@ def _is_struck(log: Path) -> bool:
 
 
 @experiment(
-    "R21", "main process killed with -9, the same command again at once",
-    trials=20, variants=TIERS,
+    "R21", "main process of a build of all three tiers killed with -9, the same command again at once",
+    trials=30, variants=("all",),
 )  # fmt: skip
 def restarted_at_once(trial: Trial) -> Figures:
     """Workers end with their parent: none is alive, and none has published, when the second run holds the lock."""
@@ -243,7 +243,7 @@ def restarted_at_once(trial: Trial) -> Figures:
 
 @experiment(
     "R21", "the same, with workers that the kernel does not end with their parent",
-    trials=10, variants=TIERS,
+    trials=20, variants=("all",),
 )  # fmt: skip
 def restarted_beside_orphans(trial: Trial) -> Figures:
     """Orphans finish what they are at, beside the second run; the third clears what they left half done."""

@@ -20,7 +20,6 @@ SOME_VARIANTS: Mapping[str, Sequence[str]] = {
     "bad_items": ("fork-2", "spawn-2"),
     "crowd": ("as nobody",),
     "stopped": ("scan at work", "build decoding", "build publishing", "verify --repair"),
-    "restarted_beside_orphans": ("hdf5",),
     "claims": ("600",),
     "any_name": (),
     "hdf5_that_leads_out": ("external storage", "a claim of 512 GiB"),
