@@ -36,7 +36,9 @@ os.execvp("strace", ["strace", *options, sys.executable, "-m", "chordcache", *sy
 def _published(cache: Path) -> dict[str, tuple[int, int, int]]:
     """Files that a sidecar names, and sidecars, with their inode, size and time."""
     found = rigs.files_of(cache)
-    names = {data[part] for data in rigs.sidecars(cache).values() for part in ("_sidecar", "_artefact")}
+    sidecars = rigs.sidecars(cache).values()
+    names = {data["_sidecar"] for data in sidecars}
+    names |= {cache / info["file"] for data in sidecars for info in data["features"] if "file" in info}
     return {name: status for name, status in found.items() if cache / name in names}
 
 
