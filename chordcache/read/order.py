@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from chordcache.errors import UsageError
-from chordcache.read.samplers import ClipRequest, check_at_least
+from chordcache.read.samplers import ClipRequest, Stream, check_at_least
 
 UNEVEN = ("pad", "drop")
 
@@ -136,9 +136,9 @@ class ChordSampler:
         """All samples [shape=(num_samples,), dtype=int64] in the order of the epoch."""
         if not self.shuffle:
             return np.arange(self.num_samples)
-        # Raw bits, since those of a numpy Generator's permutation may change from release to release. The samples of
-        # a dataset of the same seed draw from counters [0, 0, 0, index].
-        bits = np.random.Philox(key=np.array([self.seed, self._epoch], np.uint64), counter=[0, 0, 1, 0])
+        # Raw bits, since those of a numpy Generator's permutation may change from release to release
+        key = np.array([self.seed, self._epoch], np.uint64)
+        bits = np.random.Philox(key=key, counter=np.array([0, 0, Stream.ORDER, 0], np.uint64))
         return np.argsort(bits.random_raw(self.num_samples), kind="stable")
 
     def _num_rounds(self, start: int) -> int:

@@ -31,6 +31,8 @@ class Stream(enum.IntEnum):
     TIME_WARP = 2
     FRAME_DROP = 3
     TEMPORAL_CROP = 4
+    ORDER = 5
+    """Of all samples of an epoch"""
 
 
 def _check_positive(**values: object) -> None:
