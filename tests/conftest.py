@@ -18,7 +18,8 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -206,11 +207,19 @@ def _tone(spec: VideoSpec, rate: int = 16000) -> av.AudioFrame:
     return frame
 
 
+@contextmanager
+def _scheduled_as_before() -> Iterator[None]:
+    """SVT-AV1 makes a real-time process of root's, which the machine then belongs to, and all that it starts later."""
+    policy = os.sched_getscheduler(0)
+    yield
+    os.sched_setscheduler(0, policy, os.sched_param(0))
+
+
 def write_video(path: str | Path, **spec: Any) -> Path:
     """Write a small real video and return its path. The arguments are the fields of ``VideoSpec``."""
     wanted = VideoSpec(**spec)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with av.open(os.fspath(path), "w", options=dict(wanted.container_options)) as container:
+    with _scheduled_as_before(), av.open(os.fspath(path), "w", options=dict(wanted.container_options)) as container:
         video = _add_video(container, wanted)
         sound = _add_audio(container, Path(path).suffix) if wanted.audio else None
         for frame in _frames(wanted):
