@@ -49,7 +49,7 @@ def start_worker(parent: int, last_words_fd: int, num_slots: int, limits: Limits
         if os.getppid() != parent:
             os._exit(1)
     slot = None
-    with suppress(FileNotFoundError):  # no /proc
+    with suppress(OSError):  # no /proc, or a limit on the size of files: then time has none
         slot = Slot(parent, last_words_fd, num_slots)
     watchdog.start(limits, slot)
 

@@ -39,6 +39,8 @@ def _check(name: str, value: float | None, low: float, high: float) -> None:
 class Limits:
     """What one input may cost before it is given up.
 
+    Time is limited where there is a ``/proc`` and files may be larger than a few MiB (``ulimit -f``).
+
     Raises
     ------
     UsageError
