@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import resource
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,163 +44,6 @@ def sound(cache: Path) -> list[Any]:
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers in this process: a build takes a tenth of the time."""
     monkeypatch.setattr(engine, "run", lambda function, tasks, **_: ((task, function(task)) for task in tasks))
-
-
-# Interruption
-
-
-@pytest.fixture(scope="module")
-def longer(tmp_path_factory: pytest.TempPathFactory, make_video: Maker) -> Path:
-    """videos/, index.json, full.yaml, and whole/, the cache of an undisturbed build of about a second a video."""
-    folder = tmp_path_factory.mktemp("longer")
-    for number in range(4):
-        make_video(folder / f"videos/{number}.mp4", num_frames=100 + number, size=(192, 144), audio=number % 2 == 0)
-    (folder / "full.yaml").write_text(yaml.dump(FULL))
-    cc.scan([folder / "videos"], output=folder / "index.json", jobs=2)
-    cc.build(folder / "index.json", folder / "whole", tiers=TIERS, config=folder / "full.yaml", jobs=2)
-    return folder
-
-
-def build_args(longer: Path, *options: str) -> list[str | Path]:
-    return ["build", longer / "index.json", "-o", "cache", "-j2", "-c", longer / "full.yaml", *(options or TIER_ARGS)]
-
-
-def completes(longer: Path, folder: Path, run_cli: Cli) -> None:
-    """The same command again makes what an undisturbed build makes, and verify has nothing to say."""
-    done = run_cli(*build_args(longer), cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert rigs.fine(done.stderr)
-    assert differing(arrays(folder / "cache"), arrays(longer / "whole")) == []
-    assert rigs.partials(folder / "cache") == []
-    assert cc.verify(folder / "cache", level="deep", jobs=1) == []
-
-
-def forget_two_videos(cache: Path) -> None:
-    """Remove two sidecars, so that there is something left to build."""
-    for folder in sorted((cache / "videos").glob("*"))[:2]:
-        shutil.rmtree(folder)
-
-
-KILL_AFTER = """
-import os, signal
-_real, _count = os.replace, 0
-def _replace(a, b, **kwargs):
-    global _count
-    result = _real(a, b, **kwargs)
-    if any(f"/{top}/" in str(b) for top in ("videos", "lmdb", "npz", "hdf5")):
-        _count += 1
-        flag = os.environ["KILL_FLAG"]
-        if _count == int(os.environ["KILL_AFTER"]) and not os.path.exists(flag):
-            open(flag, "w").close()
-            os.kill(os.getppid() if os.environ["KILL_WHOM"] == "parent" else os.getpid(), signal.SIGKILL)
-    return result
-os.replace = _replace
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("whom", ["parent", "worker"])
-def test_kill_9_right_after_each_rename(longer: Path, tmp_path: Path, run_cli: Cli, whom: str) -> None:
-    """Three artefacts and a sidecar: every state between them, in one cache."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(KILL_AFTER)
-    path = os.pathsep.join([str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    for nth in range(1, 5):
-        flag = tmp_path / f"killed {nth}"
-        env = {"PYTHONPATH": path, "KILL_WHOM": whom, "KILL_AFTER": str(nth), "KILL_FLAG": str(flag)}
-        with rigs.running(tmp_path, *build_args(longer), env=env) as run:
-            code = run.wait(120)
-            assert run.survivors() == []
-        assert flag.exists()
-        assert code == (-signal.SIGKILL if whom == "parent" else 0), run.stderr
-        forget_two_videos(tmp_path / "cache")
-    completes(longer, tmp_path, run_cli)
-
-
-@pytest.mark.slow
-def test_kill_9_at_random_points(longer: Path, tmp_path: Path, run_cli: Cli) -> None:
-    random = rigs.Rng(11)
-    for turn in range(4):
-        with rigs.running(tmp_path, *build_args(longer)) as run:
-            rigs.wait_until(lambda: list((tmp_path / "cache").glob(".partial/*/artefact.*")), 60)
-            time.sleep(random.below(700) / 1000)
-            victims = [run.process.pid] if turn % 2 else run.workers()[:1]
-            for pid in victims:
-                os.kill(pid, signal.SIGKILL)
-            run.wait(120)
-            assert run.survivors() == [], f"turn {turn}"
-            assert rigs.fine(run.stderr), run.stderr
-        forget_two_videos(tmp_path / "cache")
-    assert run_cli(*build_args(longer), "--retry-quarantined", cwd=tmp_path).returncode == 0
-    completes(longer, tmp_path, run_cli)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
-def test_a_signal_in_the_middle(longer: Path, tmp_path: Path, run_cli: Cli, number: int, code: int) -> None:
-    with rigs.running(tmp_path, *build_args(longer, "--tier", "npz", "--tier", "hdf5")) as run:
-        at_work = lambda: list((tmp_path / "cache").glob(".partial/*/artefact.npz.*.spool"))  # noqa: E731
-        assert rigs.wait_until(at_work, 60)
-        os.killpg(run.process.pid, number)
-        assert run.wait(30) == code
-        assert run.survivors() == []
-        assert rigs.fine(run.stderr), run.stderr
-        assert "same command resumes" in run.stderr
-    assert rigs.partials(tmp_path / "cache") == []
-    completes(longer, tmp_path, run_cli)
-
-
-# A full disk
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """``small_disk("3m")``: a file system of that size."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-
-    def mount(size: str) -> Path:
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder]
-        if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
-            pytest.skip("no right to mount a tmpfs")
-        return folder
-
-    yield mount
-    if os.path.ismount(folder):
-        subprocess.run(["umount", "-l", folder], check=True)
-
-
-def says_no_space(done: subprocess.CompletedProcess[str]) -> None:
-    assert done.returncode == 12, done.stdout + done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert re.search(r"no space left|file too large", done.stderr), done.stderr
-    assert rigs.fine(done.stdout + done.stderr)
-    assert "HDF5" not in done.stdout + done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("tier", "size"), [("npz", "300k"), ("npz", "9m"), ("hdf5", "300k"), ("hdf5", "9m")])
-def test_a_full_disk(longer: Path, small_disk: Callable[[str], Path], run_cli: Cli, tier: str, size: str) -> None:
-    disk = small_disk(size)
-    says_no_space(run_cli(*build_args(longer, "--tier", tier), cwd=disk))
-    assert rigs.partials(disk / "cache") == []  # what was begun gives its room back
-    assert rigs.quarantine(disk / "cache") == {}
-    subprocess.run(["mount", "-o", "remount,size=300m", disk], check=True)
-    assert run_cli(*build_args(longer, "--tier", tier), cwd=disk).returncode == 0
-    completes(longer, disk, run_cli)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tier", ["npz", "hdf5"])
-@pytest.mark.parametrize("limit", [20_000, 1_500_000])
-def test_a_limit_on_the_size_of_files(longer: Path, tmp_path: Path, tier: str, limit: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "chordcache", *map(str, build_args(longer, "--tier", tier))],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )  # fmt: skip
-    says_no_space(done)
-    assert rigs.partials(tmp_path / "cache") == []
 
 
 # Damage
@@ -271,52 +110,6 @@ def test_reading_what_is_damaged(cache: Path, tier: str, damage: str) -> None:
             with pytest.raises(cc.DamageError, match=rf"{path.name}'.*run 'chordcache verify --repair"):
                 opened.read(video, feature, tier=tier)
         assert opened.read(video, "frames", tier="lmdb").shape[0] == 20  # the other tiers are none of its business
-
-
-READ_FLIPPED = """
-import os, sys
-from pathlib import Path
-import numpy as np
-import chordcache as cc
-
-cache, artefact, tier = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-whole = artefact.read_bytes()
-random = np.random.default_rng(7)
-names = ["flow", "motion", "motion.covered", "motion.types", "mel"] + ["frames"] * (tier == "hdf5")
-
-def read(opened, name):
-    (video,) = (each for each in opened if each.path == "sound.mp4")
-    return opened.read(video, name, tier=tier).tobytes()
-
-with cc.open_cache(cache) as opened:
-    good = {name: read(opened, name) for name in names}
-    # half of them anywhere, half in the first and last 4 KiB, where the formats keep their own affairs
-    edges = random.integers(-4096, 4096, size=60)
-    offsets = [*random.integers(len(whole), size=60), *edges]
-    errors = 0
-    for offset in offsets:
-        data = bytearray(whole)
-        data[offset] ^= 1 << int(random.integers(8))
-        partial = artefact.with_name("new")
-        partial.write_bytes(data)
-        os.replace(partial, artefact)
-        for name in names:
-            try:
-                if read(opened, name) != good[name]:
-                    print("garbage", name, offset)
-            except cc.DamageError:
-                errors += 1
-    print(f"{errors > 20} end")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tier", ["npz", "hdf5"])
-def test_a_flipped_bit_is_an_error_or_harmless(cache: Path, tier: str) -> None:
-    """Never garbage, never another exception, never a signal."""
-    command = [sys.executable, "-c", READ_FLIPPED, cache, artefact(cache, "sound.mp4", tier), tier]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True end\n", "")
 
 
 # Odd media

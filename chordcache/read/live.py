@@ -92,8 +92,6 @@ class _Buffer:
                 raise MediaError("decode", "timeout", what, self.num_frames)
             if self.num_frames <= number:
                 raise self._error or IndexError(f"frame {number} is out of range: it ended after {self.num_frames}")
-            self._asked = max(self._asked, number + 1)
-            self._changed.notify_all()
             if self._newest_wins:
                 return self._frames[-1].picture
             oldest = self._frames[0].number
