@@ -58,7 +58,7 @@ def naming_others_opens_nothing(trial: Trial) -> Figures:
     assert {f"corpus/{name}" for name in names} <= runs[1].touched_below(trial.folder)  # the tracer sees
     extra = {path for run in runs for path in _extra(run, trial.folder, names)}
     num_sockets = sum(run.num_internet for run in runs)
-    assert (extra, num_sockets, requests) == (set(), 0, [])
+    assert (extra, num_sockets, requests) == (set(), 0, []), (extra, num_sockets, requests)
     return {"sum_extra_opens": len(extra), "sum_sockets": num_sockets, "sum_requests": len(requests)}
 
 
