@@ -27,17 +27,8 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 from chordcache.csv_table import open_for_reading
 from chordcache.errors import ChordcacheError, DamageError, UsageError
 from chordcache.index_csv import CsvSink, CsvSource, record_problem
-from chordcache.manifest import (
-    FORMAT_VERSION,
-    NO_SPACE,
-    no_space_as_error,
-    path_problem,
-    printable,
-    publish,
-    seal,
-    unseal,
-)
-from chordcache.records import LEVELS, Identity, VideoRecord, record_from_json, to_json
+from chordcache.manifest import FORMAT_VERSION, NO_SPACE, no_space_as_error, printable, publish, seal, unseal
+from chordcache.records import LEVELS, Identity, VideoRecord, path_problem, record_from_json, to_json
 
 FORMAT = "chordcache-index"
 """What the header line of an index says it is."""

@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from chordcache.csv_table import Table, open_table, text_of, to_cell
-from chordcache.manifest import path_problem, printable
-from chordcache.records import LEVELS, AudioFacts, ContentFacts, HeaderFacts, Identity, PacketFacts, VideoRecord
+from chordcache.manifest import printable
+from chordcache.records import (
+    LEVELS,
+    AudioFacts,
+    ContentFacts,
+    HeaderFacts,
+    Identity,
+    PacketFacts,
+    VideoRecord,
+    path_problem,
+)
 
 HAND_WRITTEN = ("path", "label", "caption")
 """The columns that mean something in a hand-written list; only ``path`` must be there."""

@@ -35,7 +35,15 @@ import xxhash
 
 from chordcache import watchdog
 from chordcache.errors import DamageError, FormatVersionError, NoSpaceError, NotFound
-from chordcache.records import ContentFacts, FeatureInfo, Identity, content_from_json, feature_from_json, to_json
+from chordcache.records import (
+    ContentFacts,
+    FeatureInfo,
+    Identity,
+    content_from_json,
+    feature_from_json,
+    path_problem,
+    to_json,
+)
 
 FORMAT_VERSION = 1
 """Raised when an older reader would misread what is written now."""
@@ -164,23 +172,6 @@ def is_artefact_file(tier: str, file: str) -> bool:
     key, _, rest = os.path.basename(file).partition(".")
     name = f"{tier}/{_fan(key)}/{key}.{rest}"
     return is_key(key) and file == name and re.fullmatch(rf"[0-9a-f]{{8}}{TIER_SUFFIXES[tier]}", rest) is not None
-
-
-def path_problem(path: object) -> str | None:
-    """Why a path from an index or a sidecar cannot be one inside its root, or None if it can."""
-    if not isinstance(path, str) or not path:
-        return "it is empty"
-    if "\0" in path:
-        return "it contains NUL"
-    if path.startswith("/"):
-        return "it is absolute"
-    if ".." in path.split("/"):
-        return "it contains '..'"
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        return "it is no file name"
-    return None
 
 
 def _fan(key: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -256,3 +257,20 @@ def feature_from_json(data: Mapping[str, Any]) -> FeatureInfo:
 def content_from_json(data: Mapping[str, Any] | None) -> ContentFacts | None:
     """Build ``ContentFacts`` from what ``to_json`` made of them."""
     return None if data is None else ContentFacts(**_tuples(data))
+
+
+def path_problem(path: object) -> str | None:
+    """Why a path from an index or a sidecar cannot be one inside its root, or None if it can."""
+    if not isinstance(path, str) or not path:
+        return "it is empty"
+    if "\0" in path:
+        return "it contains NUL"
+    if path.startswith("/"):
+        return "it is absolute"
+    if ".." in path.split("/"):
+        return "it contains '..'"
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return "it is no file name"
+    return None

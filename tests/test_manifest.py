@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from chordcache import manifest
 from chordcache.errors import DamageError, FormatVersionError, NoSpaceError
-from chordcache.records import Identity
+from chordcache.records import Identity, path_problem
 
 NAMES = st.binary(min_size=1, max_size=60).filter(lambda raw: b"\0" not in raw).map(os.fsdecode)
 
@@ -152,4 +152,4 @@ def test_a_full_disk_has_a_name(code: int) -> None:
     ],
 )
 def test_paths_that_could_leave_the_root_are_told(path: object, problem: str | None) -> None:
-    assert manifest.path_problem(path) == problem
+    assert path_problem(path) == problem

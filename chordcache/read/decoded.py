@@ -139,7 +139,7 @@ class _File:
             self._converter = Converter(frames, video.sample_aspect_ratio, (codec.width, codec.height))
             self.sample_rate = audio.codec_context.sample_rate if audio else None
             self.timeline = self._read_timeline()
-        except BaseException:
+        except BaseException:  # cleanup boundary
             self._media.close()
             raise
 

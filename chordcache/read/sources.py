@@ -47,7 +47,7 @@ class VideoSource(ABC):
         name = os.fspath(path)
         try:
             self._open(name)
-        except BaseException:
+        except BaseException:  # cleanup boundary
             self._close()
             raise
         self._name = name

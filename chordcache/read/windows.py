@@ -62,7 +62,17 @@ class Framing(Protocol):
 
 
 @dataclass(frozen=True)
-class CenterCrop:
+class _Sized:
+    """What framings of a fixed ``size`` have in common."""
+
+    size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", checked_size(self.size))
+
+
+@dataclass(frozen=True)
+class CenterCrop(_Sized):
     """Scale until the picture just covers ``size``, aspect kept, and cut out the middle.
 
     Parameters
@@ -83,11 +93,6 @@ class CenterCrop:
     Window(top=14, left=0, height=228, width=456, size=(112, 224), flip=False)
     """
 
-    size: tuple[int, int]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", checked_size(self.size))
-
     def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
         """Choose the window. See ``Framing``."""
         if self.size[0] * width >= self.size[1] * height:
@@ -98,7 +103,7 @@ class CenterCrop:
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop:
+class RandomResizedCrop(_Sized):
     """Cut out a window of random area, shape and place, and scale it to ``size``: for training.
 
     Parameters
@@ -121,12 +126,11 @@ class RandomResizedCrop:
     the middle whose shape is within ``ratio``.
     """
 
-    size: tuple[int, int]
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", checked_size(self.size))
+        super().__post_init__()
         _check_range("scale", self.scale, most=1)
         _check_range("ratio", self.ratio, most=math.inf)
 
@@ -189,7 +193,7 @@ class Resize:
 
 
 @dataclass(frozen=True)
-class Pad:
+class Pad(_Sized):
     """Scale until the whole picture just fits into ``size``, aspect kept, and fill what is left over on both sides.
 
     Frames are black there, flow and motion zero, and motion is not covered.
@@ -209,11 +213,6 @@ class Pad:
     >>> Pad((224, 224)).choose(256, 456, np.random.default_rng())
     Window(top=-100, left=0, height=456, width=456, size=(224, 224), flip=False)
     """
-
-    size: tuple[int, int]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", checked_size(self.size))
 
     def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
         """Choose the window. See ``Framing``."""
