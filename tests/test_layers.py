@@ -72,6 +72,7 @@ LAYERS = {
     "chordcache.information": 4,
     "chordcache.pipeline": 4,
     "chordcache.read": 4,
+    "chordcache.read.arguments": 4,
     "chordcache.read.augment": 4,
     "chordcache.read.clips": 4,
     "chordcache.read.dataset": 4,

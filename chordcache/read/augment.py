@@ -14,6 +14,7 @@ from kornia.enhance import normalize
 from torch.nn.functional import one_hot
 
 from chordcache.errors import UsageError
+from chordcache.read.arguments import check_share
 
 _POLICIES: Mapping[str, Callable[[], PolicyAugmentBase]] = {
     "auto": AutoAugment,
@@ -87,8 +88,7 @@ class BatchAugment:
         for name, value, valid in (("policy", policy, _POLICIES), ("mix", mix, _MIXES)):
             if value is not None and value not in valid:
                 raise UsageError(f"{name}: got {value!r}, must be one of {', '.join(valid)}, or None")
-        if not 0 <= mix_p <= 1:
-            raise UsageError(f"mix_p: got {mix_p!r}, must be a number in [0, 1]")
+        check_share(mix_p=mix_p)
         if mix is not None and (num_classes is None or num_classes < 1):
             raise UsageError(f"num_classes: got {num_classes!r}, must be the number of labels, since mix={mix!r}")
         if len(mean) != 3 or len(std) != 3 or min(std) <= 0:

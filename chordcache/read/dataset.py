@@ -16,11 +16,12 @@ from torch.utils.data import Dataset, get_worker_info
 from chordcache.cache import Cache, Video
 from chordcache.errors import NotFound, UsageError
 from chordcache.manifest import printable
+from chordcache.read.arguments import checked_size
 from chordcache.read.batches import FrameMemory, Slot
 from chordcache.read.clips import ClipReader
 from chordcache.read.sampler_config import make_sampler
 from chordcache.read.samplers import ClipRequest, ClipSampler, Stream, UniformSampler
-from chordcache.read.windows import CenterCrop, Framing, checked_size
+from chordcache.read.windows import CenterCrop, Framing
 
 Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
 """A split file, a predicate, or keys."""

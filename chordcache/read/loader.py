@@ -15,11 +15,11 @@ from torch.profiler import record_function
 from torch.utils.data import DataLoader
 
 from chordcache.errors import UsageError
+from chordcache.read.arguments import check_at_least
 from chordcache.read.batches import FrameMemory
 from chordcache.read.dataset import ChordVideoDataset
 from chordcache.read.order import ChordSampler
 from chordcache.read.ragged import collate
-from chordcache.read.samplers import check_at_least
 
 Batch: TypeAlias = dict[str, Any]
 Collate: TypeAlias = Callable[[Sequence[Batch]], Batch]

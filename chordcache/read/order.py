@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from chordcache.errors import UsageError
-from chordcache.read.samplers import ClipRequest, Stream, check_at_least
+from chordcache.read.arguments import check_at_least
+from chordcache.read.samplers import ClipRequest, Stream
 
 UNEVEN = ("pad", "drop")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
-import numbers
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +12,7 @@ import numpy as np
 
 from chordcache.cache import Video
 from chordcache.errors import UsageError
-
-
-def check_at_least(least: int, **values: object) -> None:
-    """Raise ``UsageError`` for the first value that is no integer, or too small."""
-    for name, value in values.items():
-        if not isinstance(value, numbers.Integral) or value < least:
-            raise UsageError(f"{name}: got {value!r}, must be an integer of at least {least}")
+from chordcache.read.arguments import check_at_least, check_positive
 
 
 class Stream(enum.IntEnum):
@@ -33,12 +25,6 @@ class Stream(enum.IntEnum):
     TEMPORAL_CROP = 4
     ORDER = 5
     """Of all samples of an epoch"""
-
-
-def _check_positive(**values: object) -> None:
-    for name, value in values.items():
-        if not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise UsageError(f"{name}: got {value!r}, must be a number above 0")
 
 
 @dataclass(frozen=True)
@@ -297,7 +283,7 @@ class AdaptiveSampler(_EvenClip):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_positive(temperature=self.temperature)
+        check_positive(temperature=self.temperature)
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""

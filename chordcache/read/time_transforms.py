@@ -9,6 +9,7 @@ import numpy as np
 
 from chordcache.cache import Video
 from chordcache.errors import UsageError
+from chordcache.read.arguments import check_at_least, check_range, check_share
 from chordcache.read.samplers import ClipRequest, ClipSampler, Stream
 
 
@@ -47,12 +48,7 @@ class TimeWarp:
     speed: tuple[float, float] = (0.5, 2.0)
 
     def __post_init__(self) -> None:
-        if not (
-            isinstance(self.speed, (tuple, list))
-            and len(self.speed) == 2
-            and 0 < self.speed[0] <= self.speed[1] < math.inf
-        ):
-            raise UsageError(f"speed: got {self.speed!r}, must be (least, most), above 0")
+        check_range("speed", self.speed)
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
@@ -91,8 +87,7 @@ class FrameDrop:
     p: float = 0.1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.p, (int, float)) or not 0 <= self.p <= 1:
-            raise UsageError(f"p: got {self.p!r}, must be a number in [0, 1]")
+        check_share(p=self.p)
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
@@ -124,8 +119,7 @@ class TemporalCrop:
     num_frames: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.num_frames, int) or self.num_frames < 1:
-            raise UsageError(f"num_frames: got {self.num_frames!r}, must be an integer of at least 1")
+        check_at_least(1, num_frames=self.num_frames)
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from chordcache.errors import UsageError
+from chordcache.read.arguments import check_range, check_share, checked_size
 
 _ATTEMPTS = 10
 """Draws of a window before the largest one in the middle is taken"""
@@ -131,8 +132,8 @@ class RandomResizedCrop(_Sized):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_range("scale", self.scale, most=1)
-        _check_range("ratio", self.ratio, most=math.inf)
+        check_range("scale", self.scale, most=1)
+        check_range("ratio", self.ratio)
 
     def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
         """Choose the window. See ``Framing``."""
@@ -247,27 +248,13 @@ class HorizontalFlip:
     of: Framing | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.p, (int, float)) or not 0 <= self.p <= 1:
-            raise UsageError(f"p: got {self.p!r}, must be a number in [0, 1]")
+        check_share(p=self.p)
 
     def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
         """Choose the window. See ``Framing``."""
         whole = Window(0, 0, height, width, (height, width))
         window = whole if self.of is None else self.of.choose(height, width, random)
         return dataclasses.replace(window, flip=window.flip ^ bool(random.random() < self.p))
-
-
-def checked_size(size: object, *, otherwise: str = "") -> tuple[int, int]:
-    """Return a size as a tuple, or raise ``UsageError``, which names what else it might be."""
-    if isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size):
-        return size[0], size[1]
-    raise UsageError(f"size: got {size!r}, must be (height, width) in pixels{otherwise}")
-
-
-def _check_range(name: str, values: tuple[float, float], *, most: float) -> None:
-    if not (isinstance(values, (tuple, list)) and len(values) == 2 and 0 < values[0] <= values[1] <= most):
-        limit = "" if most == math.inf else f", at most {most}"
-        raise UsageError(f"{name}: got {values!r}, must be (least, most), above 0{limit}")
 
 
 def _in_the_middle(height: int, width: int, window: tuple[int, int], size: tuple[int, int]) -> Window:

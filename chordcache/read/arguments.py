@@ -1,0 +1,44 @@
+"""Checks of arguments that the read side shares: each says what it got, and what it must be."""
+
+from __future__ import annotations
+
+import math
+import numbers
+
+from chordcache.errors import UsageError
+
+
+def check_at_least(least: int, **values: object) -> None:
+    """Raise ``UsageError`` for the first value that is no integer, or too small."""
+    for name, value in values.items():
+        if not isinstance(value, numbers.Integral) or value < least:
+            raise UsageError(f"{name}: got {value!r}, must be an integer of at least {least}")
+
+
+def check_positive(**values: object) -> None:
+    """Raise ``UsageError`` for the first value that is no number above 0."""
+    for name, value in values.items():
+        if not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise UsageError(f"{name}: got {value!r}, must be a number above 0")
+
+
+def check_share(**values: object) -> None:
+    """Raise ``UsageError`` for the first value that is no number in [0, 1]."""
+    for name, value in values.items():
+        if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            raise UsageError(f"{name}: got {value!r}, must be a number in [0, 1]")
+
+
+def check_range(name: str, values: tuple[float, float], *, most: float | None = None) -> None:
+    """Raise ``UsageError`` if two numbers are not (least, most), above 0 and at most ``most``."""
+    is_pair = isinstance(values, (tuple, list)) and len(values) == 2
+    if not (is_pair and 0 < values[0] <= values[1] < math.inf and (most is None or values[1] <= most)):
+        limit = "" if most is None else f", at most {most}"
+        raise UsageError(f"{name}: got {values!r}, must be (least, most), above 0{limit}")
+
+
+def checked_size(size: object, *, otherwise: str = "") -> tuple[int, int]:
+    """Return a size as a tuple, or raise ``UsageError``, which names what else it might be."""
+    if isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size):
+        return size[0], size[1]
+    raise UsageError(f"size: got {size!r}, must be (height, width) in pixels{otherwise}")
