@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import rigs
 import yaml
+from deeds import PLUG_IN
 
 import chordcache as cc
 from chordcache import engine, watchdog
@@ -394,50 +395,6 @@ def test_bounds_on_the_command_line(tmp_path: Path, run_cli: Cli, command: str, 
 
 # Builds
 
-PLUG_IN = """
-import ctypes, os, signal, threading, time
-import numpy as np
-import chordcache as cc
-
-class Unpicklable(Exception):
-    def __init__(self):
-        super().__init__("no way out")
-        self.lock = threading.Lock()
-
-class Mute(Exception):
-    def __str__(self):
-        raise ValueError("no words")
-
-def fail(error):
-    raise error
-
-DEEDS = {
-    "sleep": lambda: time.sleep(1000),
-    "hold the interpreter": lambda: ctypes.PyDLL(None).sleep(1000),
-    "eat memory": lambda: np.ones(8 << 30, "u1"),
-    "exit 0": lambda: os._exit(0),
-    "exit 3": lambda: os._exit(3),
-    "SIGSEGV": lambda: ctypes.string_at(0),
-    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "unpicklable": lambda: fail(Unpicklable()),
-    "mute": lambda: fail(Mute()),
-    "tarry": lambda: time.sleep(0.3),
-}
-
-class Deeds(cc.Extractor):
-    def __init__(self, name, deeds):
-        super().__init__(name)
-        self.deeds = deeds
-
-    def begin(self, video):
-        self.deed = self.deeds.get(str(video.width))
-
-    def add_frame(self, frame):
-        if self.deed and (frame.number == 3 or self.deed == "tarry"):
-            DEEDS[self.deed]()
-        return {self.name: np.array([frame.number])}
-"""
-
 WIDTHS = {
     deed: 64 + 2 * number
     for number, deed in enumerate(
@@ -542,7 +499,7 @@ def test_they_are_tried_again_when_asked(poisoned: Path, tmp_path: Path, run_cli
     """With a plug-in that has learnt better."""
     subprocess.run(["cp", "-a", f"{poisoned}/.", tmp_path], check=True)
     env = write_plug_in(tmp_path, {str(width): deed for deed, width in WIDTHS.items() if deed in EXPECTED})
-    (tmp_path / "deeds_plug_in.py").write_text(PLUG_IN.replace("DEEDS[self.deed]()", "pass"))
+    (tmp_path / "deeds_plug_in.py").write_text(PLUG_IN.replace("DEEDS[self.deed](self)", "pass"))
     done = run_cli(
         "build", "index.json", "-o", "cache", "--tier", "npz", "--features", "mine", "-j2", "--retry-quarantined",
         cwd=tmp_path, env=env,

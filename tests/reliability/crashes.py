@@ -86,6 +86,16 @@ def _wait_for_lock(cache: Path, run: rigs.Run) -> None:
     assert locked, run.stderr
 
 
+@contextmanager
+def _at_a_random_moment(trial: Trial, corpus: Path) -> Iterator[rigs.Run]:
+    """A build that is under way. The moments of many trials are spread over all of it."""
+    duration = trial.once("duration", lambda path: _write_duration(path, corpus, trial.variant))
+    with rigs.running(trial.folder, *build_args(corpus, trial.variant)) as run:
+        _wait_for_lock(trial.folder / "cache", run)
+        time.sleep((trial.number + 1) * SPREAD % 1 * float(duration.read_text()))
+        yield run
+
+
 @experiment(
     "R1", "a build of all three tiers killed with -9 at a random moment, then the same command again",
     trials=200, variants=("all",),
@@ -93,11 +103,8 @@ def _wait_for_lock(cache: Path, run: rigs.Run) -> None:
 def killed_at_random(trial: Trial) -> Figures:
     """The moments cover a whole build. Every third kill hits one worker, which the build survives."""
     corpus = trial.once("corpus", make_corpus)
-    duration = trial.once("duration", lambda path: _write_duration(path, corpus, trial.variant))
     is_of_worker = trial.number % 3 == 2
-    with rigs.running(trial.folder, *build_args(corpus, trial.variant)) as run:
-        _wait_for_lock(trial.folder / "cache", run)
-        time.sleep((trial.number + 1) * SPREAD % 1 * float(duration.read_text()))
+    with _at_a_random_moment(trial, corpus) as run:
         victims = run.workers()[:1] if is_of_worker else [run.process.pid] * (run.process.poll() is None)
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
@@ -218,17 +225,13 @@ def _is_struck(log: Path) -> bool:
 def restarted_at_once(trial: Trial) -> Figures:
     """Workers end with their parent: none is alive, and none has published, when the second run holds the lock."""
     corpus = trial.once("corpus", make_corpus)
-    duration = trial.once("duration", lambda path: _write_duration(path, corpus, trial.variant))
     cache = trial.folder / "cache"
-    args = build_args(corpus, trial.variant)
-    with rigs.running(trial.folder, *args) as first:
-        _wait_for_lock(cache, first)
-        time.sleep((trial.number + 1) * SPREAD % 1 * float(duration.read_text()))
+    with _at_a_random_moment(trial, corpus) as first:
         num_workers = len(first.workers())
         first.process.kill()
         first.process.wait()
         dead_ns = time.time_ns()
-        with rigs.running(trial.folder, *args) as second:
+        with rigs.running(trial.folder, *build_args(corpus, trial.variant)) as second:
             _wait_for_lock(cache, second)
             orphans = first.workers()
             locked_ns = (cache / ".lock").stat().st_mtime_ns

@@ -12,69 +12,26 @@ import numpy as np
 import rigs
 import yaml
 from conftest import write_video
+from deeds import PLUG_IN
 
 import chordcache as cc
 from chordcache import engine
 from chordcache.watchdog import Limits
 from reliability.harness import Figures, Trial, experiment
 
-_PLUG_IN = """
-import ctypes, os, signal, sys, threading, time
-import numpy as np
-import chordcache as cc
-
-class Unpicklable(Exception):
-    def __init__(self):
-        super().__init__("no way out")
-        self.lock = threading.Lock()
-
-class Mute(Exception):
-    def __str__(self):
-        raise ValueError("no words")
-
-class Deeds(cc.Extractor):
-    def __init__(self, name, deeds):
-        super().__init__(name)
-        self.deeds = deeds
-
-    def begin(self, video):
-        self.deed = "none" if "POISON_IS_OUT" in os.environ else self.deeds.get(str(video.width), "none")
-
-    def add_frame(self, frame):
-        if frame.number == 2:
-            getattr(self, self.deed)()
-        return {self.name: np.array([frame.number])}
-
-    def none(self): pass
-    def segfault(self): ctypes.string_at(0)
-    def exit(self): os._exit(0)
-    def kill(self): os.kill(os.getpid(), signal.SIGKILL)
-    def leave(self): sys.exit(0)
-    def hang(self): time.sleep(1000)
-    def hang_with_the_interpreter(self): ctypes.PyDLL(None).sleep(1000)
-    def raise_unpicklable(self): raise Unpicklable
-    def raise_mute(self): raise Mute
-    def say_unpicklable(self): self.facts["lock"] = threading.Lock()
-
-    def eat_memory(self):
-        eaten = []
-        while True:
-            eaten.append(np.zeros(16 << 20, "u1"))
-"""
-
 CAUSES = {
-    "segfault": "signal",
-    "exit": "signal",
-    "kill": "signal",
-    "leave": "bug",
-    "hang": "timeout",
-    "hang_with_the_interpreter": "timeout",
-    "eat_memory": "oom",
-    "raise_unpicklable": "extractor",
-    "raise_mute": "extractor",
-    "say_unpicklable": "extractor",
+    "SIGSEGV": "signal",
+    "exit 0": "signal",
+    "SIGKILL": "signal",
+    "sys.exit": "bug",
+    "sleep": "timeout",
+    "hold the interpreter": "timeout",
+    "eat memory bit by bit": "oom",
+    "unpicklable": "extractor",
+    "mute": "extractor",
+    "unpicklable facts": "extractor",
 }
-"""What a plug-in does at the third frame, and what its file's line in quarantine must call it."""
+"""What a plug-in does at the fourth frame, and what its file's line in quarantine must call it."""
 
 _LETHAL = tuple(deed for deed, cause in CAUSES.items() if cause == "signal")
 
@@ -90,8 +47,8 @@ def _make_seeds(folder: Path) -> None:
     """A video for each deed, and the plug-in with a config of it alone."""
     for deed, width in _WIDTHS.items():
         write_video(folder / f"{deed}.mp4", num_frames=_NUM_FRAMES, size=(width, 48))
-    (folder / "deeds_plug_in.py").write_text(_PLUG_IN)
-    deeds = {str(width): deed for deed, width in _WIDTHS.items()}
+    (folder / "deeds_plug_in.py").write_text(PLUG_IN)
+    deeds = {str(width): deed for deed, width in _WIDTHS.items() if deed != "none"}
     mine = {"extractor": "deeds_plug_in:Deeds", "tier": "npz", "deeds": deeds}
     (folder / "mine.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
 
