@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
-import cv2
 import numpy as np
 
 from chordcache.errors import UsageError
 from chordcache.extractors.base import NO_ROWS, Extractor, Rows
 from chordcache.flow_codes import quantize
+from chordcache.opencv import cv2
 from chordcache.picture import Frame
 
 Estimator: TypeAlias = "Callable[[np.ndarray, np.ndarray], np.ndarray]"

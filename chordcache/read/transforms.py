@@ -252,7 +252,7 @@ def _inside(pictures: np.ndarray, window: Window) -> np.ndarray:
 
 
 def _opencv(one_thread: bool) -> Any:
-    import cv2  # not at the top: a cache that already has this size does without
+    from chordcache.opencv import cv2  # not at the top: a cache that already has this size does without
 
     if one_thread and cv2.getNumThreads() > 1:
         # Not 1: that joins the pool's threads, which a forked child does not have, and hangs or crashes (OpenCV 5.0)
