@@ -6,14 +6,12 @@ import json
 import os
 import shutil
 import signal
-import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import rigs
 
@@ -22,6 +20,7 @@ torch = pytest.importorskip("torch")
 from chordcache.cache import Cache  # noqa: E402
 from chordcache.errors import DamageError, FeatureAbsent, MediaError, NotFound, UsageError  # noqa: E402
 from chordcache.index import read_index  # noqa: E402
+from chordcache.locking import locked  # noqa: E402
 from chordcache.pipeline import build  # noqa: E402
 from chordcache.read.background import FOLDER, Spool  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
@@ -222,7 +221,6 @@ def test_error_is_as_before(built: Path) -> None:
     for sample in only_from_cache(built):
         assert_same(sample, next(each for each in expected if each["video"] == sample["video"]))
     lost = rigs.sidecars(built / "cache")["jump/turned.mp4"]["key"]
-    (built / "half.csv").write_text("path\nvideos/jump/b-frames.mp4\n")
     shutil.rmtree(built / "cache")
     (built / "videos/jump/turned.mp4").rename(built / "turned.mp4")
     build(scan([built / "videos"], output=built / "half.jsonl", jobs=1), built / "cache", jobs=1)
@@ -396,21 +394,23 @@ def test_a_damaged_artefact_is_mended(built: Path, mark: str, damage: Callable[[
 
 @pytest.mark.slow
 def test_it_waits_for_a_build_and_says_what_it_could_not_do(copy: Path, mark: str) -> None:
-    path = copy / "videos/jump/turned.mp4"
     dataset = on_demand(copy)
-    data = bytearray(path.read_bytes())
-    start = data.index(b"mdat") + 4
-    data[start + 3000 : start + 3400] = bytes(400)
-    path.write_bytes(data)
-    from chordcache.locking import locked
-
+    path = copy / "videos/jump/turned.mp4"
     with locked(copy / "cache"):
-        dataset[0]
-        time.sleep(3)
+        assert dataset[0]["frames"].shape == (4, 3, 64, 96)
+        path.write_bytes(b"no video" * 100)
+        with pytest.raises(MediaError, match=f"cannot read '{path}'"):
+            dataset[1]
+        assert rigs.wait_until(lambda: len(builders(mark)) == 1, BUILD_SECONDS)
         assert not rigs.sidecars(copy / "cache")
     wait_for_build(copy / "cache")
     assert list(rigs.sidecars(copy / "cache")) == ["jump/b-frames.mp4"]
-    Spool(copy / "cache").put  # noqa: B018
+    assert list(rigs.quarantine(copy / "cache")) == ["jump/turned.mp4"]
+    assert rigs.wait_until(lambda: not rigs.alive_with(mark), BUILD_SECONDS)
+    again = on_demand(copy)
+    said = "said: chordcache: 1 of . videos cannot be cached; see quarantine.jsonl"
+    with pytest.warns(UserWarning, match=said), pytest.raises(MediaError):
+        again[1]
 
 
 def test_a_request_that_is_damaged_is_dropped(built: Path) -> None:

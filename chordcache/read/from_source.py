@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -179,7 +179,7 @@ class _Stored(MP4Source):
 
 
 def _through_jpeg(quality: int) -> Show:
-    def show(scaler: PictureScaler, picture: object) -> np.ndarray:
+    def show(scaler: PictureScaler, picture: Any) -> np.ndarray:
         planes = scaler.planes(picture)
         shown = np.empty((*planes[0].shape, 3), np.uint8)
         jpeg.decode_into(jpeg.encode_planes(*planes, quality=quality), shown)

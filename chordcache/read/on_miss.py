@@ -39,7 +39,8 @@ class _Records:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._path = Path(index.path).absolute()
-        offsets, labels, broken = array("q"), set(), []
+        offsets, broken = array("q"), []
+        labels: set[str] = set()
         with open_for_reading(self._path) as file:
             self._state = _state(file.fileno())
             for offset, record in index.located(file):
@@ -47,9 +48,9 @@ class _Records:
                     broken.append(record.path)
                     continue
                 offsets.append(offset)
-                labels.add(record.label)
+                labels.update([record.label] if record.label is not None else [])
         self._offsets = np.asarray(offsets)
-        self.labels = sorted(labels - {None})
+        self.labels = sorted(labels)
         if not offsets:
             raise UsageError(f"index: '{printable(self._path)}' names no video that can be read")
         if broken:
