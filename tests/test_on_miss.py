@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from chordcache.cache import Cache  # noqa: E402
 from chordcache.errors import DamageError, FeatureAbsent, MediaError, NotFound, UsageError  # noqa: E402
 from chordcache.index import read_index  # noqa: E402
 from chordcache.locking import locked  # noqa: E402
+from chordcache.manifest import digest_file  # noqa: E402
 from chordcache.pipeline import build  # noqa: E402
 from chordcache.read.background import FOLDER, Spool  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
@@ -28,6 +30,7 @@ from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
 from chordcache.read.order import ChordSampler  # noqa: E402
 from chordcache.read.samplers import AdaptiveSampler, KeyframeSampler, UniformSampler  # noqa: E402
 from chordcache.scanning import scan  # noqa: E402
+from chordcache.stores.registry import forget  # noqa: E402
 from chordcache.verification import verify  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -83,7 +86,8 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def builders(mark: str) -> list[int]:
-    return [pid for pid in rigs.alive_with(mark) if "chordcache.read.background" in rigs.command_of(pid)]
+    command = f"{sys.executable} -m chordcache.read.background "
+    return [pid for pid in rigs.alive_with(mark) if rigs.command_of(pid).startswith(command)]
 
 
 def wait_for_build(cache: Path) -> None:
@@ -136,9 +140,12 @@ def artefact_of(cache: Path, path: str) -> Path:
 
 
 def spoil(artefact: Path) -> None:
-    """Flip a bit in every page, so that any clip meets one."""
-    for offset in range(2000, artefact.stat().st_size, 4096):
-        rigs.flip(artefact, offset)
+    """Flip a bit of every JPEG."""
+    data = artefact.read_bytes()
+    at = data.find(b"\xff\xd8\xff")
+    while at >= 0:
+        rigs.flip(artefact, at + 100)
+        at = data.find(b"\xff\xd8\xff", at + 1)
 
 
 # From the source
@@ -188,6 +195,7 @@ def test_the_config_of_the_cache_counts(sources: Path, tmp_path: Path, frames: s
         assert_same(dataset[i], sample)
 
 
+@pytest.mark.slow
 def test_a_corpus_from_its_sources(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
     for kind in ("edit_list", "open_gop", "negative_start", "vfr", "sar", "hdr"):
@@ -323,7 +331,6 @@ def test_the_first_access_is_as_the_later_ones(copy: Path, mark: str) -> None:
     os.rename(copy / "videos", copy / "away")  # so that it must be the cache that is read
     for i, sample in enumerate(first):
         assert_same(dataset[i], sample)
-    assert [len(cache) for cache in (Cache(copy / "cache"), dataset._cache)] == [2, 0]  # an open catalog stays as it is
     assert rigs.wait_until(lambda: not rigs.alive_with(mark), BUILD_SECONDS)
     os.rename(copy / "away", copy / "videos")
     assert verify(copy / "cache", jobs=1) == []
@@ -379,14 +386,15 @@ def test_a_process_that_is_killed(copy: Path, mark: str) -> None:
 def test_a_damaged_artefact_is_mended(built: Path, mark: str, damage: Callable[[Path], object]) -> None:
     expected = only_from_cache(built)
     artefact = artefact_of(built / "cache", "jump/turned.mp4")
-    content, before = artefact.read_bytes(), rigs.files_of(built / "cache")
+    digest, before = digest_file(artefact), rigs.files_of(built / "cache")
+    forget(artefact)  # who has a file mapped while it is cut short does not survive
     damage(artefact)
     dataset = on_demand(built)
     with pytest.warns(UserWarning, match=f"{artefact.name}.*; its source is read instead"):
         assert_same(dataset[1], expected[1])
     assert_same(dataset[0], expected[0])
     wait_for_build(built / "cache")
-    assert artefact.read_bytes() == content
+    assert digest_file(artefact) == digest
     untouched = {file: state for file, state in before.items() if "turned" not in file}
     assert untouched.items() <= rigs.files_of(built / "cache").items()
     assert_same(dataset[1], expected[1])  # a warning would be an error

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,7 +125,9 @@ class _Private:
         write_catalog(folder)
         for file in {info.file for info in sidecar.features if info.file is not None}:
             self._stack.callback(forget, folder / file)
-        return Cache(folder), Video(folder, sidecar)
+        cache = Cache(folder)
+        self._stack.callback(cache.close)
+        return cache, Video(folder, sidecar)
 
     def _build(self, folder: Path, asked: Features) -> Sidecar:
         origin, record = self._origin, self._origin.record
@@ -260,6 +261,7 @@ class _SourceVideo(Video):
         super().__init__(Path(), sidecar)
         self._timeline = {"pts_seconds": frames.pts_seconds, "source_frames": frames.source_frames}
         self._build = build
+        self._decoded: Video | None = None
 
     @property
     def content(self) -> ContentFacts | None:
@@ -271,9 +273,11 @@ class _SourceVideo(Video):
         """See ``Video``."""
         return self._whole.picture_types
 
-    @cached_property
+    @property
     def _whole(self) -> Video:
-        return self._build.cache({"frames", "motion"})[1]
+        if self._decoded is None:  # not a cached_property, see Video
+            self._decoded = self._build.cache({"frames", "motion"})[1]
+        return self._decoded
 
     def _array(self, name: str) -> np.ndarray:
         return self._timeline[name]
