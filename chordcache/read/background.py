@@ -172,12 +172,13 @@ class Spool:
             )
 
     def _last_words(self) -> str:
-        """The last line that the process before wrote."""
+        """The last line of the process before, or of a Python that could not start it; loky's tracker talks too."""
         try:
             lines = (self._folder / ".log").read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return ""
-        return lines[-1] if lines else ""
+        speakers = ("chordcache: ", f"{sys.executable}: ")
+        return next((line for line in reversed(lines) if line.startswith(speakers)), "")
 
     def _pass_on(self, words: str) -> None:
         if words:
