@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import uuid
 import warnings
@@ -77,17 +79,39 @@ def whole(sources: Path) -> Path:
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What the environment of every process of this test holds; nothing is left of them."""
+    """What the environment of every process of this test holds; no builder is left, whose workers end with it."""
     mark = uuid.uuid4().hex
     monkeypatch.setenv(rigs.MARK, mark)
     yield mark
-    for pid in rigs.alive_with(mark):
+    for pid in builders(mark):
         os.kill(pid, signal.SIGKILL)
 
 
 def builders(mark: str) -> list[int]:
     command = f"{sys.executable} -m chordcache.read.background "
     return [pid for pid in rigs.alive_with(mark) if rigs.command_of(pid).startswith(command)]
+
+
+HOLD = """
+import signal, sys
+from pathlib import Path
+from chordcache.locking import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    signal.pause()
+"""
+
+
+@contextlib.contextmanager
+def held_by_another_process(cache: Path) -> Iterator[None]:
+    """The cache's lock; held here, forked workers would hold it too, and on."""
+    with subprocess.Popen([sys.executable, "-c", HOLD, cache], stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            yield
+        finally:
+            holder.kill()
 
 
 def wait_for_build(cache: Path) -> None:
@@ -337,22 +361,22 @@ def test_the_first_access_is_as_the_later_ones(copy: Path, mark: str) -> None:
 
 @pytest.mark.slow
 def test_one_process_for_all_workers_and_datasets(sources: Path, tmp_path: Path, mark: str) -> None:
-    seen: set[int] = set()
     loaders = []
     for start_method in ("fork", "spawn"):
         dataset = on_demand(sources, tmp_path / "cache", size=(32, 32))
         order = ChordSampler(len(dataset), shuffle=False)
         loaders.append(make_loader(dataset, 1, 4, sampler=order, start_method=start_method, prefetch_factor=1))
-    first = [[], []]
-    for batches in zip(*loaders, strict=True):
-        for samples, batch in zip(first, batches, strict=True):
-            samples.append(batch)
-        now = builders(mark)
-        assert len(now) <= 1
-        seen.update(now)
+    first: list[list[Any]] = [[], []]
+    seen: set[int] = set()
+    with held_by_another_process(tmp_path / "cache"):  # nothing is built, so that every worker misses
+        for batches in zip(*loaders, strict=True):
+            for samples, batch in zip(first, batches, strict=True):
+                samples.append(batch)
+            seen.update(builders(mark))
+        (only,) = builders(mark)
+    assert seen | {only} == {only}
     wait_for_build(tmp_path / "cache")
-    seen.update(builders(mark))
-    assert len(seen) == 1
+    assert builders(mark) == [only]
     assert len(rigs.sidecars(tmp_path / "cache")) == len(VIDEOS)
     expected = list(ClipLoader(on_demand(sources, tmp_path / "cache", size=(32, 32), on_miss="error"), 1, num_threads=2,
                                sampler=ChordSampler(len(VIDEOS), shuffle=False)))  # fmt: skip
