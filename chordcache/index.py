@@ -180,6 +180,14 @@ class Index:
             for _, record in self._source.located(file):
                 yield record
 
+    def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
+        """Yield each record of the index's open file, and the byte offset that ``at`` finds it by."""
+        return self._source.located(file)
+
+    def at(self, file: BinaryIO, offset: int) -> VideoRecord:
+        """One record of the index's open file."""
+        return self._source.at(file, offset)
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the index to another file, in the format that its suffix names. Raises as ``IndexWriter``."""
         with IndexWriter(path, roots=self.roots, level=self.level, follow_symlinks=self.follow_symlinks) as writer:

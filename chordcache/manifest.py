@@ -11,6 +11,7 @@ A cache is a folder::
     catalog.sqlite                  derived from the sidecars
     quarantine.jsonl                one line per input that could not be cached
     .partial/<host>-<pid>-<uuid>/   what a worker is writing
+    .on_demand/                     what readers ask to be built, see ``read.background``
 
 ``ab`` are the first two hex digits of the key's hash. Every JSON line ends with ``"xxh3_128"``, the digest of the
 line without that member, so that a flipped bit is told from another version of the format.

@@ -30,7 +30,7 @@ LEVELS = ("quick", "default", "deep")
 """Sizes; also digests; also every frame decoded."""
 
 _TOP_LEVEL = frozenset(
-    "chordcache.json index.jsonl videos lmdb npz hdf5 catalog.sqlite quarantine.jsonl .partial .lock".split()
+    "chordcache.json index.jsonl videos lmdb npz hdf5 catalog.sqlite quarantine.jsonl .partial .lock .on_demand".split()
 )
 
 _Results: TypeAlias = "Generator[tuple[_Check, list[Damage] | engine.Crash], None, None]"

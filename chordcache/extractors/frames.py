@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Protocol, TypeVar
 
 from chordcache import jpeg
-from chordcache.decode import DecodedFrame
 from chordcache.extractors.base import Extractor, Rows
 from chordcache.picture import Frame
 
@@ -37,7 +37,18 @@ class FramesExtractor(Extractor):
         return {self.name: [jpeg.encode_planes(*frame.planes(), quality=self._quality)]}
 
 
-def select_fps(frames: Iterable[DecodedFrame], fps: float | None) -> Iterator[DecodedFrame]:
+class Timed(Protocol):
+    """A frame, as far as ``select_fps`` looks at it."""
+
+    @property
+    def pts_seconds(self) -> float:
+        """Presentation time [seconds]."""
+
+
+AnyFrame = TypeVar("AnyFrame", bound=Timed)
+
+
+def select_fps(frames: Iterable[AnyFrame], fps: float | None) -> Iterator[AnyFrame]:
     """Keep the first frame at or after each tick of a clock that starts with the first frame.
 
     A slower source keeps every frame; none is repeated. Half a millisecond of timestamp rounding is forgiven.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from chordcache.cache import Cache, Video
+from chordcache.cache import Video
 from chordcache.errors import FeatureAbsent, UsageError
 from chordcache.geometry import scaled_size
 from chordcache.read.transforms import (
@@ -37,6 +37,23 @@ NUM_LANDMARKS = 33
 
 _TAKEN_NAMES = ("flows", "audio", "motion_covered", "pts_seconds", "label", "caption", "video", "present")
 """What a sample calls other things, which a plug-in's feature of that name would hide."""
+
+
+class FeatureReader(Protocol):
+    """Where a clip comes from: a ``Cache``, or what stands in for one."""
+
+    def read(
+        self,
+        video: Video,
+        feature: str = "frames",
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        indices: Sequence[int] | np.ndarray | None = None,
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Read a feature of one video, as ``Cache.read`` does."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -88,7 +105,7 @@ class ClipReader:
 
     def read(
         self,
-        cache: Cache,
+        cache: FeatureReader,
         video: Video,
         numbers: np.ndarray,
         window: Window | None,
@@ -100,7 +117,7 @@ class ClipReader:
 
         Parameters
         ----------
-        cache : Cache
+        cache : FeatureReader
             The cache.
         video : Video
             One of its videos.
@@ -153,7 +170,7 @@ class ClipReader:
 class Clip:
     """Some frames of a video, and how they are to be handed out."""
 
-    cache: Cache
+    cache: FeatureReader
     video: Video
     numbers: np.ndarray
     """[shape=(T,), dtype=int64, frame numbers]"""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,10 +18,14 @@ from chordcache.errors import NotFound, UsageError
 from chordcache.manifest import printable
 from chordcache.read.arguments import checked_size
 from chordcache.read.batches import FrameMemory, Slot
-from chordcache.read.clips import ClipReader
+from chordcache.read.clips import ClipReader, FeatureReader
 from chordcache.read.sampler_config import make_sampler
 from chordcache.read.samplers import ClipRequest, ClipSampler, Stream, UniformSampler
 from chordcache.read.windows import CenterCrop, Framing
+
+if TYPE_CHECKING:
+    from chordcache.index import Index
+    from chordcache.read.on_miss import IndexedVideos
 
 Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
 """A split file, a predicate, or keys."""
@@ -103,6 +107,15 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         Samples taken of each video.
     seed : int
         For samplers that draw.
+    index : Index, str or Path, optional
+        What ``scan`` made, or a hand-written list: then the videos are those that it names, cached or not, in its
+        order and with its labels and captions, instead of all that are cached. Those that the scan could not read
+        are left out, with a warning.
+    on_miss : {"error", "source", "build"}
+        What becomes of a video of the index that is not cached: ``NotFound``; or it is read from its source, as it
+        will be cached; or that, and a process in the background, one for all readers of the cache, builds it for the
+        next time. With the last two a video that was cached from another file than the index names is none, and one
+        that turns out to be damaged is read from its source, with a warning; "build" also mends it.
 
     Raises
     ------
@@ -137,9 +150,10 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         classes: Iterable[str] | None = None,
         clips_per_video: int = 1,
         seed: int = 0,
+        index: Index | str | Path | None = None,
+        on_miss: str = "error",
     ) -> None:
         ClipRequest(seed=seed, num_clips=clips_per_video)  # says what is wrong with either
-        self._cache = cache if isinstance(cache, Cache) else Cache(cache)
         self._sampler = make_sampler(sampler) if isinstance(sampler, Mapping) else sampler
         self._clips = ClipReader(
             features=_checked_names("features", features, "features"),
@@ -147,20 +161,27 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
             flow_mode=flow_mode,
             missing=missing,
         )
+        self._indexed: IndexedVideos | None = None
+        if index is not None or on_miss != "error":
+            from chordcache.read.on_miss import IndexedVideos  # not before: reading a cache alone loads no decoder
+
+            self._indexed = IndexedVideos(index, cache, self._clips.features, on_miss, videos)
+        self._cache = self._indexed.cache if self._indexed else cache if isinstance(cache, Cache) else Cache(cache)
         self._transform = transform
         self._clips_per_video = clips_per_video
         self._seed = seed
         self._epoch = 0
         # Bytes in one array: it pickles small, and forked workers do not copy its pages by counting references
         self._keys = None if videos is None else np.array(_select_keys(self._cache, videos), np.bytes_)
-        self._num_videos = len(self._cache if self._keys is None else self._keys)
+        self._num_videos = len(self._indexed or (self._cache if self._keys is None else self._keys))
         self._pid = os.getpid()
-        names = self._cache.labels() if classes is None else classes
+        labels = self._indexed.labels if self._indexed else self._cache.labels()
+        names = labels if classes is None else classes
         self.classes = list(_checked_names("classes", names, "label names"))
         """Label names; the position of each is its id"""
         self._class_ids = {name: number for number, name in enumerate(self.classes)}
-        self._check_labels()
-        if self._num_videos:
+        self._check_labels(labels)
+        if self._num_videos and self._indexed is None:
             self._clips.check(self._video(0))
         self._cache.close()  # it opens again where samples are read, which is in the workers
 
@@ -200,6 +221,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
             If the position, or a frame number that the sampler chose, is out of range.
         DamageError, FeatureAbsent, NotFound
             As ``Cache.read`` has them: no sample is put in another's place.
+        MediaError
+            If a video has to be read from its source, which is broken.
         UsageError
             If the cache has gained or lost videos, or labels that are not in ``classes``; if the sampler goes
             backwards, with ``flow_mode="between"``.
@@ -248,16 +271,19 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
             clip=number % self._clips_per_video,
             num_clips=self._clips_per_video,
         )
-        return self._sample(self._video(number // self._clips_per_video), request, slot)
+        place = number // self._clips_per_video
+        if self._indexed is not None:
+            return self._indexed.read(place, partial(self._sample, request, slot))
+        return self._sample(request, slot, self._cache, self._video(place))
 
-    def _sample(self, video: Video, request: ClipRequest, slot: Slot | None) -> dict[str, Any]:
+    def _sample(self, request: ClipRequest, slot: Slot | None, reader: FeatureReader, video: Video) -> dict[str, Any]:
         """Sampler, clip, tensors."""
         numbers = np.asarray(self._sampler.frame_numbers(video, request), np.int64)
         window = self._clips.window(video, request.generator(Stream.WINDOW))
         shape = self._clips.frames_shape(video, numbers, window)
         memory = None if slot is None or shape is None else slot(shape)
         arrays = self._clips.read(
-            self._cache,
+            reader,
             video,
             numbers,
             window,
@@ -297,9 +323,12 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
             raise UsageError(f"label '{video.label}' of video '{video.key}' is not among the classes {self.classes}")
         return number
 
-    def _check_labels(self) -> None:
+    def _check_labels(self, labels: Iterable[str]) -> None:
         """Raise now what ``_class_id`` would raise in the middle of an epoch."""
-        if not self._class_ids.keys() >= set(self._cache.labels()):
+        unknown = set(labels) - self._class_ids.keys()
+        if unknown and self._indexed:
+            raise UsageError(f"label '{min(unknown)}' of the index is not among the classes {self.classes}")
+        if unknown:
             for position in range(self._num_videos):
                 self._class_id(self._video(position))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from chordcache.picture import PictureScaler
 from chordcache.read.sources import VideoSource
 from chordcache.sound import read_sound
 from chordcache.timeline import Timeline, read_timeline
+
+Show: TypeAlias = Callable[[PictureScaler, Any], np.ndarray]
+"""What makes a frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB] of a decoded picture."""
 
 AS_STORED = FramesConfig(short_side=None)
 """Upright and with square pixels, as ``build`` makes frames, in the source's size."""
@@ -60,9 +63,18 @@ class Converter:
         Sample aspect ratio.
     stated_size : tuple of int
         (width, height) of the stored picture as the headers have it.
+    show : Show
+        By default the scaler's RGB.
     """
 
-    def __init__(self, frames: FramesConfig, aspect: Fraction | None, stated_size: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        frames: FramesConfig,
+        aspect: Fraction | None,
+        stated_size: tuple[int, int],
+        show: Show = PictureScaler.rgb,
+    ) -> None:
+        self._show = show
         self._scaler = scaler_for(frames, aspect)
         self._stated_size = stated_size
         self._is_settled = False
@@ -85,7 +97,7 @@ class Converter:
             self._scaler.settle(picture if is_like_first else first())
             self._scaler.orientation = orientation or self._scaler.orientation
             self._is_settled = True
-        return self._scaler.rgb(picture)
+        return self._show(self._scaler, picture)
 
 
 class Run:
@@ -127,7 +139,7 @@ class Run:
 class _File:
     """An open media file, its timeline, and the decoder at work on it."""
 
-    def __init__(self, path: str, frames: FramesConfig) -> None:
+    def __init__(self, path: str, frames: FramesConfig, show: Show) -> None:
         self._path = path
         self._media = hold_media(path)
         self.sequential_reason: str | None = None
@@ -136,7 +148,7 @@ class _File:
         try:
             video, audio = self._media.require_video(), self._media.audio
             codec = video.codec_context
-            self._converter = Converter(frames, video.sample_aspect_ratio, (codec.width, codec.height))
+            self._converter = Converter(frames, video.sample_aspect_ratio, (codec.width, codec.height), show)
             self.sample_rate = audio.codec_context.sample_rate if audio else None
             self.timeline = self._read_timeline()
         except BaseException:  # cleanup boundary
@@ -222,11 +234,12 @@ class MP4Source(VideoSource):
     def __init__(self, frames: FramesConfig = AS_STORED) -> None:
         super().__init__()
         self._frames = frames
+        self._show: Show = PictureScaler.rgb
         self._file: _File | None = None
 
     def _open(self, name: str) -> None:
         with naming(name):
-            self._file = _File(name, self._frames)
+            self._file = _File(name, self._frames, self._show)
 
     def _close(self) -> None:
         if self._file is not None:
