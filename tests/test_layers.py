@@ -77,6 +77,7 @@ LAYERS = {
     "chordcache.read.dataset": 4,
     "chordcache.read.ragged": 4,
     "chordcache.read.batches": 4,
+    "chordcache.read.budget": 4,
     "chordcache.read.loader": 4,
     "chordcache.read.order": 4,
     "chordcache.read.sampler_config": 4,

@@ -20,7 +20,7 @@ from chordcache.read.batches import FrameMemory, Slot
 from chordcache.read.clips import ClipReader
 from chordcache.read.sampler_config import make_sampler
 from chordcache.read.samplers import ClipRequest, ClipSampler, Stream, UniformSampler
-from chordcache.read.windows import CenterCrop, Framing, checked_size
+from chordcache.read.windows import CenterCrop, Framing, Window, checked_size
 
 Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
 """A split file, a predicate, or keys."""
@@ -35,7 +35,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
 
     An index is an int, or ``(epoch, int)``: the workers of a persistent DataLoader hold copies of the dataset that
     ``set_epoch`` does not reach, so a batch sampler hands them the epoch along with the index. A sample is a dict of
-    contiguous tensors, and of
+    tensors (contiguous, but for ``frames`` of a batch, which ``__getitems__`` hands out as permuted views), and of
 
     ====================  ==============================================================================
     ``pts_seconds``       [shape=(T,), dtype=float64, seconds] presentation times on the source's clock
@@ -236,6 +236,27 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         dict
             See the class.
         """
+        return self._sample(*self._located(index), slot)
+
+    def outline(self, index: int | tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
+        """Say what a sample is going to be. Of the cache only the catalog is read, and what the clip sampler reads.
+
+        Parameters
+        ----------
+        index : int or tuple of int
+            As ``__getitem__`` has it.
+
+        Returns
+        -------
+        Video, tuple of int
+            Whose clip it is, and the shape (T, h, w, 3) in which its frames are decoded, whether or not they are among
+            ``features``; with ``DenseClips`` (num_clips, T, h, w, 3).
+        """
+        video, request = self._located(index)
+        return video, self._clips.frames_shape(video, *self._view(video, request))
+
+    def _located(self, index: int | tuple[int, int]) -> tuple[Video, ClipRequest]:
+        """Whose clip a sample is, and what its sampler is asked."""
         epoch, position = index if isinstance(index, tuple) else (self._epoch, index)
         number = operator.index(position) + (len(self) if position < 0 else 0)
         if not 0 <= number < len(self):
@@ -247,14 +268,18 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
             clip=number % self._clips_per_video,
             num_clips=self._clips_per_video,
         )
-        return self._sample(self._video(number // self._clips_per_video), request, slot)
+        return self._video(number // self._clips_per_video), request
+
+    def _view(self, video: Video, request: ClipRequest) -> tuple[np.ndarray, Window | None]:
+        """Which frames a sample has, and what is seen of them."""
+        numbers = np.asarray(self._sampler.frame_numbers(video, request), np.int64)
+        return numbers, self._clips.window(video, request.generator(Stream.WINDOW))
 
     def _sample(self, video: Video, request: ClipRequest, slot: Slot | None) -> dict[str, Any]:
         """Sampler, clip, tensors."""
-        numbers = np.asarray(self._sampler.frame_numbers(video, request), np.int64)
-        window = self._clips.window(video, request.generator(Stream.WINDOW))
-        shape = self._clips.frames_shape(video, numbers, window)
-        memory = None if slot is None or shape is None else slot(shape)
+        numbers, window = self._view(video, request)
+        has_frames = "frames" in self._clips.features
+        memory = slot(self._clips.frames_shape(video, numbers, window)) if slot and has_frames else None
         arrays = self._clips.read(
             self._cache,
             video,
