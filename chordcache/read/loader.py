@@ -76,7 +76,7 @@ def make_loader(
     check_at_least(0, num_workers=num_workers)
     check_at_least(1, prefetch_factor=prefetch_factor)
     order = _checked_sampler(dataset, batch_size, sampler)
-    batches = {"batch_sampler": order}
+    batches: dict[str, Any] = {"batch_sampler": order}
     if batch_size is not None:
         batches = {"batch_size": batch_size, "sampler": order, "drop_last": drop_last}
     return DataLoader(
