@@ -52,7 +52,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
 
 
 def whole_videos(cache: cc.Cache, **options: Any) -> cc.ChordVideoDataset:
-    return cc.ChordVideoDataset(cache, **{"sampler": WholeVideos(), "clips_per_video": 7, "size": (32, 32), **options})
+    if "window" not in options:
+        options = {"size": (32, 32), **options}
+    return cc.ChordVideoDataset(cache, **{"sampler": WholeVideos(), "clips_per_video": 7, **options})
 
 
 def ranks(
@@ -149,7 +151,7 @@ def test_tokens(cache: cc.Cache) -> None:
     sampler = cc.BudgetBatchSampler(dataset, max_tokens=20, tokenizer=str.split)
     found = list(sampler)
     for batch in found:
-        assert len(batch) * max(1, *(len(dataset.outline(pair)[0].caption.split()) for pair in batch)) <= 20
+        assert len(batch) * max(1, *(len(dataset[pair]["caption"].split()) for pair in batch)) <= 20
     assert max(len(batch) for batch in found) >= 7
     assert sorted(index for batch in found for _, index in batch) == list(range(63))
 
@@ -175,16 +177,20 @@ def test_samples_are_measured_without_frames_too(cache: cc.Cache) -> None:
         assert (video.key, shape) == (sample["video"], sample["frames"].permute(0, 2, 3, 1).shape)
 
 
-def test_a_schedule_is_measured_at_each_stage(cache: cc.Cache) -> None:
-    schedule = cc.SamplerSchedule({0: cc.UniformSampler(4, 1), 2: cc.UniformSampler(8, 1), 3: WholeVideos()})
-    dataset = whole_videos(cache, sampler=cc.TimeWarp(schedule))
-    sampler = cc.BudgetBatchSampler(dataset, max_frames=40)
-    for epoch, largest in ((0, 10), (1, 10), (2, 5), (0, 10), (3, 10)):
-        sampler.set_epoch(epoch)
-        batches = list(sampler)
-        assert max(map(len, batches)) == largest
-        assert all(sum(len(dataset.outline(p)[1]) > 0 for p in b) == len(b) for b in batches)
-        assert max(len(b) * max(dataset.outline(p)[1][0] for p in b) for b in batches) <= 40
+def test_clips_whose_length_is_drawn_anew(cache: cc.Cache) -> None:
+    class DrawsLength:
+        def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
+            return np.arange(request.generator().integers(1, video.num_frames + 1))
+
+    drawn, schedule = DrawsLength(), cc.SamplerSchedule({0: cc.UniformSampler(4, 1), 2: WholeVideos()})
+    for clip_sampler in (drawn, cc.TimeWarp(schedule)):
+        dataset = whole_videos(cache, sampler=clip_sampler)
+        sampler = cc.BudgetBatchSampler(dataset, max_frames=50)
+        for epoch in (0, 2, 1):
+            sampler.set_epoch(epoch)
+            for batch in sampler:
+                assert len(batch) * max(len(dataset[pair]["pts_seconds"]) for pair in batch) <= 50
+    assert {len(batch) for batch in sampler} == {12, 63 - 5 * 12}  # of 4 frames each
 
 
 # Order and ranks

@@ -32,8 +32,8 @@ class BudgetBatchSampler:
     to each: with ``uneven="pad"`` the first of them are handed out once more, with ``"drop"`` the last are left out.
     They depend on the order and the samples only, not on the ranks: a state may be taken up by another number of them.
 
-    Samples are measured once, from the catalog and not from what is cached; and again in an epoch that gives the first
-    sample another shape, as a ``SamplerSchedule`` may. A clip sampler of your own must not draw the length of a clip.
+    Samples are measured when their epoch is chosen, since a clip sampler may draw the length of a clip: from the
+    catalog, and not from what is cached.
 
     Parameters
     ----------
@@ -58,7 +58,8 @@ class BudgetBatchSampler:
 
     Notes
     -----
-    Measuring takes about 0.1 ms a sample.
+    Measuring takes about 0.1 ms a sample, in every epoch; a clip sampler that reads, as ``AdaptiveSampler`` does, adds
+    to that.
 
     Examples
     --------
@@ -90,19 +91,13 @@ class BudgetBatchSampler:
         self._sampler.check_length(dataset)
         ((self._unit, self._budget),) = given.items()
         self._tokenizer = tokenizer
-        self._axes: list[Axes] = []
         self._form()
 
     def _form(self) -> None:
         """Make the batches of the epoch."""
-        self._measure()
-        self._batches = form_batches(self._sampler.order().tolist(), self._axes, self._budget)
+        axes = [self._axes_of(index) for index in range(self._sampler.num_samples)]
+        self._batches = form_batches(self._sampler.order().tolist(), axes, self._budget)
         self._dealer = self._sampler.of_batches(len(self._batches))
-
-    def _measure(self) -> None:
-        """Take the axes of all samples, if those that are known are not of this epoch's clips."""
-        if not self._axes or self._axes_of(0) != self._axes[0]:
-            self._axes = [self._axes_of(index) for index in range(len(self._dataset))]
 
     def _axes_of(self, index: int) -> Axes:
         video, shape = self._dataset.outline((self.epoch, index))
@@ -128,7 +123,7 @@ class BudgetBatchSampler:
         return self._sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass, and form its batches. See ``ChordSampler.set_epoch``."""
+        """Choose the epoch of the next pass, and form its batches now. See ``ChordSampler.set_epoch``."""
         if epoch != self.epoch:
             self._sampler.set_epoch(epoch)
             self._form()
