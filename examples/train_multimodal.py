@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import sys
 from pathlib import Path
 
 import tokenizers
@@ -174,7 +175,8 @@ def main() -> None:
         run = Run(args, distributed.get_rank() if is_distributed else 0)
         run.load()
     except cc.ChordcacheError as error:
-        raise SystemExit(f"train_multimodal: error: {error}") from None
+        print(f"train_multimodal: error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
     run.train(args.epochs, args.save_every)
     if is_distributed:
         distributed.destroy_process_group()

@@ -317,7 +317,7 @@ def test_all_loaders_hand_out_the_same(cache: cc.Cache) -> None:
     for epoch in (0, 1):
         for each in (clips, made.batch_sampler, plain.batch_sampler, sampler):
             each.set_epoch(epoch)
-        assert contents(clips) == contents(made) == contents(plain) == expected(dataset, sampler)
+        assert contents(made) == contents(clips) == contents(plain) == expected(dataset, sampler)
         assert len(clips) == len(made) == len(plain) == len(sampler)
     if made._iterator is not None:
         made._iterator._shutdown_workers()  # left to the garbage collector, torch waits for them at a time of its own
