@@ -308,14 +308,16 @@ def _on_tensors(batch: Batch, function: Callable[[torch.Tensor], torch.Tensor]) 
 def _checked_sampler(
     dataset: ChordVideoDataset, batch_size: int | None, sampler: ChordSampler | BudgetBatchSampler | None
 ) -> ChordSampler | BudgetBatchSampler:
-    if (batch_size is None) != isinstance(sampler, BudgetBatchSampler):
-        raise UsageError("give batch_size=None and a BudgetBatchSampler as sampler, or neither")
-    if batch_size is not None:
-        check_at_least(1, batch_size=batch_size)
+    if batch_size is None or isinstance(sampler, BudgetBatchSampler):
+        if batch_size is not None or not isinstance(sampler, BudgetBatchSampler):
+            raise UsageError("give batch_size=None and a BudgetBatchSampler as sampler, or neither")
+        sampler.check_length(dataset)
+        return sampler
+    check_at_least(1, batch_size=batch_size)
     if sampler is None:
         return ChordSampler(dataset, batch_size=batch_size)
     sampler.check_length(dataset)
-    if isinstance(sampler, ChordSampler) and sampler.batch_size != batch_size:
+    if sampler.batch_size != batch_size:
         raise UsageError(
             f"sampler: it counts in batches of {sampler.batch_size}, but batch_size is {batch_size}; make it with "
             f"ChordSampler(..., batch_size={batch_size})"
