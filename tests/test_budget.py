@@ -331,7 +331,7 @@ def test_clip_loader_resumes(cache: cc.Cache, num_used: int) -> None:
     )
     whole = contents(first)
     batches = iter(first)
-    used = contents(batch for batch, _ in zip(batches, range(num_used), strict=False))
+    used = contents(batch for _, batch in zip(range(num_used), batches, strict=False))
     state = first.state_dict()
     batches.close()
     second.load_state_dict(state)
