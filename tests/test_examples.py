@@ -106,6 +106,7 @@ def run_example(*arguments: object, program: tuple[str, ...], num_ranks: int) ->
     finally:
         for process in processes:
             process.kill()
+            process.wait()
     return [
         Rank(process.returncode, output.splitlines(), errors)
         for process, (output, errors) in zip(processes, outputs, strict=True)
