@@ -326,10 +326,10 @@ def test_all_loaders_hand_out_the_same(cache: cc.Cache) -> None:
 @pytest.mark.parametrize("num_used", [0, 2, 1000])
 def test_clip_loader_resumes(cache: cc.Cache, num_used: int) -> None:
     dataset = whole_videos(cache)
-    first, second = (
-        cc.ClipLoader(dataset, None, sampler=cc.BudgetBatchSampler(dataset, max_frames=60)) for _ in range(2)
+    whole_pass, first, second = (
+        cc.ClipLoader(dataset, None, sampler=cc.BudgetBatchSampler(dataset, max_frames=60)) for _ in range(3)
     )
-    whole = contents(first)
+    whole = contents(whole_pass)
     batches = iter(first)
     used = contents(batch for _, batch in zip(range(num_used), batches, strict=False))
     state = first.state_dict()

@@ -186,7 +186,7 @@ def form_batches(order: Iterable[int], axes: Sequence[Axes], budget: int) -> lis
 
     Examples
     --------
-    >>> form_batches([0, 1, 2, 3, 4], axes=[(10,), (30,), (11,), (12,), (30,)], budget=60)
+    >>> form_batches([0, 1, 2, 3, 4], axes=[(12,), (30,), (13,), (14,), (30,)], budget=60)
     [[0, 2, 3], [1, 4]]
     """
     batches: list[list[int]] = []
