@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from chordcache.pipeline import build
     from chordcache.policy import BuildPolicy
     from chordcache.read.augment import BatchAugment
+    from chordcache.read.budget import BudgetBatchSampler
     from chordcache.read.dataset import ChordVideoDataset
     from chordcache.read.decoded import MP4Source
     from chordcache.read.live import CameraSource, StreamSource
@@ -66,6 +67,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AdaptiveSampler",
     "BatchAugment",
+    "BudgetBatchSampler",
     "BuildPolicy",
     "Cache",
     "CacheWriteError",
@@ -134,6 +136,7 @@ __all__ = [
 _LAZY = {
     "AdaptiveSampler": "chordcache.read.samplers",
     "BatchAugment": "chordcache.read.augment",
+    "BudgetBatchSampler": "chordcache.read.budget",
     "BuildPolicy": "chordcache.policy",
     "Cache": "chordcache.cache",
     "CachedSource": "chordcache.read.sources",

@@ -11,10 +11,9 @@ A cache is a folder::
     catalog.sqlite                  derived from the sidecars
     quarantine.jsonl                one line per input that could not be cached
     .partial/<host>-<pid>-<uuid>/   what a worker is writing
-    .on_demand/                     what readers ask to be built, see ``read.background``
+    .on_demand/                     what readers ask to be built
 
-``ab`` are the first two hex digits of the key's hash. Every JSON line ends with ``"xxh3_128"``, the digest of the
-line without that member, so that a flipped bit is told from another version of the format.
+``ab`` begins the key's hash. Each JSON line ends with its own ``"xxh3_128"``, to tell a flipped bit from a new version.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from pathlib import Path
 from chordcache import engine
 from chordcache.corpus import Corpus, CorpusFile, parse_roots
 from chordcache.errors import UsageError
-from chordcache.index import Index, IndexWriter, ReusableRecords, read_index
+from chordcache.index import Index, IndexWriter, read_index
+from chordcache.index_reuse import ReusableRecords
 from chordcache.labels import Labels
 from chordcache.probe import probe
 from chordcache.records import LEVELS, Identity, RunSummary, VideoRecord

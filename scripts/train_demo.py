@@ -1,6 +1,7 @@
 """Train a small 3D CNN on a cache for a few dozen steps: python scripts/train_demo.py CACHE.
 
 A cache with two labels or more trains a classifier. Any other trains on time's direction: was the clip reversed?
+``examples/train_multimodal.py`` adds flow, sound and captions, several processes, and going on after a kill.
 """
 
 from __future__ import annotations
@@ -14,32 +15,12 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Sampler
 
 import chordcache as cc
 
 NUM_FRAMES, STRIDE, SIZE = 8, 2, (112, 112)
 NUM_CLIPS_AT_LEAST = 64
 """Clips in an epoch: a cache of few videos takes several of each."""
-
-
-class ShuffledEpochs(Sampler[tuple[int, int]]):
-    """Each epoch in an order of its own. It yields (epoch, index), so that the workers know the epoch too."""
-
-    def __init__(self, num_samples: int, *, seed: int) -> None:
-        self.num_samples, self.seed, self.epoch = num_samples, seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next pass is."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.num_samples
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        for index in torch.randperm(self.num_samples, generator=generator).tolist():
-            yield self.epoch, index
 
 
 class SmallNet(nn.Sequential):
@@ -90,13 +71,11 @@ def make_dataset(path: str, seed: int) -> tuple[cc.ChordVideoDataset, bool]:
 
 def train(dataset: cc.ChordVideoDataset, has_labels: bool, args: argparse.Namespace) -> None:
     """Run the steps, and print how they went."""
-    sampler = ShuffledEpochs(len(dataset), seed=args.seed)
-    loader = DataLoader(
+    loader = cc.make_loader(
         dataset,
-        batch_size=args.batch_size,
-        sampler=sampler,
-        num_workers=args.workers,
-        persistent_workers=args.workers > 0,  # epochs are short here, and starting workers is not
+        args.batch_size,
+        args.workers,
+        sampler=cc.ChordSampler(dataset, seed=args.seed, batch_size=args.batch_size),
         drop_last=len(dataset) > args.batch_size,  # batch normalisation wants no batch of one
     )
     generator = torch.Generator().manual_seed(args.seed)
@@ -108,7 +87,7 @@ def train(dataset: cc.ChordVideoDataset, has_labels: bool, args: argparse.Namesp
 
     def batches() -> Iterator[dict[str, torch.Tensor]]:
         for epoch in itertools.count():
-            sampler.set_epoch(epoch)
+            loader.sampler.set_epoch(epoch)
             yield from loader
 
     start = time.perf_counter()

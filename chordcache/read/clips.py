@@ -97,10 +97,8 @@ class ClipReader:
         """What a sample sees of its pictures; None: all of them, as they are stored."""
         return None if self.framing is None else self.framing.choose(video.height, video.width, random)
 
-    def frames_shape(self, video: Video, numbers: np.ndarray, window: Window | None) -> tuple[int, ...] | None:
-        """Shape of the frames that ``read`` decodes, (T, h, w, 3); None if frames are not asked for."""
-        if "frames" not in self.features:
-            return None
+    def frames_shape(self, video: Video, numbers: np.ndarray, window: Window | None) -> tuple[int, ...]:
+        """Shape of the frames that ``read`` decodes, or would if they were asked for, (T, h, w, 3)."""
         return (*numbers.shape, *(window.size if window else (video.height, video.width)), 3)
 
     def read(

@@ -7,28 +7,27 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from chordcache.cache import Cache, Video
-from chordcache.errors import NotFound, UsageError
-from chordcache.manifest import printable
+from chordcache.errors import UsageError
 from chordcache.read.arguments import checked_size
 from chordcache.read.batches import FrameMemory, Slot
 from chordcache.read.clips import ClipReader, FeatureReader
 from chordcache.read.sampler_config import make_sampler
 from chordcache.read.samplers import ClipRequest, ClipSampler, Stream, UniformSampler
-from chordcache.read.windows import CenterCrop, Framing
+from chordcache.read.selection import Videos, select_keys
+from chordcache.read.windows import CenterCrop, Framing, Window
 
 if TYPE_CHECKING:
     from chordcache.index import Index
     from chordcache.read.on_miss import IndexedVideos
 
-Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
-"""A split file, a predicate, or keys."""
+Result = TypeVar("Result")
 
 _SIXTEEN_IN_THE_MIDDLE = UniformSampler(num_frames=16, stride=4)
 
@@ -40,7 +39,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
 
     An index is an int, or ``(epoch, int)``: the workers of a persistent DataLoader hold copies of the dataset that
     ``set_epoch`` does not reach, so a batch sampler hands them the epoch along with the index. A sample is a dict of
-    contiguous tensors, and of
+    tensors (contiguous, but for ``frames`` of a batch, which ``__getitems__`` hands out as permuted views), and of
 
     ====================  ==============================================================================
     ``pts_seconds``       [shape=(T,), dtype=float64, seconds] presentation times on the source's clock
@@ -172,7 +171,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         self._seed = seed
         self._epoch = 0
         # Bytes in one array: it pickles small, and forked workers do not copy its pages by counting references
-        self._keys = None if videos is None else np.array(_select_keys(self._cache, videos), np.bytes_)
+        self._keys = None if videos is None else np.array(select_keys(self._cache, videos), np.bytes_)
         self._num_videos = len(self._indexed or (self._cache if self._keys is None else self._keys))
         self._pid = os.getpid()
         labels = self._indexed.labels if self._indexed else self._cache.labels()
@@ -260,6 +259,33 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         dict
             See the class.
         """
+        return self._of_video(index, partial(self._sample, slot))
+
+    def outline(self, index: int | tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
+        """Say what a sample is going to be, from what is known of its video without any feature of it.
+
+        The clip sampler may read some of its own. With ``on_miss`` a video that is not cached is opened.
+
+        Parameters
+        ----------
+        index : int or tuple of int
+            As ``__getitem__`` has it.
+
+        Returns
+        -------
+        Video, tuple of int
+            Whose clip it is, and the shape (T, h, w, 3) in which its frames are decoded, whether or not they are among
+            ``features``; with ``DenseClips`` (num_clips, T, h, w, 3).
+        """
+        return self._of_video(
+            index,
+            lambda request, _, video: (video, self._clips.frames_shape(video, *self._view(video, request))),
+        )
+
+    def _of_video(
+        self, index: int | tuple[int, int], function: Callable[[ClipRequest, FeatureReader, Video], Result]
+    ) -> Result:
+        """What a function makes of what a sample's sampler is asked, of what reads its video, and of that."""
         epoch, position = index if isinstance(index, tuple) else (self._epoch, index)
         number = operator.index(position) + (len(self) if position < 0 else 0)
         if not 0 <= number < len(self):
@@ -273,15 +299,19 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         )
         place = number // self._clips_per_video
         if self._indexed is not None:
-            return self._indexed.read(place, partial(self._sample, request, slot))
-        return self._sample(request, slot, self._cache, self._video(place))
+            return self._indexed.read(place, partial(function, request))
+        return function(request, self._cache, self._video(place))
 
-    def _sample(self, request: ClipRequest, slot: Slot | None, reader: FeatureReader, video: Video) -> dict[str, Any]:
-        """Sampler, clip, tensors."""
+    def _view(self, video: Video, request: ClipRequest) -> tuple[np.ndarray, Window | None]:
+        """Which frames a sample has, and what is seen of them."""
         numbers = np.asarray(self._sampler.frame_numbers(video, request), np.int64)
-        window = self._clips.window(video, request.generator(Stream.WINDOW))
-        shape = self._clips.frames_shape(video, numbers, window)
-        memory = None if slot is None or shape is None else slot(shape)
+        return numbers, self._clips.window(video, request.generator(Stream.WINDOW))
+
+    def _sample(self, slot: Slot | None, request: ClipRequest, reader: FeatureReader, video: Video) -> dict[str, Any]:
+        """Sampler, clip, tensors."""
+        numbers, window = self._view(video, request)
+        has_frames = "frames" in self._clips.features
+        memory = slot(self._clips.frames_shape(video, numbers, window)) if slot and has_frames else None
         arrays = self._clips.read(
             reader,
             video,
@@ -348,46 +378,3 @@ def _checked_names(argument: str, names: Iterable[str], what: str) -> tuple[str,
     if isinstance(names, str) or not all(isinstance(name, str) for name in given) or len(set(given)) < len(given):
         raise UsageError(f"{argument}: got {names!r}, must be a sequence of distinct {what}")
     return given
-
-
-def _select_keys(cache: Cache, videos: Videos) -> list[str]:
-    """Keys of the chosen videos."""
-    if isinstance(videos, (str, Path)):
-        keys = _read_split(cache, Path(videos))
-    elif callable(videos):
-        keys = [video.key for video in cache if videos(video)]
-    else:
-        keys = list(videos)
-        known = set(cache.keys())
-        for key in keys:
-            if key not in known:
-                raise NotFound(f"videos: {key!r} is not the key of a video of {cache!r}")
-    if not keys:
-        raise UsageError(f"videos: none of {cache!r} is selected")
-    return keys
-
-
-def _read_split(cache: Cache, path: Path) -> list[str]:
-    """Keys that a split file names, in its order."""
-    try:
-        # As os.fsdecode has it: a path that is not UTF-8 can still be written down
-        lines = path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
-    except OSError as error:
-        raise NotFound(f"cannot read split file '{printable(path)}': {error.strerror}") from None
-    known = set(cache.keys())
-    keys_of_path: dict[str, list[str]] = {}
-    if any(entry and not entry.startswith("#") and entry not in known for entry in map(str.strip, lines)):
-        for video in cache:
-            keys_of_path.setdefault(video.path, []).append(video.key)
-    keys = []
-    for number, entry in enumerate(map(str.strip, lines), start=1):
-        if not entry or entry.startswith("#"):
-            continue
-        found = [entry] if entry in known else keys_of_path.get(entry, [])
-        where = f"split file '{printable(path)}', line {number}: '{printable(entry)}'"
-        if not found:
-            raise NotFound(f"{where} is neither the key nor the path of a video of {cache!r}")
-        if len(found) > 1:
-            raise UsageError(f"{where} is the path of several videos; give the key: {', '.join(found)}")
-        keys += found
-    return keys

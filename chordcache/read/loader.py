@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least
 from chordcache.read.batches import FrameMemory
+from chordcache.read.budget import BudgetBatchSampler
 from chordcache.read.dataset import ChordVideoDataset
 from chordcache.read.order import ChordSampler
 from chordcache.read.ragged import collate
@@ -27,10 +28,10 @@ Collate: TypeAlias = Callable[[Sequence[Batch]], Batch]
 
 def make_loader(
     dataset: ChordVideoDataset,
-    batch_size: int,
+    batch_size: int | None,
     num_workers: int,
     *,
-    sampler: ChordSampler | None = None,
+    sampler: ChordSampler | BudgetBatchSampler | None = None,
     drop_last: bool = False,
     prefetch_factor: int = 2,
     start_method: str | None = None,
@@ -40,17 +41,17 @@ def make_loader(
 
     Its workers stay from epoch to epoch, use one thread each, and start as you like; batches are pinned where there is
     CUDA. ``loader.sampler.set_epoch`` chooses the epoch, ``loader.sampler.state_dict(num_batches_consumed=n)`` says
-    where a run is.
+    where a run is; with a ``BudgetBatchSampler`` it is ``loader.batch_sampler`` that does.
 
     Parameters
     ----------
     dataset : ChordVideoDataset
         What to read.
-    batch_size : int
-        Samples in a batch of this rank.
+    batch_size : int or None
+        Samples in a batch of this rank; None with a ``BudgetBatchSampler``.
     num_workers : int
         Processes that read; 0 reads in this one, when it is asked.
-    sampler : ChordSampler, optional
+    sampler : ChordSampler or BudgetBatchSampler, optional
         The order; by default shuffled, with seed 0.
     drop_last : bool
         Leave out a last batch that is not full.
@@ -74,14 +75,16 @@ def make_loader(
     """
     check_at_least(0, num_workers=num_workers)
     check_at_least(1, prefetch_factor=prefetch_factor)
+    order = _checked_sampler(dataset, batch_size, sampler)
+    batches: dict[str, Any] = {"batch_sampler": order}
+    if batch_size is not None:
+        batches = {"batch_size": batch_size, "sampler": order, "drop_last": drop_last}
     return DataLoader(
         dataset,
-        batch_size=batch_size,
-        sampler=_checked_sampler(dataset, batch_size, sampler),
+        **batches,
         num_workers=num_workers,
         collate_fn=collate,
         pin_memory=torch.cuda.is_available(),
-        drop_last=drop_last,
         multiprocessing_context=start_method if num_workers else None,
         persistent_workers=num_workers > 0,
         prefetch_factor=prefetch_factor if num_workers else None,
@@ -101,9 +104,9 @@ class ClipLoader:
     ----------
     dataset : ChordVideoDataset
         What to read. Several loaders may share one.
-    batch_size : int
-        Samples in a batch of this rank.
-    sampler : ChordSampler, optional
+    batch_size : int or None
+        Samples in a batch of this rank; None with a ``BudgetBatchSampler``.
+    sampler : ChordSampler or BudgetBatchSampler, optional
         The order; by default shuffled, with seed 0.
     num_threads : int
         Threads that read.
@@ -136,9 +139,9 @@ class ClipLoader:
     def __init__(
         self,
         dataset: ChordVideoDataset,
-        batch_size: int,
+        batch_size: int | None,
         *,
-        sampler: ChordSampler | None = None,
+        sampler: ChordSampler | BudgetBatchSampler | None = None,
         num_threads: int = 4,
         device: str | torch.device | None = None,
         prefetch: int = 2,
@@ -170,6 +173,8 @@ class ClipLoader:
     def __len__(self) -> int:
         """Batches in a pass."""
         num_samples = len(self._sampler)
+        if self._batch_size is None:
+            return num_samples  # of a BudgetBatchSampler: batches
         return num_samples // self._batch_size if self._drop_last else -(-num_samples // self._batch_size)
 
     def state_dict(self) -> dict[str, Any]:
@@ -210,6 +215,9 @@ class ClipLoader:
 
     def _index_lists(self) -> Iterator[list[tuple[int, int]]]:
         """Samples of each batch."""
+        if isinstance(self._sampler, BudgetBatchSampler):
+            yield from self._sampler
+            return
         pairs = iter(self._sampler)
         while indices := list(islice(pairs, self._batch_size)):
             if len(indices) == self._batch_size or not self._drop_last:
@@ -297,12 +305,18 @@ def _on_tensors(batch: Batch, function: Callable[[torch.Tensor], torch.Tensor]) 
     return {name: function(value) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
 
 
-def _checked_sampler(dataset: ChordVideoDataset, batch_size: int, sampler: ChordSampler | None) -> ChordSampler:
+def _checked_sampler(
+    dataset: ChordVideoDataset, batch_size: int | None, sampler: ChordSampler | BudgetBatchSampler | None
+) -> ChordSampler | BudgetBatchSampler:
+    if batch_size is None or isinstance(sampler, BudgetBatchSampler):
+        if batch_size is not None or not isinstance(sampler, BudgetBatchSampler):
+            raise UsageError("give batch_size=None and a BudgetBatchSampler as sampler, or neither")
+        sampler.check_length(dataset)
+        return sampler
     check_at_least(1, batch_size=batch_size)
     if sampler is None:
         return ChordSampler(dataset, batch_size=batch_size)
-    if sampler.num_samples != len(dataset):
-        raise UsageError(f"sampler: it puts {sampler.num_samples} samples in order, but the dataset has {len(dataset)}")
+    sampler.check_length(dataset)
     if sampler.batch_size != batch_size:
         raise UsageError(
             f"sampler: it counts in batches of {sampler.batch_size}, but batch_size is {batch_size}; make it with "

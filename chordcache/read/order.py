@@ -88,6 +88,13 @@ class ChordSampler:
         self._num_drawn = 0
         """Samples of this rank, in this pass"""
 
+    def check_length(self, dataset: Sized) -> None:
+        """Raise ``UsageError`` if a dataset has another number of samples."""
+        if self.num_samples != len(dataset):
+            raise UsageError(
+                f"sampler: it puts {self.num_samples} samples in order, but the dataset has {len(dataset)}"
+            )
+
     @property
     def epoch(self) -> int:
         """Of this pass, and of the next one if nobody says otherwise."""
@@ -127,20 +134,27 @@ class ChordSampler:
     def _mine(self) -> np.ndarray:
         """What this rank gets of the order from ``_start`` on."""
         rank, world_size = self._rank_of_world()
-        order = self._order()
+        order = self.order()
         # Padding goes round again as often as a tiny dataset needs it
         end = self._start + self._num_rounds(self._start) * world_size
         positions = np.arange(self._start + rank, end, world_size)
         return order[positions % self.num_samples]
 
-    def _order(self) -> np.ndarray:
-        """All samples [shape=(num_samples,), dtype=int64] in the order of the epoch."""
+    def order(self) -> np.ndarray:
+        """All samples [shape=(num_samples,), dtype=int64] in the order of the epoch, whatever the ranks get of it."""
         if not self.shuffle:
             return np.arange(self.num_samples)
         # Raw bits, since those of a numpy Generator's permutation may change from release to release
         key = np.array([self.seed, self._epoch], np.uint64)
         bits = np.random.Philox(key=key, counter=np.array([0, 0, Stream.ORDER, 0], np.uint64))
         return np.argsort(bits.random_raw(self.num_samples), kind="stable")
+
+    def of_batches(self, num_batches: int) -> ChordSampler:
+        """Make the sampler that deals batches 0, 1, 2 ... to the ranks, in this epoch, as this one does samples."""
+        rank, world_size = self._place
+        dealer = ChordSampler(num_batches, shuffle=False, rank=rank, world_size=world_size, uneven=self._uneven)
+        dealer.set_epoch(self._epoch)
+        return dealer
 
     def _num_rounds(self, start: int) -> int:
         """How often each rank is dealt a sample from ``start`` on."""

@@ -1,0 +1,57 @@
+"""Which videos of a cache a dataset has: keys, a predicate, or a split file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeAlias
+
+from chordcache.cache import Cache, Video
+from chordcache.errors import NotFound, UsageError
+from chordcache.manifest import printable
+
+Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
+"""A split file, a predicate, or keys."""
+
+
+def select_keys(cache: Cache, videos: Videos) -> list[str]:
+    """Keys of the chosen videos."""
+    if isinstance(videos, (str, Path)):
+        keys = _read_split(cache, Path(videos))
+    elif callable(videos):
+        keys = [video.key for video in cache if videos(video)]
+    else:
+        keys = list(videos)
+        known = set(cache.keys())
+        for key in keys:
+            if key not in known:
+                raise NotFound(f"videos: {key!r} is not the key of a video of {cache!r}")
+    if not keys:
+        raise UsageError(f"videos: none of {cache!r} is selected")
+    return keys
+
+
+def _read_split(cache: Cache, path: Path) -> list[str]:
+    """Keys that a split file names, in its order."""
+    try:
+        # As os.fsdecode has it: a path that is not UTF-8 can still be written down
+        lines = path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
+    except OSError as error:
+        raise NotFound(f"cannot read split file '{printable(path)}': {error.strerror}") from None
+    known = set(cache.keys())
+    keys_of_path: dict[str, list[str]] = {}
+    if any(entry and not entry.startswith("#") and entry not in known for entry in map(str.strip, lines)):
+        for video in cache:
+            keys_of_path.setdefault(video.path, []).append(video.key)
+    keys = []
+    for number, entry in enumerate(map(str.strip, lines), start=1):
+        if not entry or entry.startswith("#"):
+            continue
+        found = [entry] if entry in known else keys_of_path.get(entry, [])
+        where = f"split file '{printable(path)}', line {number}: '{printable(entry)}'"
+        if not found:
+            raise NotFound(f"{where} is neither the key nor the path of a video of {cache!r}")
+        if len(found) > 1:
+            raise UsageError(f"{where} is the path of several videos; give the key: {', '.join(found)}")
+        keys += found
+    return keys
