@@ -1,27 +1,36 @@
 """Speed of the loaders, as ratios inside one run: part of ``make bench``.
 
-Measured as in ``bench_spine``: interleaved, medians of pairwise ratios. The sources are copies of one real 720p H.264
-clip, cached at short side 256; each sample is 16 random frames, 4 apart. The bare loop decodes the same records in the
-same order into one batch that it uses again and again.
+Measured as in ``bench_spine``: interleaved, medians of pairwise ratios. The sources are 720p H.264 with a keyframe in
+250 frames, cached at short side 224; each sample is 16 random frames, 4 apart, cut to 224x224.
+
+The bare loop decodes the same records in the same order into one batch that it uses again and again, and cuts nothing.
+LitData holds the same JPEGs as ready-made clips, which is what suits it best, and decodes them with the same library;
+the row is measured where it is there: ``pip install litdata``.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import cv2
 import lmdb
 import numpy as np
 import simplejpeg
-from measure import repeat_video, report_all
+import torch
+from measure import encode_loop, report_all
 
 import chordcache as cc
 from chordcache.read.samplers import ClipRequest
 
-BATCH_SIZE, NUM_VIDEOS, CLIPS_PER_VIDEO = 8, 3, 32
+BATCH_SIZE, NUM_VIDEOS, CLIPS_PER_VIDEO, SECONDS = 8, 3, 32, 24
 SAMPLER = cc.RandomClipSampler(num_frames=16, stride=4)
+CROP = (224, 224)
+OPENCV_CLIPS = 2
 
 
 def make_cache(work: Path, clip: Path, codec: str) -> Path:
@@ -30,19 +39,19 @@ def make_cache(work: Path, clip: Path, codec: str) -> Path:
     if not videos.exists():
         videos.mkdir()
         for i in range(NUM_VIDEOS):
-            repeat_video(clip, videos / f"{i}.mp4", 4)
+            encode_loop(clip, videos / f"{i}.mp4", SECONDS)
     config = work / f"{codec}.yaml"
-    config.write_text(f"frames: {{codec: {codec}}}\n")
+    config.write_text(f"frames: {{codec: {codec}, short_side: {CROP[0]}}}\n")
     cc.build(cc.scan([videos]), work / codec, config=config)
     return work / codec
 
 
-def dataset_of(cache: Path, size: tuple[int, int] | None = None) -> cc.ChordVideoDataset:
+def dataset_of(cache: Path, size: tuple[int, int] | None = CROP) -> cc.ChordVideoDataset:
     """All clips of a cache."""
     return cc.ChordVideoDataset(cache, sampler=SAMPLER, size=size, clips_per_video=CLIPS_PER_VIDEO)
 
 
-def epoch_of(loader: cc.ClipLoader) -> Callable[[], None]:
+def epoch_of(loader: Any) -> Callable[[], None]:
     """Run through one epoch, and count what comes."""
 
     def run() -> None:
@@ -52,28 +61,89 @@ def epoch_of(loader: cc.ClipLoader) -> Callable[[], None]:
     return run
 
 
-def bare_loop(folder: Path) -> Callable[[], None]:
-    """Decode the clips of the loaders' epoch without any of this package."""
+def clips_of_epoch(folder: Path) -> list[tuple[cc.Video, list[int]]]:
+    """Video and frame numbers of each clip of the loaders' epoch, in their order."""
     videos = list(cc.open_cache(folder))
-    asked = []
+    clips = []
     for epoch, index in cc.ChordSampler(len(videos) * CLIPS_PER_VIDEO):
         number, clip = divmod(index, CLIPS_PER_VIDEO)
         request = ClipRequest(epoch=epoch, index=index, clip=clip, num_clips=CLIPS_PER_VIDEO)
-        asked.append((number, SAMPLER.frame_numbers(videos[number], request).tolist()))
-    copies = []
-    for video in videos:  # LMDB opens a file once per process: the bare loop has its own copies
-        file = folder / str(video.feature("frames").file)
-        copies.append(file.with_suffix(".bare"))
-        copies[-1].write_bytes(file.read_bytes())
-    environments = [lmdb.open(str(copy), subdir=False, readonly=True, lock=False) for copy in copies]
-    batch = np.zeros((BATCH_SIZE, SAMPLER.num_frames, videos[0].height, videos[0].width, 3), np.uint8)
+        clips.append((videos[number], SAMPLER.frame_numbers(videos[number], request).tolist()))
+    return clips
+
+
+class Records:
+    """The JPEGs of a cache without this package. LMDB opens a file once per process, so these are copies."""
+
+    def __init__(self, folder: Path) -> None:
+        self._environments = {}
+        for video in cc.open_cache(folder):
+            file = folder / str(video.feature("frames").file)
+            copy = file.with_suffix(".bare")
+            copy.write_bytes(file.read_bytes())
+            self._environments[video.key] = lmdb.open(str(copy), subdir=False, readonly=True, lock=False)
+
+    def decode(self, key: str, frames: list[int], out: np.ndarray) -> None:
+        """Decode frames of a video [shape=(T, h, w, 3), dtype=uint8]."""
+        with self._environments[key].begin(buffers=True) as transaction:
+            for i, frame in enumerate(frames):
+                simplejpeg.decode_jpeg(transaction.get(frame.to_bytes(4, "big")), "RGB", buffer=out[i])
+
+    def jpegs(self, key: str, frames: list[int]) -> list[bytes]:
+        """Frames of a video as they are."""
+        with self._environments[key].begin() as transaction:
+            return [transaction.get(frame.to_bytes(4, "big")) for frame in frames]
+
+
+def bare_loop(folder: Path, records: Records) -> Callable[[], None]:
+    """Decode the clips of the loaders' epoch without any of this package."""
+    clips = clips_of_epoch(folder)
+    video = clips[0][0]
+    batch = np.zeros((BATCH_SIZE, SAMPLER.num_frames, video.height, video.width, 3), np.uint8)
 
     def run() -> None:
-        for place, (number, frames) in enumerate(asked):
-            out = batch[place % BATCH_SIZE]
-            with environments[number].begin(buffers=True) as transaction:
-                for i, frame in enumerate(frames):
-                    simplejpeg.decode_jpeg(transaction.get(frame.to_bytes(4, "big")), "RGB", buffer=out[i])
+        for place, (video, frames) in enumerate(clips):
+            records.decode(video.key, frames, batch[place % BATCH_SIZE])
+
+    return run
+
+
+def litdata_epoch(folder: Path, records: Records, work: Path) -> Callable[[], None]:
+    """The clips of the loaders' epoch in LitData, in batches that one worker of its loader decodes."""
+    from litdata import StreamingDataLoader, StreamingDataset, optimize
+
+    clips = [records.jpegs(video.key, frames) for video, frames in clips_of_epoch(folder)]
+    target = work / "litdata"
+    optimize(fn=_itself, inputs=clips, output_dir=str(target), chunk_bytes="64MB", num_workers=1)
+    dataset = StreamingDataset(str(target), shuffle=True, transform=_decoded_and_cut)
+    return epoch_of(StreamingDataLoader(dataset, batch_size=BATCH_SIZE, num_workers=1, persistent_workers=True))
+
+
+def _itself(jpegs: list[bytes]) -> list[bytes]:
+    return jpegs
+
+
+def _decoded_and_cut(jpegs: list[Any]) -> dict[str, torch.Tensor]:
+    frames = np.stack([simplejpeg.decode_jpeg(jpeg, "RGB") for jpeg in jpegs])
+    top, left = ((have - want) // 2 for have, want in zip(frames.shape[1:3], CROP, strict=True))
+    return {"frames": torch.from_numpy(frames[:, top : top + CROP[0], left : left + CROP[1]])}
+
+
+def opencv_seeks(folder: Path, videos: Path) -> Callable[[], None]:
+    """A few of the clips from the sources, each frame sought by ``CAP_PROP_POS_FRAMES``, scaled and cut."""
+    clips = clips_of_epoch(folder)[:OPENCV_CLIPS]
+
+    def run() -> None:
+        for video, frames in clips:
+            capture = cv2.VideoCapture(str(videos / video.path), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
+            left = (video.width - CROP[1]) // 2
+            for frame in frames:
+                capture.set(cv2.CAP_PROP_POS_FRAMES, frame)
+                there, picture = capture.read()
+                assert there
+                small = cv2.resize(picture, (video.width, video.height), interpolation=cv2.INTER_AREA)
+                cv2.cvtColor(small[:, left : left + CROP[1]], cv2.COLOR_BGR2RGB)
+            capture.release()
 
     return run
 
@@ -88,25 +158,45 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         jpeg = make_cache(work, clip, "jpeg")
+        records = Records(jpeg)
+        bare = bare_loop(jpeg, records)
         one, two = (epoch_of(cc.ClipLoader(dataset_of(jpeg), BATCH_SIZE, num_threads=n)) for n in (1, 2))
+        whole = epoch_of(cc.ClipLoader(dataset_of(jpeg, None), BATCH_SIZE, num_threads=1))
         report_all(
             [
                 ("bare JPEG loop / ClipLoader, 1 thread", ">= 0.9", one),
                 ("bare JPEG loop / ClipLoader, 2 threads", ">= 1.53, that is 1.7 x 0.9", two),
+                ("bare JPEG loop / ClipLoader, 1 thread, uncut frames", "none", whole),
             ],
-            bare_loop(jpeg),
+            bare,
             options.runs,
         )
-        cropped = epoch_of(cc.ClipLoader(dataset_of(jpeg, (224, 224)), BATCH_SIZE, num_threads=1))
         worker = epoch_of(cc.make_loader(dataset_of(jpeg), BATCH_SIZE, 1))
         raw = epoch_of(cc.ClipLoader(dataset_of(make_cache(work, clip, "raw")), BATCH_SIZE, num_threads=1))
         report_all(
             [
-                ("ClipLoader, 1 thread / the same, scaled and cut to 224x224", "none", cropped),
                 ("ClipLoader, 1 thread / make_loader, 1 worker", "none", worker),
                 ("ClipLoader, 1 thread, JPEG / raw", ">= 4", raw),
             ],
             one,
+            options.runs,
+        )
+        if importlib.util.find_spec("litdata"):
+            rival = litdata_epoch(jpeg, records, work)
+            report_all(
+                [
+                    ("LitData, 1 worker / ClipLoader, 1 thread", ">= 1.25", one),
+                    ("LitData, 1 worker / make_loader, 1 worker", "none", worker),
+                ],
+                rival,
+                options.runs,
+            )
+        else:
+            print("LitData is not installed and was not measured: pip install litdata")
+        scale = NUM_VIDEOS * CLIPS_PER_VIDEO / OPENCV_CLIPS
+        report_all(
+            [(f"{scale:g} x OpenCV seeking each frame / ClipLoader, 1 thread", f">= {300 / scale:g} x", one)],
+            opencv_seeks(jpeg, work / "videos"),
             options.runs,
         )
 

@@ -16,21 +16,15 @@ from pathlib import Path
 import av
 import cv2
 import numpy as np
-from measure import seconds
+from measure import FPS, GOP_FRAMES, encode_loop, seconds
 
 import chordcache as cc
-
-GOP_FRAMES, FPS = 250, 25
-"""Of the file that is made"""
 
 
 def make_long(clip: Path, target: Path, num_bytes: int) -> None:
     """Encode a minute of a clip in a loop with far keyframes, and repeat its packets up to a size."""
     minute = target.with_name("minute.mp4")
-    command = ["ffmpeg", "-v", "error", "-y", "-stream_loop", "-1", "-i", str(clip), "-t", "60", "-an", "-r", str(FPS)]
-    command += ["-c:v", "libx264", "-preset", "veryfast", "-b:v", "6M", "-pix_fmt", "yuv420p", "-threads", "1"]
-    command += ["-g", str(GOP_FRAMES), "-keyint_min", str(GOP_FRAMES), "-sc_threshold", "0", str(minute)]
-    subprocess.run(command, check=True)
+    encode_loop(clip, minute, 60)
     times = max(1, round(num_bytes / minute.stat().st_size))
     command = ["ffmpeg", "-v", "error", "-y", "-stream_loop", str(times - 1), "-i", str(minute), "-c", "copy"]
     subprocess.run([*command, str(target)], check=True)

@@ -15,6 +15,9 @@ import av
 
 import chordcache as cc
 
+GOP_FRAMES, FPS = 250, 25
+"""Of what ``encode_loop`` makes"""
+
 PEAK_RSS = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
@@ -72,6 +75,14 @@ def repeat_video(source: Path, target: Path, times: int, *, sound: bool = False)
                     packet.stream = written[packet.stream.index]
                     output.mux(packet)
                 shift = end
+
+
+def encode_loop(clip: Path, target: Path, seconds: int) -> None:
+    """Encode a clip in a loop, without sound, with keyframes as far apart as H.264 usually has them."""
+    command = ["ffmpeg", "-v", "error", "-y", "-stream_loop", "-1", "-i", str(clip), "-t", str(seconds), "-an"]
+    command += ["-r", str(FPS), "-c:v", "libx264", "-preset", "veryfast", "-b:v", "6M", "-pix_fmt", "yuv420p"]
+    command += ["-g", str(GOP_FRAMES), "-keyint_min", str(GOP_FRAMES), "-sc_threshold", "0", "-threads", "1"]
+    subprocess.run([*command, str(target)], check=True)
 
 
 def video_seconds(path: Path) -> float:
