@@ -377,6 +377,9 @@ def test_one_process_for_all_workers_and_datasets(sources: Path, tmp_path: Path,
     assert seen | {only} == {only}
     wait_for_build(tmp_path / "cache")
     assert builders(mark) == [only]
+    assert os.getpriority(os.PRIO_PROCESS, only) == 19
+    autogroup = Path(f"/proc/{only}/autogroup")
+    assert not autogroup.exists() or autogroup.read_text().endswith("nice 19\n")
     assert len(rigs.sidecars(tmp_path / "cache")) == len(VIDEOS)
     expected = list(ClipLoader(on_demand(sources, tmp_path / "cache", size=(32, 32), on_miss="error"), 1, num_threads=2,
                                sampler=ChordSampler(len(VIDEOS), shuffle=False)))  # fmt: skip

@@ -49,6 +49,9 @@ _POLL_SECONDS = 0.2
 _NICENESS = 19
 """Of the process and its worker: training comes first."""
 
+_AUTOGROUP = Path("/proc/self/autogroup")
+"""Where Linux shares the processor out by sessions, niceness counts within one, and this is the session's."""
+
 _FORGOTTEN_SECONDS = 3600
 """Half a request that is older was left by somebody who was killed."""
 
@@ -302,6 +305,8 @@ def main(arguments: Sequence[str]) -> None:
     cache, lock = Path(arguments[0]), int(arguments[1])
     os.set_inheritable(lock, False)
     os.nice(_NICENESS)
+    with suppress(OSError):
+        _AUTOGROUP.write_text(str(_NICENESS))
     with suppress(Stopped):
         serve(cache, lock)
 
