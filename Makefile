@@ -39,7 +39,7 @@ demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training l
 	$(BIN)/python scripts/train_demo.py demo/cache
 
 test: $(STAMP) tools ## the whole test suite
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-pose: $(POSE_STAMP) ## the tests of body landmarks, in .venv-pose
 	$(POSE_BIN)/python -m pytest tests/pose_landmarks.py
