@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python (3.10 or newer, with venv) and make, nothing else: everything goes into .venv.
+# `make demo` and `make test` need Python (3.11 or newer, with venv) and make, nothing else: everything goes into .venv.
 #
 #   make test PYTHON=python3.12         another Python, for a fresh .venv
 #   make test TORCH='torch==2.13.0'     another torch, or its pip options; `make clean` first if one is installed
@@ -24,7 +24,7 @@ install: $(STAMP) ## create .venv with the package and its tools; costs nothing 
 
 # torch first and alone: what follows then takes it as it is instead of choosing one with gigabytes of CUDA
 $(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed: make PYTHON=..." if sys.version_info < (3, 10) else 0)'
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q $(TORCH)
 	$(BIN)/python -m pip install -q -e '.[torch,augment,text,dev]'

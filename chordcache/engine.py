@@ -26,7 +26,7 @@ from joblib.externals.loky import ProcessPoolExecutor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from tqdm import tqdm
 
-from chordcache.engine_worker import ONE_THREAD, STOP_SIGNALS, describe, run_task, run_unit, start_worker
+from chordcache.engine_worker import ONE_THREAD, SAFE_PATH, STOP_SIGNALS, describe, run_task, run_unit, start_worker
 from chordcache.engine_worker import Crash as Crash  # what callers get is theirs to name
 from chordcache.errors import ChordcacheError, Stopped, WorkersDiedError
 from chordcache.last_words import LastWords, Note
@@ -169,6 +169,18 @@ def _in_order(results: Iterator[_Outcome]) -> Iterator[tuple[Task, Any]]:
             next_number += 1
 
 
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Have ``SAFE_PATH`` in the environment of what is started meanwhile."""
+    added = SAFE_PATH.keys() - os.environ.keys()
+    os.environ.update({name: SAFE_PATH[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
 class _Pool:
     """A loky executor that is replaced when a worker dies."""
 
@@ -208,6 +220,7 @@ class _Pool:
         self._last_words.close()
         return notes
 
+    @_safe_path()
     def _submit(self, unit: _Unit[Any]) -> Future[list[Any]]:
         # Processes inherit the mask: no signal hits one before it has its handlers (see start_worker)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -221,7 +234,7 @@ class _Pool:
                     self._jobs,
                     initializer=start_worker,
                     initargs=(os.getpid(), self._last_words.fd, self._jobs, self._limits),
-                    env=ONE_THREAD,
+                    env={**ONE_THREAD, **SAFE_PATH},
                     timeout=None,
                 )
             future: Future[list[Any]] = self._executor.submit(run_unit, self._function, unit.first, unit.tasks)

@@ -22,6 +22,9 @@ STOP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMBA", "NUMEXPR")}
 """Environment of a worker: the processes are the parallelism."""
 
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+"""Environment of what is started as ``python -m`` or ``-c``: the working folder may hold a stranger's ``random.py``."""
+
 
 @dataclass(frozen=True)
 class Crash:

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from chordcache.errors import LockedError, NoSpaceError, UsageError
@@ -38,7 +38,7 @@ def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterato
     fd = _open(cache)
     try:
         _lock(fd, cache, on_wait)
-        since = datetime.now(timezone.utc).isoformat(" ", "seconds")
+        since = datetime.now(UTC).isoformat(" ", "seconds")
         with no_space_as_error(cache):
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ class Quarantine:
             failure,
             attempts=failure.attempts + (earlier.attempts if earlier else 0),
             versions=self._versions,
-            when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
             host=socket.gethostname(),
         )
         append_line(self._path, seal(to_json(failure)))

@@ -447,6 +447,19 @@ def test_a_file_whose_name_begins_with_a_dash(tmp_path: Path, run_cli: Cli, make
     assert set(rigs.contents(tmp_path / "cache")) == {"-x.mp4"}
 
 
+@pytest.mark.slow
+def test_modules_among_the_videos_are_not_imported(tmp_path: Path, make_video: Maker) -> None:
+    make_video(tmp_path / "a.mp4", num_frames=3)
+    for name in ("joblib", "numpy", "pickle", "random", "select", "signal", "tempfile", "usercustomize"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write('{name} ')\n")
+    # Not python -m, which looks into the working folder itself
+    script = Path(sys.executable).with_name("chordcache")
+    for command in ("scan .", "build -j2", "verify --deep --source -j2"):
+        done = subprocess.run([script, *command.split()], cwd=tmp_path, capture_output=True, text=True)
+        assert not (tmp_path / "imported").exists(), (tmp_path / "imported").read_text()
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
 def test_the_cache_inside_the_corpus_is_no_input(tmp_path: Path, run_cli: Cli, make_video: Maker) -> None:
     make_video(tmp_path / "a.mp4", num_frames=4)
     for _ in range(2):
