@@ -123,18 +123,19 @@ def test_every_task_comes_back_once_and_in_order(jobs: int, chunk_size: int) -> 
     assert found == [(number, 2 * number) for number in range(100)]
 
 
-def first_waits_for_last(task: tuple[str, int]) -> bool:
+def first_waits_for_leave(task: tuple[str, int]) -> bool:
     folder, number = task
-    if number == 0:
-        return rigs.wait_until(Path(folder, "2").exists, 20)
-    Path(folder, str(number)).touch()
-    return True
+    return number > 0 or rigs.wait_until(Path(folder, "leave").exists, 20)
 
 
 def test_unordered_hands_out_what_is_ready(tmp_path: Path) -> None:
-    found = list(engine.run(first_waits_for_last, [(str(tmp_path), number) for number in range(3)], jobs=2))
-    assert [number for (_, number), _ in found] == [1, 2, 0]
-    assert all(outcome for _, outcome in found)
+    found = []
+    for (_, number), outcome in engine.run(first_waits_for_leave, [(str(tmp_path), n) for n in range(3)], jobs=2):
+        found.append((number, outcome))
+        if len(found) == 2:
+            (tmp_path / "leave").touch()
+    assert sorted(found[:2]) == [(1, True), (2, True)]
+    assert found[2:] == [(0, True)]
 
 
 def test_ordered_waits_for_the_first() -> None:
