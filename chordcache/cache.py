@@ -149,9 +149,7 @@ class Cache:
 
     def close(self) -> None:
         """Close the catalog. Reading opens it again."""
-        if self._catalog is not None and self._pid == os.getpid():
-            self._catalog.close()
-        self._catalog = None
+        self._catalog = None  # it closes when no other thread reads from it any more
 
     @property
     def _videos(self) -> Catalog:

@@ -6,10 +6,10 @@ import json
 import os
 import sqlite3
 import urllib.parse
+import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,10 @@ def _columns(num_frames: Sequence[int], labels: Sequence[str | None]) -> dict[st
 
 
 class Catalog:
-    """Read side of the catalog. Holds a connection: one per process, see ``Cache``."""
+    """Read side of the catalog. Holds a connection: one per process, see ``Cache``.
+
+    There is no ``close``: under a thread that still reads, SQLite would end the process. Let go of it instead.
+    """
 
     def __init__(self, cache: Path) -> None:
         read_header(cache)
@@ -109,10 +112,13 @@ class Catalog:
             self._database = sqlite3.connect(uri, uri=True, check_same_thread=False)
         except _SQLITE_ERRORS as error:
             raise self._damage(str(error)) from None
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._database.close()
+        weakref.finalize(self, self._database.close)
+        self.num_frames = self._int32("num_frames")
+        """Of every video [shape=(num_videos,), dtype=int32], read-only"""
+        self.label_ids = self._int32("label_ids")
+        """Position in ``labels`` of every video's label [shape=(num_videos,), dtype=int32], -1 without one"""
+        self.labels = self._read_labels()
+        """Distinct labels, sorted"""
 
     def _query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         try:
@@ -121,7 +127,8 @@ class Catalog:
             raise self._damage(str(error)) from None
 
     def _damage(self, what: str) -> DamageError:
-        return DamageError(f"'{printable(self._path)}' is damaged: {what}; run 'chordcache verify --repair CACHE'")
+        path, cache = printable(self._path), printable(self._path.parent)
+        return DamageError(f"'{path}' is damaged: {what}; run 'chordcache verify --repair {cache}'")
 
     def _sidecar(self, line: object) -> Sidecar:
         if not isinstance(line, str):
@@ -140,19 +147,7 @@ class Catalog:
         except ValueError:
             raise self._damage(f"its column '{name}' is cut off") from None
 
-    @cached_property
-    def num_frames(self) -> np.ndarray:
-        """Of every video [shape=(num_videos,), dtype=int32], read-only."""
-        return self._int32("num_frames")
-
-    @cached_property
-    def label_ids(self) -> np.ndarray:
-        """Position in ``labels`` of every video's label [shape=(num_videos,), dtype=int32], -1 without one."""
-        return self._int32("label_ids")
-
-    @cached_property
-    def labels(self) -> tuple[str, ...]:
-        """Distinct labels, sorted."""
+    def _read_labels(self) -> tuple[str, ...]:
         try:
             labels = json.loads(self._column("labels"))
         except ValueError:

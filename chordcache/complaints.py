@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,18 @@ _lock = threading.Lock()
 _num_listeners = 0
 _quiet_level: int | None = None
 """The level from before the first listener: libav has one for all threads."""
+
+
+def _nobody_listens() -> None:
+    """In the child of a fork, which has none of the threads that did."""
+    global _lock, _num_listeners
+    _lock = threading.Lock()
+    if _num_listeners:
+        _num_listeners = 0
+        av.logging.set_level(_quiet_level)
+
+
+os.register_at_fork(after_in_child=_nobody_listens)
 
 
 @contextmanager

@@ -44,7 +44,9 @@ class MediaError(ChordcacheError):
 
     exit_code = 3
 
-    def __init__(self, stage: str, cause: str, message: str, num_frames_ok: int = 0) -> None:
+    def __init__(self, stage: str, cause: str = "", message: str = "", num_frames_ok: int = 0) -> None:
+        if not message:  # a DataLoader makes a worker's exception anew, of one text
+            stage, message = "", stage
         super().__init__(stage, cause, message, num_frames_ok)
         self.stage, self.cause, self.message, self.num_frames_ok = stage, cause, message, num_frames_ok
 

@@ -138,13 +138,13 @@ def _track(track: Mapping[bytes, list[Box]], movie_timescale: int, num_bytes: in
     mdia = _boxes(_only(track, b"mdia"))
     header = _only(mdia, b"mdhd")
     timescale = _u32(header, 20 if header[0] == 1 else 12)
-    if not timescale or not movie_timescale:
+    if not 0 < timescale < 1 << 31 or not movie_timescale:  # libav's clock is a signed int
         raise refused("its clock has no unit")
     tables = _boxes(_only(_boxes(_only(mdia, b"minf")), b"stbl"))
     description = _description(_only(tables, b"stsd"))
     sizes = _sample_sizes(tables, num_bytes)
     offsets = _sample_offsets(tables, sizes)
-    if (offsets + sizes > num_bytes).any():
+    if ((offsets < 0) | (offsets > num_bytes - sizes)).any():  # not their sum, which may be too large for int64
         raise refused("samples lie beyond the end of the file")
     durations = _runs(_table(tables, b"stts", ">u4", 2), len(sizes), "stts")
     composed = np.cumsum(durations) - durations + _composition_offsets(tables, len(sizes))

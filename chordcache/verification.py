@@ -291,14 +291,13 @@ def _check_catalog(cache: Path, keys: list[str], wanted: Features) -> list[Damag
     unseen, lagging = set(keys), set()
     found = []
     try:
-        with closing(Catalog(cache)) as catalog:
-            for key, sidecar in catalog.check():
-                if key not in unseen:
-                    path = _relative(cache, manifest.sidecar_path(cache, key))
-                    found.append(Damage("missing", path, "the catalog names it", _repair(cache), key))
-                elif not _is_sidecar_of(cache, key, sidecar):
-                    lagging.add(key)
-                unseen.discard(key)
+        for key, sidecar in Catalog(cache).check():
+            if key not in unseen:
+                path = _relative(cache, manifest.sidecar_path(cache, key))
+                found.append(Damage("missing", path, "the catalog names it", _repair(cache), key))
+            elif not _is_sidecar_of(cache, key, sidecar):
+                lagging.add(key)
+            unseen.discard(key)
     except NotFound as error:
         return [Damage("missing", file, str(error), _repair(cache))]
     except DamageError as error:

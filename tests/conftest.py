@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -282,3 +283,29 @@ def run_chordcache(
 def run_cli() -> Callable[..., subprocess.CompletedProcess[str]]:
     """``run_cli(*args, cwd=None, env=None, timeout=120)``: the command line in a process of its own."""
     return run_chordcache
+
+
+# A disk of little room
+
+
+def _mounted(folder: Path, size: str) -> bool:
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    return os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None], Callable[[], None]]]:
+    """A folder with little room; what limits this process's children there; what frees the room.
+
+    A tmpfs of its own where this container lets us mount one, else a limit on the size of files.
+    """
+    folder = tmp_path / "disk"
+    if _mounted(folder, "3m"):
+        grow = ["mount", "-o", "remount,size=64m", str(folder)]
+        try:
+            yield folder, lambda: None, lambda: subprocess.run(grow, check=True)
+        finally:
+            subprocess.run(["umount", "-l", folder], check=True)
+    else:
+        yield folder, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)), lambda: None

@@ -278,10 +278,37 @@ def test_every_sample_once_when_the_world_changes(
 )
 def test_states_that_do_not_fit(cache: cc.Cache, change: dict[str, Any], match: str) -> None:
     (sampler,) = ranks(whole_videos(cache), 1)
-    fresh = sampler.state_dict(0)
+    state = sampler.state_dict(2)
+    sampler.load_state_dict(state)
     with pytest.raises(UsageError, match=match):
-        sampler.load_state_dict({**fresh, **change})
-    assert sampler.state_dict(0) == fresh
+        sampler.load_state_dict({**state, **change})
+    assert sampler.state_dict(0) == state
+
+
+class Faltering(WholeVideos):
+    """Fails in epochs that are not yet allowed."""
+
+    num_epochs = 1
+
+    def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
+        if request.epoch >= self.num_epochs:
+            raise cc.NotFound("the disk is away")
+        return super().frame_numbers(video, request)
+
+
+def test_an_epoch_that_cannot_be_formed(cache: cc.Cache) -> None:
+    clips = Faltering()
+    dataset = whole_videos(cache, sampler=clips)
+    (sampler,) = ranks(dataset, 1)
+    before = batches_of(sampler)
+    with pytest.raises(cc.NotFound, match="the disk is away"):
+        sampler.set_epoch(1)
+    assert (sampler.epoch, batches_of(sampler)) == (0, before)
+    clips.num_epochs = 2
+    sampler.set_epoch(1)
+    (expected,) = ranks(whole_videos(cache), 1)
+    expected.set_epoch(1)
+    assert batches_of(sampler) == batches_of(expected) != before
 
 
 def test_state_of_another_budget_or_another_sampler(cache: cc.Cache) -> None:
@@ -293,6 +320,18 @@ def test_state_of_another_budget_or_another_sampler(cache: cc.Cache) -> None:
         sampler.load_state_dict(cc.ChordSampler(dataset).state_dict(1))
     with pytest.raises(UsageError, match="^not the state of a ChordSampler: it has seed, .*batches$"):
         cc.ChordSampler(dataset).load_state_dict(sampler.state_dict(1))
+
+
+def test_the_same_batches_from_cache_and_sources(cache: cc.Cache, tmp_path: Path) -> None:
+    videos = cache.path.parent
+    (tmp_path / "nothing.csv").write_text("path\n")
+    cc.build(tmp_path / "nothing.csv", tmp_path / "cache", tiers=("lmdb",), jobs=1)
+    samplers = []
+    for folder, on_miss in ((cache.path, "error"), (tmp_path / "cache", "source")):
+        dataset = cc.ChordVideoDataset(folder, index=videos / "index.csv", on_miss=on_miss, sampler=WholeVideos())
+        samplers.append(cc.BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=5), max_frames=60))
+    assert batches_of(samplers[0]) == batches_of(samplers[1])
+    assert samplers[0].state_dict(1) == samplers[1].state_dict(1)
 
 
 # In loaders

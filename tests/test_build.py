@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -550,29 +550,6 @@ def test_a_source_that_changes_during_the_decode(tmp_path: Path, make_video: Mak
 
 
 # A full disk
-
-
-def _mounted(folder: Path, size: str) -> bool:
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
-    return os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None], Callable[[], None]]]:
-    """A folder with little room; what limits this process's children there; what frees the room.
-
-    A tmpfs of its own where this container lets us mount one, else a limit on the size of files.
-    """
-    folder = tmp_path / "disk"
-    if _mounted(folder, "3m"):
-        grow = ["mount", "-o", "remount,size=64m", str(folder)]
-        try:
-            yield folder, lambda: None, lambda: subprocess.run(grow, check=True)
-        finally:
-            subprocess.run(["umount", "-l", folder], check=True)
-    else:
-        yield folder, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)), lambda: None
 
 
 @pytest.mark.slow

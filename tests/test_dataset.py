@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +21,8 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Sampler, get_worker_info  # noqa: E402
 
 from chordcache.cache import Cache, Video  # noqa: E402
-from chordcache.errors import DamageError, NotFound, UsageError  # noqa: E402
+from chordcache.errors import DamageError, FormatVersionError, NotFound, UsageError  # noqa: E402
+from chordcache.manifest import seal  # noqa: E402
 from chordcache.pipeline import build  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.samplers import ClipRequest, RandomClipSampler, UniformSampler  # noqa: E402
@@ -327,6 +330,20 @@ def test_no_such_cache(tmp_path: Path) -> None:
         ChordVideoDataset(tmp_path / "nothing")
 
 
+def test_a_cache_of_another_version(cache: Cache, tmp_path: Path) -> None:
+    header = json.loads((cache.path / "chordcache.json").read_text())
+    del header["xxh3_128"]
+    (tmp_path / "chordcache.json").write_text(seal({**header, "format_version": 99}) + "\n")
+    with pytest.raises(FormatVersionError, match=f"{tmp_path}.*version 99"):
+        ChordVideoDataset(tmp_path)
+
+
+def test_a_cache_without_its_catalog(cache: Cache, tmp_path: Path) -> None:
+    shutil.copy(cache.path / "chordcache.json", tmp_path)
+    with pytest.raises(NotFound, match="has no catalog: its build was killed; run the same 'chordcache build'"):
+        ChordVideoDataset(tmp_path)
+
+
 # Classes
 
 
@@ -567,6 +584,7 @@ def test_cache_that_grew(tmp_path: Path, make_video: Callable[..., Path]) -> Non
     sampler = UniformSampler(num_frames=2, stride=2)
     everything = ChordVideoDataset(tmp_path / "cache", sampler=sampler, size=None)
     chosen = ChordVideoDataset(tmp_path / "cache", sampler=sampler, size=None, videos=everything._cache.keys())
+    unread = ChordVideoDataset(tmp_path / "cache", sampler=sampler, size=None)
     expected = batches_of(everything)
     (tmp_path / "index.csv").write_text("path,label\na.mp4,new\nb.mp4,x\nc.mp4,x\n")
     build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
@@ -575,6 +593,8 @@ def test_cache_that_grew(tmp_path: Path, make_video: Callable[..., Path]) -> Non
     for method in ("fork", "spawn"):
         with pytest.raises(UsageError, match="had 2 videos when the dataset was made; make it anew"):
             batches_of(everything, 2, method)
+    with pytest.raises(UsageError, match="had 2 videos when the dataset was made; make it anew"):
+        unread[0]
     assert len(ChordVideoDataset(tmp_path / "cache")) == 3
 
 

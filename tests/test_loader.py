@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -305,6 +307,37 @@ def test_two_loaders_on_one_dataset(cache: Cache) -> None:
     pairs = list(zip(one, other, strict=True))
     assert_equal([pair[0] for pair in pairs], expected_batches(dataset, 4))
     assert_equal([pair[1] for pair in pairs], expected_batches(dataset, 4, seed=9))
+
+
+SHARED = """
+import sys
+import chordcache as cc
+cache = cc.open_cache(sys.argv[1])
+dataset = cc.ChordVideoDataset(cache, sampler=cc.RandomClipSampler(4, 2), clips_per_video=5, size=None)
+for _ in range(100):
+    for number, batch in enumerate(cc.ClipLoader(dataset, 2, num_threads=2)):
+        if number == 2:
+            break
+    cc.ChordVideoDataset(cache)
+    cache.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_cache_that_is_shared_and_closed_while_threads_read(cache: Cache) -> None:
+    result = subprocess.run([sys.executable, "-c", SHARED, cache.path], capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_worker_that_is_killed(cache: Cache, start_method: str) -> None:
+    loader = make_loader(dataset_of(cache), 1, 2, start_method=start_method, prefetch_factor=1)
+    batches = iter(loader)
+    next(batches)
+    os.kill(batches._workers[1].pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"worker \(pid.*\) (exited unexpectedly|is killed by signal)"):
+        list(batches)
+    shut_down(loader)
 
 
 def test_forked_workers_while_threads_read(cache: Cache) -> None:

@@ -143,6 +143,7 @@ def patched(data: bytes, kind: bytes, at: int, value: int, layout: str = ">I") -
         (b"stco", 4, 0, "not understood"),
         (b"stco", 8, 0xFFFFFFFF, "beyond the end"),
         (b"mdhd", 12, 0, "clock has no unit"),
+        (b"mdhd", 12, 1 << 31, "clock has no unit"),
         (b"stsd", 4, 0, ""),
         (b"avcC", -8, 0x7FFFFFFF, "does not fit into its parent"),
         (b"elst", 4, 3, "3 entries"),
@@ -157,6 +158,20 @@ def test_tables_that_lie_are_refused(sound: bytes, kind: bytes, at: int, value: 
     with pytest.raises(cc.MediaError, match=match) as caught:
         read_video_track(memoryview(patched(sound, kind, at, value)))
     assert caught.value.cause == "tables"
+
+
+def test_an_offset_that_no_sum_can_hold(sound: bytes) -> None:
+    data = bytearray(sound)
+    start = data.index(b"stco") - 4
+    (size,) = struct.unpack_from(">I", data, start)
+    offsets = list(struct.unpack_from(f">{(size - 16) // 4}I", data, start + 16))
+    offsets[0] = (1 << 63) - 1
+    wide = struct.pack(f">I4sII{len(offsets)}Q", 16 + 8 * len(offsets), b"co64", 0, len(offsets), *offsets)
+    data[start : start + size] = wide
+    for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl"):
+        at = data.index(kind) - 4
+        struct.pack_into(">I", data, at, struct.unpack_from(">I", data, at)[0] + len(wide) - size)
+    assert refusal(bytes(data)) == "samples lie beyond the end of the file"
 
 
 def test_a_file_cut_anywhere_in_its_tables_is_refused(sound: bytes) -> None:

@@ -219,32 +219,6 @@ def test_the_config_of_the_cache_counts(sources: Path, tmp_path: Path, frames: s
         assert_same(dataset[i], sample)
 
 
-@pytest.mark.slow
-def test_a_corpus_from_its_sources(corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "videos").mkdir()
-    for kind in ("edit_list", "open_gop", "negative_start", "vfr", "sar", "hdr"):
-        for path in sorted((corpus / "odd").glob(f"{kind}*/*"))[:2]:
-            shutil.copy(path, tmp_path / "videos" / f"{kind}-{path.name}")
-    scan([tmp_path / "videos"], output=tmp_path / "index.jsonl", jobs=1)
-    summary = build(tmp_path / "index.jsonl", tmp_path / "whole", jobs=1)
-    assert summary.num_done >= 4
-    (tmp_path / "nothing.csv").write_text("path\n")
-    build(tmp_path / "nothing.csv", tmp_path / "sparse", jobs=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # some may be broken
-        dataset = on_demand(tmp_path, "sparse", "source")
-        expected = on_demand(tmp_path, "whole", "error")
-    num_compared = 0
-    for i in range(len(dataset)):
-        try:
-            sample = expected[i]
-        except NotFound:  # in quarantine
-            continue
-        assert_same(dataset[i], sample)
-        num_compared += 1
-    assert num_compared >= 4
-
-
 # What cannot be read
 
 
@@ -281,6 +255,12 @@ def test_a_source_that_broke(copy: Path, sparse: Path) -> None:
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(MediaError, match=f"cannot read '{path}': .*; nor is video 'turned-"):
         dataset[1]
+    loader = make_loader(dataset, 1, 1, sampler=ChordSampler(2, shuffle=False))
+    with pytest.raises(MediaError, match=f"(?s)in DataLoader worker.*cannot read '{path}': "):
+        list(loader)
+    path.unlink()
+    with pytest.raises(NotFound, match=f"(?s)in DataLoader worker.*cannot read '{path}': No such file"):
+        list(loader)
 
 
 def test_a_link_that_leads_out_of_its_root_is_refused(copy: Path, sparse: Path) -> None:
@@ -392,7 +372,8 @@ def test_one_process_for_all_workers_and_datasets(sources: Path, tmp_path: Path,
 @pytest.mark.slow
 def test_a_process_that_is_killed(copy: Path, mark: str) -> None:
     dataset = on_demand(copy)
-    dataset[0]
+    for i in range(2):
+        dataset[i]
     assert rigs.wait_until(lambda: len(builders(mark)) == 1, BUILD_SECONDS)
     (victim,) = builders(mark)
     os.kill(victim, signal.SIGKILL)
@@ -404,6 +385,55 @@ def test_a_process_that_is_killed(copy: Path, mark: str) -> None:
     assert sorted(rigs.sidecars(copy / "cache")) == ["jump/b-frames.mp4", "jump/turned.mp4"]
     assert rigs.wait_until(lambda: not rigs.alive_with(mark), BUILD_SECONDS)
     assert verify(copy / "cache", jobs=1) == []
+
+
+@pytest.mark.slow
+def test_a_full_disk(copy: Path, small_disk: tuple[Path, Any, Callable[[], Any]], mark: str) -> None:
+    disk, _, free = small_disk
+    if not os.path.ismount(disk):
+        pytest.skip("no right to mount a small disk")
+    dataset = on_demand(copy, disk / "cache")
+    with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"\0" * 4096)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "video '.*' cannot be built in the background: .*No space left")
+        expected = [dataset[i] for i in range(2)]
+        (disk / "ballast").write_bytes(b"\0" * (2 << 20))  # requests find room now, videos do not
+        for i in range(2):
+            assert_same(dataset[i], expected[i])
+    assert rigs.wait_until(lambda: "no space left" in log(disk / "cache"), BUILD_SECONDS)
+    assert rigs.wait_until(lambda: not rigs.alive_with(mark), BUILD_SECONDS)
+    free()
+    with pytest.warns(UserWarning, match="the last background build of cache '.*' said: chordcache: no space left"):
+        assert_same(dataset[0], expected[0])
+    wait_for_build(disk / "cache")
+    assert len(rigs.sidecars(disk / "cache")) == 2
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_of_itself(copy: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = on_demand(copy)
+    (copy / "broken").mkdir()
+    (copy / "broken" / "tempfile.py").write_text("raise OSError('no room for a temporary file')\n")
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{copy / 'broken'}:{os.environ.get('PYTHONPATH', '')}")
+        dataset[0]
+        assert rigs.wait_until(lambda: not rigs.alive_with(mark), BUILD_SECONDS)
+    with pytest.warns(UserWarning, match="said: OSError: no room for a temporary file"):
+        dataset[0]
+    wait_for_build(copy / "cache")
+
+
+@pytest.mark.slow
+def test_no_module_comes_from_the_working_folder(copy: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (copy / "tempfile.py").write_text("raise OSError('somebody else')\n")
+    monkeypatch.chdir(copy)
+    dataset = on_demand(copy)
+    dataset[0]
+    wait_for_build(copy / "cache")
+    assert list(rigs.sidecars(copy / "cache")) == ["jump/b-frames.mp4"]
+    assert log(copy / "cache") == ""
 
 
 @pytest.mark.slow

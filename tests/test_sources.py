@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import pickle
 import random
 import struct
@@ -17,6 +18,7 @@ import pytest
 import truth
 
 import chordcache as cc
+from chordcache import complaints
 from chordcache.config import FramesConfig
 from chordcache.decode import Media, open_media
 
@@ -211,6 +213,30 @@ def test_a_cache_holds_the_frames_of_its_sources(name: str, made: Path, tmp_path
                 cached.get_audio_chunk(0, 1)
             with pytest.raises(IndexError, match="out of range"):
                 cached.get_frame(cached.num_frames)
+
+
+def test_a_file_that_claims_more_memory_than_there_is(made: Path, tmp_path: Path) -> None:
+    data = bytearray((made / "mpeg4.mp4").read_bytes())
+    at = data.index(b"esds") + 18
+    data[at : at + 8] = b"\x7f" + b"\xff" * 7
+    (tmp_path / "claims.mp4").write_bytes(data)
+    for cls in SOURCES:
+        with pytest.raises(cc.MediaError, match=f"cannot read '{tmp_path}/claims.mp4'"):
+            cls().open(tmp_path / "claims.mp4").get_frame(0)
+
+
+def test_a_fork_while_another_thread_listens_to_libav(made: Path) -> None:
+    def read(path: Path) -> None:
+        with cc.MP4Source().open(path) as source:
+            source.get_frame(0)
+
+    with complaints._lock:
+        child = multiprocessing.get_context("fork").Process(target=read, args=(made / "b_frames.mp4",))
+        child.start()
+    child.join(20)
+    child.kill()
+    child.join()
+    assert child.exitcode == 0
 
 
 # The interface

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
+import warnings
 from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import truth
 
 import chordcache as cc
+from chordcache.config import FramesConfig
+from chordcache.manifest import video_key
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -106,6 +112,43 @@ def name_of(item: cc.Video | Facts) -> str:
     return f"{item.root}/{item.path}" if isinstance(item, cc.Video) else f"{item['root']}/{item['path']}"
 
 
+def unequal_sources(root: Path, folder: Path, cached: list[cc.Video]) -> dict[str, str]:
+    """Videos whose frames are not the same from the cache, from their file and from their mapped file.
+
+    Through JPEG, a dataset over an empty cache reads the file; before it, the two kinds of source are compared.
+    """
+    (folder / "nothing.csv").write_text("path\n")
+    cc.build(folder / "nothing.csv", folder / "empty", tiers=("lmdb",), jobs=1)
+    sampler = cc.RandomClipSampler(num_frames=3, stride=7)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* videos are left out, which the scan could not read")
+        from_cache, from_file = (
+            cc.ChordVideoDataset(folder / name, index=folder / "index.json", on_miss=way, sampler=sampler, size=None)
+            for name, way in (("cache", "error"), ("empty", "source"))
+        )
+    places = {record_key: place for place, record_key in enumerate(usable_keys(folder / "index.json"))}
+
+    def difference(video: cc.Video) -> str | None:
+        one, other = (dataset[places[video.key]] for dataset in (from_cache, from_file))
+        if not all(torch.equal(one[name], other[name]) for name in ("frames", "pts_seconds")):
+            return "cache and file"
+        numbers = random.Random(0).sample(range(video.num_frames), min(3, video.num_frames))
+        path = root / name_of(video)
+        with cc.MP4Source(FramesConfig()).open(path) as source, cc.MappedMP4Source(FramesConfig()).open(path) as mapped:
+            if source.num_frames != video.num_frames:
+                return f"{source.num_frames} frames, {video.num_frames} cached"
+            same = np.array_equal(source.get_frames(numbers), mapped.get_frames(numbers))
+            return None if same and np.array_equal(source.pts_seconds, mapped.pts_seconds) else "file and mapped file"
+
+    found = zip(map(name_of, cached), truth.each(difference, cached), strict=True)
+    return {name: what for name, what in found if what is not None}
+
+
+def usable_keys(index: Path) -> list[str]:
+    """Keys of a dataset over an index."""
+    return [video_key(record.root, record.path) for record in cc.read_index(index) if record.error is None]
+
+
 @pytest.fixture(scope="module")
 def built(corpus, run_cli, tmp_path_factory) -> Facts:
     """The corpus scanned, built and verified, and everything in the cache compared with the truth."""
@@ -126,6 +169,7 @@ def built(corpus, run_cli, tmp_path_factory) -> Facts:
         quarantined = quarantine_of(cache)
         return {
             "ended": ended,
+            "unequal_sources": unequal_sources(root, folder, cached),
             "videos": dict(
                 zip(
                     map(name_of, cached),
@@ -213,6 +257,11 @@ def test_pictures(videos):
         if facts["min_psnr_db"] < LOWER_PSNR_DB.get(name, MIN_PSNR_DB)
     }
     assert low == {}
+
+
+def test_sources_show_what_the_cache_has(built):
+    """Random frames of every video, and their number and times."""
+    assert built["unequal_sources"] == {}
 
 
 def test_no_exception_is_stale(videos):

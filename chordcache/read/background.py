@@ -30,7 +30,17 @@ from pathlib import Path
 
 from chordcache import engine
 from chordcache.config import config_from_json
-from chordcache.errors import ChordcacheError, DamageError, FormatVersionError, NotFound, Stopped, UsageError
+from chordcache.engine_worker import SAFE_PATH
+from chordcache.errors import (
+    CacheWriteError,
+    ChordcacheError,
+    DamageError,
+    FormatVersionError,
+    NotFound,
+    Stopped,
+    UsageError,
+    WorkersDiedError,
+)
 from chordcache.header import read_header
 from chordcache.index import IndexWriter, read_index
 from chordcache.locking import locked
@@ -51,6 +61,9 @@ _NICENESS = 19
 
 _AUTOGROUP = Path("/proc/self/autogroup")
 """Where Linux shares the processor out by sessions, niceness counts within one, and this is the session's."""
+
+_PAUSE_SECONDS = 10
+"""Between a process that a full disk has stopped, say, and the next one: it keeps the lock for so long."""
 
 _FORGOTTEN_SECONDS = 3600
 """Half a request that is older was left by somebody who was killed."""
@@ -104,9 +117,18 @@ class Spool:
         final = self._folder / f"{request.key}.json"
         if not final.exists():
             partial = self._folder / f"{uuid.uuid4().hex}.partial"
-            partial.write_text(seal(to_json(request)) + "\n", encoding="ascii")
-            os.replace(partial, final)
+            try:
+                partial.write_text(seal(to_json(request)) + "\n", encoding="ascii")
+                os.replace(partial, final)
+            except OSError:
+                partial.unlink(missing_ok=True)
+                raise
         self._start()
+
+    def remind(self, key: str) -> None:
+        """Start the process if it ended before it came to a request that was put. Raises ``OSError``."""
+        if (self._folder / f"{key}.json").exists():
+            self._start()
 
     def keys(self) -> list[str]:
         """Keys of the videos that are asked for, sorted."""
@@ -162,17 +184,21 @@ class Spool:
                 os.close(lock)
 
     def _start_with(self, lock: int) -> None:
+        """Start the process, and hand it the lock. Raises ``OSError``."""
         command = [sys.executable, "-m", "chordcache.read.background", os.fspath(self._cache), str(lock)]
         with open(self._folder / ".log", "wb") as log:
-            subprocess.run(
+            shell = subprocess.run(
                 ["/bin/sh", "-c", _IN_BACKGROUND, "sh", *command],
+                env={**os.environ, **SAFE_PATH},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 pass_fds=[lock],
                 start_new_session=True,
-                check=True,
+                check=False,
             )
+        if shell.returncode:
+            raise OSError(f"/bin/sh could not start it and ended with {shell.returncode}")
 
     def _last_words(self) -> str:
         """The last line of the process before, or of a Python that could not start it; loky's tracker talks too."""
@@ -180,6 +206,8 @@ class Spool:
             lines = (self._folder / ".log").read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return ""
+        if any(line.startswith("Traceback ") for line in lines):
+            return next(line for line in reversed(lines) if line)  # what it died of
         speakers = ("chordcache: ", f"{sys.executable}: ")
         return next((line for line in reversed(lines) if line.startswith(speakers)), "")
 
@@ -242,7 +270,7 @@ def _settle(cache: Path, spool: Spool, requests: Sequence[Request]) -> None:
         summary = build_requests(cache, requests)
         if summary.num_failed:
             _say(f"{summary.num_failed} of {summary.num_inputs} videos cannot be cached; see quarantine.jsonl")
-    except Stopped:  # the rest is for the next one
+    except (Stopped, CacheWriteError, WorkersDiedError):  # what is left is for the next process
         raise
     except ChordcacheError as error:
         _say(str(error))
@@ -307,8 +335,13 @@ def main(arguments: Sequence[str]) -> None:
     os.nice(_NICENESS)
     with suppress(OSError):
         _AUTOGROUP.write_text(str(_NICENESS))
-    with suppress(Stopped):
+    try:
         serve(cache, lock)
+    except Stopped:
+        pass
+    except (CacheWriteError, WorkersDiedError) as error:
+        _say(str(error))
+        time.sleep(_PAUSE_SECONDS)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -91,16 +92,16 @@ class BudgetBatchSampler:
         self._sampler.check_length(dataset)
         ((self._unit, self._budget),) = given.items()
         self._tokenizer = tokenizer
-        self._form()
-
-    def _form(self) -> None:
-        """Make the batches of the epoch."""
-        axes = [self._axes_of(index) for index in range(self._sampler.num_samples)]
-        self._batches = form_batches(self._sampler.order().tolist(), axes, self._budget)
+        self._batches = self._formed(self._sampler)
         self._dealer = self._sampler.of_batches(len(self._batches))
 
-    def _axes_of(self, index: int) -> Axes:
-        video, shape = self._dataset.outline((self.epoch, index))
+    def _formed(self, sampler: ChordSampler) -> list[list[int]]:
+        """The batches of a sampler's epoch."""
+        axes = [self._axes_of(sampler.epoch, index) for index in range(sampler.num_samples)]
+        return form_batches(sampler.order().tolist(), axes, self._budget)
+
+    def _axes_of(self, epoch: int, index: int) -> Axes:
+        video, shape = self._dataset.outline((epoch, index))
         if self._tokenizer is not None:
             lengths: tuple[int, ...] = (len(self._tokenizer(video.caption or "")),)
         else:
@@ -125,8 +126,10 @@ class BudgetBatchSampler:
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass, and form its batches now. See ``ChordSampler.set_epoch``."""
         if epoch != self.epoch:
-            self._sampler.set_epoch(epoch)
-            self._form()
+            sampler = copy.copy(self._sampler)
+            sampler.set_epoch(epoch)
+            self._batches = self._formed(sampler)  # may raise: then all is as before
+            self._sampler, self._dealer = sampler, sampler.of_batches(len(self._batches))
 
     def __len__(self) -> int:
         """Batches of this rank in a pass; another epoch may have a few more or less."""
@@ -155,15 +158,15 @@ class BudgetBatchSampler:
         """
         if "batches" not in state:
             raise UsageError(f"not the state of a BudgetBatchSampler: it has {', '.join(map(str, state)) or 'nothing'}")
-        before = self.epoch
-        self._sampler.load_state_dict({name: value for name, value in state.items() if name != "batches"})
-        self._form()
-        if state["batches"] != _digest(self._batches):
-            self.set_epoch(before)
+        sampler = copy.copy(self._sampler)
+        sampler.load_state_dict({name: value for name, value in state.items() if name != "batches"})
+        batches = self._formed(sampler)
+        if state["batches"] != _digest(batches):
             raise UsageError(
                 f"this state is of a run with other batches: its budget was not {self._unit}={self._budget}, or its "
                 "samples were of other lengths; make the sampler and the dataset as they were"
             )
+        self._sampler, self._batches, self._dealer = sampler, batches, sampler.of_batches(len(batches))
         self._dealer.load_state_dict({**self._dealer.state_dict(0), "num_consumed": state["num_consumed"]})
 
 

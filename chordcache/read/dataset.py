@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -165,7 +164,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
             from chordcache.read.on_miss import IndexedVideos  # not before: reading a cache alone loads no decoder
 
             self._indexed = IndexedVideos(index, cache, self._clips.features, on_miss, videos)
-        self._cache = self._indexed.cache if self._indexed else cache if isinstance(cache, Cache) else Cache(cache)
+        # One of its own, which is closed below: others, and their threads, may be reading from the one that was given
+        self._cache = self._indexed.cache if self._indexed else Cache(cache.path if isinstance(cache, Cache) else cache)
         self._transform = transform
         self._clips_per_video = clips_per_video
         self._seed = seed
@@ -173,7 +173,6 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         # Bytes in one array: it pickles small, and forked workers do not copy its pages by counting references
         self._keys = None if videos is None else np.array(select_keys(self._cache, videos), np.bytes_)
         self._num_videos = len(self._indexed or (self._cache if self._keys is None else self._keys))
-        self._pid = os.getpid()
         labels = self._indexed.labels if self._indexed else self._cache.labels()
         names = labels if classes is None else classes
         self.classes = list(_checked_names("classes", names, "label names"))
@@ -335,14 +334,12 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
     def _video(self, position: int) -> Video:
         if self._keys is not None:
             return self._cache[self._keys[position].decode()]
-        if self._pid != os.getpid():
-            # This process opened the catalog later than the one that counted: a build in between moves the positions
-            if len(self._cache) != self._num_videos:
-                raise UsageError(
-                    f"{self._cache!r} had {self._num_videos} videos when the dataset was made; make it anew, or with "
-                    "videos=cache.keys(), which holds on to the videos that there are now"
-                )
-            self._pid = os.getpid()
+        # The catalog may have been opened anew since they were counted: a build in between moves the positions
+        if len(self._cache) != self._num_videos:
+            raise UsageError(
+                f"{self._cache!r} had {self._num_videos} videos when the dataset was made; make it anew, or with "
+                "videos=cache.keys(), which holds on to the videos that there are now"
+            )
         return self._cache[position]
 
     def _class_id(self, video: Video) -> int:

@@ -40,6 +40,8 @@ def naming(path: str) -> Iterator[None]:
         yield
     except FeatureAbsent as error:
         raise FeatureAbsent(f"'{printable(path)}': {error}") from None
+    except MemoryError as error:  # as a file may claim to need
+        raise MediaError("decode", "oom", f"cannot read '{printable(path)}': {error or 'no memory'}") from None
     except MediaError as error:
         what = f"cannot read '{printable(path)}': {error.message}"
         raise MediaError(error.stage, error.cause, what, error.num_frames_ok) from error

@@ -15,7 +15,7 @@ from chordcache import jpeg
 from chordcache.cache import Cache, Video
 from chordcache.catalog import write_catalog
 from chordcache.config import TIERS, Config, config_from_json
-from chordcache.errors import MediaError, NotFound
+from chordcache.errors import CacheWriteError, MediaError, NotFound
 from chordcache.extractors.frames import select_fps
 from chordcache.extractors.registry import resolve
 from chordcache.header import Header, write_header
@@ -118,7 +118,10 @@ class _Private:
 
     def cache(self, features: Collection[str]) -> tuple[Cache, Video]:
         """A cache of this video alone, with those of the features that the cache's builds were asked for."""
-        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="chordcache-")))
+        try:
+            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="chordcache-")))
+        except OSError as error:
+            raise CacheWriteError(f"cannot make a temporary folder: {error}; set TMPDIR to one that can be") from None
         with naming(self._origin.path):
             sidecar = self._build(folder, first_tiers(self._header.wanted, features))
         write_header(folder, self._header)

@@ -212,18 +212,19 @@ class IndexedVideos:
 
     def _ask(self, origin: Origin) -> None:
         """Have the video built, unless this process asked already. A sample is not lost over it."""
-        if origin.key in self._asked:
-            return
-        self._asked.add(origin.key)
         folder = self._index.roots[origin.record.root]
         try:
-            self._spool.put(Request(origin.record, folder, self._index.follow_symlinks))
+            if origin.key in self._asked:
+                self._spool.remind(origin.key)
+            else:
+                self._spool.put(Request(origin.record, folder, self._index.follow_symlinks))
+                self._asked.add(origin.key)
         except OSError as error:
             warnings.warn(f"video '{origin.key}' cannot be built in the background: {error}", stacklevel=3)
 
 
 def _opened(cache: Cache | str | Path) -> Cache:
-    return cache if isinstance(cache, Cache) else Cache(cache)
+    return Cache(cache.path if isinstance(cache, Cache) else cache)
 
 
 def _cache_for(index: Index, cache: Cache | str | Path, features: Sequence[str]) -> Cache:

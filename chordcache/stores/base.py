@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -234,6 +233,7 @@ class Artefact(ABC):
         self.path = path
         self._arrays: dict[str, np.ndarray] = {}
         self._checked: dict[str, np.ndarray] = {}
+        self._streamed: frozenset[str] | None = None
         try:
             status = os.stat(path)
         except OSError as error:
@@ -247,13 +247,15 @@ class Artefact(ABC):
     def close(self) -> None:
         """Release the file."""
 
-    @cached_property
+    @property
     def streamed(self) -> frozenset[str]:
         """Names of the streamed arrays."""
-        names = self._names()
-        return frozenset(name for name in names if name + DIGESTS in names)
+        if self._streamed is None:  # not a cached_property: its lock may be held where a process forks, see cache.Video
+            names = self._names()
+            self._streamed = frozenset(name for name in names if name + DIGESTS in names)
+        return self._streamed
 
-    @cached_property
+    @property
     def whole(self) -> frozenset[str]:
         """Names of the whole arrays, without those of digests."""
         return self._names() - self.streamed - {name + DIGESTS for name in self.streamed}

@@ -118,13 +118,13 @@ def _parse_labels(folder: Path, data: bytes) -> None:
 def _parse_catalog(folder: Path, data: bytes) -> None:
     (folder / "catalog.sqlite").write_bytes(data)
     (folder / "chordcache.json").write_bytes((folder.parent / "header").read_bytes())
-    with contextlib.closing(Catalog(folder)) as catalog:
-        assert len(catalog.labels) <= len(data)
-        for position, key in enumerate(catalog.keys()):
-            catalog.find(key)
-            if position < len(catalog):
-                catalog.at(position)
-        list(catalog.check())
+    catalog = Catalog(folder)
+    assert len(catalog.labels) <= len(data)
+    for position, key in enumerate(catalog.keys()):
+        catalog.find(key)
+        if position < len(catalog):
+            catalog.at(position)
+    list(catalog.check())
 
 
 def _parse_npy(folder: Path, data: bytes) -> None:
