@@ -76,7 +76,9 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python bench/bench_spine.py $(CLIPS)
 	$(BIN)/python bench/bench_features.py $(CLIPS)
 	$(BIN)/python bench/bench_sources.py $(CLIPS)
+	$(BIN)/python -m pip install -q --no-deps litdata lightning-utilities  # alone: it would bring another torch
 	$(BIN)/python bench/bench_loader.py $(CLIPS)
+	$(BIN)/python bench/bench_million.py $(CLIPS)/animation/bigbuckbunny.mp4
 
 clean: ## remove .venv, the demo and the caches of the tools
 	rm -rf .venv .venv-pose demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,14 +4,12 @@ Measured as in ``bench_spine``: interleaved, medians of pairwise ratios. The sou
 250 frames, cached at short side 224; each sample is 16 random frames, 4 apart, cut to 224x224.
 
 The bare loop decodes the same records in the same order into one batch that it uses again and again, and cuts nothing.
-LitData holds the same JPEGs as ready-made clips, which is what suits it best, and decodes them with the same library;
-the row is measured where it is there: ``pip install litdata``.
+LitData holds the same JPEGs as ready-made clips, which is what suits it best, and decodes them with the same library.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -181,18 +179,14 @@ def main() -> None:
             one,
             options.runs,
         )
-        if importlib.util.find_spec("litdata"):
-            rival = litdata_epoch(jpeg, records, work)
-            report_all(
-                [
-                    ("LitData, 1 worker / ClipLoader, 1 thread", ">= 1.25", one),
-                    ("LitData, 1 worker / make_loader, 1 worker", "none", worker),
-                ],
-                rival,
-                options.runs,
-            )
-        else:
-            print("LitData is not installed and was not measured: pip install litdata")
+        report_all(
+            [
+                ("LitData, 1 worker / ClipLoader, 1 thread", ">= 1.25", one),
+                ("LitData, 1 worker / make_loader, 1 worker", "none", worker),
+            ],
+            litdata_epoch(jpeg, records, work),
+            options.runs,
+        )
         scale = NUM_VIDEOS * CLIPS_PER_VIDEO / OPENCV_CLIPS
         report_all(
             [(f"{scale:g} x OpenCV seeking each frame / ClipLoader, 1 thread", f">= {300 / scale:g} x", one)],

@@ -110,7 +110,7 @@ class BudgetBatchSampler:
         if math.prod(axes) > self._budget:
             raise UsageError(
                 f"{self._unit}: got {self._budget}, but sample {index}, of video '{video.key}', alone has "
-                f"{math.prod(axes)}; raise it, or leave the video out with the dataset's videos="
+                f"{math.prod(axes)}; raise it, or leave the video out, of videos= or of the index"
             )
         return axes
 

@@ -90,7 +90,8 @@ class ClipReader:
         for name in self.features:
             if name not in have:
                 raise FeatureAbsent(
-                    f"features: '{name}' of video '{video.key}' is not cached; cached: {', '.join(have)}"
+                    f"features: '{name}' of video '{video.key}' is not cached; cached: {', '.join(have)}; "
+                    "'chordcache build' with a --tier or a config that has it adds it"
                 )
 
     def window(self, video: Video, random: np.random.Generator) -> Window | None:

@@ -43,7 +43,8 @@ def naming(path: str) -> Iterator[None]:
     except MemoryError as error:  # as a file may claim to need
         raise MediaError("decode", "oom", f"cannot read '{printable(path)}': {error or 'no memory'}") from None
     except MediaError as error:
-        what = f"cannot read '{printable(path)}': {error.message}"
+        named = f"cannot read '{printable(path)}': "  # by the source that took over, perhaps
+        what = error.message if error.message.startswith(named) else named + error.message
         raise MediaError(error.stage, error.cause, what, error.num_frames_ok) from error
 
 

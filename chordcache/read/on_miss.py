@@ -141,7 +141,10 @@ class IndexedVideos:
         for name in self._features:
             if not any(name in names for names in header.wanted.values()):
                 have = ", ".join(dict.fromkeys(name for names in header.wanted.values() for name in names))
-                raise FeatureAbsent(f"features: cache '{path}' is not built for '{name}', but for {have or 'nothing'}")
+                raise FeatureAbsent(
+                    f"features: cache '{path}' is not built for '{name}', but for {have or 'nothing'}; "
+                    "'chordcache build' with a --tier or a config that has it adds it"
+                )
         if self._on_miss == "error":
             return
         for label, folder in self._index.roots.items():

@@ -115,7 +115,8 @@ class _EvenClip:
         if self.pad == "error":
             raise UsageError(
                 f"video '{video.key}' has {video.num_frames} frames, but a clip of {self.num_frames}, {self.stride} "
-                f"apart, needs {clip[-1] + 1}; choose pad='repeat' or 'loop', or leave the video out with videos="
+                f"apart, needs {clip[-1] + 1}; choose pad='repeat' or 'loop', or leave the video out, of videos= or of "
+                "the index"
             )
         return clip % video.num_frames if self.pad == "loop" else np.minimum(clip, video.num_frames - 1)
 
