@@ -60,7 +60,7 @@ class BudgetBatchSampler:
     Notes
     -----
     Measuring takes about 0.1 ms a sample, in every epoch; a clip sampler that reads, as ``AdaptiveSampler`` does, adds
-    to that.
+    to that. Over an index, videos that are not cached are opened to be measured, which takes far longer: build first.
 
     Examples
     --------

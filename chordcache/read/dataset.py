@@ -91,7 +91,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         What becomes of a feature that is recorded as absent from a video, such as the sound of a silent one:
         ``FeatureAbsent``, or zeros. "zeros" adds ``present`` [shape=(len(features),), dtype=bool] to each sample.
         Where nothing says which shape the zeros would have, it is ``FeatureAbsent`` all the same: features of
-        plug-ins, mel with ``mono: false``, motion with ``size=None``.
+        plug-ins, mel with ``mono: false``, motion with ``size=None``; and a video of which nothing but absent features
+        was asked for has no times of frames either.
     transform : callable, optional
         Applied last, to the tensor of ``frames`` alone; what it returns takes its place. Spawned workers pickle it.
     videos : iterable of str, callable, str or Path, optional
