@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -125,7 +126,50 @@ def test_a_longer_file_reads_where_the_sidecar_agrees(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + bytes(4096))
     with pytest.raises(DamageError, match=f"it has {num_bytes + 4096} bytes, expected {num_bytes}"):
         read_all(path, num_bytes, [0])
-    assert read_all(path, num_bytes + 4096, list(range(20))) == wanted
+    with pytest.raises(DamageError, match="the pages of its tree are not what was written"):
+        read_all(path, num_bytes + 4096, [0])
+
+
+def test_a_damaged_frame_costs_that_frame(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    wanted = some_records(20, size=5000)
+    num_bytes = write(path, wanted)
+    data = path.read_bytes()
+    for number in (0, 7, 19):
+        at = data.index(wanted[number]) + 2500
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        registry.forget(path)
+        others = [other for other in range(20) if other != number]
+        assert read_all(path, num_bytes, others) == [wanted[other] for other in others]
+        with pytest.raises(DamageError, match=f"record {number} .*is not what was written"):
+            read_all(path, num_bytes, [number])
+
+
+def test_a_damaged_page_of_the_tree_reaches_no_reader_of_lmdb(tmp_path: Path) -> None:
+    """Most of these end the process, or the search, inside LMDB."""
+    path = tmp_path / "a.lmdb"
+    num_bytes = write(path, some_records(400, size=5000))
+    data = path.read_bytes()
+    page_bytes, num_pages = struct.unpack("<2Q", data[-16:])
+    numbers = struct.unpack(f"<{num_pages}Q", data[-24 - 8 * num_pages : -24])
+    assert 5 < num_pages < 20  # of 800 pages and more
+    assert {0, 1} < set(numbers)
+    for number in numbers:
+        for at in (10, 12, 14, 16, 100, page_bytes - 20):
+            at += number * page_bytes
+            path.write_bytes(data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :])
+            with pytest.raises(DamageError, match="the pages of its tree are not what was written"):
+                read_all(path, num_bytes, [0])
+    (digest,) = struct.unpack("<Q", data[-24:-16])
+    most = 2**64 - 1
+    for footer in [(digest ^ 1, page_bytes, num_pages), (digest, 0, num_pages), (digest, most, num_pages)] + [
+        (digest, page_bytes, num) for num in (0, num_pages - 1, num_pages + 1, most)
+    ]:
+        path.write_bytes(data[:-24] + struct.pack("<3Q", *footer))
+        with pytest.raises(DamageError, match="the pages of its tree are not what was written"):
+            read_all(path, num_bytes, [0])
+    path.write_bytes(data)
+    assert len(read_all(path, num_bytes, [0, 399])) == 2
 
 
 FUZZ = """

@@ -24,6 +24,7 @@ from chordcache.stores.registry import check_artefact, create_artefact, open_art
 
 pytestmark = pytest.mark.timeout(120)
 
+TREE = "the pages of its tree are not what was written"
 WHOLE = {"pts_seconds": np.arange(20) / 25, "source_frames": np.arange(20), "matrix": np.eye(3, 4, dtype=np.float32)}
 
 
@@ -294,6 +295,10 @@ class StoreContract:
             changed = bytearray(data)
             changed[at + len(rows[number]) // 2] ^= 1 << number % 8
             replace_file(path, bytes(changed))
+            if self.suffix == ".lmdb":  # rows as small as these lie in the pages of the tree
+                with pytest.raises(DamageError, match=TREE):
+                    self.read(path, [number])
+                continue
             others = [n for n in range(20) if n != number]
             assert self.read(path, others) == [rows[n] for n in others]
             with pytest.raises(DamageError, match=rf"r(ow|ecord) {number} .*is not what was written"):
@@ -309,12 +314,10 @@ class StoreContract:
                 assert "compression" in self.options
                 continue
             replace_file(path, data[: at + 9] + bytes([data[at + 9] ^ 4]) + data[at + 10 :])
-            with (
-                open_artefact(path, len(data)) as artefact,
-                pytest.raises(DamageError, match=f"'{name}.*' is not what was written"),
-            ):
+            told = TREE if self.suffix == ".lmdb" else f"'{name}.*' is not what was written"
+            with pytest.raises(DamageError, match=told), open_artefact(path, len(data)) as artefact:
                 artefact.array(name)
-            with pytest.raises(DamageError, match="is not what was written"):
+            with pytest.raises(DamageError, match="not what was written"):
                 self.check(path)
 
     @pytest.mark.slow

@@ -22,7 +22,7 @@ import test_store_contract as contract
 
 from chordcache.errors import DamageError
 from chordcache.manifest import digest64
-from chordcache.stores import registry
+from chordcache.stores import lmdb_store, registry
 from chordcache.stores.registry import check_artefact, create_artefact, open_artefact
 
 pytestmark = pytest.mark.timeout(120)
@@ -39,6 +39,9 @@ def change_lmdb(path: Path, **changes: bytes | None) -> None:
         for name, value in changes.items():
             key = bytes.fromhex(name[1:]) if name.startswith("_") else name.replace("__", ".").encode()
             transaction.put(key, value) if value is not None else transaction.delete(key)
+    with lmdb.open(str(path), subdir=False, lock=False, readonly=True) as environment:
+        pages = lmdb_store._pages(environment)
+    lmdb_store._append_tree(path, *pages)
 
 
 def sealed(data: bytes) -> bytes:

@@ -10,12 +10,18 @@ Layout of an environment (a single file)::
 
 The value of a whole array is the 8-byte little-endian xxh3-64 of the rest, then a ``.npy`` file.
 
+Behind the last page, where LMDB does not look, stand uint64s: the numbers of all pages that do not hold values, the
+xxh3-64 of these pages and numbers, the size of a page, and how many pages these are. Readers check them before LMDB
+sees the file, for it ends the process where a page of its tree is not what it expects.
+
 Sealed means: published, never written again. Readers open it without locks, also on a read-only or full disk.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +51,15 @@ _FIRST_NAME = b"A"
 """Sorts before every name, and behind the numbers of the first 1e9 frames."""
 
 _DIGEST_BYTES = 8
+
+_FOOTER_BYTES = 24
+"""Digest, size of a page, number of pages."""
+
+_PAGE_HEADER = struct.Struct("<10xHI")
+"""Flags; of a page that holds a value, how many pages it takes."""
+
+_HOLDS_VALUE = 4
+"""LMDB's P_OVERFLOW."""
 
 
 def _key(number: int) -> bytes:
@@ -84,7 +99,10 @@ class LmdbArtefactWriter(ArtefactWriter):
         self._flush()
         with self._errors():
             self._environment.sync(True)
+        page_bytes, num_pages = _pages(self._environment)
         self._close()
+        with self._errors():
+            _append_tree(self.path, page_bytes, num_pages)
         registry.check_artefact(self.path, os.path.getsize(self.path), self._lengths(), whole=arrays)
 
     def _close(self) -> None:
@@ -121,8 +139,60 @@ class LmdbArtefactWriter(ArtefactWriter):
             yield
         except lmdb.MapFullError:
             raise
-        except lmdb.Error as error:
+        except (lmdb.Error, OSError) as error:
             raise write_error(self.path, error) from None
+
+
+def _pages(environment: Any) -> tuple[int, int]:
+    """Size of a page, and how many there are."""
+    return environment.stat()["psize"], environment.info()["last_pgno"] + 1
+
+
+def _append_tree(path: Path, page_bytes: int, num_pages: int) -> None:
+    """Write what readers check behind the pages. Raises ``OSError``."""
+    with open(path, "r+b") as file:
+        numbers = np.array(_tree_pages(file.fileno(), page_bytes, num_pages), "<u8")
+        digest = _digest_of_pages(file.fileno(), numbers, page_bytes)
+        file.seek(page_bytes * num_pages)
+        file.truncate()
+        file.write(numbers.tobytes() + np.array([digest, page_bytes, len(numbers)], "<u8").tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _tree_pages(fd: int, page_bytes: int, num_pages: int) -> list[int]:
+    """Numbers of the pages that do not hold values: a value's first page says how many it takes."""
+    found = []
+    number = 0
+    while number < num_pages:
+        header = os.pread(fd, _PAGE_HEADER.size, number * page_bytes)
+        flags, num_of_value = _PAGE_HEADER.unpack(header)
+        if flags & _HOLDS_VALUE:
+            number += num_of_value
+        else:
+            found.append(number)
+            number += 1
+    return found
+
+
+def _digest_of_pages(fd: int, numbers: np.ndarray, page_bytes: int) -> int:
+    pages = [os.pread(fd, page_bytes, number * page_bytes) for number in numbers.tolist()]
+    return digest64(b"".join([*pages, numbers.tobytes()]))
+
+
+def _is_tree_whole(fd: int, num_bytes: int) -> bool:
+    start = num_bytes - _FOOTER_BYTES
+    if start < 0:
+        return False
+    digest, page_bytes, num_pages = np.frombuffer(os.pread(fd, _FOOTER_BYTES, start), "<u8").tolist()
+    start -= 8 * num_pages
+    if start < page_bytes * num_pages:
+        return False
+    numbers = np.frombuffer(os.pread(fd, 8 * num_pages, start), "<u8")
+    if (numbers > start // max(1, page_bytes)).any():
+        return False
+    is_same: bool = digest == _digest_of_pages(fd, numbers, page_bytes)
+    return is_same
 
 
 class LmdbArtefact(Artefact):
@@ -132,18 +202,29 @@ class LmdbArtefact(Artefact):
 
     def __init__(self, path: Path, num_bytes: int) -> None:
         super().__init__(path, num_bytes)
+        self._check_tree(num_bytes)
         try:
             self._environment = lmdb.open(
                 str(path), subdir=False, readonly=True, lock=False, map_size=num_bytes, max_spare_txns=4
             )
         except lmdb.Error as error:
             raise self._damage(error) from None
-        end = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
+        end = math.prod(_pages(self._environment))
         if end > num_bytes:
             self.close()
             raise self._damage(f"its pages end at byte {end}, it has {num_bytes}")
         self._found: frozenset[str] | None = None
         self._stream = Layout(0)
+
+    def _check_tree(self, num_bytes: int) -> None:
+        """Raise ``DamageError`` unless the pages of the tree are what was written."""
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                is_whole = _is_tree_whole(file.fileno(), num_bytes)
+        except OSError as error:
+            raise self._damage(error) from None
+        if not is_whole:
+            raise self._damage("the pages of its tree are not what was written")
 
     def close(self) -> None:
         """Release the map."""
