@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -128,7 +128,7 @@ class Media:
         if self.audio is None:
             return
         try:
-            for packet in self.container.demux(self.audio):
+            for packet in self._demuxed([self.audio]):
                 yield from self._heard(packet)
         except MemoryError:
             raise
@@ -167,7 +167,7 @@ class Media:
         tracks = [video] if self.audio is None or on_sound is None else [video, self.audio]
         num_packets = 0
         try:
-            for packet in self.container.demux(tracks):
+            for packet in self._demuxed(tracks):
                 watchdog.beat()
                 if packet.stream.index != video.index:
                     for sound in self._heard(packet):
@@ -197,6 +197,13 @@ class Media:
             raise MediaError("decode", "io", error.strerror or str(error), num_packets) from None
         if problem:
             raise MediaError("decode", "truncated", f"the file ends {problem}", num_packets)
+
+    def _demuxed(self, tracks: Sequence[Any]) -> Iterator[Any]:
+        """Packets of some tracks, and an empty one of each at the end."""
+        try:
+            yield from self.container.demux(tracks)
+        except IndexError:  # PyAV 18 knows no track that begins behind the headers
+            raise MediaError("decode", "decode", "a packet is of a track that the headers do not have") from None
 
     def _heard(self, packet: Any) -> list[Sound]:
         """Decode a packet of the audio track; nothing if the decoder refuses it."""

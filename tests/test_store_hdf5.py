@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
+from chordcache.errors import DamageError
 from chordcache.stores import registry
 from chordcache.stores.registry import create_artefact, open_artefact
 
@@ -87,3 +88,28 @@ def test_a_read_only_disk(read_only_disk: Path) -> None:
     with pytest.raises(OSError, match="Read-only file system"):
         (read_only_disk / "b").touch()
     assert np.array_equal(read(read_only_disk / "a.h5"), VALUES)
+
+
+def test_a_damaged_heap_of_records_is_damage(tmp_path: Path) -> None:
+    """HDF5 itself does not come back from some of these."""
+    path = tmp_path / "a.h5"
+    rows = [bytes([65 + number]) * (700 + 900 * number) for number in range(8)]
+    with create_artefact(path) as writer:
+        writer.append("frames", rows)
+        writer.finish({}, {})
+    data = path.read_bytes()
+    with open_artefact(path, len(data)) as artefact:
+        assert list(map(bytes, artefact.records("frames", range(8)))) == rows
+    for row in (rows[0], rows[7]):
+        start = data.index(row)
+        for at in range(start - 16, start):
+            for value in (0, 1, 0x7F, 0xF0, 0xFF):
+                changed = bytearray(data)
+                changed[at] = value
+                path.write_bytes(changed)
+                registry.forget(path)
+                with open_artefact(path, len(data)) as artefact:
+                    try:
+                        assert list(map(bytes, artefact.records("frames", range(8)))) == rows
+                    except DamageError as error:
+                        assert str(path) in str(error)  # noqa: PT017 -- some bytes have no meaning
