@@ -147,7 +147,10 @@ def main() -> int:
         make_calls(name, [(start, count) for start, count in json.loads(calls)], *map(Path, folders))
         return 0
     wanted = tuple(prefix for prefix in arguments.only.split(",") if prefix)
-    chosen = _order([each for each in EXPERIMENTS if not wanted or each.guarantee in wanted or each.name in wanted])
+    begun = tuple(prefix for prefix in wanted if "." in prefix)  # "R1" is not R10
+    chosen = _order(
+        [each for each in EXPERIMENTS if not wanted or each.guarantee in wanted or each.name.startswith(begun)]
+    )
     if not chosen:
         sys.exit(f"no experiment {arguments.only}; there are {', '.join(each.name for each in _order(EXPERIMENTS))}")
     if arguments.fresh:
