@@ -16,6 +16,9 @@ from chordcache.records import ContentFacts, FeatureInfo
 from chordcache.retrieval import read_frames, read_rows, read_seconds
 from chordcache.stores.registry import open_artefact
 
+_MAX_RECENT = 256
+"""Videos that a cache keeps; then it begins anew."""
+
 
 class Video:
     """One cached video: what its sidecar says, and its timeline."""
@@ -129,6 +132,8 @@ class Cache:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
         self._catalog: Catalog | None = None
+        self._recent: dict[int | str, Video] = {}
+        """Of the catalog, with their times: parsed once where clips of a video come one after another"""
         self._pid = 0
         _ = self._videos  # an error now rather than in a worker
 
@@ -137,7 +142,7 @@ class Cache:
 
     def __setstate__(self, state: dict[str, Path]) -> None:
         self.path = state["path"]
-        self._catalog, self._pid = None, 0
+        self._catalog, self._recent, self._pid = None, {}, 0
 
     def __enter__(self) -> Cache:
         return self
@@ -149,12 +154,12 @@ class Cache:
 
     def close(self) -> None:
         """Close the catalog. Reading opens it again."""
-        self._catalog = None  # it closes when no other thread reads from it any more
+        self._catalog, self._recent = None, {}  # it closes when no other thread reads from it any more
 
     @property
     def _videos(self) -> Catalog:
         if self._catalog is None or self._pid != os.getpid():
-            self._catalog, self._pid = Catalog(self.path), os.getpid()
+            self._catalog, self._recent, self._pid = Catalog(self.path), {}, os.getpid()
         return self._catalog
 
     def __repr__(self) -> str:
@@ -179,12 +184,22 @@ class Cache:
         IndexError
             If the position is out of range.
         """
-        if isinstance(video, str):
-            sidecar = self._videos.find(video)
-            if sidecar is None:
-                raise NotFound(f"video '{printable(video)}' is not in cache '{printable(self.path)}'")
-            return Video(self.path, sidecar)
-        return Video(self.path, self._videos.at(video + len(self) if video < 0 else video))
+        catalog = self._videos
+        found = self._recent.get(video)
+        if found is None:
+            found = Video(self.path, self._sidecar(catalog, video))
+            if len(self._recent) >= _MAX_RECENT:
+                self._recent.clear()
+            self._recent[video] = found
+        return found
+
+    def _sidecar(self, catalog: Catalog, video: int | str) -> Sidecar:
+        if not isinstance(video, str):
+            return catalog.at(video + len(catalog) if video < 0 else video)
+        sidecar = catalog.find(video)
+        if sidecar is None:
+            raise NotFound(f"video '{printable(video)}' is not in cache '{printable(self.path)}'")
+        return sidecar
 
     def keys(self) -> list[str]:
         """All keys, sorted: the order of iteration."""
