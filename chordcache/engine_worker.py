@@ -46,6 +46,7 @@ def start_worker(parent: int, last_words_fd: int, num_slots: int, limits: Limits
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     with suppress(OSError):  # standard error may be closed
         os.dup2(2, 1)
+    sys.stdout = sys.stderr  # which holds nothing back: what stdout still held when the worker is killed would be lost
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

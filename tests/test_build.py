@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import resource
@@ -309,8 +310,8 @@ def build_args(longer: Path) -> list[str | Path]:
 
 def at_work(cache: Path, num_done: int = 0) -> Callable[[], bool]:
     """Whether a worker is writing and ``num_done`` videos are published."""
-    return lambda: (
-        bool(list(cache.glob(".partial/*/artefact.*"))) and len(list(cache.glob("videos/*/*.json"))) >= num_done
+    return lambda: (  # unlike a Path's, these globs bear folders that vanish
+        bool(glob.glob(f"{cache}/.partial/*/artefact.*")) and len(glob.glob(f"{cache}/videos/*/*.json")) >= num_done
     )
 
 

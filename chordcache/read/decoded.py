@@ -66,7 +66,7 @@ class Converter:
         Sample aspect ratio.
     stated_size : tuple of int
         (width, height) of the stored picture as the headers have it.
-    show : Show
+    show : Show, optional
         By default the scaler's RGB.
     """
 
@@ -75,9 +75,9 @@ class Converter:
         frames: FramesConfig,
         aspect: Fraction | None,
         stated_size: tuple[int, int],
-        show: Show = PictureScaler.rgb,
+        show: Show | None = None,
     ) -> None:
-        self._show = show
+        self._show = show or PictureScaler.rgb
         self._scaler = scaler_for(frames, aspect)
         self._stated_size = stated_size
         self._is_settled = False
