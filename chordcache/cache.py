@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -113,6 +114,15 @@ class Video:
         return float(self.pts_seconds[start]), float(np.min(self.pts_seconds)) + self.duration_seconds
 
 
+class _Opened(NamedTuple):
+    """What a process has open of a cache; in one piece, since threads may open and close it side by side."""
+
+    pid: int
+    catalog: Catalog
+    recent: dict[int | str, Video]
+    """With their times: parsed once where clips of a video come one after another"""
+
+
 class Cache:
     """A cache opened for reading. Picklable, thread-safe and fork-safe: each process opens its own files, lazily.
 
@@ -131,10 +141,7 @@ class Cache:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
-        self._catalog: Catalog | None = None
-        self._recent: dict[int | str, Video] = {}
-        """Of the catalog, with their times: parsed once where clips of a video come one after another"""
-        self._pid = 0
+        self._opened: _Opened | None = None
         _ = self._videos  # an error now rather than in a worker
 
     def __getstate__(self) -> dict[str, Path]:
@@ -142,7 +149,7 @@ class Cache:
 
     def __setstate__(self, state: dict[str, Path]) -> None:
         self.path = state["path"]
-        self._catalog, self._recent, self._pid = None, {}, 0
+        self._opened = None
 
     def __enter__(self) -> Cache:
         return self
@@ -154,13 +161,18 @@ class Cache:
 
     def close(self) -> None:
         """Close the catalog. Reading opens it again."""
-        self._catalog, self._recent = None, {}  # it closes when no other thread reads from it any more
+        self._opened = None  # it closes when no other thread reads from it any more
+
+    @property
+    def _here(self) -> _Opened:
+        opened = self._opened
+        if opened is None or opened.pid != os.getpid():
+            opened = self._opened = _Opened(os.getpid(), Catalog(self.path), {})
+        return opened
 
     @property
     def _videos(self) -> Catalog:
-        if self._catalog is None or self._pid != os.getpid():
-            self._catalog, self._recent, self._pid = Catalog(self.path), {}, os.getpid()
-        return self._catalog
+        return self._here.catalog
 
     def __repr__(self) -> str:
         return f"<Cache '{printable(self.path)}': {len(self)} videos>"
@@ -184,13 +196,13 @@ class Cache:
         IndexError
             If the position is out of range.
         """
-        catalog = self._videos
-        found = self._recent.get(video)
+        opened = self._here
+        found = opened.recent.get(video)
         if found is None:
-            found = Video(self.path, self._sidecar(catalog, video))
-            if len(self._recent) >= _MAX_RECENT:
-                self._recent.clear()
-            self._recent[video] = found
+            found = Video(self.path, self._sidecar(opened.catalog, video))
+            if len(opened.recent) >= _MAX_RECENT:
+                opened.recent.clear()
+            opened.recent[video] = found
         return found
 
     def _sidecar(self, catalog: Catalog, video: int | str) -> Sidecar:

@@ -182,7 +182,7 @@ class Index:
 
     def __iter__(self) -> Iterator[VideoRecord]:
         with open(self.path, "rb") as file:
-            for _, record in self._source.located(file):
+            for _, record in self.located(file):
                 yield record
 
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
