@@ -185,8 +185,8 @@ def _write_points(path: Path, corpus: Path, tier: str) -> None:
 AFTER_EACH_CALL = "killed with -9 right after each system call that changes the cache, then the same command again"
 
 
-@experiment("R1", AFTER_EACH_CALL, trials=100, variants=["lmdb"])
-@experiment("R1", AFTER_EACH_CALL, trials=160, variants=["npz", "hdf5"])
+@experiment("R1", AFTER_EACH_CALL, trials=105, variants=["lmdb"])
+@experiment("R1", AFTER_EACH_CALL, trials=165, variants=["npz", "hdf5"])
 def killed_after_each_call(trial: Trial) -> Figures:
     """The main process is killed in the very state in which the call leaves the cache, or every third time a worker."""
     corpus = trial.once("corpus", lambda folder: make_corpus(folder, num_videos=2, num_frames=6))
