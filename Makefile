@@ -59,7 +59,7 @@ $(POSE_STAMP): pyproject.toml
 	@touch $@
 
 reliability: $(STAMP) tools ## kills, full disks, damage, hostile files: an hour, resumes; ARGS='--trials 20 --only R1'
-	PYTHONPATH=tests $(BIN)/python -m reliability $(ARGS)
+	PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m reliability $(ARGS)
 
 check: $(STAMP) ## format, lint, strict types, layers
 	$(BIN)/ruff format --check .
@@ -76,7 +76,8 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python bench/bench_spine.py $(CLIPS)
 	$(BIN)/python bench/bench_features.py $(CLIPS)
 	$(BIN)/python bench/bench_sources.py $(CLIPS)
-	$(BIN)/python -m pip install -q --no-deps litdata lightning-utilities  # alone: it would bring another torch
+	$(BIN)/python -m pip install -q boto3 lightning-utilities obstore requests tifffile
+	$(BIN)/python -m pip install -q --no-deps litdata  # its torchvision would bring another torch
 	$(BIN)/python bench/bench_loader.py $(CLIPS)
 	$(BIN)/python bench/bench_million.py $(CLIPS)/animation/bigbuckbunny.mp4
 
