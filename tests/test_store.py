@@ -237,9 +237,12 @@ def test_a_flipped_bit_is_damage_or_harmless_never_a_crash(tmp_path: Path, num_r
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_a_writer_that_cannot_write_says_so(tmp_path: Path) -> None:
-    (tmp_path / "a.lmdb").symlink_to("/dev/full")
-    with pytest.raises(cc.CacheWriteError, match="a.lmdb"):
-        write(tmp_path / "a.lmdb", some_records(3))
+    (tmp_path / "full.lmdb").symlink_to("/dev/full")
+    with pytest.raises(cc.NoSpaceError, match=f"no space left on device writing '{tmp_path}'"):
+        write(tmp_path / "full.lmdb", some_records(3))
+    (tmp_path / "folder.lmdb").mkdir()
+    with pytest.raises(cc.CacheWriteError, match="cannot write '.*folder.lmdb'.*directory; run the same command"):
+        write(tmp_path / "folder.lmdb", some_records(3))
 
 
 # Many, forks, threads

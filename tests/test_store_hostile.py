@@ -367,7 +367,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk(small_disk: Path, suffix: str, row_bytes: int, num_rows: int) -> None:
     code, out, error = fill(small_disk / f"a{suffix}", 0, row_bytes, num_rows)
     assert (code, error) == (0, "")
-    assert re.fullmatch(rf"no space left writing '{small_disk}' \({_FREE}\); free some and run the same command\n", out)
+    assert re.fullmatch(rf"no space left writing '{small_disk}' \({_FREE}\); make room and run the same command\n", out)
 
 
 def test_a_disk_that_fills_at_any_byte(small_disk: Path) -> None:
@@ -383,11 +383,11 @@ def test_a_disk_that_fills_at_any_byte(small_disk: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3000, 100_000, 540_000])
-@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+@pytest.mark.parametrize("suffix", [".npz", ".h5", ".lmdb"])
 def test_a_file_size_limit(tmp_path: Path, suffix: str, limit: int) -> None:
     code, out, error = fill(tmp_path / f"a{suffix}", limit, 5000, 110)
     assert (code, error) == (0, "")
-    assert re.fullmatch(rf"no space left writing '{tmp_path}' \({_FREE}\); free some and run the same command\n", out)
+    assert re.fullmatch(rf"file too large writing '{tmp_path}' \({_FREE}\); make room and run the same command\n", out)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".h5", ".lmdb"])

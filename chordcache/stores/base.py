@@ -146,11 +146,15 @@ def row_bytes(shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> int:
 
 def write_error(path: Path, error: Exception) -> CacheWriteError:
     """What to raise where a library could not write; not every one says that the disk is full."""
+    why = ""
     status = os.statvfs(path.parent)
-    is_full = status.f_bavail * status.f_frsize < _MIN_FREE_BYTES
-    if is_full or (isinstance(error, OSError) and error.errno in NO_SPACE):
+    if status.f_bavail * status.f_frsize < _MIN_FREE_BYTES:
+        why = "no space left"
+    elif isinstance(error, OSError) and error.errno in NO_SPACE:
+        why = os.strerror(error.errno).lower()
+    if why:
         return NoSpaceError(
-            f"no space left writing '{printable(path.parent)}' ({free_space(path)}); free some and run the same command"
+            f"{why} writing '{printable(path.parent)}' ({free_space(path)}); make room and run the same command"
         )
     return CacheWriteError(f"cannot write '{printable(path)}': {error}; run the same command")
 

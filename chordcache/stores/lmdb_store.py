@@ -140,7 +140,17 @@ class LmdbArtefactWriter(ArtefactWriter):
         except lmdb.MapFullError:
             raise
         except (lmdb.Error, OSError) as error:
-            raise write_error(self.path, error) from None
+            raise write_error(self.path, _refusal(self.path) or error) from None
+
+
+def _refusal(path: Path) -> OSError | None:
+    """Why no more can be written, if so: LMDB calls a write that was cut short an I/O error."""
+    try:
+        with open(path, "ab", buffering=0) as file:
+            file.write(b"\0")
+    except OSError as error:
+        return error
+    return None
 
 
 def _pages(environment: Any) -> tuple[int, int]:

@@ -17,7 +17,7 @@ import xxhash
 
 import chordcache as cc
 from reliability.harness import Figures, Trial, experiment
-from reliability.rig import build, build_args, differs, make_corpus
+from reliability.rig import TIERS, build, build_args, differs, make_corpus
 
 SPREAD = 0.618034
 """Multiples of it, modulo 1, are spread evenly however many there are."""
@@ -185,11 +185,15 @@ def _write_points(path: Path, corpus: Path, tier: str) -> None:
 AFTER_EACH_CALL = "killed with -9 right after each system call that changes the cache, then the same command again"
 
 
-@experiment("R1", AFTER_EACH_CALL, trials=105, variants=["lmdb"])
-@experiment("R1", AFTER_EACH_CALL, trials=165, variants=["npz", "hdf5"])
+NUM_VIDEOS = {"lmdb": 6, "npz": 3, "hdf5": 3}
+"""So many that there are more than 200 calls in each tier."""
+
+
+@experiment("R1", AFTER_EACH_CALL, trials=225, variants=TIERS)
 def killed_after_each_call(trial: Trial) -> Figures:
     """The main process is killed in the very state in which the call leaves the cache, or every third time a worker."""
-    corpus = trial.once("corpus", lambda folder: make_corpus(folder, num_videos=2, num_frames=6))
+    num_videos = NUM_VIDEOS[trial.variant]
+    corpus = trial.once("corpus", lambda folder: make_corpus(folder, num_videos, num_frames=6))
     points = trial.once("points", lambda path: _write_points(path, corpus, trial.variant)).read_text().splitlines()
     role, number, name, count = points[trial.number % len(points)].split()
     log = trial.folder / "log"

@@ -19,15 +19,22 @@ from conftest import run_chordcache
 from contents import Arrays, arrays, differing
 
 import chordcache as cc
+from reliability import rig
 from reliability.harness import Figures, Trial, experiment
-from reliability.rig import CONFIG, TIERS, build_args, differs, make_corpus, needs_root, small_disk
+from reliability.rig import TIERS, build_args, differs, make_corpus, needs_root, small_disk
 
 FULL = re.compile(
     r"chordcache \w+: error: .*(no space left|no room|file too large).*run the same command", re.IGNORECASE
 )
 """All that a user may see of a full disk."""
 
-OLDER_SHORT_SIDE = 48
+REFUSED = re.compile(r"no space left for cache ")
+"""In the message where less is free than a build begins a video with: nothing was written into a full disk."""
+
+CONFIG = {**rig.CONFIG, "frames": {"short_side": 128, "codec": "raw"}}
+"""Artefacts of several times that much, so that most disks are found full by writing."""
+
+OLDER_SHORT_SIDE = 96
 """[pixels] of the frames of a cache that was there before."""
 
 
@@ -67,13 +74,17 @@ def _disk_usage(folder: Path) -> int:
     return sum(path.lstat().st_blocks * 512 for path in [folder, *folder.rglob("*")])
 
 
+def _make_corpus(folder: Path) -> None:
+    make_corpus(folder, height=128, config=CONFIG)
+
+
 class _Case:
     """A build of one tier on a disk with little room, where an older cache is."""
 
     def __init__(self, trial: Trial, tier: str) -> None:
         self._tier = tier
         self._feature = "frames" if tier == "lmdb" else "flow"
-        self._corpus = trial.once("corpus", make_corpus)
+        self._corpus = trial.once("corpus", _make_corpus)
         self._older = trial.once(f"older-{tier}", self._make_older)
         self.need_bytes = _disk_usage(self._corpus / "whole" / tier) * 5 // 4 + 150_000
         """Somewhat more than the build takes"""
@@ -82,7 +93,7 @@ class _Case:
 
     def _make_older(self, folder: Path) -> None:
         config = folder.with_suffix(".yaml")
-        config.write_text(yaml.dump({**CONFIG, "frames": {"short_side": OLDER_SHORT_SIDE}}))
+        config.write_text(yaml.dump({**CONFIG, "frames": {**CONFIG["frames"], "short_side": OLDER_SHORT_SIDE}}))
         cc.build(self._corpus / "index.json", folder, tiers=[self._tier], config=config, jobs=2)
 
     def prepare(self, folder: Path) -> None:
@@ -108,13 +119,19 @@ class _Case:
         """After the command: either there was room for everything, or nothing that is there is wrong."""
         if code == 0:
             assert differs(folder / "cache", self._corpus / "whole", self._tier) == []
-            return {"sum_had_room": 1, "sum_full": 0}
+            return {"sum_had_room": 1}
         _check_message(code, stderr)
         assert rigs.partials(folder / "cache") == []
         assert rigs.quarantine(folder / "cache") == {}
         self._check_older()
         num_published = self._check_published(folder / "cache")
-        return {"sum_had_room": 0, "sum_full": 1, "sum_videos_published_before": num_published}
+        is_refused = REFUSED.search(stderr) is not None
+        return {
+            "sum_had_room": 0,
+            "sum_full_before_writing": is_refused,
+            "sum_full_while_writing": not is_refused,
+            "sum_videos_published_before": num_published,
+        }
 
     def _check_older(self) -> None:
         """Every file of the older cache is as it was, and who opens it reads it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,14 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def make_corpus(folder: Path, num_videos: int = 4, num_frames: int = 24, **spec: Any) -> None:
+def make_corpus(
+    folder: Path, num_videos: int = 4, num_frames: int = 24, height: int = 64, config: Mapping[str, Any] = CONFIG
+) -> None:
     """videos/0.mp4 and so on, index.json, config.yaml and whole/, a cache of all tiers that nothing disturbed."""
     for number in range(num_videos):
-        size = (64 + 16 * (number % 3), 64)
-        write_video(folder / f"videos/{number}.mp4", num_frames=num_frames + number, size=size, **spec)
-    (folder / "config.yaml").write_text(yaml.dump(CONFIG))
+        size = (height + 16 * (number % 3), height)
+        write_video(folder / f"videos/{number}.mp4", num_frames=num_frames + number, size=size)
+    (folder / "config.yaml").write_text(yaml.dump(dict(config)))
     cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
     cc.build(folder / "index.json", folder / "whole", tiers=TIERS, config=folder / "config.yaml", jobs=2)
 
