@@ -156,7 +156,8 @@ def write_error(path: Path, error: Exception) -> CacheWriteError:
         return NoSpaceError(
             f"{why} writing '{printable(path.parent)}' ({free_space(path)}); make room and run the same command"
         )
-    return CacheWriteError(f"cannot write '{printable(path)}': {error}; run the same command")
+    what = getattr(error, "strerror", None) or error
+    return CacheWriteError(f"cannot write '{printable(path)}': {what}; run the same command")
 
 
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
