@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -14,7 +15,8 @@ from chordcache.catalog import Catalog
 from chordcache.errors import DamageError, FeatureAbsent, NotFound, UsageError
 from chordcache.manifest import Sidecar, printable
 from chordcache.records import ContentFacts, FeatureInfo
-from chordcache.retrieval import read_frames, read_rows, read_seconds
+from chordcache.retrieval import iter_frames, read_frames, read_rows, read_seconds
+from chordcache.stores.base import Artefact
 from chordcache.stores.registry import open_artefact
 
 _MAX_RECENT = 256
@@ -294,19 +296,50 @@ class Cache:
         info = video.feature(feature.partition(".")[0], tier)
         if feature not in info.num_rows:
             raise FeatureAbsent(f"'{feature}' of video '{video.key}' is not cached; cached: {', '.join(info.num_rows)}")
+        with self._artefact(info) as artefact:
+            if "row_seconds" in info.facts:
+                if indices is not None:
+                    raise UsageError(f"'{feature}' has a clock of its own: give start and stop, not indices")
+                numbers = range(video.num_frames)[start:stop]
+                return read_seconds(artefact, info, feature, video.seconds_of(numbers.start, numbers.stop), out)
+            chosen = _row_numbers(video, feature, info.num_rows[feature], range(video.num_frames)[start:stop], indices)
+            if feature == "frames":
+                return read_frames(artefact, info, chosen, out)
+            return read_rows(artefact, info, feature, chosen, out)
+
+    def iter_frames(self, video: Video | str | int, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
+        """Read frames of one video a few at a time, for those who make less of each: memory stays small.
+
+        Parameters
+        ----------
+        video : Video, str or int
+            Or its key, or its position.
+        indices : sequence of int
+            Frame numbers in any order, repeats allowed.
+
+        Yields
+        ------
+        np.ndarray [shape=(t, H, W, 3), dtype=uint8, 0 to 255, RGB]
+            The next of the frames, in memory that those after them are written to.
+
+        Raises
+        ------
+        FeatureAbsent, DamageError, IndexError, UsageError
+            As ``read``.
+        """
+        if not isinstance(video, Video):
+            video = self[video]
+        info = video.feature("frames")
+        with self._artefact(info) as artefact:
+            chosen = _row_numbers(video, "frames", info.num_rows["frames"], range(0), indices)
+            yield from iter_frames(artefact, info, chosen)
+
+    @contextmanager
+    def _artefact(self, info: FeatureInfo) -> Iterator[Artefact]:
+        """The file of a feature. Where it is damaged, the error says what to do."""
         try:
             with open_artefact(self.path / str(info.file), info.num_bytes) as artefact:
-                if "row_seconds" in info.facts:
-                    if indices is not None:
-                        raise UsageError(f"'{feature}' has a clock of its own: give start and stop, not indices")
-                    numbers = range(video.num_frames)[start:stop]
-                    return read_seconds(artefact, info, feature, video.seconds_of(numbers.start, numbers.stop), out)
-                chosen = _row_numbers(
-                    video, feature, info.num_rows[feature], range(video.num_frames)[start:stop], indices
-                )
-                if feature == "frames":
-                    return read_frames(artefact, info, chosen, out)
-                return read_rows(artefact, info, feature, chosen, out)
+                yield artefact
         except DamageError as error:
             raise DamageError(f"{error}; run 'chordcache verify --repair {printable(self.path)}'") from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from chordcache.stores.base import Artefact, checked_out
 
 _CLOCK_SLACK_ROWS = 1e-6
 """A row that rounding alone puts before the first frame belongs to the clip."""
+
+_BLOCK_BYTES = 1 << 20
+"""Of frames on their way to a smaller size: what a core keeps in its own cache."""
 
 
 def read_frames(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out: np.ndarray | None) -> np.ndarray:
@@ -27,6 +30,15 @@ def read_frames(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], o
         else:
             jpeg.decode_into(record, out[i])
     return out
+
+
+def iter_frames(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield frames a few at a time [shape=(t, H, W, 3), dtype=uint8, RGB], each time in the same memory."""
+    num_frames = max(1, _BLOCK_BYTES // max(1, math.prod(info.shape[1:])))
+    block = np.empty((min(num_frames, len(numbers)), *info.shape[1:]), np.uint8)
+    for start in range(0, len(numbers), num_frames):
+        few = numbers[start : start + num_frames]
+        yield read_frames(artefact, info, few, block[: len(few)])
 
 
 def read_rows(

@@ -49,6 +49,14 @@ def command_of(pid: int) -> str:
         return ""
 
 
+def _state_of(pid: int) -> str:
+    """As ``ps`` has it: R, S, D, T, Z and so on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return ""
+
+
 def wait_until(condition: Any, timeout: float, step: float = 0.005) -> bool:
     """Whether ``condition()`` came true in time."""
     end = time.monotonic() + timeout
@@ -72,9 +80,9 @@ class Run:
         return [pid for pid in alive_with(self.mark) if "popen_loky" in command_of(pid)]
 
     def survivors(self, seconds: float = 5) -> list[str]:
-        """What is still alive ``seconds`` after the command ended."""
+        """What is still alive ``seconds`` after the command ended, and how it is (D: it waits for a disk)."""
         wait_until(lambda: not alive_with(self.mark), seconds)
-        return [command_of(pid) for pid in alive_with(self.mark)]
+        return [f"{command_of(pid)}[{_state_of(pid)}]" for pid in alive_with(self.mark)]
 
     def wait(self, timeout: float = 60) -> int:
         try:

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 from chordcache.cache import Cache, Video  # noqa: E402
 from chordcache.errors import DamageError, UsageError  # noqa: E402
 from chordcache.pipeline import build  # noqa: E402
+from chordcache.read.batches import UsedMemory  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
 from chordcache.read.order import ChordSampler  # noqa: E402
@@ -169,6 +170,32 @@ def test_batches_are_not_written_over(cache: Cache) -> None:
     parts = [batch["frames"][1].numpy()[2:] for batch in ClipLoader(dataset, 5, num_threads=2)]  # the whole is gone
     assert_equal(kept, expected_batches(dataset, 5))
     assert all((part == batch["frames"][1].numpy()[2:]).all() for part, batch in zip(parts, kept, strict=True))
+
+
+def test_memory_of_batches_is_used_again_when_nobody_looks_at_it(cache: Cache) -> None:
+    loader = ClipLoader(dataset_of(cache), 5, num_threads=2, prefetch=1)
+    kept = next(iter(loader))["frames"][0, :, 0].numpy()  # a part of a part
+    expected = kept.copy()
+    places = {batch["frames"].data_ptr() for _ in range(5) for batch in loader}  # 25 batches, of which few are alive
+    assert len(places) < 10
+    assert torch.from_numpy(kept).data_ptr() not in places
+    assert (kept == expected).all()
+
+
+def test_memory_that_is_kept_is_bounded() -> None:
+    memory = UsedMemory(2)
+    tensors = [memory.empty((100, 4)) for _ in range(5)]
+    places = [tensor.data_ptr() for tensor in tensors]
+    parts = [tensor[10:, 1] for tensor in tensors]
+    del tensors
+    assert not memory._kept
+    del parts[:4]
+    assert len(memory._kept) == 2
+    smaller, larger = memory.empty((3, 5)), memory.empty((101, 4))
+    assert smaller.data_ptr() in places[:4]
+    assert larger.data_ptr() not in places
+    assert (smaller.shape, larger.shape) == ((3, 5), (101, 4))
+    assert not memory._kept
 
 
 def test_several_clips_a_sample(cache: Cache) -> None:

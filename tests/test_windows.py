@@ -114,6 +114,21 @@ def assert_almost_same(found: torch.Tensor, expected: np.ndarray) -> None:
 # Frames
 
 
+def test_frames_a_few_at_a_time(cache: cc.Cache) -> None:
+    video = video_of(cache, "bunny.mp4")
+    numbers = [5, 0, 0, 30, 31, 2, 7, 7]
+    found = []
+    for frames in cache.iter_frames(video, numbers):
+        assert frames.nbytes <= 1 << 20
+        found.append(frames.copy())
+        frames[:] = 0  # nothing of them is read again
+    assert len(found) > 2
+    np.testing.assert_array_equal(np.concatenate(found), cache.read(video.key, indices=numbers))
+    assert list(cache.iter_frames(video, [])) == []
+    with pytest.raises(IndexError, match=str(video.num_frames)):
+        next(cache.iter_frames(video, [0, video.num_frames]))
+
+
 @either_clip
 @every_framing
 def test_frames_are_the_window_that_was_drawn(cache: cc.Cache, path: str, name: str) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch.utils.data import get_worker_info
+
+Empty: TypeAlias = Callable[[tuple[int, ...]], torch.Tensor]
+"""Makes a uint8 tensor of a shape, with anything in it."""
 
 
 class FrameMemory:
@@ -17,14 +24,13 @@ class FrameMemory:
     ----------
     num_clips : int
         Samples in the batch.
-    is_pinned : bool
-        Page-locked memory, from torch's caching host allocator: a GPU copies from it on its own. In a worker process
-        of a DataLoader the memory is shared instead, so that the batch is not copied on its way out.
+    empty : Empty
+        Where the memory comes from.
     """
 
-    def __init__(self, num_clips: int, *, is_pinned: bool = False) -> None:
+    def __init__(self, num_clips: int, empty: Empty) -> None:
         self._num_clips = num_clips
-        self._is_pinned = is_pinned
+        self._empty = empty
         self._frames: torch.Tensor | None = None
         self._lock = threading.Lock()
 
@@ -35,15 +41,53 @@ class FrameMemory:
                 self._frames = self._empty((self._num_clips, *shape))
         return self._frames[number] if self._frames.shape[1:] == shape else None
 
-    def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
-        if self._is_pinned:
-            return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
-        if get_worker_info() is None:
-            # Not torch.empty: numpy asks for huge pages, and touching fresh memory costs a quarter with those
-            return torch.from_numpy(np.empty(shape, np.uint8))
-        # Not share_memory_(), which copies what is not yet there; default_collate takes this road too
-        storage = torch.UntypedStorage._new_shared(torch.Size(shape).numel())  # type: ignore[no-untyped-call]
-        return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+
+def empty(shape: tuple[int, ...]) -> torch.Tensor:
+    """Fresh memory; in a worker process of a DataLoader it is shared, so that a batch is not copied on its way out."""
+    if get_worker_info() is None:
+        # Not torch.empty: numpy asks for huge pages, and touching fresh memory costs a quarter with those
+        return torch.from_numpy(np.empty(shape, np.uint8))
+    # Not share_memory_(), which copies what is not yet there; default_collate takes this road too
+    storage = torch.UntypedStorage._new_shared(torch.Size(shape).numel())  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+
+
+def empty_pinned(shape: tuple[int, ...]) -> torch.Tensor:
+    """Page-locked memory, which a GPU copies from on its own. torch keeps what is let go of for the next ones."""
+    return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+
+
+class UsedMemory:
+    """Memory that comes back when the last tensor in it is gone, for the next batch. Thread-safe.
+
+    glibc returns what is larger than 32 MiB to the kernel, and making its pages anew costs a tenth of the decoding.
+
+    Parameters
+    ----------
+    max_kept : int
+        Pieces that are kept while nobody uses them.
+    """
+
+    def __init__(self, max_kept: int) -> None:
+        self._kept: deque[np.ndarray] = deque(maxlen=max_kept)
+
+    def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """A uint8 tensor in used memory, if there is some that is large enough."""
+        size = math.prod(shape)
+        memory = self._large_enough(size)
+        lent = memory[:size].reshape(shape)  # what the tensor holds on to, and views of it do
+        weakref.finalize(lent, self._kept.append, memory).atexit = False
+        return torch.from_numpy(lent)
+
+    def _large_enough(self, size: int) -> np.ndarray:
+        while self._kept:
+            try:
+                memory = self._kept.pop()
+            except IndexError:  # another thread was faster
+                break
+            if len(memory) >= size:
+                return memory
+        return np.empty(size, np.uint8)
 
 
 Slot = Callable[[tuple[int, ...]], "torch.Tensor | None"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, TypeAlias
@@ -53,6 +51,10 @@ class FeatureReader(Protocol):
         out: np.ndarray | None = None,
     ) -> np.ndarray:
         """Read a feature of one video, as ``Cache.read`` does."""
+        ...
+
+    def iter_frames(self, video: Video, indices: np.ndarray) -> Iterator[np.ndarray]:
+        """Read frames a few at a time, as ``Cache.iter_frames`` does."""
         ...
 
 
@@ -216,28 +218,26 @@ def _read(clip: Clip, name: str) -> Arrays:
 
 
 def _frames(clip: Clip) -> Arrays:
-    if clip.window in (None, Window(0, 0, *clip.picture, clip.picture)):
+    if clip.window is None or clip.window == Window(0, 0, *clip.picture, clip.picture):
         pictures = clip.cache.read(clip.video, indices=clip.numbers, out=clip.frames_out)
     else:
-        stored = (len(clip.numbers), *clip.picture, 3)
-        pictures = clip.cache.read(clip.video, indices=clip.numbers, out=_scratch(stored))
-        pictures = cut_frames(pictures, clip.window, out=clip.frames_out, one_thread=clip.one_thread)
+        pictures = _cut(clip, clip.window)
     if clip.frames_out is not None:
         return {}
     # Contiguous: stacking permuted views without a worker costs several times what this copy does
     return {"frames": pictures.transpose(0, 3, 1, 2).copy()}
 
 
-def _scratch(shape: tuple[int, ...]) -> np.ndarray:
-    """Memory of this thread for pictures on their way to another size: fresh pages cost a third of the decoding."""
-    size = math.prod(shape)
-    if len(getattr(_of_this_thread, "scratch", ())) < size:
-        _of_this_thread.scratch = np.empty(size, np.uint8)
-    pictures: np.ndarray = _of_this_thread.scratch[:size].reshape(shape)
-    return pictures
-
-
-_of_this_thread = threading.local()
+def _cut(clip: Clip, window: Window) -> np.ndarray:
+    """What is seen of the frames. Cut where they are decoded, before their pixels leave the CPU's cache."""
+    out = clip.frames_out
+    if out is None:
+        out = np.empty((len(clip.numbers), *window.size, 3), np.uint8)
+    done = 0
+    for frames in clip.cache.iter_frames(clip.video, clip.numbers):
+        cut_frames(frames, window, out=out[done : done + len(frames)], one_thread=clip.one_thread)
+        done += len(frames)
+    return out
 
 
 def _flows(clip: Clip) -> Arrays:

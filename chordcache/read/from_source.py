@@ -232,6 +232,10 @@ class _Frames:
         out[...] = frames
         return out
 
+    def iter_frames(self, video: Video, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
+        """Decode frames, all at once. See ``Cache.iter_frames``."""
+        yield self.read(video, indices=indices)
+
 
 def _sidecar(origin: Origin, identity: Identity, frames: _Frames, build: _Private) -> Sidecar:
     """What the cache will say of the video, as far as its packets and its first picture tell."""
