@@ -188,10 +188,10 @@ def _build_with_little_room(trial: Trial, disk: Path, tier: str) -> Figures:
 
 @experiment(
     "R3", "build on a tmpfs that fills up at a random point, then room and the same command",
-    trials=50, variants=TIERS,
+    trials=80, variants=TIERS,
 )  # fmt: skip
 def tmpfs_fills_up(trial: Trial) -> Figures:
-    """Every second time it is a rebuild of a cache that is there."""
+    """Every second time it is a rebuild of a cache that is there. Some builds have room: 50 disks of a tier fill up."""
     needs_root()
     with small_disk(trial.folder / "disk", "64m") as disk:
         return _build_with_little_room(trial, disk, trial.variant)
