@@ -59,6 +59,7 @@ $(POSE_STAMP): pyproject.toml
 	@touch $@
 
 reliability: $(STAMP) tools ## kills, full disks, damage, hostile files: an hour, resumes; ARGS='--trials 20 --only R1'
+	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
 	PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m reliability $(ARGS)
 
 check: $(STAMP) ## format, lint, strict types, layers

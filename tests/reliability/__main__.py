@@ -44,7 +44,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="R1,S2", help="none but experiments whose name begins so")
     parser.add_argument("--trials", type=int, metavar="N", help="of each experiment, instead of its own number")
     parser.add_argument("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="experiments at once")
-    parser.add_argument("--fresh", action="store_true", help="forget the results that there are")
+    parser.add_argument("--fresh", action="store_true", help="forget the results, or only those chosen")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table between the marks in FILE")
     parser.add_argument("--calls", nargs=4, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -59,11 +59,14 @@ class _Run:
         self.outcomes: dict[str, dict[tuple[int, int], Outcome]] = {each.name: {} for each in chosen}
         self._lock = threading.Lock()
 
+    def forget(self) -> None:
+        """Drop the results of these experiments, and no others."""
+        others = [line for line in _lines() if json.loads(line)["experiment"] not in self._plan]
+        RESULTS.write_text("".join(f"{line}\n" for line in others))
+
     def load(self) -> None:
         """Take over what was done with the same code."""
-        if not RESULTS.exists():
-            return
-        for line in RESULTS.read_text().splitlines():
+        for line in _lines():
             data = json.loads(line)
             digest, outcome = data.pop("code"), Outcome(**data)
             call = (outcome.start, outcome.count)
@@ -81,6 +84,10 @@ class _Run:
             line = {**dataclasses.asdict(outcome), "code": self._digests[outcome.experiment]}
             with RESULTS.open("a") as file:
                 file.write(json.dumps(line) + "\n")
+
+
+def _lines() -> list[str]:
+    return RESULTS.read_text().splitlines() if RESULTS.exists() else []
 
 
 def _run_all(run: _Run, chosen: Sequence[Experiment], jobs: int, common: Path) -> None:
@@ -153,9 +160,9 @@ def main() -> int:
     )
     if not chosen:
         sys.exit(f"no experiment {arguments.only}; there are {', '.join(each.name for each in _order(EXPERIMENTS))}")
-    if arguments.fresh:
-        RESULTS.unlink(missing_ok=True)
     run = _Run(chosen, arguments.trials)
+    if arguments.fresh:
+        run.forget()
     run.load()
     with tempfile.TemporaryDirectory(prefix="chordcache-reliability-") as common:
         _run_all(run, chosen, arguments.jobs, Path(common))

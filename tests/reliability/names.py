@@ -192,7 +192,7 @@ def _through(index: Path, other: Path, names: set[str]) -> None:
 )
 def formulas_and_escapes(trial: Trial) -> Figures:
     corpus = trial.folder / "corpus"
-    names = _names(corpus, trial.rng, trial.count)
+    names = _names(corpus, trial.rng, max(6, trial.count))  # sound ones and broken ones
     _write(corpus, names)
     for name in names[::3]:
         if not name.lower().endswith((b".mp4", b".mkv", b".avi")) or os.path.basename(name).startswith(b"._"):
