@@ -308,7 +308,7 @@ class Cache:
             return read_rows(artefact, info, feature, chosen, out)
 
     def iter_frames(self, video: Video | str | int, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
-        """Read frames of one video a few at a time, for those who make less of each: memory stays small.
+        """Read frames of one video a few at a time, so that memory stays small however many there are.
 
         Parameters
         ----------
@@ -331,8 +331,7 @@ class Cache:
             video = self[video]
         info = video.feature("frames")
         with self._artefact(info) as artefact:
-            chosen = _row_numbers(video, "frames", info.num_rows["frames"], range(0), indices)
-            yield from iter_frames(artefact, info, chosen)
+            yield from iter_frames(artefact, info, _checked_numbers(video, "frames", info.num_rows["frames"], indices))
 
     @contextmanager
     def _artefact(self, info: FeatureInfo) -> Iterator[Artefact]:
@@ -353,6 +352,10 @@ def _row_numbers(
 ) -> Sequence[int]:
     if indices is None:
         return range(span.start, max(span.start, min(span.stop, num_rows)))
+    return _checked_numbers(video, feature, num_rows, indices)
+
+
+def _checked_numbers(video: Video, feature: str, num_rows: int, indices: Sequence[int] | np.ndarray) -> list[int]:
     chosen = np.asarray(indices)
     if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):  # of 1.5 or a mask numpy would make numbers
         raise UsageError(f"indices must be frame numbers, got {chosen.dtype} {chosen.shape}")

@@ -21,7 +21,7 @@ from chordcache.extractors.frames import select_fps
 from chordcache.extractors.registry import FeatureSpec
 from chordcache.picture import Frame, FrameMaker
 from chordcache.records import ContentFacts
-from chordcache.stores.base import Block
+from chordcache.stores.writing import Block
 
 
 class Sink(Protocol):

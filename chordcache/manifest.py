@@ -303,17 +303,15 @@ def no_space_as_error(path: str | Path) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, NoSpaceError) or error.errno not in NO_SPACE:
             raise
-        why = os.strerror(error.errno).lower()
-        raise NoSpaceError(
-            f"{why} at '{printable(path)}' ({free_space(path)}); make room and run the same command"
-        ) from None
+        raise no_space(f"{os.strerror(error.errno).lower()} at", path) from None
 
 
-def free_space(path: str | Path) -> str:
-    """How much the disk of a file, or of the folder that is to hold it, has left, for people."""
+def no_space(what: str, path: str | Path) -> NoSpaceError:
+    """What to raise of a full disk. It says how much the disk of the path, or of the folder that is to hold it, has."""
     status = _disk_of(Path(path))
     free, total = (count * status.f_frsize / 2**20 for count in (status.f_bavail, status.f_blocks))
-    return f"{free:.1f} of {total:.1f} MiB are free"
+    room = f"{free:.1f} of {total:.1f} MiB are free"
+    return NoSpaceError(f"{what} '{printable(path)}' ({room}); make room and run the same command")
 
 
 def check_space(cache: Path) -> None:
@@ -324,9 +322,7 @@ def check_space(cache: Path) -> None:
     """
     status = _disk_of(cache)
     if status.f_blocks and status.f_bfree * status.f_frsize < MIN_FREE_BYTES:
-        raise NoSpaceError(
-            f"no space left for cache '{printable(cache)}' ({free_space(cache)}); make room and run the same command"
-        )
+        raise no_space("no space left for cache", cache)
 
 
 def _disk_of(path: Path) -> os.statvfs_result:

@@ -14,8 +14,8 @@ from chordcache.extraction import Extraction
 from chordcache.extractors.registry import FeatureSpec, resolve
 from chordcache.manifest import Sidecar
 from chordcache.records import FeatureInfo
-from chordcache.stores.base import Block
 from chordcache.stores.registry import open_artefact
+from chordcache.stores.writing import Block
 
 NUM_SOURCE_FRAMES = 4
 """Random frames of each source that are made again, and as many neighbours."""

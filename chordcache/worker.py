@@ -19,8 +19,8 @@ from chordcache.manifest import Sidecar
 from chordcache.quarantine import Failure
 from chordcache.records import ContentFacts, FeatureInfo, Identity
 from chordcache.source_file import SourceState, check_unchanged, hash_source, look_settled
-from chordcache.stores.base import ArtefactWriter
 from chordcache.stores.registry import create_artefact, open_artefact
+from chordcache.stores.writing import ArtefactWriter
 from chordcache.wanted import ArtefactTask
 
 _COPY_BYTES = 8 << 20

@@ -42,6 +42,7 @@ LAYERS = {
     "chordcache.source_file": 1,
     "chordcache.stereo": 1,
     "chordcache.stores.base": 1,
+    "chordcache.stores.writing": 1,
     "chordcache.stores.npy": 1,
     "chordcache.timeline": 1,
     "chordcache.tonemap": 1,

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 from chordcache.cache import Cache, Video  # noqa: E402
 from chordcache.errors import DamageError, UsageError  # noqa: E402
 from chordcache.pipeline import build  # noqa: E402
-from chordcache.read.batches import UsedMemory  # noqa: E402
+from chordcache.read.batches import RecycledMemory  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
 from chordcache.read.order import ChordSampler  # noqa: E402
@@ -183,15 +183,15 @@ def test_memory_of_batches_is_used_again_when_nobody_looks_at_it(cache: Cache) -
 
 
 def test_memory_that_is_kept_is_bounded() -> None:
-    memory = UsedMemory(2)
-    tensors = [memory.empty((100, 4)) for _ in range(5)]
+    memory = RecycledMemory(2)
+    tensors = [memory.allocate((100, 4)) for _ in range(5)]
     places = [tensor.data_ptr() for tensor in tensors]
     parts = [tensor[10:, 1] for tensor in tensors]
     del tensors
     assert not memory._kept
     del parts[:4]
     assert len(memory._kept) == 2
-    smaller, larger = memory.empty((3, 5)), memory.empty((101, 4))
+    smaller, larger = memory.allocate((3, 5)), memory.allocate((101, 4))
     assert smaller.data_ptr() in places[:4]
     assert larger.data_ptr() not in places
     assert (smaller.shape, larger.shape) == ((3, 5), (101, 4))

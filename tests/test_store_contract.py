@@ -19,8 +19,9 @@ import rigs
 from chordcache.errors import DamageError, UsageError
 from chordcache.manifest import digest64
 from chordcache.stores import registry
-from chordcache.stores.base import Artefact, Block
+from chordcache.stores.base import Artefact
 from chordcache.stores.registry import check_artefact, create_artefact, open_artefact
+from chordcache.stores.writing import Block
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-Empty: TypeAlias = Callable[[tuple[int, ...]], torch.Tensor]
+Allocate: TypeAlias = Callable[[tuple[int, ...]], torch.Tensor]
 """Makes a uint8 tensor of a shape, with anything in it."""
 
 
@@ -24,13 +24,13 @@ class FrameMemory:
     ----------
     num_clips : int
         Samples in the batch.
-    empty : Empty
+    allocate : Allocate
         Where the memory comes from.
     """
 
-    def __init__(self, num_clips: int, empty: Empty) -> None:
+    def __init__(self, num_clips: int, allocate: Allocate) -> None:
         self._num_clips = num_clips
-        self._empty = empty
+        self._allocate = allocate
         self._frames: torch.Tensor | None = None
         self._lock = threading.Lock()
 
@@ -38,11 +38,11 @@ class FrameMemory:
         """Memory of one clip [shape=(T, h, w, 3), dtype=uint8]; None if the batch's first clip has another shape."""
         with self._lock:
             if self._frames is None:
-                self._frames = self._empty((self._num_clips, *shape))
+                self._frames = self._allocate((self._num_clips, *shape))
         return self._frames[number] if self._frames.shape[1:] == shape else None
 
 
-def empty(shape: tuple[int, ...]) -> torch.Tensor:
+def allocate(shape: tuple[int, ...]) -> torch.Tensor:
     """Fresh memory; in a worker process of a DataLoader it is shared, so that a batch is not copied on its way out."""
     if get_worker_info() is None:
         # Not torch.empty: numpy asks for huge pages, and touching fresh memory costs a quarter with those
@@ -52,12 +52,12 @@ def empty(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 
 
-def empty_pinned(shape: tuple[int, ...]) -> torch.Tensor:
+def allocate_pinned(shape: tuple[int, ...]) -> torch.Tensor:
     """Page-locked memory, which a GPU copies from on its own. torch keeps what is let go of for the next ones."""
     return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
 
 
-class UsedMemory:
+class RecycledMemory:
     """Memory that comes back when the last tensor in it is gone, for the next batch. Thread-safe.
 
     glibc returns what is larger than 32 MiB to the kernel, and making its pages anew costs a tenth of the decoding.
@@ -71,7 +71,7 @@ class UsedMemory:
     def __init__(self, max_kept: int) -> None:
         self._kept: deque[np.ndarray] = deque(maxlen=max_kept)
 
-    def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+    def allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
         """A uint8 tensor in used memory, if there is some that is large enough."""
         size = math.prod(shape)
         memory = self._large_enough(size)
@@ -80,14 +80,13 @@ class UsedMemory:
         return torch.from_numpy(lent)
 
     def _large_enough(self, size: int) -> np.ndarray:
-        while self._kept:
+        while True:
             try:
                 memory = self._kept.pop()
-            except IndexError:  # another thread was faster
-                break
+            except IndexError:
+                return np.empty(size, np.uint8)
             if len(memory) >= size:
                 return memory
-        return np.empty(size, np.uint8)
 
 
 Slot = Callable[[tuple[int, ...]], "torch.Tensor | None"]

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, get_worker_info
 from chordcache.cache import Cache, Video
 from chordcache.errors import UsageError
 from chordcache.read.arguments import checked_size
-from chordcache.read.batches import FrameMemory, Slot, empty
+from chordcache.read.batches import FrameMemory, Slot, allocate
 from chordcache.read.clips import ClipReader, FeatureReader
 from chordcache.read.sampler_config import make_sampler
 from chordcache.read.samplers import ClipRequest, ClipSampler, Stream, UniformSampler
@@ -240,7 +240,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         IndexError, DamageError, FeatureAbsent, NotFound, UsageError
             As ``__getitem__``.
         """
-        memory = FrameMemory(len(indices), empty)
+        memory = FrameMemory(len(indices), allocate)
         return [self.read_sample(index, partial(memory.clip, i)) for i, index in enumerate(indices)]
 
     def read_sample(self, index: int | tuple[int, int], slot: Slot | None = None) -> dict[str, Any]:

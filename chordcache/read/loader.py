@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least
-from chordcache.read.batches import Empty, FrameMemory, UsedMemory, empty_pinned
+from chordcache.read.batches import Allocate, FrameMemory, RecycledMemory, allocate_pinned
 from chordcache.read.budget import BudgetBatchSampler
 from chordcache.read.dataset import ChordVideoDataset
 from chordcache.read.order import ChordSampler
@@ -158,7 +158,7 @@ class ClipLoader:
         self._drop_last = drop_last
         self._collate = collate
         self._device = None if device is None else torch.device(device)
-        self._empty = empty_pinned if torch.cuda.is_available() else UsedMemory(prefetch + 2).empty
+        self._allocate = allocate_pinned if torch.cuda.is_available() else RecycledMemory(prefetch + 2).allocate
         self._consumed = 0, 0
         """Epoch, and batches of it that this pass has handed out"""
 
@@ -208,7 +208,7 @@ class ClipLoader:
         stream = _SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
         pending: deque[_BatchUnderWay] = deque()
         for indices in self._index_lists():
-            pending.append(_BatchUnderWay(self._dataset, indices, self._collate, self._empty, self._device, stream))
+            pending.append(_BatchUnderWay(self._dataset, indices, self._collate, self._allocate, self._device, stream))
             pending[-1].begin(pool)
             if len(pending) > self._prefetch:
                 yield pending.popleft()
@@ -233,7 +233,7 @@ class _BatchUnderWay:
         dataset: ChordVideoDataset,
         indices: Sequence[tuple[int, int]],
         collate: Collate,
-        empty: Empty,
+        allocate: Allocate,
         device: torch.device | None,
         stream: _SideStream | None,
     ) -> None:
@@ -242,7 +242,7 @@ class _BatchUnderWay:
         self._collate = collate
         self._device = device
         self._stream = stream
-        self._memory = FrameMemory(len(indices), empty)
+        self._memory = FrameMemory(len(indices), allocate)
         self._samples: list[Batch] = [{} for _ in indices]
         self._num_left = len(indices)
         self._lock = threading.Lock()

@@ -25,16 +25,8 @@ import numpy as np
 
 from chordcache.manifest import digest64
 from chordcache.stores import registry
-from chordcache.stores.base import (
-    KINDS,
-    Artefact,
-    ArtefactWriter,
-    Layout,
-    Stream,
-    check_choice,
-    row_bytes,
-    write_error,
-)
+from chordcache.stores.base import KINDS, Artefact, Layout, row_bytes
+from chordcache.stores.writing import ArtefactWriter, Stream, check_choice, write_error
 
 registry.guard_forks()
 

@@ -34,7 +34,8 @@ from chordcache import watchdog
 from chordcache.errors import UsageError
 from chordcache.manifest import digest64
 from chordcache.stores import npy, registry
-from chordcache.stores.base import DIGESTS, Artefact, ArtefactWriter, Layout, Stream, write_error
+from chordcache.stores.base import DIGESTS, Artefact, Layout
+from chordcache.stores.writing import ArtefactWriter, Stream, write_error
 
 STREAM = "frames"
 """The one streamed array."""

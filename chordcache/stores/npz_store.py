@@ -31,7 +31,8 @@ import numpy as np
 
 from chordcache.errors import CacheWriteError, UsageError
 from chordcache.stores import npy, registry
-from chordcache.stores.base import Artefact, ArtefactWriter, Layout, Stream, check_choice, row_bytes, write_error
+from chordcache.stores.base import Artefact, Layout, row_bytes
+from chordcache.stores.writing import ArtefactWriter, Stream, check_choice, write_error
 
 COMPRESSION = {"none": zipfile.ZIP_STORED, "deflate": zipfile.ZIP_DEFLATED}
 """What the option is called, and what the zip format calls it."""

@@ -18,7 +18,8 @@ from typing import Any
 
 from chordcache.errors import DamageError, UsageError
 from chordcache.manifest import printable
-from chordcache.stores.base import Artefact, ArtefactWriter, check_choice, row_bytes
+from chordcache.stores.base import Artefact, row_bytes
+from chordcache.stores.writing import ArtefactWriter, check_choice
 
 TIMELINE = ("pts_seconds", "source_frames")
 """The whole arrays of every artefact of a video."""

@@ -182,14 +182,14 @@ def _write_points(path: Path, corpus: Path, tier: str) -> None:
     path.write_text("".join(points))
 
 
-AFTER_EACH_CALL = "killed with -9 right after each system call that changes the cache, then the same command again"
-
-
 NUM_VIDEOS = {"lmdb": 6, "npz": 3, "hdf5": 3}
 """So many that there are more than 200 calls in each tier."""
 
 
-@experiment("R1", AFTER_EACH_CALL, trials=225, variants=TIERS)
+@experiment(
+    "R1", "killed with -9 right after each system call that changes the cache, then the same command again",
+    trials=225, variants=TIERS,
+)  # fmt: skip
 def killed_after_each_call(trial: Trial) -> Figures:
     """The main process is killed in the very state in which the call leaves the cache, or every third time a worker."""
     num_videos = NUM_VIDEOS[trial.variant]
