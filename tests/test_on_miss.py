@@ -26,7 +26,7 @@ from chordcache.index import read_index  # noqa: E402
 from chordcache.locking import locked  # noqa: E402
 from chordcache.manifest import digest_file  # noqa: E402
 from chordcache.pipeline import build  # noqa: E402
-from chordcache.read.background import FOLDER, Spool  # noqa: E402
+from chordcache.read.background import FOLDER, Spool, try_lock  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
 from chordcache.read.order import ChordSampler  # noqa: E402
@@ -117,6 +117,16 @@ def held_by_another_process(cache: Path) -> Iterator[None]:
 def wait_for_build(cache: Path) -> None:
     """Until nothing is asked for any more."""
     assert rigs.wait_until(lambda: not Spool(cache).keys(), BUILD_SECONDS, step=0.1), log(cache)
+
+
+def wait_for_end(cache: Path, mark: str) -> None:
+    """Until the builder is gone, and its lock, which a dying process keeps for some time after its environment."""
+
+    def ended() -> bool:
+        with (cache / FOLDER / ".lock").open() as lock:
+            return not rigs.alive_with(mark) and try_lock(lock.fileno())
+
+    assert rigs.wait_until(ended, BUILD_SECONDS), log(cache)
 
 
 def log(cache: Path) -> str:
@@ -333,7 +343,7 @@ def test_the_first_access_is_as_the_later_ones(copy: Path, mark: str) -> None:
     os.rename(copy / "videos", copy / "away")  # so that it must be the cache that is read
     for i, sample in enumerate(first):
         assert_same(dataset[i], sample)
-    assert rigs.wait_until(lambda: not rigs.alive_with(mark), BUILD_SECONDS)
+    wait_for_end(copy / "cache", mark)
     os.rename(copy / "away", copy / "videos")
     assert verify(copy / "cache", jobs=1) == []
     assert log(copy / "cache") == ""
@@ -377,13 +387,13 @@ def test_a_process_that_is_killed(copy: Path, mark: str) -> None:
     assert rigs.wait_until(lambda: len(builders(mark)) == 1, BUILD_SECONDS)
     (victim,) = builders(mark)
     os.kill(victim, signal.SIGKILL)
-    assert rigs.wait_until(lambda: not rigs.alive_with(mark), BUILD_SECONDS)
+    wait_for_end(copy / "cache", mark)
     loader = ClipLoader(dataset, 1, num_threads=2, sampler=ChordSampler(2, shuffle=False))
     assert [len(batch["frames"]) for batch in loader] == [1, 1]
     assert victim not in builders(mark)
     wait_for_build(copy / "cache")
     assert sorted(rigs.sidecars(copy / "cache")) == ["jump/b-frames.mp4", "jump/turned.mp4"]
-    assert rigs.wait_until(lambda: not rigs.alive_with(mark), BUILD_SECONDS)
+    wait_for_end(copy / "cache", mark)
     assert verify(copy / "cache", jobs=1) == []
 
 
@@ -403,7 +413,7 @@ def test_a_full_disk(copy: Path, small_disk: tuple[Path, Any, Callable[[], Any]]
         for i in range(2):
             assert_same(dataset[i], expected[i])
     assert rigs.wait_until(lambda: "no space left" in log(disk / "cache"), BUILD_SECONDS)
-    assert rigs.wait_until(lambda: not rigs.alive_with(mark), BUILD_SECONDS)
+    wait_for_end(disk / "cache", mark)
     free()
     with pytest.warns(UserWarning, match="the last background build of cache '.*' said: chordcache: no space left"):
         assert_same(dataset[0], expected[0])
@@ -419,7 +429,7 @@ def test_a_process_that_dies_of_itself(copy: Path, mark: str, monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{copy / 'broken'}:{os.environ.get('PYTHONPATH', '')}")
         dataset[0]
-        assert rigs.wait_until(lambda: not rigs.alive_with(mark), BUILD_SECONDS)
+        wait_for_end(copy / "cache", mark)
     with pytest.warns(UserWarning, match="said: OSError: no room for a temporary file"):
         dataset[0]
     wait_for_build(copy / "cache")
@@ -469,7 +479,7 @@ def test_it_waits_for_a_build_and_says_what_it_could_not_do(copy: Path, mark: st
     wait_for_build(copy / "cache")
     assert list(rigs.sidecars(copy / "cache")) == ["jump/b-frames.mp4"]
     assert list(rigs.quarantine(copy / "cache")) == ["jump/turned.mp4"]
-    assert rigs.wait_until(lambda: not rigs.alive_with(mark), BUILD_SECONDS)
+    wait_for_end(copy / "cache", mark)
     again = on_demand(copy)
     said = "said: chordcache: 1 of . videos cannot be cached; see quarantine.jsonl"
     with pytest.warns(UserWarning, match=said), pytest.raises(MediaError):
