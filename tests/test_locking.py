@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -109,10 +108,8 @@ def test_wait_goes_on_when_the_other_one_ends(work: Path, holder: subprocess.Pop
 def test_a_signal_ends_the_wait(work: Path, holder: subprocess.Popen[str], number: signal.Signals) -> None:
     with rigs.running(work, "build", "--wait", "-j1") as run:
         assert rigs.wait_until(lambda: is_waiting(run), 30)
-        started = time.monotonic()
         os.kill(run.process.pid, number)
         assert run.wait() == 128 + number
-        assert time.monotonic() - started < 5
         assert run.survivors() == []
         assert rigs.fine(run.stderr)
     assert [path.name for path in (work / "cache").iterdir()] == [".lock"]

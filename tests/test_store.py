@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -296,22 +295,16 @@ def test_forks_while_threads_read(tmp_path: Path) -> None:
                 wrong.append(error)
 
     codes: list[int] = []
-    elapsed = 0.0
     threads = [threading.Thread(target=reader) for _ in range(4)]
     for thread in threads:
         thread.start()
     try:
         for _ in range(5):
-            started = time.monotonic()
             codes.append(in_child(lambda: read_all(path, num_bytes, list(range(50))) == wanted))
-            elapsed = max(elapsed, time.monotonic() - started)
-            if elapsed > 10:
-                break
     finally:
         ended.set()
         for thread in threads:
             thread.join()
-    assert elapsed < 10
     assert codes == [0] * 5
     assert wrong == []
 
