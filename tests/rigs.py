@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import glob
 import hashlib
 import json
 import os
@@ -179,9 +181,10 @@ def files_of(cache: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def partials(cache: Path) -> list[str]:
-    """Whatever was begun and not published, anywhere in the cache."""
-    begun = [str(path.relative_to(cache)) for path in cache.rglob("*.partial")]
-    return sorted({*begun, *(str(p.relative_to(cache)) for p in cache.glob(".partial/*"))} - {".partial"})
+    """Whatever was begun and not published, anywhere in the cache, which a build may be at work in."""
+    # unlike a Path's, this glob bears folders that vanish
+    search = functools.partial(glob.glob, root_dir=cache, recursive=True, include_hidden=True)
+    return sorted({*search("**/*.partial"), *search(".partial/*")} - {".partial"})
 
 
 def quarantine(cache: Path) -> dict[str, dict[str, Any]]:

@@ -514,7 +514,7 @@ def test_reading_and_verifying_during_a_build_are_allowed(longer: Path, tmp_path
     for path in (tmp_path / "cache/videos").rglob("3-*.json"):
         path.unlink()
     with rigs.running(tmp_path, *build_args(longer)) as run:
-        assert rigs.wait_until(lambda: list((tmp_path / "cache").glob(".partial/*")), 30)
+        assert rigs.wait_until(lambda: rigs.partials(tmp_path / "cache"), 30)
         assert run_cli("info", "cache", cwd=tmp_path).returncode == 0
         done = run_cli("verify", "cache", "-j1", "--quick", cwd=tmp_path)
         assert done.returncode in (0, 5, 6)

@@ -36,7 +36,7 @@ def children() -> set[int]:
     """Living children of this process, but for loky's resource tracker, which serves the process to its end."""
     found = set()
     for path in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError):  # a thread that has ended
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
             for pid in map(int, path.read_text().split()):
                 command = rigs.command_of(pid)
                 if command and "resource_tracker" not in command:

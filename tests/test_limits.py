@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import glob
 import json
 import os
 import re
@@ -578,7 +579,7 @@ def test_a_signal_stops_a_build_that_hangs(tmp_path: Path, make_video: Maker) ->
     (tmp_path / "tmp").mkdir()
     env = {**write_plug_in(tmp_path, {"64": "hold the interpreter"}), "TMPDIR": str(tmp_path / "tmp")}
     with rigs.running(tmp_path, *BUILD_MINE, env=env) as run:
-        assert rigs.wait_until(lambda: list((tmp_path / "cache").glob(".partial/*/artefact.*")), 60)
+        assert rigs.wait_until(lambda: glob.glob(f"{tmp_path}/cache/.partial/*/artefact.*"), 60)
         os.kill(run.process.pid, signal.SIGTERM)
         assert run.wait(5) == 128 + signal.SIGTERM
         assert run.survivors() == []
