@@ -28,8 +28,9 @@ from tqdm import tqdm
 
 from chordcache.engine_worker import ONE_THREAD, SAFE_PATH, STOP_SIGNALS, describe, run_task, run_unit, start_worker
 from chordcache.engine_worker import Crash as Crash  # what callers get is theirs to name
-from chordcache.errors import ChordcacheError, Stopped, WorkersDiedError
+from chordcache.errors import ChordcacheError, WorkersDiedError
 from chordcache.last_words import LastWords, Note
+from chordcache.stopping import whole
 from chordcache.watchdog import NO_LIMITS, Limits
 
 Task = TypeVar("Task")
@@ -39,6 +40,9 @@ MAX_DEATHS_IN_A_ROW = 5
 """Workers that die one after the other, with no task finished between: the environment is at fault."""
 
 _FEEDER_PATIENCE_SECONDS = 1
+
+_WAIT_SECONDS = 0.1
+"""The longest that a signal to stop is not heard while nothing else happens."""
 
 _MAY_PASS = ("oom", "timeout")
 """Causes that another attempt may not meet: the machine was busy."""
@@ -79,31 +83,6 @@ def say(message: str, *, shown: bool) -> None:
     """A line on standard error, above a progress bar, if it is to be shown."""
     if shown:
         tqdm.write(f"chordcache: {message}", file=sys.stderr)
-
-
-@contextmanager
-def stop_signals() -> Iterator[None]:
-    """Turn SIGHUP, SIGINT and SIGTERM into ``Stopped``; a second one ends the process at once.
-
-    Does nothing outside the main thread, where Python delivers no signals.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, _frame: object) -> None:
-        for each in heard:
-            signal.signal(each, lambda again, _frame: os._exit(128 + again))
-        raise Stopped(number)
-
-    # what is ignored stays so: nohup, and a shell's background jobs, ignore on purpose
-    heard = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    previous = {number: signal.signal(number, stop) for number in heard}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def _never(_task: Any, _result: Any) -> None:
@@ -199,6 +178,7 @@ class _Pool:
         self._deaths: list[tuple[int, Any, Crash]] = []
         """Tasks that killed their workers one after the other: held back, for at the fifth they are innocent"""
 
+    @whole()
     def shutdown(self) -> list[Note]:
         """End the workers, whatever they are at, and leave no thread that Python would cut short at its exit.
 
@@ -220,6 +200,7 @@ class _Pool:
         self._last_words.close()
         return notes
 
+    @whole()
     @_safe_path()
     def _submit(self, unit: _Unit[Any]) -> Future[list[Any]]:
         # Processes inherit the mask: no signal hits one before it has its handlers (see start_worker)
@@ -268,7 +249,7 @@ class _Pool:
         return _Unit(self._num_drawn - len(chunk), chunk) if chunk else None
 
     def _collect(self, pending: dict[Future[list[Any]], _Unit[Any]]) -> Iterator[_Outcome]:
-        done, _ = wait(pending, return_when=FIRST_COMPLETED)
+        done = _wait(pending)
         if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
             done = set(pending)  # all of them are settled, well or not
         interrupted = []
@@ -297,6 +278,7 @@ class _Pool:
     def _run_alone(self, unit: _Unit[Any]) -> Iterator[_Outcome]:
         while True:
             future = self._submit(unit)
+            _wait([future])
             error = future.exception()
             if not isinstance(error, BrokenProcessPool):
                 yield from self._settle(unit, future)
@@ -362,6 +344,15 @@ class _Pool:
     def _release_deaths(self) -> Iterator[_Outcome]:
         deaths, self._deaths = self._deaths, []
         yield from deaths
+
+
+def _wait(futures: Iterable[Future[Any]]) -> set[Future[Any]]:
+    """Those that are done, one at least."""
+    while True:
+        with whole():
+            done, _ = wait(futures, _WAIT_SECONDS, FIRST_COMPLETED)
+        if done:
+            return done
 
 
 def _num_oom_kills() -> int:

@@ -29,6 +29,7 @@ from chordcache.quarantine import Failure, Quarantine
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.registration import earlier_config, keys_of, register, repairable, tool_versions, wanted_before
 from chordcache.source_file import identity_or_none, leads_out, real_folder
+from chordcache.stopping import stop_signals
 from chordcache.wanted import Features, artefacts_to_write, ask, fingerprints, joined
 from chordcache.worker import BuildTask, build_video, described
 
@@ -90,7 +91,7 @@ def build(
     policy = policy or BuildPolicy()
     _resolve(folder, index, config, tiers, features)  # what is wrong with them is said before anybody waits
     say = functools.partial(engine.say, shown=progress)
-    with engine.stop_signals(), locked(folder, say if policy.wait else None):
+    with stop_signals(), locked(folder, say if policy.wait else None):
         # again: the build that was waited for may have changed what the cache is
         index, config, asked = _resolve(folder, index, config, tiers, features)
         return build_asked(index, folder, config, asked, jobs=jobs, roots=roots, policy=policy, progress=progress)

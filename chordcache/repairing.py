@@ -19,6 +19,7 @@ from chordcache.manifest import printable
 from chordcache.pipeline import build_asked
 from chordcache.policy import BuildPolicy
 from chordcache.records import Damage, RunSummary, VideoRecord, record_from_json
+from chordcache.stopping import stop_signals
 from chordcache.verification import find_strays
 from chordcache.watchdog import Limits
 
@@ -64,7 +65,7 @@ def repair(
     policy = BuildPolicy(rebuild=frozenset(each.file for each in _broken(damage)), limits=limits or Limits())
     read_header(folder)  # before a lock is made in a folder that is no cache
     say = functools.partial(engine.say, shown=progress)
-    with engine.stop_signals(), locked(folder, say if wait else None):
+    with stop_signals(), locked(folder, say if wait else None):
         return _repair(folder, _broken(damage), jobs, roots, policy, progress)
 
 

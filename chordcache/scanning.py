@@ -20,6 +20,7 @@ from chordcache.labels import Labels
 from chordcache.probe import probe
 from chordcache.records import LEVELS, Identity, RunSummary, VideoRecord
 from chordcache.source_file import identity_or_none
+from chordcache.stopping import stop_signals
 from chordcache.watchdog import Limits
 
 _CHUNK_SIZE = 8
@@ -111,7 +112,7 @@ def scan(
     else:
         temporary = tempfile.TemporaryDirectory(prefix="chordcache-")
         path = Path(temporary.name, "index.jsonl")
-    with engine.stop_signals():
+    with stop_signals():
         report = run.write(path, jobs or engine.default_jobs(), progress)
     if on_end is not None:
         on_end(report)

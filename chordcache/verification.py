@@ -23,6 +23,7 @@ from chordcache.quarantine import Quarantine
 from chordcache.records import Damage, FeatureInfo
 from chordcache.source_check import compare_with_source
 from chordcache.source_file import check_unchanged, hash_source, look, real_folder
+from chordcache.stopping import stop_signals
 from chordcache.stores.registry import check_artefact, open_artefact
 from chordcache.wanted import Features, fingerprints, is_stale
 
@@ -106,7 +107,7 @@ def verify(
         level = "default"  # before a source is accused, the artefact is to be what was written
     inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
     checks = (_Check(folder, key, level, config, header.wanted, expected, where, inside) for key in keys)
-    with engine.stop_signals(), engine.progress_bar(len(keys), "video", shown=progress) as bar:
+    with stop_signals(), engine.progress_bar(len(keys), "video", shown=progress) as bar:
         if level == "quick":
             results: _Results = ((check, _check_video(check)) for check in checks)
         else:

@@ -28,6 +28,7 @@ from chordcache.errors import (
     TooManyFailures,
     WorkersDiedError,
 )
+from chordcache.stopping import stop_signals
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -319,10 +320,10 @@ def test_workers_use_one_thread_each() -> None:
 
 STOPPED = """
 import sys, time
-from chordcache import engine
 from chordcache.errors import Stopped
+from chordcache.stopping import stop_signals
 try:
-    with engine.stop_signals():
+    with stop_signals():
         print("ready", flush=True)
         try:
             time.sleep(30)
@@ -350,14 +351,41 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         os.kill(run.process.pid, signal.SIGTERM)
         assert rigs.wait_until(lambda: "cleaning" in run.stdout, 5)
         os.kill(run.process.pid, signal.SIGINT)
-        assert run.wait(2) == 128 + signal.SIGINT
+        assert run.wait(10) == 128 + signal.SIGINT
+
+
+STOPPED_AMID_LOCKS = """
+import os, signal, sys
+from concurrent.futures import _base
+from chordcache import engine
+from chordcache.errors import Stopped
+from chordcache.stopping import stop_signals
+lock_all = _base._AcquireFutures.__enter__
+def lock_all_and_stop(self):
+    _base._AcquireFutures.__enter__ = lock_all
+    lock_all(self)
+    os.kill(os.getpid(), signal.SIGINT)
+_base._AcquireFutures.__enter__ = lock_all_and_stop
+try:
+    with stop_signals():
+        list(engine.run(abs, range(20), jobs=2))
+except Stopped as error:
+    sys.exit(error.exit_code)
+"""
+
+
+def test_a_signal_amid_the_locks_of_futures_leaves_none_locked(tmp_path: Path) -> None:
+    with rigs.running(tmp_path, program=("-c", STOPPED_AMID_LOCKS)) as run:
+        assert run.wait(30) == 130, run.stderr
+        assert run.survivors() == []
+        assert run.stderr == ""
 
 
 def test_handlers_are_put_back() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
-    with engine.stop_signals():
+    with stop_signals():
         pass
-    with pytest.raises(Stopped, match="signal 15"), engine.stop_signals():
+    with pytest.raises(Stopped, match="signal 15"), stop_signals():
         signal.raise_signal(signal.SIGTERM)
     assert [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)] == before
 
@@ -367,7 +395,7 @@ def test_stop_signals_does_nothing_in_another_thread() -> None:
 
     def body() -> None:
         try:
-            with engine.stop_signals():
+            with stop_signals():
                 pass
         except Exception as error:
             errors.append(error)

@@ -69,6 +69,7 @@ LAYERS = {
     "chordcache.cache": 3,
     "chordcache.engine": 3,
     "chordcache.engine_worker": 3,
+    "chordcache.stopping": 3,
     "chordcache.extraction": 3,
     "chordcache.retrieval": 3,
     "chordcache.wanted": 3,

@@ -338,7 +338,7 @@ def test_an_index_that_was_replaced(copy: Path, sparse: Path) -> None:
 def test_the_first_access_is_as_the_later_ones(copy: Path, mark: str) -> None:
     dataset = on_demand(copy)  # there is no cache yet
     first = [dataset[i] for i in range(2)]
-    assert len(builders(mark)) == 1
+    assert rigs.wait_until(lambda: len(builders(mark)) == 1, BUILD_SECONDS)
     wait_for_build(copy / "cache")
     os.rename(copy / "videos", copy / "away")  # so that it must be the cache that is read
     for i, sample in enumerate(first):

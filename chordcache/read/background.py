@@ -48,6 +48,7 @@ from chordcache.manifest import digest_file, printable, read_sealed, read_sideca
 from chordcache.pipeline import build_asked
 from chordcache.policy import BuildPolicy
 from chordcache.records import RunSummary, VideoRecord, record_from_json, to_json
+from chordcache.stopping import stop_signals
 
 FOLDER = ".on_demand"
 
@@ -294,7 +295,7 @@ def build_requests(cache: Path, requests: Sequence[Request]) -> RunSummary:
         As ``build``.
     """
     root, folder, follow_symlinks = _origin(requests[0])
-    with engine.stop_signals(), locked(cache, _wait), tempfile.TemporaryDirectory() as temporary:
+    with stop_signals(), locked(cache, _wait), tempfile.TemporaryDirectory() as temporary:
         header = read_header(cache)
         todo = Path(temporary, "todo.jsonl")
         level = requests[0].record.level

@@ -26,8 +26,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MAX_SECONDS = 5
 """To the end of the command, and from there to the end of its children."""
 
-STOPPED = re.compile(r"chordcache \w+: error: (stopped by signal (\d+); the same command resumes|interrupted)\n")
-"""All that a user may see, unless the signal came before Python had its handlers."""
+STOPPED = re.compile(
+    r"(chordcache verify: built \d+ of \d+ videos again\n)?"
+    r"chordcache \w+: error: (stopped by signal (\d+); the same command resumes|interrupted)\n"
+)
+"""All that a user may see, unless the signal came before Python had its handlers; the first line is of a repair."""
 
 LEFT_TO_THE_TRACKER = re.compile(r".*resource_tracker: There appear to be \d+ leaked semlock objects.*\n  warn.*\n")
 """What is said of a command that was ended at once: another process cleans up behind it."""
