@@ -12,7 +12,9 @@ from chordcache.engine_worker import STOP_SIGNALS
 from chordcache.errors import Stopped
 
 _whole_now: list[None] = []
+"""As long as the main thread is deep in what is ``whole``"""
 _stopped_meanwhile: list[int] = []
+"""The signal that came there; a second one ends the process"""
 
 
 @contextmanager
