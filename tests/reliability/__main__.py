@@ -1,6 +1,6 @@
 """``make reliability``: every experiment whole, one table, and where it was stopped it goes on.
 
-python -m reliability [--only R1,S2] [--trials N] [-j N] [--fresh] [--write docs/reliability.md]
+python -m reliability [--only R1,S2] [--trials N] [-j N] [--fresh] [--matrix] [--write docs/reliability.md]
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from reliability.harness import (
     digest_of_code,
     joined,
     make_calls,
+    matrix,
     run_calls,
 )
 
@@ -46,6 +47,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="experiments at once")
     parser.add_argument("--fresh", action="store_true", help="forget the results, or only those chosen")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table between the marks in FILE")
+    parser.add_argument("--matrix", action="store_true", help="also tabulate the kinds of trials one by one")
     parser.add_argument("--calls", nargs=4, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -168,6 +170,8 @@ def main() -> int:
         _run_all(run, chosen, arguments.jobs, Path(common))
     table = _table(run, chosen)
     sys.stdout.write(table)
+    if arguments.matrix:
+        sys.stdout.write("\n" + matrix({each: list(run.outcomes[each.name].values()) for each in chosen}))
     if arguments.write:
         text = arguments.write.read_text()
         arguments.write.write_text(TABLE.sub(lambda _: table, text))

@@ -27,6 +27,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,9 +37,27 @@ TESTS = Path(__file__).resolve().parent.parent
 REPOSITORY = TESTS.parent
 
 Figures: TypeAlias = Mapping[str, float]
-"""What a call measured. The name's first word says how calls are joined: ``sum_``, ``max_``, ``min_``, ``median_``."""
+"""What a call measured. The name's first word says how calls are joined: ``sum_``, ``max_``, ``min_``, ``median_``;
+``cell_`` is a sum that only ``--matrix`` shows, and names its row and its column: ``cell_row_column``."""
 
-_JOINED = {"sum": sum, "max": max, "min": min, "median": statistics.median}
+_JOINED = {"sum": sum, "max": max, "min": min, "median": statistics.median, "cell": sum}
+
+
+class BrokenGuarantee(AssertionError):
+    """A failure that comes with what was measured.
+
+    Parameters
+    ----------
+    message : str
+        Cases in which the guarantee does not hold.
+    figures : Figures
+        As the experiment would have returned them.
+    """
+
+    def __init__(self, message: str, figures: Figures) -> None:
+        super().__init__(message)
+        self.figures = figures
+
 
 CALL_TIMEOUT_SECONDS = 600
 """A call that takes longer hangs: that is a failure."""
@@ -233,6 +252,8 @@ def make_calls(name: str, calls: Sequence[tuple[int, int]], shared: Path, common
 def _call(chosen: Experiment, trial: Trial) -> tuple[dict[str, float], str | None]:
     try:
         return dict(chosen.function(trial) or {}), None
+    except BrokenGuarantee as error:
+        return dict(error.figures), str(error)
     except Exception:
         return {}, traceback.format_exc(limit=-4)
 
@@ -259,7 +280,39 @@ def joined(outcomes: Sequence[Outcome]) -> str:
     parts = []
     for name in names:
         how, _, words = name.partition("_")
+        if how == "cell":
+            continue
         value = _JOINED[how]([outcome.figures[name] for outcome in outcomes if name in outcome.figures])
         shown = f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
         parts.append(f"{'' if how == 'sum' else how + ' '}{words.replace('_', ' ')} {shown}")
     return ", ".join(parts)
+
+
+def matrix(experiments: Mapping[Experiment, Sequence[Outcome]]) -> str:
+    """Tabulate the cells of experiments: a row for each variant, a column for each kind of trial.
+
+    Parameters
+    ----------
+    experiments : mapping of Experiment to sequence of Outcome
+        Those whose figures have cells are shown.
+    """
+    sums: dict[str, Counter[str]] = {}
+    for each, outcomes in experiments.items():
+        cells = Counter[str]()
+        for outcome in outcomes:
+            cells.update({name[5:]: int(value) for name, value in outcome.figures.items() if name.startswith("cell_")})
+        if cells:
+            sums[each.variant] = cells
+    columns = list(dict.fromkeys(name.rpartition("_")[0] for cells in sums.values() for name in cells))
+    endings = list(dict.fromkeys(name.rpartition("_")[2] for cells in sums.values() for name in cells))
+    lines = [
+        f"Each cell: {' / '.join(endings)}.\n",
+        f"| | {' | '.join(column.replace('_', ' ') for column in columns)} | in all |",
+        f"|---|{'---:|' * (len(columns) + 1)}",
+    ]
+    for variant, cells in sums.items():
+        counts = [[cells[f"{column}_{ending}"] for ending in endings] for column in columns]
+        counts.append([sum(column) for column in zip(*counts, strict=True)])
+        shown = [" / ".join(map(str, each)) if any(each) else "" for each in counts]
+        lines.append(f"| {variant} | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
