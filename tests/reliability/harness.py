@@ -18,6 +18,7 @@ import inspect
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import statistics
@@ -262,14 +263,15 @@ def _call(chosen: Experiment, trial: Trial) -> tuple[dict[str, float], str | Non
 
 
 def digest_of_code(chosen: Experiment) -> str:
-    """Changes with the experiment's module and the package, what feeds PyTorch only where it is tried."""
+    """Digest the experiment's module, those it imports from beside it, and the package; ``read`` only with PyTorch."""
     own = Path(inspect.getfile(chosen.function))
     package = REPOSITORY / "chordcache"
     modules = sorted(package.rglob("*.py"))
     if "torch" not in own.read_text():
         modules = [path for path in modules if package / "read" not in path.parents]
+    beside = [own.with_name(f"{name}.py") for name in re.findall(r"^from reliability\.(\w+)", own.read_text(), re.M)]
     digest = hashlib.sha256()
-    for path in (*modules, own, TESTS / "rigs.py"):
+    for path in (*modules, own, *beside, TESTS / "rigs.py"):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
