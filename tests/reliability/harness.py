@@ -107,7 +107,7 @@ class Experiment:
     """A guarantee, and how it is tried."""
 
     guarantee: str
-    """R1 to R21, S1 to S10"""
+    """R1 to R22, S1 to S10"""
     what: str
     """What is done, for the table"""
     function: Callable[[Trial], Figures | None]
