@@ -241,7 +241,9 @@ def written_twice_in_a_tick(trial: Trial) -> Figures:
 
 # R10
 
-_CONTAINERS = ("mp4", "faststart.mp4", "fragmented.mp4", "mov", "mkv", "avi", "ts", "webm")
+_CONTAINERS = (
+    "mp4", "faststart.mp4", "fragmented.mp4", "mov", "mkv", "avi", "ts", "webm", "flv", "ogv", "hevc", "mpg",
+)  # fmt: skip
 
 _CAUSES = {"truncated", "short", "decode", "no-video", "no-frames", "refused-format", "io"}
 """Matroska that is cut off in its header is an input/output error to libavformat."""
@@ -251,6 +253,9 @@ _OPTIONS = {
     "fragmented.mp4": ("-c", "copy", "-movflags", "+frag_keyframe+empty_moov+default_base_moof"),
     "avi": ("-c:v", "mpeg4", "-g", "15"),
     "webm": ("-c:v", "libvpx", "-deadline", "realtime", "-cpu-used", "8"),
+    "ogv": ("-c:v", "libtheora", "-q:v", "6"),
+    "hevc": ("-c:v", "libx265", "-preset", "ultrafast", "-x265-params", "log-level=none"),
+    "mpg": ("-c:v", "mpeg2video", "-b:v", "2M", "-bf", "2", "-f", "vob"),
 }
 
 
@@ -278,7 +283,12 @@ def _cut_at(data: bytes, trial: Trial) -> int:
     """A random byte; not between two units of a container that states no length, where a shorter film would end too."""
     while True:
         at = trial.rng.randrange(len(data))
-        is_unit = {"ts": at % 188 == 0, "fragmented.mp4": data[at + 4 : at + 8] in (b"moof", b"mfra")}
+        is_unit = {
+            "ts": at % 188 == 0,
+            "fragmented.mp4": data[at + 4 : at + 8] in (b"moof", b"mfra"),
+            "mpg": data[at : at + 4] == b"\0\0\1\xba",
+            "hevc": b"\0\0\1" in data[max(0, at - 3) : at + 4],  # in a start code, or beside it
+        }
         if not is_unit.get(trial.variant, False):
             return at
 
