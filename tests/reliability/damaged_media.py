@@ -13,7 +13,7 @@ import av.logging
 from chordcache.decode import open_media
 from chordcache.errors import MediaError
 from reliability.harness import BrokenGuarantee, Figures, Trial, experiment
-from reliability.media_faults import FAULTS, FILMS, Film, Shown, digest_of, make_films
+from reliability.media_faults import FAULTS, FILMS, Expected, Film, Shown, digest_of, make_films
 
 ENDINGS = ("found", "harmless", "mute", "silent")
 """How a damaged film ends: refused; every picture right; wrong, and no layer of FFmpeg says so; wrong, and one does."""
@@ -74,13 +74,13 @@ class Verdict:
     """What FFmpeg says of it and not of the sound film, if it is silent"""
 
 
-def judge(path: Path, film: Film, expected: object) -> Verdict:
+def judge(path: Path, film: Film, expected: Expected) -> Verdict:
     """Decode a damaged film and compare what comes with what is expected."""
     try:
         shown = show(path)
     except MediaError:
         return Verdict("found")
-    if expected(shown):  # type: ignore[operator]
+    if expected(shown):
         return Verdict("harmless")
     signals = signals_of(path) - signals_of(film.path)
     return Verdict("silent" if signals else "mute", signals)

@@ -188,6 +188,12 @@ class Film:
             stops = [next((later for later in starts if later > start), len(self.data)) for start in starts]
         return [Packet(*each) for each in zip(starts, stops, times, keys, strict=True)]
 
+    @cached_property
+    def tick_seconds(self) -> float:
+        """Unit of the container's times [seconds]."""
+        with av.open(str(self.path)) as container:
+            return float(container.streams.video[0].time_base)
+
     @property
     def is_raw(self) -> bool:
         """Whether the film has no container."""
@@ -200,16 +206,14 @@ class Film:
 
     def is_whole(self, shown: Shown) -> bool:
         """Whether every picture came, and at its time."""
-        return shown.digests == self.shown.digests and (self.is_raw or same_times(shown.times, self.shown.times))
+        if shown.digests != self.shown.digests:
+            return False
+        return self.is_raw or same_times(shown.times, self.shown.times, self.tick_seconds)
 
 
-def same_times(times: Sequence[float], expected: Sequence[float]) -> bool:
-    """Whether times are equal but for the unit of the container."""
-    return bool(np.allclose(times, expected, rtol=0, atol=_TICK_SECONDS))
-
-
-_TICK_SECONDS = 0.0011
-"""The coarsest unit of a container, that of Matroska and FLV, and what floats make of it."""
+def same_times(times: Sequence[float], expected: Sequence[float], tick_seconds: float) -> bool:
+    """Whether times [seconds] are equal but for a unit of the container."""
+    return bool(np.allclose(times, expected, rtol=0, atol=1.01 * tick_seconds))
 
 
 # Faults
@@ -359,7 +363,7 @@ def _is_suffix(shown: Shown, film: Film) -> bool:
     steps, expected = (
         [later - one for one, later in pairwise(times)] for times in (shown.times, film.shown.times[-num:])
     )
-    return film.is_raw or same_times(steps, expected)
+    return film.is_raw or same_times(steps, expected, film.tick_seconds)
 
 
 Fault: TypeAlias = Callable[[random.Random, Film, Path], "Expected | None"]
