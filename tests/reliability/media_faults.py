@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -129,6 +130,7 @@ def moving_planes(seed: int) -> Callable[[int, int, int], tuple[np.ndarray, np.n
 
 def make_films(folder: Path, name: str) -> None:
     """Write the film called ``name``, and a second one with other pictures."""
+    os.environ.setdefault("SVT_LOG", "1")  # else SVT-AV1 prints what it does
     for stem, seed in (("first", 1), ("second", 2)):
         path = folder / f"{stem}{Path(name).suffix}"
         spec = {"num_frames": NUM_FRAMES, "size": _SIZE, "gop": GOP_FRAMES, "planes": moving_planes(seed)}
