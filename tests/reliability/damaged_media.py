@@ -13,7 +13,7 @@ import av.logging
 from chordcache.decode import open_media
 from chordcache.errors import MediaError
 from reliability.harness import BrokenGuarantee, Figures, Trial, experiment
-from reliability.media_faults import FAULTS, FILMS, Expected, Film, Shown, digest_of, make_films
+from reliability.media_faults import FAULTS, FILMS, Expected, Film, Shown, digest_of, make_films, remuxed
 
 ENDINGS = ("found", "harmless", "mute", "silent")
 """How a damaged film ends: refused; every picture right; wrong, and no layer of FFmpeg says so; wrong, and one does."""
@@ -109,6 +109,8 @@ def damaged(trial: Trial) -> Figures:
     """Every picture is right or the film is refused, unless no layer of FFmpeg knows of the damage."""
     film = film_of(trial, trial.variant)
     path = trial.folder / film.path.name
+    if not film.is_raw:
+        assert judge(path, film, remuxed(film, path)).ending == "harmless", "a false alarm, or a fault in the trial"
     counts: Counter[str] = Counter()
     silent = []
     for number in range(trial.count):
