@@ -27,8 +27,8 @@ Answer: TypeAlias = "Shown | str"
 
 _AS_STORED = config_from_json({"frames": {"codec": "raw", "short_side": None}})
 
-_NUM_AT_RANDOM = 8
-"""Frames that are also read by their number, in any order."""
+_NUM_ALONE = 8
+"""Frames of a file with a lying table that are also read by their number, in any order."""
 
 _MAPPED = ("mp4", "mov")
 
@@ -47,14 +47,14 @@ def _digest(frame: np.ndarray) -> int:
     return xxhash.xxh3_64_intdigest(np.ascontiguousarray(frame))
 
 
-def from_source(path: Path, kind: type[cc.VideoSource], rng: random.Random) -> Answer:
-    """Read all frames in order and some by their number; those count where they differ."""
+def from_source(path: Path, kind: type[cc.VideoSource], rng: random.Random, num_alone: int) -> Answer:
+    """Read all frames in order, and ``num_alone`` by their number, which replace those."""
     try:
         with kind().open(path) as source:
             shown = _shown(source.get_frames(range(source.num_frames)), source.pts_seconds)
         digests = list(shown.digests)
         with kind().open(path) as source:
-            for number in rng.sample(range(len(digests)), min(_NUM_AT_RANDOM, len(digests))):
+            for number in rng.sample(range(len(digests)), min(num_alone, len(digests))):
                 digests[number] = _digest(source.get_frame(number))
     except cc.ChordcacheError as error:
         return str(error)
@@ -103,7 +103,7 @@ class _EveryFrame:
 # Comparison
 
 
-def _answers(trial: Trial, files: Mapping[str, bytes]) -> dict[str, dict[str, Answer]]:
+def _answers(trial: Trial, files: Mapping[str, bytes], num_alone: int = 0) -> dict[str, dict[str, Answer]]:
     """Read files in all ways: name to way to answer."""
     videos = trial.folder / "videos"
     videos.mkdir()
@@ -114,9 +114,9 @@ def _answers(trial: Trial, files: Mapping[str, bytes]) -> dict[str, dict[str, An
     answers: dict[str, dict[str, Answer]] = {}
     for name in files:
         answers[name] = {"build": built[name], "dataset": drawn[name]}
-        answers[name]["MP4Source"] = from_source(videos / name, cc.MP4Source, trial.rng)
+        answers[name]["MP4Source"] = from_source(videos / name, cc.MP4Source, trial.rng, num_alone)
         if name.endswith(_MAPPED):
-            answers[name]["MappedMP4Source"] = from_source(videos / name, cc.MappedMP4Source, trial.rng)
+            answers[name]["MappedMP4Source"] = from_source(videos / name, cc.MappedMP4Source, trial.rng, num_alone)
     return answers
 
 
@@ -232,7 +232,7 @@ def tables_that_lie(trial: Trial) -> Figures:
         data = _lie(trial.rng, film.data, kind)
         if data is not None:
             files[f"{number}-{kind.decode()}.mp4"] = data
-    answers = _answers(trial, files)
+    answers = _answers(trial, files, _NUM_ALONE)
     sound = answers.pop("sound.mp4")
     assert _difference(sound) is None, _difference(sound)
     counts: Counter[str] = Counter()
