@@ -1,10 +1,11 @@
-"""What libav complains of: collected while somebody listens, silence otherwise."""
+"""FFmpeg's log: collected while an error would be heard, and judged; silence otherwise."""
 
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -12,6 +13,10 @@ import av.logging
 
 Complaint: TypeAlias = "tuple[int, str, str]"
 """(level, who, what)."""
+
+_HARMLESS = re.compile(r"SEI type \d+ size \d+ truncated|missing mandatory atoms")
+"""Errors that say nothing of the pictures: a message beside them is cut off; a track is left out, which is not the one
+that is read (else there would be no decoder for it)."""
 
 _lock = threading.Lock()
 _num_listeners = 0
@@ -49,3 +54,19 @@ def listening() -> Iterator[list[Complaint]]:
             _num_listeners -= 1
             if not _num_listeners:
                 av.logging.set_level(_quiet_level)
+
+
+def first_serious(complaints: Sequence[Complaint], *, besides: Collection[str] = ()) -> str | None:
+    """Return the first message that speaks of damage, such as "hevc: Could not find ref with POC 12".
+
+    Parameters
+    ----------
+    complaints : sequence of Complaint
+        What was said.
+    besides : collection of str
+        Names of who is not listened to.
+    """
+    for _, source, text in complaints:
+        if source not in besides and not _HARMLESS.search(text):
+            return f"{source}: {' '.join(text.split())}"
+    return None

@@ -10,7 +10,8 @@ import numpy as np
 from av.sidedata.sidedata import Type as SideDataType
 from av.video.reformatter import Interpolation, VideoReformatter
 
-from chordcache.decode import DecodedFrame, plane_array, side_data
+from chordcache.decoding import DecodedFrame
+from chordcache.picture_data import plane_array, side_data
 from chordcache.records import ContentFacts
 
 MOTION_VECTOR_CODECS = frozenset(

@@ -2,80 +2,31 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeAlias
 
 import av
-import av.codec.context
-import numpy as np
-from av.sidedata.sidedata import SideDataContainer
-from av.sidedata.sidedata import Type as SideDataType
 
 from chordcache import watchdog
-from chordcache.clock import Clock
-from chordcache.complaints import Complaint, listening
-from chordcache.endings import end_problem
+from chordcache.bitstream import packet_reader
+from chordcache.complaints import Complaint, first_serious, listening
+from chordcache.container_watch import ContainerWatch
+from chordcache.containers import best_audio, best_video, open_container
+from chordcache.decoding import DecodedFrame, Decoding
+from chordcache.endings import may_end_anywhere
 from chordcache.errors import MediaError
-from chordcache.source_file import identify
-
-CONTAINERS = (
-    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,ogg,flv,asf,mxf,nut,rm,ivf,gif,wav,mp3,aac,"
-    "h264,hevc,vvc,av1,obu,dirac,vc1,yuv4mpegpipe,dv,mjpeg"
-)
-"""Formats that hold media themselves. Playlists, which name other files and addresses, are not among them."""
-
-MAX_PIXELS = 1 << 27
-"""Largest coded picture, 134 megapixels (16384 x 8192); a header that claims more is refused before it is allocated."""
-
-_FLAGGING_DECODERS = frozenset(
-    "h264 hevc vp8 vp9 libdav1d mpeg1video mpeg2video mpeg4 h263 flv msmpeg4v1 msmpeg4v2 msmpeg4 wmv1 wmv2".split()
-)
-"""Decoders that raise, or flag the frame, when they meet damage, and also grumble at what does no harm. The others
-(FFV1, MJPEG, Theora ...) conceal damage and tell it in words only, so their words count."""
+from chordcache.faults import Faults
+from chordcache.mp4 import has_encrypted_video
+from chordcache.packet_check import PacketCheck, Role
+from chordcache.video_decoder import VideoDecoder
 
 Sound: TypeAlias = av.AudioFrame
 """A piece of the audio track as its decoder made it."""
 
-_SIDE_DATA: Any = SideDataContainer
-"""PyAV's stubs do not know that it takes a picture."""
-
 _FALLBACK_FPS = Fraction(25)
 """libavformat's own assumption for raw streams that state no rate."""
-
-
-@dataclass(frozen=True)
-class DecodedFrame:
-    """One picture in presentation order."""
-
-    number: int
-    """From 0, counted over all decoded frames"""
-    pts_seconds: float
-    """[seconds] on the clock that audio and video share; not shifted to start at 0"""
-    picture: av.VideoFrame
-    """As the decoder made it: coded size, not rotated"""
-
-
-def plane_array(plane: Any) -> np.ndarray:
-    """A plane of 8-bit samples as a view [shape=(H, W), dtype=uint8]; rows may be padded."""
-    return np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[: plane.height, : plane.width]
-
-
-def side_data(picture: av.VideoFrame, kind: SideDataType) -> Any:
-    """Side data of one kind, None if there is none.
-
-    Raises
-    ------
-    ValueError
-        PyAV 18 cannot list the side data of a picture that has a kind newer than its enum.
-    """
-    # A list of its own: the one that PyAV keeps and its picture hold each other, so that pictures stay in memory, and
-    # are not used again, until the garbage collector comes: 0.3 ms a picture at 720p
-    return _SIDE_DATA(picture).get(kind)
 
 
 class Media:
@@ -85,13 +36,20 @@ class Media:
         self.container = container
         self._is_file = is_file
         self._complaints = complaints
-        self._num_at_open = len(complaints)
-        self.video: av.VideoStream | None = _best_video(container)
-        self.audio: av.AudioStream | None = _best_audio(container)
+        self._num_heard = 0
+        """Complaints that were judged already"""
+        self.video: av.VideoStream | None = best_video(container)
+        self.audio: av.AudioStream | None = best_audio(container)
         self.num_refused_sound = 0
         """Packets of the audio track that its decoder refused, so far"""
+        self.num_packets = 0
+        """Of the video track, as the last pass without decoding counted them"""
+        self.num_skipped = 0
+        """Frames at the start that cannot be decoded, as the last whole pass counted them"""
         self.clock = "pts"
         """How frames get their time: "pts", or "dts" or "rate" where packets carry none"""
+        self._decoder: VideoDecoder | None = None
+        self._opening_fault = self._demuxer_fault(all_codecs=True) if is_file else None
 
     def close(self) -> None:
         """Close the file; the object is of no use any more."""
@@ -101,7 +59,7 @@ class Media:
     def listening(self) -> Iterator[None]:
         """Hear what is complained of from here on, in this thread; for a file that ``hold_media`` opened."""
         with listening() as complaints:
-            self._complaints, self._num_at_open = complaints, 0
+            self._complaints, self._num_heard = complaints, 0
             yield
 
     def seek(self, pts: int) -> bool:
@@ -149,54 +107,109 @@ class Media:
             raise MediaError("probe", "decode", "there is no decoder for the video track")
         return self.video
 
-    def packets(self, *, on_sound: Callable[[Sound], None] | None = None) -> Iterator[av.Packet[av.VideoStream]]:
-        """Demux the video track, up to and with the empty packet that flushes the decoder; settles ``clock``.
+    def packet_check(self, *, is_thorough: bool) -> PacketCheck:
+        """Return what judges the packets of the video track from a place on where decoding begins."""
+        codec = self.require_video().codec_context
+        reader = packet_reader(codec.codec.canonical_name, codec.extradata or b"", codec.pix_fmt or "")
+        return PacketCheck(reader, is_thorough=is_thorough, is_called_key=self._is_called_key)
+
+    def _is_called_key(self, packet: Any) -> bool:
+        """Whether the container's index has a packet as a keyframe."""
+        if self.container.format.name == "mpeg":  # it has none, and libavformat makes one of all packets
+            return False
+        times = (packet.dts, packet.pts)
+        return any(entry.is_keyframe and entry.timestamp in times for entry in self.require_video().index_entries)
+
+    def shown_packets(self, *, is_thorough: bool) -> Iterator[tuple[av.Packet[av.VideoStream], PacketCheck]]:
+        """Demux the video track from its start to its end, without decoding; yield packets that a frame comes out of.
 
         Parameters
         ----------
-        on_sound : callable, optional
-            Gets the audio track, decoded, as its packets are met on the way.
+        is_thorough : bool
+            See ``PacketCheck``.
 
         Raises
         ------
         MediaError
-            If the container complains after its headers: a file cut short or damaged, which libavformat itself
-            passes over.
+            At the end: if the container reports damage, or ends too early; ``no-frames`` if nothing was yielded.
         """
-        video = self.require_video()
-        tracks = [video] if self.audio is None or on_sound is None else [video, self.audio]
-        num_packets = 0
+        faults = Faults()
+        check = self.packet_check(is_thorough=is_thorough)
+        for packet in self._packets(faults, check):
+            if not packet.size:
+                continue
+            role = check.role(packet)
+            check.report(faults, f"packet {check.num_packets - 1}")
+            if role is Role.SHOWN:
+                yield packet, check
+        self.num_packets, self.num_skipped = check.num_packets, check.num_skipped
+        if faults:
+            raise faults.error(check.num_shown, check.num_shown)
+        if not check.num_shown:
+            raise MediaError("probe", "no-frames", check.why_nothing())
+
+    def _packets(
+        self, faults: Faults, check: PacketCheck, *, on_sound: Callable[[Sound], None] | None = None
+    ) -> Iterator[av.Packet[av.VideoStream]]:
+        """Demux from the start, up to and with the empty packet that flushes the decoder; settles ``clock``.
+
+        Parameters
+        ----------
+        faults : Faults
+            Get what the container reports: messages, marks on packets, an end that comes too early.
+        check : PacketCheck
+            Judges the packets that are yielded: parsers complain of those before the first keyframe.
+        on_sound : callable, optional
+            Gets the audio track, decoded, as its packets are met on the way.
+        """
+        if self._opening_fault:
+            faults.add("decode", f"when it was opened: {self._opening_fault}")
+        watch = ContainerWatch(self.container, self.require_video(), lambda: open_container(self.container.name, []))
         try:
-            for packet in self._demuxed(tracks):
-                watchdog.beat()
-                if packet.stream.index != video.index:
-                    for sound in self._heard(packet):
-                        on_sound(sound)  # type: ignore[misc]
-                    continue
-                if not packet.size and packet.pts is not None:
-                    continue  # Theora's "show the last frame again", which a decoder would take for the end
-                if not num_packets and packet.size:
+            for packet in self._video_packets(on_sound):
+                if packet.size and not watch.num_packets:
                     self._settle_clock(packet)
-                num_packets += bool(packet.size)
-                yield packet
-                if len(self._complaints) > self._num_at_open:
-                    self._raise_complaint(num_packets)
+                    if self._is_file:
+                        self._refuse_encrypted(packet)
+                fault = self._demuxer_fault(all_codecs=not check.has_started)
+                watch.refuse_chained(packet, fault or self._opening_fault)
+                if fault:
+                    is_cut = "partial file" in fault or "prematurely" in fault
+                    faults.add("truncated" if is_cut else "decode", f"after packet {watch.num_packets}: {fault}")
+                for what in watch.faults_before(packet):
+                    faults.add("decode", what)
+                if packet.size or packet.pts is None:  # else Theora's "show the last frame again", no end to a decoder
+                    yield packet
+                    self._num_heard = len(self._complaints)  # of decoders, who are asked for themselves
         except MemoryError:  # libav's is an FFmpegError too, and says nothing of the file
             raise
         except av.error.ExitError:  # of streams and devices; files have no such limit
-            raise MediaError("decode", "timeout", f"nothing came after packet {num_packets}", num_packets) from None
+            what = f"nothing came after packet {watch.num_packets}"
+            raise MediaError("decode", "timeout", what, watch.num_packets) from None
         except av.error.FFmpegError as error:
-            raise MediaError("decode", "decode", f"cannot read packet {num_packets}: {error.strerror}") from None
+            faults.add("decode", f"cannot read packet {watch.num_packets}: {error.strerror}")
+            return
         if self._is_file:
-            self._check_end(num_packets)
+            try:
+                for what in watch.faults_at_end():
+                    faults.add("truncated", what)
+            except OSError as error:  # it was removed, or its disk fails
+                raise MediaError("decode", "io", error.strerror or str(error), watch.num_packets) from None
+        faults.num_missing += watch.num_missing
+        if faults and not faults.num_missing:
+            faults.num_missing = max(0, self.require_video().frames - watch.num_packets)  # as the header has it
 
-    def _check_end(self, num_packets: int) -> None:
-        try:
-            problem = end_problem(self.container.name, self.container.format.name)
-        except OSError as error:  # it was removed, or its disk fails
-            raise MediaError("decode", "io", error.strerror or str(error), num_packets) from None
-        if problem:
-            raise MediaError("decode", "truncated", f"the file ends {problem}", num_packets)
+    def _video_packets(self, on_sound: Callable[[Sound], None] | None) -> Iterator[av.Packet[av.VideoStream]]:
+        """Packets of the video track; those of the audio track go to ``on_sound``, decoded."""
+        video = self.require_video()
+        tracks = [video] if self.audio is None or on_sound is None else [video, self.audio]
+        for packet in self._demuxed(tracks):
+            watchdog.beat()
+            if packet.stream.index == video.index:
+                yield packet
+                continue
+            for sound in self._heard(packet):
+                on_sound(sound)  # type: ignore[misc]
 
     def _demuxed(self, tracks: Sequence[Any]) -> Iterator[Any]:
         """Packets of some tracks, and an empty one of each at the end."""
@@ -220,28 +233,42 @@ class Media:
         if packet.pts is None or self.container.format.name == "avi":
             self.clock = "rate" if packet.dts is None else "dts"
 
-    def _raise_complaint(self, num_packets: int) -> None:
-        listened_to = {self.container.format.name, self.require_video().codec_context.name} - _FLAGGING_DECODERS
-        for _, source, text in self._complaints[self._num_at_open :]:
-            if source in listened_to:
-                truncated = "partial file" in text or "prematurely" in text
-                message = f"after packet {num_packets}: {' '.join(text.split())}"
-                raise MediaError("decode", "truncated" if truncated else "decode", message, num_packets)
-        self._num_at_open = len(self._complaints)
+    def _demuxer_fault(self, *, all_codecs: bool = False) -> str | None:
+        """What was complained of since the last look, apart from what decoders said of other tracks.
 
-    def _raise_lack_of_memory(self) -> None:
-        """The H.264 decoder calls it invalid data when it gets no memory for a picture, but says so in words."""
-        if any("get_buffer() failed" in text for _, _, text in self._complaints):
-            raise MemoryError("the decoder gets no memory for a picture")
+        ``all_codecs``: also apart from what the video's decoder said, which will say it again.
+        """
+        if len(self._complaints) == self._num_heard:
+            return None
+        said, self._num_heard = self._complaints[self._num_heard :], len(self._complaints)
+        codecs = {
+            name
+            for stream in self.container.streams
+            if stream.codec_context is not None
+            and (all_codecs or self.video is None or stream.index != self.video.index)
+            for name in (stream.codec_context.name, stream.codec_context.codec.canonical_name)
+        }
+        return first_serious(said, besides=codecs)
+
+    def _refuse_encrypted(self, packet: Any) -> None:
+        name = self.container.format.name
+        if (
+            packet.has_sidedata("encryption_info")
+            or "enc_key_id" in self.require_video().metadata  # of Matroska
+            or ("mp4" in name and has_encrypted_video(self.container.name))
+        ):
+            raise MediaError("decode", "encrypted", "the video track is encrypted; decrypt the file first")
 
     def frames(
         self,
         *,
         motion_vectors: bool = False,
         on_sound: Callable[[Sound], None] | None = None,
-        entry_pts: int | None = None,
     ) -> Iterator[DecodedFrame]:
-        """Decode every frame that is to be shown, in presentation order, on one thread.
+        """Decode every frame that is to be shown, in presentation order, on one thread, from the start of the file.
+
+        Once something is found to be wrong, no more frames are yielded, but the rest is decoded for the count of
+        what is lost.
 
         Parameters
         ----------
@@ -249,44 +276,73 @@ class Media:
             Ask the decoder for its motion vectors, as side data of the pictures.
         on_sound : callable, optional
             Gets the audio track, decoded in the same pass. What its decoder refuses is passed over, as players do.
-        entry_pts : int, optional
-            [ticks] Begin with the keyframe of this time, wherever the file stands before it. No frames if another
-            one comes first.
 
         Raises
         ------
         MediaError
-            ``decode`` at the first picture that the decoder refuses or conceals, ``truncated`` or ``short`` if the
-            file ends before its last packet should be shown, ``no-frames`` if none comes out.
+            At the end: ``decode`` if packets yield no frame, or the decoder or the container report damage;
+            ``truncated`` or ``short`` if the file ends too early; ``no-frames`` if none comes out.
         """
-        video = self.require_video()
-        for track in (video, self.audio):
-            if track is not None and not track.codec_context.is_open:  # else it was set when it was opened
-                track.codec_context.thread_count = 1
-        if motion_vectors:
-            video.codec_context.flags2 |= av.codec.context.Flags2.export_mvs
-        clock = Clock(self)
-        number = 0
-        packets = self.packets(on_sound=on_sound)
-        for packet in packets if entry_pts is None else _from_entry(packets, entry_pts):
-            try:
-                pictures = packet.decode()
-            except MemoryError:
-                raise
-            except av.error.FFmpegError as error:
-                self._raise_lack_of_memory()
-                what = f"the decoder refuses the packet after frame {number}: {error.strerror}"
-                raise MediaError("decode", "decode", what, number) from None
-            clock.expect(packet)
-            for picture in pictures:
+        faults = Faults()
+        decoding = Decoding(self, faults, motion_vectors=motion_vectors)
+        num_ok = 0
+        for packet in self._packets(faults, decoding.check, on_sound=on_sound):
+            for frame in decoding.frames(packet):
                 watchdog.beat()
-                if picture.is_corrupt:
-                    raise MediaError("decode", "decode", f"frame {number} is damaged", number)
-                yield DecodedFrame(number, clock.time_of(picture, number), picture)
-                number += 1
-        if not number and entry_pts is None:
-            raise MediaError("decode", "no-frames", "no frame can be decoded")
-        clock.check_end(number)
+                if faults and not self._is_file:
+                    raise faults.error(decoding.num_packets, num_ok)
+                if not faults:
+                    yield frame
+                    num_ok += 1
+        decoding.settle()
+        self.num_skipped = decoding.num_skipped
+        if faults:
+            raise faults.error(decoding.num_packets, num_ok)
+
+    def frames_from(self, entry_pts: int | None) -> Iterator[DecodedFrame]:
+        """Decode from a keyframe on, for a file whose packets were all looked at before.
+
+        Parameters
+        ----------
+        entry_pts : int or None
+            [ticks] Begin with the keyframe of this time, wherever the file stands before it; no frames if another one
+            comes first. None begins where the file stands.
+
+        Raises
+        ------
+        MediaError
+            ``decode`` before the first frame that may be wrong.
+        """
+        faults = Faults()
+        decoding = Decoding(self, faults)
+        num_ok = 0
+        try:
+            packets = self._video_packets(None)
+            for packet in packets if entry_pts is None else _from_entry(packets, entry_pts):
+                frames = list(decoding.frames(packet))
+                if faults:
+                    raise faults.error(decoding.num_packets, num_ok)
+                yield from frames
+                num_ok += len(frames)
+        except MemoryError:
+            raise
+        except av.error.FFmpegError as error:
+            raise MediaError("decode", "decode", f"cannot read a packet: {error.strerror}") from None
+
+    def video_decoder(self, *, motion_vectors: bool = False) -> VideoDecoder:
+        """Return the decoder of the video track, which has forgotten all packets."""
+        if self._decoder is None:
+            video = self.require_video()
+            context = video.codec_context
+            name = self.container.format.name
+            checks_end = self._is_file and may_end_anywhere(self.container.name, name, track=video.id)
+            self._decoder = VideoDecoder(
+                context, lambda: self._complaints, motion_vectors=motion_vectors, checks_end=checks_end
+            )
+            if self.audio is not None and not self.audio.codec_context.is_open:
+                self.audio.codec_context.thread_count = 1
+        self._decoder.flush()
+        return self._decoder
 
 
 def _from_entry(packets: Iterator[Any], entry_pts: int) -> Iterator[Any]:
@@ -299,25 +355,11 @@ def _from_entry(packets: Iterator[Any], entry_pts: int) -> Iterator[Any]:
             return
 
 
-def _best_video(container: Any) -> av.VideoStream | None:
-    """The track a player would show: never a cover picture, which is one packet without a time."""
-    best: av.VideoStream | None = container.streams.best("video")
-    if best is None or best.disposition & av.stream.Disposition.attached_pic:
-        return None
-    return best
-
-
-def _best_audio(container: Any) -> av.AudioStream | None:
-    """The track a player would play: none that it has no decoder for."""
-    best: av.AudioStream | None = container.streams.best("audio")
-    return None if best is None or best.codec_context is None else best
-
-
 @contextmanager
 def open_media(path: str) -> Iterator[Media]:
     """Open a media file that strangers made, and listen to its complaints until it is closed. See ``hold_media``."""
     with listening() as complaints:
-        media = Media(_open_container(path, complaints), complaints)
+        media = Media(open_container(path, complaints), complaints)
         try:
             yield media
         finally:
@@ -341,42 +383,4 @@ def hold_media(path: str) -> Media:
         If it is no media file, or one that is not allowed.
     """
     with listening() as complaints:
-        return Media(_open_container(path, complaints), complaints)
-
-
-def _open_container(path: str, complaints: list[Complaint]) -> Any:
-    identify(path)
-    options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file", "max_pixels": str(MAX_PIXELS)}
-    try:
-        container = av.open(os.path.abspath(path), "r", options=options, metadata_errors="replace")
-    except MemoryError:
-        raise
-    except av.error.FFmpegError as error:
-        raise _refusal(error, complaints) from None
-    try:
-        _refuse_impossible(container)
-    except MediaError:
-        container.close()
-        raise
-    return container
-
-
-def _refuse_impossible(container: Any) -> None:
-    """Refuse an MP4 whose tables list more samples than it has bytes: there are none, only memory is eaten by them.
-
-    Where that runs out, libavformat goes on without the table and without a word, as if the track were empty.
-    """
-    for stream in container.streams:
-        if "mp4" in container.format.name and stream.frames > container.size:
-            what = f"its header claims {stream.frames} samples in {container.size} bytes"
-            raise MediaError("open", "refused-size", what)
-
-
-def _refusal(error: av.error.FFmpegError, complaints: list[Complaint]) -> MediaError:
-    said = [" ".join(text.split()) for _, _, text in complaints]
-    if any("not on whitelist" in text.lower() for text in said):
-        return MediaError("open", "refused-format", "not a video container that is read (playlist, picture or text)")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT):
-        return MediaError("open", "io", error.strerror or str(error))
-    reason = f"{error.strerror}" + (f" ({said[-1]})" if said else "")
-    return MediaError("open", "decode", reason)
+        return Media(open_container(path, complaints), complaints)

@@ -14,7 +14,8 @@ import numpy as np
 
 from chordcache.config import FramesConfig
 from chordcache.content import ContentMeter
-from chordcache.decode import DecodedFrame, Media, Sound, open_media
+from chordcache.decode import Media, Sound, open_media
+from chordcache.decoding import DecodedFrame
 from chordcache.errors import MediaError, UsageError
 from chordcache.extractors.base import Extractor, Rows, VideoInfo
 from chordcache.extractors.frames import select_fps
@@ -59,6 +60,8 @@ class Facts:
     frame_seconds: float
     """[seconds] that the last frame is taken to last: a frame of the source, or of ``fps`` if that is longer"""
     clock: str
+    num_frames_skipped: int
+    """Before the first that can be decoded"""
     notes: tuple[str, ...]
     content: ContentFacts | None
 
@@ -126,6 +129,7 @@ class Extraction:
                 height=height,
                 frame_seconds=max(float(media.frame_seconds), 1 / picture.fps if picture.fps else 0.0),
                 clock=media.clock,
+                num_frames_skipped=media.num_skipped,
                 notes=_notes(media, maker),
                 content=meter.facts() if meter else None,
             )
@@ -250,6 +254,9 @@ def _notes(media: Media, maker: FrameMaker) -> tuple[str, ...]:
     notes += maker.notes
     if media.num_refused_sound:
         notes.append(f"{media.num_refused_sound} packets of sound cannot be decoded: silence in their place")
+    if media.num_skipped:
+        frames = f"{media.num_skipped} frame{'s' * (media.num_skipped != 1)}"
+        notes.append(f"begins in the middle of a group of pictures: {frames} before the first whole one skipped")
     if media.clock != "pts":
         notes.append(f"no presentation times in the file: taken from its {media.clock}")
     return tuple(notes)

@@ -14,7 +14,8 @@ from typing import Any
 import av
 
 from chordcache.complaints import listening
-from chordcache.decode import CONTAINERS, MAX_PIXELS, Media
+from chordcache.containers import CONTAINERS, MAX_PIXELS
+from chordcache.decode import Media
 from chordcache.errors import MediaError, UsageError
 
 _SCHEMES = {

@@ -214,6 +214,8 @@ class Sidecar:
     label: str | None = None
     caption: str | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
+    num_frames_skipped: int = 0
+    """Frames of the source before the first that can be decoded"""
     notes: tuple[str, ...] = ()
     """What was done to the picture that its numbers do not show"""
     content: ContentFacts | None = None

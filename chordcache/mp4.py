@@ -41,6 +41,19 @@ def display_matrices(path: str) -> dict[int, tuple[int, ...]]:
     return matrices
 
 
+def has_encrypted_video(path: str) -> bool:
+    """Whether a video track is encrypted by its sample description (ISO/IEC 23001-7, 4.1)."""
+    with open(path, "rb") as file:
+        ranges = [(0, file.seek(0, 2))]
+        for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd"):
+            ranges = [each for start, stop in ranges for each in _boxes(file, start, stop, kind)]
+        for start, _ in ranges:
+            file.seek(start + 12)  # version, flags, number of entries; size of the first one
+            if file.read(4) == b"encv":
+                return True
+    return False
+
+
 def ends_in_fragment(path: str) -> bool:
     """Whether a fragmented file ends before its last fragment does.
 

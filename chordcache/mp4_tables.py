@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from chordcache.decode import MAX_PIXELS
+from chordcache.containers import MAX_PIXELS
 from chordcache.errors import MediaError
 from chordcache.geometry import Orientation, orientation_of_matrix
 
@@ -119,7 +119,7 @@ def read_video_track(data: memoryview) -> VideoTrack:
 
 
 def _video_track(data: memoryview) -> VideoTrack:
-    top = _boxes(data, is_file=True)
+    top = _boxes(data)  # a file that is cut off has one that does not fit
     moov = _boxes(_only(top, b"moov"))
     if b"moof" in top or b"mvex" in moov:
         raise refused("the file is fragmented")
@@ -167,8 +167,8 @@ def _track(track: Mapping[bytes, list[Box]], movie_timescale: int, num_bytes: in
 # Boxes
 
 
-def _boxes(data: memoryview, start: int = 0, *, is_file: bool = False) -> dict[bytes, list[Box]]:
-    """The boxes directly in one, by kind. Only the last one of a file may end beyond it."""
+def _boxes(data: memoryview, start: int = 0) -> dict[bytes, list[Box]]:
+    """The boxes directly in one, by kind."""
     found: dict[bytes, list[Box]] = {}
     for _ in range(_MAX_BOXES):
         if start + 8 > len(data):  # QuickTime ends some lists with four zeros
@@ -179,7 +179,7 @@ def _boxes(data: memoryview, start: int = 0, *, is_file: bool = False) -> dict[b
             (size,) = struct.unpack_from(">Q", data, body)
             body += 8
         end = len(data) if size == 0 else start + size
-        if end < body or (end > len(data) and not is_file):
+        if end < body or end > len(data):
             raise refused(f"box {_printed(kind)} does not fit into its parent")
         found.setdefault(kind, []).append(data[body:end])
         start = end

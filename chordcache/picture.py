@@ -11,9 +11,11 @@ import numpy as np
 from av.sidedata.sidedata import Type as SideDataType
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 
-from chordcache.decode import MAX_PIXELS, DecodedFrame, plane_array, side_data
+from chordcache.containers import MAX_PIXELS
+from chordcache.decoding import DecodedFrame
 from chordcache.errors import MediaError
 from chordcache.geometry import Orientation, display_size, orientation_of_matrix, scaled_size
+from chordcache.picture_data import plane_array, side_data
 from chordcache.stereo import Region, StatedStereo, View, view_of
 from chordcache.tonemap import DEFAULT_PEAK, TRANSFERS, signal_peak, tone_map
 

@@ -157,6 +157,7 @@ class _Build:
         with repairable(cache):
             self._quarantine = Quarantine(cache, tool_versions())
         self._num_inputs = self._num_done = self._num_up_to_date = self._num_failed = self._num_frames = 0
+        self._num_frames_skipped = 0
         self._num_new_failures = 0
         self._limit = float("inf")
         self._bar = engine.progress_bar(None, "video", shown=False)
@@ -204,6 +205,7 @@ class _Build:
             num_up_to_date=self._num_up_to_date,
             num_failed=self._num_failed,
             num_frames=self._num_frames,
+            num_frames_skipped=self._num_frames_skipped,
             elapsed_seconds=time.monotonic() - started,
         )
 
@@ -298,6 +300,7 @@ class _Build:
         self._quarantine.discard(task.key, self._fingerprints_of(task))
         self._num_done += 1
         self._num_frames += outcome.num_frames if task.artefacts else 0
+        self._num_frames_skipped += outcome.num_frames_skipped if task.artefacts else 0
         self._show()
 
     def _fail(self, task: BuildTask, failure: Failure) -> None:

@@ -146,14 +146,9 @@ def _packet_facts(media: Media) -> PacketFacts:
     unit = media.require_video().time_base or Fraction(1)
     frame_ticks = media.frame_seconds / unit
     runs = [_Run([], [])]
-    num_packets = 0
     last_dts = duration = None
-    for packet in media.packets():
-        if not packet.size:
-            continue
-        num_packets += 1
-        if packet.is_discard:
-            continue
+    leading: list[int] = []
+    for packet, check in media.shown_packets(is_thorough=False):
         if last_dts is not None and packet.dts is not None and packet.dts < last_dts:
             runs.append(_Run([], []))  # streams joined without rewriting: the clock is set back
         last_dts = packet.dts
@@ -164,10 +159,11 @@ def _packet_facts(media: Media) -> PacketFacts:
         if packet.is_keyframe:
             runs[-1].key_times.append(time)
         duration = packet.duration
-    if not runs[0].times:
-        raise MediaError("probe", "no-frames", "the video track has no packets")
+        leading = check.leading_dts
+    if media.clock == "dts" and leading:  # they are shown first: what can be decoded is due when the last one is
+        runs[0].times[:] = sorted([*leading, *runs[0].times])[len(leading) :]
     is_timed = media.clock != "rate"
-    return _from_runs(media, runs, num_packets, duration if is_timed and duration else frame_ticks)
+    return _from_runs(media, runs, duration if is_timed and duration else frame_ticks)
 
 
 class _Run(NamedTuple):
@@ -177,7 +173,7 @@ class _Run(NamedTuple):
     key_times: list[Any]
 
 
-def _from_runs(media: Media, runs: list[_Run], num_packets: int, last_duration: Any) -> PacketFacts:
+def _from_runs(media: Media, runs: list[_Run], last_duration: Any) -> PacketFacts:
     """Facts from the presentation times of all packets and of the keyframes."""
     unit = media.require_video().time_base or Fraction(1)
     numbers: list[int] = []
@@ -185,7 +181,7 @@ def _from_runs(media: Media, runs: list[_Run], num_packets: int, last_duration: 
     steps: list[Any] = []
     num_frames = 0
     for run in runs:
-        shown, run_keys = sorted(set(run.times)), sorted(set(run.key_times))
+        shown, run_keys = sorted(run.times), sorted(run.key_times)
         numbers += (num_frames + np.searchsorted(np.array(shown), np.array(run_keys))).tolist()
         keys += run_keys
         steps += [later - earlier for earlier, later in pairwise(shown)]
@@ -193,8 +189,9 @@ def _from_runs(media: Media, runs: list[_Run], num_packets: int, last_duration: 
     step = statistics.median(steps) if steps else last_duration
     times = [time for run in runs for time in run.times]
     return PacketFacts(
-        num_packets=num_packets,
+        num_packets=media.num_packets,
         num_frames=num_frames,
+        num_frames_skipped=media.num_skipped,
         start_seconds=float(min(runs[0].times) * unit),
         duration_seconds=float((max(times) - min(times) + step) * unit),
         # a container that rounds times to its unit makes a steady rate uneven by one or two of them

@@ -83,7 +83,7 @@ class PacketFacts:
 
     num_packets: int
     num_frames: int
-    """Expected: distinct times of the packets that an edit list does not discard; exact only after a decode"""
+    """Expected: packets that show a frame of their own and that an edit list does not discard"""
     start_seconds: float
     """[seconds] presentation time of the first frame"""
     duration_seconds: float
@@ -95,6 +95,8 @@ class PacketFacts:
     """Frame numbers in presentation order, ascending"""
     keyframe_pts_seconds: tuple[float, ...]
     """[seconds], ascending, one per keyframe number"""
+    num_frames_skipped: int = 0
+    """Frames before the first that can be decoded: the stream begins in the middle of a group of pictures"""
 
     def __post_init__(self) -> None:
         if len(self.keyframe_numbers) != len(self.keyframe_pts_seconds):
@@ -184,6 +186,8 @@ class RunSummary:
     num_skipped: int = 0
     """Scan: files that are not media"""
     num_frames: int = 0
+    num_frames_skipped: int = 0
+    """At the start of streams that begin in the middle of a group of pictures"""
     elapsed_seconds: float = 0.0
 
 

@@ -9,10 +9,14 @@ from typing import Any
 import av
 
 from chordcache import watchdog
-from chordcache.complaints import listening
-from chordcache.decode import MAX_PIXELS
+from chordcache.bitstream import packet_reader
+from chordcache.complaints import Complaint, listening
+from chordcache.containers import MAX_PIXELS
 from chordcache.errors import MediaError
+from chordcache.faults import Faults
 from chordcache.mp4_tables import VideoTrack
+from chordcache.packet_check import PacketCheck
+from chordcache.video_decoder import VideoDecoder
 
 _DECODERS = {"av1": "libdav1d"}
 """Codec to decoder where libavcodec's first one cannot do it alone: its own AV1 decoder wants hardware."""
@@ -37,33 +41,30 @@ class SampleDecoder:
     def __init__(self, track: VideoTrack, data: memoryview) -> None:
         self._track = track
         self._data = data
-        self._codec = self._open(track)
+        self._codec = self._context(track)
+        self._said: list[Complaint] = []
+        self._decoder = VideoDecoder(self._codec, lambda: self._said)
+        try:
+            with listening():
+                self._codec.open()
+        except MemoryError:
+            raise
+        except (av.error.FFmpegError, ValueError) as error:
+            raise MediaError("open", "tables", f"its decoder does not take the configuration: {error}") from None
 
     @staticmethod
-    def _open(track: VideoTrack) -> Any:
+    def _context(track: VideoTrack) -> Any:
         codec: Any = av.CodecContext.create(_DECODERS.get(track.codec, track.codec), "r")
         codec.thread_count = 1
         codec.extradata = track.extradata
         codec.width, codec.height = track.width, track.height
-        options = {"max_pixels": str(MAX_PIXELS)}
-        if track.codec == "h264":
-            # Where a stream does not say by how much pictures are reordered, libavcodec guesses, and drops some of the
-            # first ones; strict, it assumes the most that can be
-            options["strict"] = "strict"
-        codec.options = options
+        codec.options = {"max_pixels": str(MAX_PIXELS)}
         if track.colour is not None:
             codec.color_primaries = track.colour.primaries
             codec.color_trc = track.colour.transfer
             codec.colorspace = track.colour.matrix
             if track.colour.is_full is not None:
                 codec.color_range = 2 if track.colour.is_full else 1
-        try:
-            with listening():
-                codec.open()
-        except MemoryError:
-            raise
-        except (av.error.FFmpegError, ValueError) as error:
-            raise MediaError("open", "tables", f"its decoder does not take the configuration: {error}") from None
         return codec
 
     @property
@@ -81,24 +82,25 @@ class SampleDecoder:
         MediaError
             At the first picture that the decoder refuses or conceals.
         """
-        self._codec.flush_buffers()
+        self._decoder.flush()
+        faults = Faults()
+        check = PacketCheck(packet_reader(self._track.codec, self._track.extradata), is_thorough=True)
         for sample in range(first, stop):
             watchdog.beat()
-            yield from self._decoded(self._packet(sample), sample)
+            packet = self._packet(sample)
+            check.role(packet)
+            check.report(faults, f"packet {sample}")
+            if faults:
+                raise faults.error(check.num_shown, check.num_shown - 1)
+            yield from self._decoded(packet, sample)
         yield from self._decoded(None, stop)
 
     def _decoded(self, packet: Any, sample: int) -> list[Any]:
-        try:
-            with listening():
-                pictures = list(self._codec.decode(packet))
-        except MemoryError:
-            raise
-        except av.error.FFmpegError as error:
-            what = f"the decoder refuses packet {sample}: {error.strerror}"
-            raise MediaError("decode", "decode", what) from None
-        if any(picture.is_corrupt for picture in pictures):
-            raise MediaError("decode", "decode", f"a frame before packet {sample} is damaged")
-        return pictures
+        with listening() as self._said:
+            pictures = self._decoder.decode(packet, sample) if packet is not None else self._decoder.finish()
+        if self._decoder.problem:
+            raise MediaError("decode", "decode", f"packet {sample}: {self._decoder.problem}")
+        return [picture for _, picture in pictures]
 
     def _packet(self, sample: int) -> Any:
         # av.Packet(bytes) leaves no zeros after the data, which decoders read beyond its end

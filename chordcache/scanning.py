@@ -139,7 +139,7 @@ class _Scan:
         """Write the index and count."""
         started = time.monotonic()
         roots = {corpus.label: corpus.folder for corpus in self._corpora}
-        num_done = num_reused = num_failed = 0
+        num_done = num_reused = num_failed = num_frames_skipped = 0
         with (
             ReusableRecords(path) as earlier,
             IndexWriter(path, roots=roots, level=self._level, follow_symlinks=self._follow_symlinks) as writer,
@@ -153,6 +153,7 @@ class _Scan:
                 writer.write(self._labels.apply(record) if self._labels else record)
                 num_reused += task.known is not None and record.error is None
                 num_failed += record.error is not None
+                num_frames_skipped += record.packets.num_frames_skipped if record.packets else 0
                 num_done += task.known is None and record.error is None
                 bar.update()
         summary = RunSummary(
@@ -161,6 +162,7 @@ class _Scan:
             num_up_to_date=num_reused,
             num_failed=num_failed,
             num_skipped=self._num_skipped,
+            num_frames_skipped=num_frames_skipped,
             elapsed_seconds=time.monotonic() - started,
         )
         return ScanReport(summary, tuple(self._warnings(earlier.problem)))

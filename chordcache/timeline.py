@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -12,16 +11,6 @@ from numpy.typing import ArrayLike
 
 from chordcache.decode import Media
 from chordcache.errors import MediaError
-
-_NAL_CODECS = {"h264": (0x1F, 0, range(1, 6), range(5, 6)), "hevc": (0x3F, 1, range(32), range(16, 22))}
-"""Codec: mask and shift of a unit's type, the types that hold a picture, and those after which nothing older is used
-by what is shown later: IDR in H.264, IRAP in HEVC (ITU-T H.264, table 7-1; H.265, table 7-1)."""
-
-_CLEAN_KEY_CODECS = frozenset("vp8 vp9 av1 mpeg1video mpeg2video mpeg4 mjpeg prores dnxhd ffv1".split())
-"""Codecs whose keyframes start afresh for all that is shown after them, and whose containers do not mislabel them."""
-
-_HEAD_BYTES = 1 << 16
-"""Of a packet, looked at for its first picture; parameter sets and messages come before it."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +26,8 @@ class Timeline:
     start of the file, which may lie before the first frame that is shown"""
     frame_seconds: Fraction
     """[seconds] that the last frame lasts, as the headers have it"""
+    num_frames_skipped: int = 0
+    """Before the first one: the stream begins in the middle of a group of pictures"""
 
     def __len__(self) -> int:
         return len(self.pts)
@@ -93,94 +84,41 @@ def read_timeline(media: Media) -> Timeline:
     Raises
     ------
     MediaError
-        ``clock`` if frames cannot be told apart by their time; otherwise as ``Media.packets``.
+        ``clock`` if frames cannot be told apart by their time; otherwise as ``Media.shown_packets``.
     """
     video = media.require_video()
-    codec = video.codec_context
-    reader = packet_reader(codec.codec.canonical_name, codec.extradata or b"", codec.pix_fmt or "")
     shown: list[int] = []
     keys: list[int] = []
-    for packet in media.packets():
-        if not packet.size or packet.is_discard:
-            continue
+    problem = None
+    for packet, check in media.shown_packets(is_thorough=True):
         if media.clock != "pts" or packet.pts is None:
-            raise MediaError("open", "clock", "its packets carry no presentation times")
-        data = memoryview(packet)
-        if reader.is_hidden(data):
+            problem = "its packets carry no presentation times"
             continue
         shown.append(packet.pts)
-        if packet.is_keyframe and reader.is_entry(data):
+        if packet.is_keyframe and check.reader.is_entry(memoryview(packet)):
             keys.append(packet.pts)
-    # The second field of a picture has the time of the first
-    pts = sorted(set(shown))
-    if not pts:
-        raise MediaError("open", "clock", "it has no frame to show")
-    if any(later < earlier for earlier, later in pairwise(keys)):
-        raise MediaError("open", "clock", "its clock is set back on the way")
+        if not check.has_clean_start and not check.reader.knows_leading:
+            problem = "it begins in the middle of a group of pictures"
+    pts = sorted(shown)
+    if problem is None:
+        problem = _clock_problem(pts, keys)
+    if problem is not None:
+        raise MediaError("open", "clock", problem)
     return Timeline(
-        np.array(pts, np.int64), video.time_base or Fraction(1), entry_frames(pts, keys), media.frame_seconds
+        np.array(pts, np.int64),
+        video.time_base or Fraction(1),
+        entry_frames(pts, keys),
+        media.frame_seconds,
+        media.num_skipped,
     )
 
 
-class PacketReader:
-    """Tells packets that decoding can begin at from those that are only called keyframes, and those that show nothing.
-
-    Parameters
-    ----------
-    codec : str
-        libavcodec's name of it.
-    nal_length_bytes : int
-        Of the length before each unit, 0 for start codes. Of H.264 and HEVC only.
-    """
-
-    def __init__(self, codec: str, nal_length_bytes: int = 0) -> None:
-        self._codec = codec
-        self._length_bytes = nal_length_bytes
-
-    def is_entry(self, packet: memoryview) -> bool:
-        """Whether all that is shown from this keyframe's packet on comes out as if decoded from the start."""
-        if self._codec not in _NAL_CODECS:
-            return self._codec in _CLEAN_KEY_CODECS
-        mask, shift, pictures, clean = _NAL_CODECS[self._codec]
-        for header in self._unit_headers(packet[:_HEAD_BYTES]):
-            kind = header >> shift & mask
-            if kind in pictures:
-                return kind in clean
-        return False
-
-    def is_hidden(self, packet: memoryview) -> bool:
-        """Whether a packet of VP8 or VP9 holds one frame that is only referred to.
-
-        Notes
-        -----
-        Source: RFC 6386, 9.1; VP9 bitstream specification, 6.2 and annex B (the last byte marks a superframe).
-        """
-        if self._codec == "vp8":
-            return not packet[0] >> 4 & 1
-        if self._codec != "vp9" or packet[-1] >> 5 == 0b110:
-            return False
-        profile = packet[0] >> 5 & 1 | packet[0] >> 3 & 2
-        at = 3 if profile < 3 else 2  # bit of show_existing_frame; then come the frame's type and show_frame
-        return not packet[0] >> at & 1 and not packet[0] >> at - 2 & 1
-
-    def _unit_headers(self, packet: memoryview) -> Iterator[int]:
-        at = 0
-        if self._length_bytes:
-            while at + self._length_bytes < len(packet):
-                yield packet[at + self._length_bytes]
-                at += self._length_bytes + int.from_bytes(packet[at : at + self._length_bytes], "big")
-            return
-        data = bytes(packet)
-        while 0 <= (at := data.find(b"\0\0\1", at)) < len(data) - 3:
-            at += 3
-            yield data[at]
-
-
-def packet_reader(codec: str, extradata: bytes, pixel_format: str) -> PacketReader:
-    """The reader for a track; ``extradata`` says how H.264 and HEVC packets are divided."""
-    if codec == "h264" and pixel_format.startswith("yuv444"):
-        return PacketReader("")  # old x264 made such streams wrongly, and says so only in the first packet
-    length_at = {"h264": 4, "hevc": 21}.get(codec)
-    if length_at is None or len(extradata) <= length_at or extradata[0] != 1:
-        return PacketReader(codec)
-    return PacketReader(codec, (extradata[length_at] & 3) + 1)
+def _clock_problem(pts: list[int], keys: list[int]) -> str | None:
+    """Why frames cannot be told apart by their time; None if they can."""
+    if not pts:
+        return "it has no frame to show"
+    if any(later == earlier for earlier, later in pairwise(pts)):
+        return "two of its frames have the same time"
+    if any(later < earlier for earlier, later in pairwise(keys)):
+        return "its clock is set back on the way"
+    return None

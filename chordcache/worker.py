@@ -309,6 +309,7 @@ class _Job:
             start_seconds=float(pts_seconds[0]),
             duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + facts.frame_seconds,
             clock=facts.clock,
+            num_frames_skipped=facts.num_frames_skipped,
             features=tuple(features),
             label=task.label,
             caption=task.caption,

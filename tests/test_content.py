@@ -15,7 +15,8 @@ import truth
 from av.sidedata.sidedata import Type as SideDataType
 
 from chordcache.content import ContentMeter
-from chordcache.decode import DecodedFrame, open_media
+from chordcache.decode import open_media
+from chordcache.decoding import DecodedFrame
 from chordcache.records import ContentFacts
 
 DAY_SECONDS = 86_400

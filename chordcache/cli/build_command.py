@@ -15,6 +15,7 @@ from chordcache.cli.options import (
     json_option,
     limits_options,
     roots_option,
+    skipped_frames,
     split_names,
     wait_option,
 )
@@ -57,7 +58,7 @@ def build(index: str, cache: str, max_failures: str | None, fail_fast: bool, as_
     summary = cc.build(index, cache, policy=policy, progress=True, **options)
     line = (
         f"done {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "
-        f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s"
+        f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s{skipped_frames(summary)}"
     )
     see = f"; see {printable(os.path.join(cache, 'quarantine.jsonl'))}" if summary.num_failed else ""
     echo_summary(summary, line + see, as_json)

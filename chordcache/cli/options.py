@@ -101,6 +101,12 @@ def echo_json(data: Any) -> None:
     click.echo(json.dumps(data, indent=2, allow_nan=False))
 
 
+def skipped_frames(summary: RunSummary) -> str:
+    """Return what a summary adds if frames at the start of streams cannot be decoded."""
+    num_skipped = summary.num_frames_skipped
+    return f", {num_skipped} frame{'s' * (num_skipped != 1)} before a first keyframe skipped" if num_skipped else ""
+
+
 def echo_summary(summary: RunSummary, line: str, as_json: bool) -> None:
     """Print what a run did: JSON or one line on standard output."""
     if as_json:

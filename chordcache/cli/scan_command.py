@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 import chordcache as cc
-from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option, limits_options
+from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option, limits_options, skipped_frames
 from chordcache.manifest import printable
 from chordcache.records import LEVELS
 
@@ -39,9 +39,10 @@ def scan(roots: tuple[str, ...], output: str, as_json: bool, **options: Any) -> 
     for warning in report.warnings:
         click.echo(f"chordcache scan: warning: {printable(warning)}", err=True)
     summary = report.summary
+    skipped = f"{summary.num_skipped} other files skipped{skipped_frames(summary)}"
     line = (
         f"scanned {summary.num_done}, unchanged {summary.num_up_to_date}, broken {summary.num_failed} of "
-        f"{len(index)} videos in {summary.elapsed_seconds:.1f} s, {summary.num_skipped} other files skipped; "
+        f"{len(index)} videos in {summary.elapsed_seconds:.1f} s, {skipped}; "
         f"see {printable(output)}"
     )
     echo_summary(summary, line, as_json)

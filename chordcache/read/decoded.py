@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from chordcache.config import FramesConfig
-from chordcache.decode import DecodedFrame, hold_media
+from chordcache.decode import hold_media
+from chordcache.decoding import DecodedFrame
 from chordcache.errors import FeatureAbsent, MediaError
 from chordcache.geometry import Orientation
 from chordcache.manifest import printable
@@ -180,7 +181,9 @@ class _File:
         with self._media.listening():
             times = [round(frame.pts_seconds / _NANOSECOND) for frame in self._media.frames()]
         entries = np.full(len(times), -1, np.int64)
-        return Timeline(np.array(times, np.int64), _NANOSECOND, entries, self._media.frame_seconds)
+        return Timeline(
+            np.array(times, np.int64), _NANOSECOND, entries, self._media.frame_seconds, self._media.num_skipped
+        )
 
     def _reopen(self) -> None:
         self._media.close()
@@ -201,12 +204,12 @@ class _File:
         for back_seconds in _SEEK_BACK_SECONDS if entry >= 0 else ():
             if not self._media.seek(pts - int(back_seconds / self.timeline.time_base)):
                 break
-            pictures = self._numbered(self._media.frames(entry_pts=pts))
+            pictures = self._numbered(self._media.frames_from(pts))
             first = next(pictures, None)
             if first is not None:
                 return Run(chain([first], pictures), entry)
         self._reopen()
-        return Run(self._numbered(self._media.frames()), 0)
+        return Run(self._numbered(self._media.frames_from(None)), 0)
 
     def _numbered(self, frames: Iterator[DecodedFrame]) -> Iterator[tuple[int | None, Any]]:
         while True:

@@ -208,6 +208,7 @@ class _Frames:
         kept = [frame.number for frame in select_fps(map(_Shown, range(len(times)), times.tolist()), fps)]
         self.source_frames = np.array(kept, np.int64)
         self.pts_seconds = times[self.source_frames]
+        self.num_frames_skipped = source.timeline.num_frames_skipped
         self.frame_seconds = max(float(source.timeline.frame_seconds), 1 / fps if fps else 0.0)
 
     def read_first(self) -> np.ndarray:
@@ -253,6 +254,7 @@ def _sidecar(origin: Origin, identity: Identity, frames: _Frames, build: _Privat
         start_seconds=float(pts_seconds[0]),
         duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + frames.frame_seconds,
         clock="pts",
+        num_frames_skipped=frames.num_frames_skipped,
         features=(build.info_of_frames((len(pts_seconds), *picture.shape)),),
         label=record.label,
         caption=record.caption,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from chordcache.bitstream import packet_reader
 from chordcache.config import FramesConfig
 from chordcache.errors import MediaError
 from chordcache.mp4_tables import VideoTrack, read_video_track, refused
@@ -16,7 +17,7 @@ from chordcache.read.sources import VideoSource
 from chordcache.sample_decoder import SampleDecoder
 from chordcache.sound import read_sound, sample_rate_of
 from chordcache.source_file import identify
-from chordcache.timeline import Timeline, entry_frames, packet_reader
+from chordcache.timeline import Timeline, entry_frames
 
 _HIGH_444 = 244
 """Profile of H.264. Streams that old versions of x264 made of it have to be decoded from the start."""
@@ -32,7 +33,8 @@ class _MappedFile:
         self._track = read_video_track(self._data)
         self.timeline, self._samples = _timeline_of(self._track)
         self._decoder = SampleDecoder(self._track, self._data)
-        self._reader = packet_reader(self._track.codec, self._track.extradata, "")
+        self._reader = packet_reader(self._track.codec, self._track.extradata)
+        self._check_start()
         self._frames = frames
         self._converter: Converter | None = None
         self._run: Run | None = None
@@ -61,6 +63,21 @@ class _MappedFile:
             self._last = group[-1]
             rest = rest[len(group) :]
 
+    def _check_start(self) -> None:
+        """Leave to ``MP4Source`` what does not show exactly one frame for each sample."""
+        first, pts = self._sample(0), self._track.pts
+        is_sound = self._reader.is_start(first, is_keyframe=True) and (
+            self._reader.is_clean_start(first) or (self._reader.knows_leading and pts[0] == pts.min())
+        )
+        if not is_sound:
+            raise refused("it may begin in the middle of a group of pictures")
+        if self._reader.may_share_frames(int(self._track.sizes.min())):
+            raise refused("not every one of its samples shows a frame")
+
+    def _sample(self, number: int) -> memoryview:
+        start, size = int(self._track.offsets[number]), int(self._track.sizes[number])
+        return self._data[start : start + size]
+
     def _run_from(self, entry: int) -> Run:
         pictures = self._decoder.pictures(self._first_sample(entry), len(self._track.sizes))
         numbered = ((self.timeline.find(picture.pts), picture) for picture in pictures)
@@ -83,8 +100,7 @@ class _MappedFile:
         if entry < 0:
             return 0
         sample = int(self._samples[entry])
-        start, size = int(self._track.offsets[sample]), int(self._track.sizes[sample])
-        if not self._reader.is_entry(self._data[start : start + size]):
+        if not self._reader.is_entry(self._sample(sample)):
             raise refused(f"it calls sample {sample + 1} a keyframe, but what follows also needs what is before it")
         return sample
 

@@ -1,0 +1,129 @@
+"""What a container says of its packets while they are read: marks, gaps, and whether all came that it promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import av
+
+from chordcache.endings import end_problem
+from chordcache.errors import MediaError
+from chordcache.transport_stream import joints, loses_first_picture
+
+_PROMISING = ("flv", "matroska,webm")
+"""Formats whose header states how long the content is, apart from any table of packets."""
+
+_MARK_DISTANCE = 2
+"""Packets after a marked one until it is said to be damaged: a parser may hand the mark to the packet before."""
+
+_TOLERANCE_SECONDS = 0.5
+"""[seconds] that packets may end before that: writers round, and count the last frame or not."""
+
+
+class ContainerWatch:
+    """Look at each packet of the video track as it is demuxed.
+
+    Parameters
+    ----------
+    container : av.container.InputContainer
+        What is read.
+    video : av.VideoStream
+        Its video track.
+    reopen : callable
+        Opens the file once more.
+    """
+
+    def __init__(self, container: Any, video: av.VideoStream, reopen: Callable[[], Any]) -> None:
+        self._container = container
+        self._video = video
+        self._reopen = reopen
+        self._counts_frames = video.codec_context.name == "theora"
+        """Whether presentation times count frames, so that a gap means a lost one"""
+        self._marked: int | None = None
+        """The first packet that is marked as damaged, and not said to be yet"""
+        self._marked_at: list[int | None] = []
+        """[bytes] Where it and those after it lie in the file"""
+        self._joints: set[int] | None = None
+        """[bytes] Where streams were joined in a transport stream, once that was looked for"""
+        self._last_dts: int | None = None
+        self._last_pts: int | None = None
+        self._last_at: int | None = None
+        """[bytes] Where the last packet lies in the file"""
+        self._end_ticks = 0
+        self.num_packets = 0
+        self.num_missing = 0
+        """Frames that are not in the file, as far as its container tells"""
+
+    def refuse_chained(self, packet: Any, said: str | None) -> None:
+        """Raise ``MediaError`` at the second of several streams that follow each other in an Ogg file."""
+        is_header = self._counts_frames and self.num_packets and packet.size and memoryview(packet)[0] >> 7
+        if is_header or (said and "create or replace stream" in said):
+            what = "chained Ogg: streams joined one after the other; split them, or convert them into one"
+            raise MediaError("decode", "refused-format", what, self.num_packets)
+
+    def faults_before(self, packet: Any) -> list[str]:
+        """Take the next packet, also an empty one; return what is wrong with it or with the one before it."""
+        faults = []
+        if self._last_dts is not None and packet.dts is not None and packet.dts < self._last_dts:
+            self._marked = None  # streams were joined here, and so the counters of their packets do not go on
+        if packet.is_corrupt and packet.size and self._marked is None:
+            self._marked, self._marked_at = self.num_packets, []
+        if self._marked is not None:
+            self._marked_at.append(packet.pos)
+            if self.num_packets - self._marked >= _MARK_DISTANCE:
+                faults += self._mark_faults()
+        if self._counts_frames and packet.pts is not None:
+            # libavformat guesses the first one
+            num_missing = packet.pts - self._last_pts - 1 if self._last_pts is not None and self.num_packets > 1 else 0
+            if num_missing > 0:
+                self.num_missing += num_missing
+                frames = "1 frame" if num_missing == 1 else f"{num_missing} frames"
+                faults.append(f"{frames} before packet {self.num_packets} missing in the file")
+            self._last_pts = packet.pts
+        if packet.size:
+            self.num_packets += 1
+            self._last_dts = self._last_dts if packet.dts is None else packet.dts
+            self._last_at = packet.pos
+            if packet.pts is not None:
+                self._end_ticks = max(self._end_ticks, packet.pts + (packet.duration or 0))
+        return faults
+
+    def faults_at_end(self) -> list[str]:
+        """Return what is missing after the last packet. Raises ``OSError``, and as the file is opened."""
+        faults = self._mark_faults() if self._marked is not None else []
+        path, name = self._container.name, self._container.format.name
+        if name == "mpegts" and loses_first_picture(path, self._video.id):
+            faults.append("packets are missing in its first picture")
+        problem = end_problem(path, name, last_packet_at=self._last_at)
+        if problem:
+            faults.append(f"the file ends {problem}")
+        promised = (self._container.duration or 0) / av.time_base if name in _PROMISING else 0.0
+        found = float(self._end_ticks * (self._video.time_base or 0))
+        if found < promised - _TOLERANCE_SECONDS:
+            found = max(found, self._end_seconds())
+        if found < promised - _TOLERANCE_SECONDS:
+            faults.append(f"its header promises {promised:.3f} s, and its packets end at {found:.3f} s")
+            rate = self._video.guessed_rate or self._video.average_rate
+            self.num_missing += round((promised - found) * float(rate or 0))
+        return faults
+
+    def _mark_faults(self) -> list[str]:
+        number, self._marked = self._marked, None
+        if self._container.format.name == "mpegts" and self._joints is None:
+            try:
+                self._joints = joints(self._container.name, self._video.id)
+            except OSError:  # what is read is no file, or not there any more
+                self._joints = set()
+        if self._joints and not self._joints.isdisjoint(self._marked_at):
+            return []
+        return [f"its container marks packet {number} as damaged"]
+
+    def _end_seconds(self) -> float:
+        """[seconds] at which the last packet of any track ends: sound may be longer than the pictures."""
+        end = 0.0
+        with self._reopen() as container:
+            for packet in container.demux():
+                if packet.pts is not None and packet.time_base is not None:
+                    end = max(end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+        return end
