@@ -93,7 +93,8 @@ class MpegReader(PacketReader):
         self._picture_start = b"\0\0\1\xb6" if is_part_2 else b"\0\0\1\0"
         self._has_anchor = False
         self._is_closed = False
-        self._last = memoryview(b"")
+        self._num_held = 0
+        """Second pictures in packets before, each of which a mark that follows stands for"""
 
     @property
     def checks_all(self) -> bool:  # type: ignore[override]
@@ -126,10 +127,14 @@ class MpegReader(PacketReader):
 
     def is_hidden(self, packet: memoryview) -> bool:
         """See ``PacketReader``."""
-        last, self._last = self._last, packet
-        if len(packet) > _MAX_NVOP_BYTES or not self._is_part_2 or self._is_coded(bytes(packet)):
+        if not self._is_part_2:
             return False
-        return bytes(last).count(self._picture_start) < 2  # else it stands for the second picture of the one before
+        data = bytes(packet)
+        self._num_held += max(0, data.count(self._picture_start) - 1)
+        if len(packet) > _MAX_NVOP_BYTES or self._is_coded(data):
+            return False
+        self._num_held -= 1
+        return self._num_held < 0
 
     def may_share_frames(self, smallest_bytes: int) -> bool:
         """See ``PacketReader``."""

@@ -54,6 +54,8 @@ class ContainerWatch:
         self.num_packets = 0
         self.num_missing = 0
         """Frames that are not in the file, as far as its container tells"""
+        self.num_marked = 0
+        """Packets that it marks as damaged"""
 
     def refuse_chained(self, packet: Any, said: str | None) -> None:
         """Raise ``MediaError`` at the second of several streams that follow each other in an Ogg file."""
@@ -94,7 +96,8 @@ class ContainerWatch:
         faults = self._mark_faults() if self._marked is not None else []
         path, name = self._container.name, self._container.format.name
         if name == "mpegts" and loses_first_picture(path, self._video.id):
-            faults.append("packets are missing in its first picture")
+            self.num_marked += 1
+            faults.append("parts of its first picture are missing")
         problem = end_problem(path, name, last_packet_at=self._last_at)
         if problem:
             faults.append(f"the file ends {problem}")
@@ -117,6 +120,7 @@ class ContainerWatch:
                 self._joints = set()
         if self._joints and not self._joints.isdisjoint(self._marked_at):
             return []
+        self.num_marked += 1
         return [f"its container marks packet {number} as damaged"]
 
     def _end_seconds(self) -> float:

@@ -196,6 +196,7 @@ class Media:
             except OSError as error:  # it was removed, or its disk fails
                 raise MediaError("decode", "io", error.strerror or str(error), watch.num_packets) from None
         faults.num_missing += watch.num_missing
+        faults.num_damaged = max(faults.num_damaged, watch.num_marked)  # its decoder may have found them too
         if faults and not faults.num_missing:
             faults.num_missing = max(0, self.require_video().frames - watch.num_packets)  # as the header has it
 

@@ -23,6 +23,7 @@ from chordcache.probe import probe
 
 NUM_FRAMES = 60
 NUM_CUTS = 10
+_PIXELS = {"prores.mov": "yuv422p10le", "dnxhr.mov": "yuv422p", "mjpeg.avi": "yuvj420p", "huffyuv.avi": "yuv422p"}
 _X265 = "log-level=none:keyint=20:bframes=3"
 
 
@@ -335,6 +336,84 @@ def test_transport_streams_joined(films, tmp_path, name):
     found = answer(tmp_path / name)
     assert not isinstance(found, MediaError), found
     assert len(found) == 2 * NUM_FRAMES
+
+
+_GOP = ("-g", "12", "-bf", "2")
+_SOUND_MEDIA = {
+    "h264.mp4": ("libx264", *_GOP),
+    "h264.mov": ("libx264", "-x264-params", "keyint=8:bframes=3:b-pyramid=normal:open-gop=1:ref=4"),
+    "h264.mkv": ("libx264", "-x264-params", "intra-refresh=1:bframes=0:keyint=10"),
+    "h264.ts": ("libx264", "-x264-params", "slices=4:keyint=12", "-flags", "+ildct+ilme"),
+    "h264.flv": ("libx264", "-tune", "zerolatency"),
+    "h264.264": ("libx264", "-x264-params", "keyint=10:bframes=3:tff=1"),
+    "hevc.mp4": ("libx265", "-x265-params", "log-level=none:open-gop=1:keyint=8:bframes=3"),
+    "hevc.mkv": ("libx265", "-x265-params", "log-level=none:keyint=10:no-open-gop=1:b-pyramid=0"),
+    "hevc.ts": ("libx265", "-x265-params", "log-level=none:keyint=10:repeat-headers=1"),
+    "hevc.265": ("libx265", "-x265-params", "log-level=none:keyint=10"),
+    "mpeg1.mpg": ("mpeg1video", *_GOP),
+    "mpeg2.vob": ("mpeg2video", *_GOP, "-flags", "+ildct+ilme"),
+    "mpeg2.ts": ("mpeg2video", *_GOP),
+    "mpeg2.mxf": ("mpeg2video", *_GOP),
+    "mpeg2.m2v": ("mpeg2video", *_GOP, "-f", "mpeg2video"),
+    "mpeg4.mp4": ("mpeg4", *_GOP),
+    "mpeg4.avi": ("mpeg4", *_GOP),
+    "mpeg4.mkv": ("mpeg4", "-b:v", "200k", "-minrate", "200k", "-maxrate", "200k", "-bufsize", "40k"),
+    "xvid.avi": ("libxvid", *_GOP),
+    "msmpeg4.avi": ("msmpeg4",),
+    "wmv2.asf": ("wmv2",),
+    "flv1.flv": ("flv",),
+    "h263.3gp": ("h263", "-s", "176x144"),
+    "theora.ogv": ("libtheora", "-g", "12"),
+    "vp8.webm": ("libvpx", "-b:v", "300k", "-auto-alt-ref", "1", "-lag-in-frames", "16"),
+    "vp9.webm": ("libvpx-vp9", "-b:v", "300k", "-auto-alt-ref", "1", "-lag-in-frames", "16"),
+    "vp9.mp4": ("libvpx-vp9", "-b:v", "200k", "-deadline", "realtime"),
+    "av1.webm": ("libsvtav1", "-preset", "12"),
+    "av1.mp4": ("libaom-av1", "-cpu-used", "8", "-b:v", "200k"),
+    "prores.mov": ("prores_ks",),
+    "dnxhr.mov": ("dnxhd", "-profile:v", "dnxhr_lb", "-s", "256x120"),
+    "mjpeg.avi": ("mjpeg", "-q:v", "4"),
+    "ffv1.mkv": ("ffv1", "-level", "3"),
+    "huffyuv.avi": ("huffyuv",),
+    "raw.nut": ("rawvideo",),
+}
+"""Encoders and containers, each with what it can do that is legal and rare."""
+
+
+@pytest.mark.parametrize("name", _SOUND_MEDIA)
+def test_no_false_alarm(films, tmp_path, name):
+    """As many frames as ffmpeg shows, in the build and in the index."""
+    path = tmp_path / name
+    encoder, *options = _SOUND_MEDIA[name]
+    command = ["ffmpeg", "-v", "error", "-nostdin", "-i", films / "h264.mp4", "-pix_fmt", _PIXELS.get(name, "yuv420p")]
+    subprocess.run([*command, "-c:v", encoder, *options, path], check=True)
+    found = answer(path)
+    assert not isinstance(found, MediaError), found
+    facts = probe(str(path), root="r", relative_path=name)
+    assert facts.error is None
+    assert len(found) == facts.packets.num_frames == num_frames_of_ffmpeg(path)
+    assert facts.packets.num_frames_skipped == 0
+
+
+def num_frames_of_ffmpeg(path: Path) -> int:
+    command = ["ffprobe", "-v", "error", "-count_frames", "-show_entries", "stream=nb_read_frames", "-of", "csv=p=0"]
+    return int(
+        subprocess.run([*command, path], capture_output=True, check=True, text=True).stdout.split()[0].strip(",")
+    )
+
+
+# Damage at random
+
+
+@pytest.mark.parametrize("name", ["h264.ts", "hevc.ts", "mpeg2.ts"])
+def test_one_transport_packet_of_a_hundred_lost(films, tmp_path, name):
+    data = (films / name).read_bytes()
+    for seed in range(5):
+        rng = random.Random(seed)
+        packets = [data[at : at + 188] for at in range(0, len(data), 188) if rng.random() > 0.01]
+        (tmp_path / name).write_bytes(b"".join(packets))
+        found = answer(tmp_path / name)
+        assert isinstance(found, MediaError), seed
+        assert re.search(r"\d+ (of \d+ )?(frames|packets) are|\d packet is", found.message), found.message
 
 
 # Facts and words

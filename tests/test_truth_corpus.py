@@ -144,6 +144,29 @@ def unequal_sources(root: Path, folder: Path, cached: list[cc.Video]) -> dict[st
     return {name: what for name, what in found if what is not None}
 
 
+def unequal_index(index: Path, cached: list[cc.Video]) -> dict[str, Any]:
+    """Videos of which the index says something else than the cache has."""
+    records = {f"{record.root}/{record.path}": record for record in cc.read_index(index)}
+    unequal = {}
+    for video in cached:
+        packets = records[name_of(video)].packets
+        expected = {
+            "num_frames": video.num_frames,
+            "num_frames_skipped": video.sidecar.num_frames_skipped,
+            "start_seconds": pytest.approx(video.start_seconds, abs=1e-6),
+            "keyframe_pts_seconds": pytest.approx(key_times(video, packets.keyframe_numbers), abs=1e-6),
+        }
+        found = {name: getattr(packets, name) for name in expected}
+        if found != expected:
+            unequal[name_of(video)] = {name: found[name] for name in expected if found[name] != expected[name]}
+    return unequal
+
+
+def key_times(video: cc.Video, numbers: tuple[int, ...]) -> tuple[float, ...]:
+    """Times of some frames of a cache [seconds]."""
+    return tuple(float(video.pts_seconds[number]) for number in numbers)
+
+
 def usable_keys(index: Path) -> list[str]:
     """Keys of a dataset over an index."""
     return [video_key(record.root, record.path) for record in cc.read_index(index) if record.error is None]
@@ -169,6 +192,7 @@ def built(corpus, run_cli, tmp_path_factory) -> Facts:
         quarantined = quarantine_of(cache)
         return {
             "ended": ended,
+            "unequal_index": unequal_index(folder / "index.json", cached),
             "unequal_sources": unequal_sources(root, folder, cached),
             "videos": dict(
                 zip(
@@ -262,6 +286,11 @@ def test_pictures(videos):
 def test_sources_show_what_the_cache_has(built):
     """Random frames of every video, and their number and times."""
     assert built["unequal_sources"] == {}
+
+
+def test_the_index_says_what_the_cache_has(built):
+    """Number of frames, how many were skipped, the first time, and which frames are keyframes."""
+    assert built["unequal_index"] == {}
 
 
 def test_no_exception_is_stale(videos):
