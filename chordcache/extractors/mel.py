@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import av
 import numpy as np
@@ -28,6 +28,9 @@ MAX_AMPLITUDE = 1e9
 
 SILENCE_DECIBELS = -100.0
 """What the power of a band is cut at, as librosa does."""
+
+Filters: TypeAlias = "tuple[tuple[slice, np.ndarray], ...]"
+"""For each mel band the frequencies that it takes, and the weight of each one's power [dtype=float32]."""
 
 BLOCK_SAMPLES = 1 << 18
 """Windowed samples of all channels that are worked on at once. It bounds the memory, and changes no number."""
@@ -72,6 +75,7 @@ class MelExtractor(Extractor):
     Source: librosa 0.11, ``power_to_db(feature.melspectrogram(y=y, ...), ref=1.0, top_db=None)``.
     """
 
+    version: ClassVar[int] = 2
     needs_sound: ClassVar[bool] = True
     units: ClassVar[dict[str, str]] = {"": "dB"}
 
@@ -142,13 +146,13 @@ class MelExtractor(Extractor):
 @lru_cache(maxsize=4)
 def window_and_filters(
     sample_rate: int, n_fft: int, n_mels: int, fmin: float, fmax: float | None
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, Filters]:
     """What turns samples into bands; the parameters are those of ``MelExtractor``.
 
     Returns
     -------
-    tuple of np.ndarray [shape=(n_fft,), dtype=float64], [shape=(n_fft // 2 + 1, n_mels), dtype=float32]
-        The window, and the weight of each frequency's power in each band.
+    tuple of np.ndarray [shape=(n_fft,), dtype=float64], Filters
+        The window, and what each band is the sum of.
     """
     # Only librosa.filters: the first use of librosa.stft or librosa.feature has numba compile for 11 s. And only
     # here: importing it takes 0.7 s, which a process that only wants to know the extractor's version need not wait
@@ -156,17 +160,23 @@ def window_and_filters(
 
     window = librosa.filters.get_window("hann", n_fft, fftbins=True)
     filters = librosa.filters.mel(sr=sample_rate, n_fft=n_fft, n_mels=n_mels, fmin=fmin, fmax=fmax)
-    return window, np.ascontiguousarray(filters.T)
+    bands = []
+    for weights in filters:
+        used = np.flatnonzero(weights)
+        band = slice(used[0], used[-1] + 1) if len(used) else slice(0, 0)
+        bands.append((band, weights[band].astype(np.float32)))
+    return window, tuple(bands)
 
 
-def log_mel(samples: np.ndarray, window: np.ndarray, filters: np.ndarray, hop_length: int) -> np.ndarray:
+def log_mel(samples: np.ndarray, window: np.ndarray, filters: Filters, hop_length: int) -> np.ndarray:
     """Every whole window of a signal as a row of bands. Samples that are not a number are taken as 0.
 
     Parameters
     ----------
     samples : np.ndarray [shape=(C, num_samples), dtype=float32]
         At least one window long.
-    window, filters : np.ndarray
+    window : np.ndarray
+    filters : Filters
         See ``window_and_filters``.
     hop_length : int
         [samples]
@@ -178,7 +188,9 @@ def log_mel(samples: np.ndarray, window: np.ndarray, filters: np.ndarray, hop_le
     samples = np.nan_to_num(samples).clip(-MAX_AMPLITUDE, MAX_AMPLITUDE)
     windows = np.lib.stride_tricks.sliding_window_view(samples, len(window), axis=1)[:, ::hop_length]
     spectrum = np.fft.rfft(windows * window).astype(np.complex64)  # in float64 up to here, as in librosa
-    bands = np.square(np.abs(spectrum)) @ filters
+    power = np.square(np.abs(spectrum))
+    # Band by band, without BLAS, whose last bits depend on its number of threads
+    bands = np.stack([np.einsum("...k,k->...", power[..., band], weights) for band, weights in filters], axis=-1)
     decibels: np.ndarray = 10 * np.log10(np.maximum(10 ** (SILENCE_DECIBELS / 10), bands))
     return decibels
 
@@ -188,13 +200,14 @@ class Spectrogram:
 
     Parameters
     ----------
-    window, filters : np.ndarray
+    window : np.ndarray
+    filters : Filters
         See ``window_and_filters``.
     hop_length : int
         [samples] 1 to n_fft.
     """
 
-    def __init__(self, window: np.ndarray, filters: np.ndarray, hop_length: int) -> None:
+    def __init__(self, window: np.ndarray, filters: Filters, hop_length: int) -> None:
         self._window, self._filters, self._hop_length = window, filters, hop_length
         self._waiting: list[np.ndarray] = []
         self._num_waiting = 0
