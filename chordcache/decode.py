@@ -209,8 +209,10 @@ class Media:
             if packet.stream.index == video.index:
                 yield packet
                 continue
+            num_said = len(self._complaints)
             for sound in self._heard(packet):
                 on_sound(sound)  # type: ignore[misc]
+            del self._complaints[num_said:]  # what its decoder and its users say is about no picture
 
     def _demuxed(self, tracks: Sequence[Any]) -> Iterator[Any]:
         """Packets of some tracks, and an empty one of each at the end."""

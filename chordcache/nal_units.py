@@ -20,7 +20,7 @@ class Bits:
     --------
     >>> bits = Bits(bytes([0b1_010_0110, 0b0_0000000]))
     >>> bits.ue(), bits.ue(), bits.ue()
-    (0, 1, 5)
+    (0, 1, 2)
     """
 
     def __init__(self, data: bytes) -> None:

@@ -93,7 +93,7 @@ def hear(path: str | Path, **params: Any) -> tuple[MelExtractor, list[np.ndarray
     assert extractor.begin(WITH_SOUND) is None
     blocks: list[np.ndarray] = []
     with open_media(str(path)) as media:
-        for _ in media.packets(on_sound=lambda sound: blocks.extend(extractor.add_sound(sound).values())):
+        for _ in media.frames(on_sound=lambda sound: blocks.extend(extractor.add_sound(sound).values())):
             pass
     blocks.extend(extractor.finish().values())
     return extractor, blocks
