@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 
 from chordcache.nal_units import Bits, H264Reader, HevcReader, parameter_sets
 from chordcache.packet_reader import HEAD_BYTES, PacketReader
@@ -10,6 +11,9 @@ from chordcache.packet_reader import HEAD_BYTES, PacketReader
 _MAX_NVOP_BYTES = 19
 """Largest MPEG-4 picture that only repeats the one before it ("not coded"); libavcodec's bitstream filter
 ``mpeg4_unpack_bframes`` draws the same line."""
+
+_MAX_HELD = 4
+"""Packets before such a mark that may hold the picture which it stands for."""
 
 _LAYER_START = re.compile(rb"\x00\x00\x01[\x20-\x2f]")
 """Of the header of an MPEG-4 layer, which says how times are written."""
@@ -88,18 +92,15 @@ class MpegReader(PacketReader):
 
     def __init__(self, *, is_part_2: bool = False, extradata: bytes = b"") -> None:
         super().__init__()
-        self._is_part_2 = is_part_2
+        self._is_part_2 = self.checks_all = is_part_2
         self._time_bits = _time_bits(extradata)
         self._picture_start = b"\0\0\1\xb6" if is_part_2 else b"\0\0\1\0"
         self._has_anchor = False
         self._is_closed = False
+        self._recent: deque[memoryview] = deque(maxlen=_MAX_HELD)
+        """Packets that were not searched for second pictures yet"""
         self._num_held = 0
         """Second pictures in packets before, each of which a mark that follows stands for"""
-
-    @property
-    def checks_all(self) -> bool:  # type: ignore[override]
-        """MPEG-4's packets of two pictures are followed by one that repeats."""
-        return self._is_part_2
 
     def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
         """See ``PacketReader``."""
@@ -123,17 +124,18 @@ class MpegReader(PacketReader):
         """See ``PacketReader``. Between the first picture and the next anchor, pictures of type B are shown earlier."""
         is_b = self._picture_type(packet) == "B"
         self._has_anchor |= not is_b
-        return is_b and not self._has_anchor and not self._is_closed
+        is_earlier = pts is None or start_pts is None or pts < start_pts
+        return is_b and is_earlier and not self._has_anchor and not self._is_closed
 
     def is_hidden(self, packet: memoryview) -> bool:
         """See ``PacketReader``."""
         if not self._is_part_2:
             return False
-        data = bytes(packet)
-        self._num_held += max(0, data.count(self._picture_start) - 1)
-        if len(packet) > _MAX_NVOP_BYTES or self._is_coded(data):
+        if len(packet) > _MAX_NVOP_BYTES or self._is_coded(bytes(packet)):
+            self._recent.append(packet)
             return False
-        self._num_held -= 1
+        self._num_held += sum(max(0, bytes(each).count(self._picture_start) - 1) for each in self._recent) - 1
+        self._recent.clear()
         return self._num_held < 0
 
     def may_share_frames(self, smallest_bytes: int) -> bool:

@@ -14,6 +14,9 @@ from chordcache.transport_stream import joints, loses_first_picture
 _PROMISING = ("flv", "matroska,webm")
 """Formats whose header states how long the content is, apart from any table of packets."""
 
+_JOINABLE = ("mpegts", "mpeg")
+"""Formats whose files can be put one behind the other; the clock is set back there."""
+
 _MARK_DISTANCE = 2
 """Packets after a marked one until it is said to be damaged: a parser may hand the mark to the packet before."""
 
@@ -38,8 +41,10 @@ class ContainerWatch:
         self._container = container
         self._video = video
         self._reopen = reopen
-        self._counts_frames = video.codec_context.name == "theora"
+        self.counts_frames = video.codec_context.name == "theora"
         """Whether presentation times count frames, so that a gap means a lost one"""
+        self._may_be_joined = container.format.name in _JOINABLE
+        self._is_promising = container.format.name in _PROMISING
         self._marked: int | None = None
         """The first packet that is marked as damaged, and not said to be yet"""
         self._marked_at: list[int | None] = []
@@ -59,23 +64,29 @@ class ContainerWatch:
 
     def refuse_chained(self, packet: Any, said: str | None) -> None:
         """Raise ``MediaError`` at the second of several streams that follow each other in an Ogg file."""
-        is_header = self._counts_frames and self.num_packets and packet.size and memoryview(packet)[0] >> 7
+        is_header = self.counts_frames and self.num_packets and packet.size and memoryview(packet)[0] >> 7
         if is_header or (said and "create or replace stream" in said):
             what = "chained Ogg: streams joined one after the other; split them, or convert them into one"
             raise MediaError("decode", "refused-format", what, self.num_packets)
 
     def faults_before(self, packet: Any) -> list[str]:
         """Take the next packet, also an empty one; return what is wrong with it or with the one before it."""
-        faults = []
-        if self._last_dts is not None and packet.dts is not None and packet.dts < self._last_dts:
-            self._marked = None  # streams were joined here, and so the counters of their packets do not go on
-        if packet.is_corrupt and packet.size and self._marked is None:
+        faults: list[str] = []
+        size, dts = packet.size, packet.dts
+        if dts is not None:
+            if self._last_dts is not None and dts < self._last_dts:
+                self._marked = None  # streams were joined here, and so the counters of their packets do not go on
+                if not self._may_be_joined:
+                    faults.append(f"packet {self.num_packets} has an earlier time than the one before it")
+            if size:
+                self._last_dts = dts
+        if packet.is_corrupt and size and self._marked is None:
             self._marked, self._marked_at = self.num_packets, []
         if self._marked is not None:
             self._marked_at.append(packet.pos)
             if self.num_packets - self._marked >= _MARK_DISTANCE:
                 faults += self._mark_faults()
-        if self._counts_frames and packet.pts is not None:
+        if self.counts_frames and packet.pts is not None:
             # libavformat guesses the first one
             num_missing = packet.pts - self._last_pts - 1 if self._last_pts is not None and self.num_packets > 1 else 0
             if num_missing > 0:
@@ -83,12 +94,12 @@ class ContainerWatch:
                 frames = "1 frame" if num_missing == 1 else f"{num_missing} frames"
                 faults.append(f"{frames} before packet {self.num_packets} missing in the file")
             self._last_pts = packet.pts
-        if packet.size:
+        if size:
             self.num_packets += 1
-            self._last_dts = self._last_dts if packet.dts is None else packet.dts
-            self._last_at = packet.pos
-            if packet.pts is not None:
-                self._end_ticks = max(self._end_ticks, packet.pts + (packet.duration or 0))
+            if self._is_promising:
+                self._last_at = packet.pos
+                if packet.pts is not None:
+                    self._end_ticks = max(self._end_ticks, packet.pts + (packet.duration or 0))
         return faults
 
     def faults_at_end(self) -> list[str]:
@@ -101,7 +112,12 @@ class ContainerWatch:
         problem = end_problem(path, name, last_packet_at=self._last_at)
         if problem:
             faults.append(f"the file ends {problem}")
-        promised = (self._container.duration or 0) / av.time_base if name in _PROMISING else 0.0
+        num_behind = self._num_samples_behind_end() if "mp4" in name else 0
+        if num_behind:
+            self.num_missing += num_behind
+            samples = "1 sample lies" if num_behind == 1 else f"{num_behind} samples lie"
+            faults.append(f"{samples} behind the end of the file")
+        promised = (self._container.duration or 0) / av.time_base if self._is_promising else 0.0
         found = float(self._end_ticks * (self._video.time_base or 0))
         if found < promised - _TOLERANCE_SECONDS:
             found = max(found, self._end_seconds())
@@ -110,6 +126,15 @@ class ContainerWatch:
             rate = self._video.guessed_rate or self._video.average_rate
             self.num_missing += round((promised - found) * float(rate or 0))
         return faults
+
+    def _num_samples_behind_end(self) -> int:
+        """Count samples of an MP4 that were not read, since the file ends before them: libavformat says nothing."""
+        samples = self._video.index_entries
+        num_unread = len(samples) - self.num_packets
+        if num_unread <= 0:
+            return 0
+        num_bytes: int = self._container.size
+        return min(num_unread, sum([each.pos + each.size > num_bytes for each in samples]))
 
     def _mark_faults(self) -> list[str]:
         number, self._marked = self._marked, None

@@ -111,7 +111,12 @@ class Media:
         """Return what judges the packets of the video track from a place on where decoding begins."""
         codec = self.require_video().codec_context
         reader = packet_reader(codec.codec.canonical_name, codec.extradata or b"", codec.pix_fmt or "")
-        return PacketCheck(reader, is_thorough=is_thorough, is_called_key=self._is_called_key)
+        return PacketCheck(
+            reader,
+            is_thorough=is_thorough,
+            is_called_key=self._is_called_key,
+            dts_counts_frames=self.container.format.name == "avi",
+        )
 
     def _is_called_key(self, packet: Any) -> bool:
         """Whether the container's index has a packet as a keyframe."""
@@ -139,7 +144,8 @@ class Media:
             if not packet.size:
                 continue
             role = check.role(packet)
-            check.report(faults, f"packet {check.num_packets - 1}")
+            if check.has_found:
+                check.report(faults, f"packet {check.num_packets - 1}")
             if role is Role.SHOWN:
                 yield packet, check
         self.num_packets, self.num_skipped = check.num_packets, check.num_skipped
@@ -171,8 +177,10 @@ class Media:
                     self._settle_clock(packet)
                     if self._is_file:
                         self._refuse_encrypted(packet)
-                fault = self._demuxer_fault(all_codecs=not check.has_started)
-                watch.refuse_chained(packet, fault or self._opening_fault)
+                is_silent = len(self._complaints) == self._num_heard
+                fault = None if is_silent else self._demuxer_fault(all_codecs=not check.has_started)
+                if fault or self._opening_fault or watch.counts_frames:
+                    watch.refuse_chained(packet, fault or self._opening_fault)
                 if fault:
                     is_cut = "partial file" in fault or "prematurely" in fault
                     faults.add("truncated" if is_cut else "decode", f"after packet {watch.num_packets}: {fault}")

@@ -88,7 +88,8 @@ class Decoding:
 
     def _send(self, packet: av.Packet[av.VideoStream]) -> list[tuple[int | None, av.VideoFrame]]:
         role = self.check.role(packet)
-        self.check.report(self._faults, f"after frame {self._num_frames}")
+        if self.check.has_found:
+            self.check.report(self._faults, f"after frame {self._num_frames}")
         if role is Role.SKIPPED and self.check.has_started:
             self._clock.pass_over(packet)
         if role is Role.SKIPPED or not self.check.has_started:

@@ -31,10 +31,10 @@ class MediaError(ChordcacheError):
     stage : str
         What was being done: ``open``, ``probe``, ``decode``, or the name of the feature that was being made.
     cause : str
-        One word for machines: ``decode``, ``short``, ``truncated``, ``no-video``, ``no-frames``, ``refused-format``,
-        ``refused-size``, ``refused-link`` (it leads out of its root), ``not-regular``, ``changed``, ``io``,
-        ``tables`` (of an MP4, see ``mp4_tables``), ``stereo`` (no eye can be cut out), ``extractor`` (it raised, or
-        made another number of rows than it says).
+        One word for machines: ``decode`` (damage, or lost frames), ``short``, ``truncated``, ``encrypted``,
+        ``no-video``, ``no-frames``, ``refused-format``, ``refused-size``, ``refused-link`` (it leads out of its
+        root), ``not-regular``, ``changed``, ``io``, ``tables`` (of an MP4, see ``mp4_tables``), ``stereo`` (no eye
+        can be cut out), ``extractor`` (it raised, or made another number of rows than it says).
         In quarantine also ``oom``, ``timeout``, ``signal`` and ``bug``, of a worker that did not return.
     message : str
         One line for people, without the file's name.

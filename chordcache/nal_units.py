@@ -202,13 +202,9 @@ class H264Reader(NalReader):
         """Of the last frame that others refer to"""
         self._counts_all: bool | None = None
         """Whether the encoder gives numbers to frames that no other refers to; None while that is open"""
+        self.checks_all = True  # until it is known that no fields come in packets of their own
         for unit in parameter_sets:
             self._read_parameters(memoryview(unit))
-
-    @property
-    def checks_all(self) -> bool:  # type: ignore[override]
-        """Fields come in packets of their own, and only their headers tell."""
-        return any(sps.may_have_fields for sps in self._sps.values()) or not self._sps
 
     def is_entry(self, packet: memoryview) -> bool:
         """See ``PacketReader``."""
@@ -279,6 +275,7 @@ class H264Reader(NalReader):
             if data[0] & 0x1F == self._SPS:
                 number, sps = _read_sps(Bits(data[1:]))
                 self._sps[number] = sps
+                self.checks_all = any(each.may_have_fields for each in self._sps.values())
             elif data[0] & 0x1F == self._PPS:
                 bits = Bits(data[1:])
                 number = bits.ue()

@@ -34,14 +34,23 @@ class PacketCheck:
     is_called_key : callable, optional
         Whether the container calls a packet a keyframe; by default, whether the packet does, which may have learned
         otherwise from its bytes.
+    dts_counts_frames : bool
+        Decoding times are numbers of frames, so that a gap after the first keyframe means that one is missing, and not
+        that what follows is shown before it.
     """
 
     def __init__(
-        self, reader: PacketReader, *, is_thorough: bool, is_called_key: Callable[[Any], bool] | None = None
+        self,
+        reader: PacketReader,
+        *,
+        is_thorough: bool,
+        is_called_key: Callable[[Any], bool] | None = None,
+        dts_counts_frames: bool = False,
     ) -> None:
         self.reader = reader
         self._is_thorough = is_thorough
         self._is_called_key = is_called_key
+        self._dts_counts_frames = dts_counts_frames
         self.has_started = False
         """Whether there was a packet that decoding can begin with"""
         self.has_clean_start = True
@@ -61,12 +70,18 @@ class PacketCheck:
         self.num_left_out = 0
         """Frames before the last packet that are not there"""
 
+    @property
+    def has_found(self) -> bool:
+        """Whether there is anything to report of the last packet."""
+        return self.problem is not None or self.num_left_out > 0
+
     def role(self, packet: Any) -> Role:
         """Return the role of the next packet, and settle ``problem``."""
         data = memoryview(packet)
         self.num_packets += 1
-        self.problem = self.reader.problem(data) if self._is_thorough else None
-        self.num_left_out = self.reader.num_left_out(data) if self._is_thorough else 0
+        self.problem, self.num_left_out = None, 0
+        if self._is_thorough:
+            self.problem, self.num_left_out = self.reader.problem(data), self.reader.num_left_out(data)
         is_skipped = self._is_skipped(packet, data)
         if packet.is_discard:
             self.num_discarded += 1
@@ -110,10 +125,16 @@ class PacketCheck:
             if not self.has_started and self.num_packets == 1 and self._is_called_key and self._is_called_key(packet):
                 self.problem = "the first packet is called a keyframe, and is none"
             return not self.has_started
-        last, self._last_dts = self._last_dts, packet.dts
         if packet.is_keyframe:
             self._start_pts, self._may_lead = packet.pts, self.reader.breaks_off(data)
+            self._last_dts = packet.dts
             return False
-        if last is not None and packet.dts is not None and packet.dts < last:
-            self._may_lead = False
-        return self._may_lead and self.reader.is_leading(data, packet.pts, self._start_pts)
+        if not self._may_lead:
+            return False
+        last, self._last_dts = self._last_dts, packet.dts
+        if last is not None and packet.dts is not None:
+            is_joint = packet.dts < last
+            self._may_lead = not is_joint and not (self._dts_counts_frames and packet.dts > last + 1)
+        if not self._may_lead:
+            return False
+        return self.reader.is_leading(data, packet.pts, self._start_pts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -66,63 +66,66 @@ def joints(path: str, pid: int) -> set[int]:
     -----
     Source: ISO/IEC 13818-1, 2.4.3.3 (continuity_counter).
     """
-    found = set()
-    is_joined = False
-    for each in _carrying(path, (pid, _PROGRAM_PID)):
-        if each.pid == _PROGRAM_PID:
-            is_joined = not each.is_next
-            continue
-        if is_joined and not each.is_next and each.begins_unit:
-            found.add(each.position)
-        is_joined = False
+    tables = [each.positions[~each.goes_on] for each in _track(path, _PROGRAM_PID)]
+    new_tables = np.concatenate(tables) if tables else np.zeros(0, np.int64)
+    found: set[int] = set()
+    last = 0
+    for each in _track(path, pid):
+        before = np.append(last, each.positions[:-1])
+        last = int(each.positions[-1])
+        starts = each.begins & ~each.goes_on
+        num_tables = np.searchsorted(new_tables, each.positions) - np.searchsorted(new_tables, before)
+        found.update(each.positions[starts & (num_tables > 0)].tolist())
     return found
 
 
 def loses_first_picture(path: str, pid: int) -> bool:
     """Whether packets are missing before a track's second picture: libavformat loses its own mark of that."""
     num_begun = 0
-    for each in _carrying(path, (pid,)):
-        num_begun += each.begins_unit
-        if num_begun > 1:
-            return False
-        if not each.is_next:
+    for each in _track(path, pid):
+        of_first = num_begun + np.cumsum(each.begins) < 2
+        if not each.goes_on[of_first].all():
             return True
+        if not of_first.all():
+            return False
+        num_begun += int(each.begins.sum())
     return False
 
 
-class _Packet(NamedTuple):
-    """One that carries a part of a track."""
+class _Packets(NamedTuple):
+    """Packets of a track that carry a part of it, one after the other."""
 
-    position: int
-    """[bytes] in the file"""
-    pid: int
-    is_next: bool
-    """Whether its counter goes on from the packet before it"""
-    begins_unit: bool
-    """Whether a picture, or a table, begins in it"""
+    positions: np.ndarray
+    """[shape=(n,), dtype=int64, bytes] in the file"""
+    begins: np.ndarray
+    """[shape=(n,), dtype=bool] whether a picture, or a table, begins in each"""
+    goes_on: np.ndarray
+    """[shape=(n,), dtype=bool] whether its counter goes on from the packet before it"""
 
 
-def _carrying(path: str, pids: Sequence[int]) -> Iterator[_Packet]:
-    """Packets of some tracks, up to where the file is made of anything else."""
-    counters: dict[int, int] = {}
+def _track(path: str, pid: int) -> Iterator[_Packets]:
+    """Read the packets of a track, up to where the file is made of anything else."""
+    last: int | None = None
     position = 0
     with open(path, "rb") as file:
         length, sync_at = _geometry(file)
         file.seek(0)
         while length and len(data := file.read(_CHUNK_PACKETS * length)) >= length:
-            packets = np.frombuffer(data[: len(data) // length * length], np.uint8).reshape(-1, length)[:, sync_at:]
-            if (packets[:, 0] != _SYNC).any():
+            headers = np.frombuffer(data[: len(data) // length * length], np.uint8).reshape(-1, length)
+            headers = headers[:, sync_at : sync_at + 6]
+            if (headers[:, 0] != _SYNC).any():
                 return
-            of_packets = (packets[:, 1].astype(np.uint16) << 8 | packets[:, 2]) & 0x1FFF
-            carries = (packets[:, 3] & 0x10) > 0
-            for row in np.flatnonzero(carries & np.isin(of_packets, pids)).tolist():
-                head, pid = packets[row, :6].tolist(), int(of_packets[row])
-                counter, last = head[3] & 15, counters.get(pid)
-                may_jump = head[3] & 0x20 and head[4] and head[5] & 0x80
-                # a packet may be sent twice
-                is_next = last is None or bool(may_jump) or counter in (last, last + 1 & 15)
-                counters[pid] = counter
-                yield _Packet(position + row * length, pid, is_next, bool(head[1] & 0x40))
+            pids = (headers[:, 1].astype(np.uint16) << 8 | headers[:, 2]) & 0x1FFF
+            rows = np.flatnonzero((pids == pid) & (headers[:, 3] & 0x10 > 0))
+            if len(rows):
+                own = headers[rows]
+                counters = own[:, 3] & 15
+                before = np.append(counters[0] if last is None else last, counters[:-1])
+                may_jump = (own[:, 3] & 0x20 > 0) & (own[:, 4] > 0) & (own[:, 5] & 0x80 > 0)
+                is_repeated = counters == before  # a packet may be sent twice
+                goes_on = is_repeated | (counters == (before + 1 & 15)) | may_jump
+                last = int(counters[-1])
+                yield _Packets(position + rows * length, own[:, 1] & 0x40 > 0, goes_on)
             position += len(data)
 
 

@@ -174,7 +174,8 @@ class VideoDecoder:
         if self._kept:
             last_tag = self._kept[-1][1]
             self._out.update(tag for tag, _ in pictures)
-            self._last_picture = next((each for each in pictures if each[0] == last_tag), self._last_picture)
+            if self._checks_end:
+                self._last_picture = next((each for each in pictures if each[0] == last_tag), self._last_picture)
 
     def _is_stuffed(self, packet: Any, num_said: int) -> bool:
         """Whether the decoder complains of nothing but stuffing behind a picture."""

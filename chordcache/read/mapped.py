@@ -66,7 +66,8 @@ class _MappedFile:
     def _check_start(self) -> None:
         """Leave to ``MP4Source`` what does not show exactly one frame for each sample."""
         first, pts = self._sample(0), self._track.pts
-        is_sound = self._reader.is_start(first, is_keyframe=True) and (
+        is_key = bool(self._track.is_sync[0])
+        is_sound = self._reader.is_start(first, is_keyframe=is_key) and (
             self._reader.is_clean_start(first) or (self._reader.knows_leading and pts[0] == pts.min())
         )
         if not is_sound:

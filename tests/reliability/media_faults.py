@@ -81,6 +81,8 @@ class Shown:
     """xxh3 of size, format and planes of each"""
     times: tuple[float, ...]
     """[seconds] of each"""
+    num_skipped: int = 0
+    """Frames before the first one, which the reader says it skipped"""
 
     def __len__(self) -> int:
         return len(self.digests)
@@ -335,7 +337,7 @@ def mid_gop(rng: random.Random, film: Film, out: Path) -> Expected | None:
         num_sure = len(film.packets) - key - _MAX_LEADING
     else:
         num_sure = sum(packet.pts >= film.packets[key].pts for packet in film.packets[key:])
-    return lambda shown: len(shown) >= num_sure and _is_suffix(shown, film)
+    return lambda shown: len(shown) >= num_sure and is_suffix(shown, film)
 
 
 def _begin_at(rng: random.Random, film: Film, out: Path, between: Sequence[int]) -> int:
@@ -363,7 +365,7 @@ _MAX_LEADING = 4
 """Pictures that are stored after a keyframe and shown before it, which refer to older ones."""
 
 
-def _is_suffix(shown: Shown, film: Film) -> bool:
+def is_suffix(shown: Shown, film: Film) -> bool:
     """Whether the last pictures of a film are shown."""
     num = len(shown)
     if shown.digests != film.shown.digests[-num:]:
