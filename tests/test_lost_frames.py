@@ -182,6 +182,36 @@ def test_flv_cut_between_two_tags(films, tmp_path):
     assert re.search(r"\d+ of (59|60|61) frames are lost", found.message)
 
 
+def test_mp4_cut_between_two_samples(films, tmp_path):
+    """libavformat reads nothing behind the end of a file, and says nothing of it."""
+    front = tmp_path / "front.mp4"
+    command = ["ffmpeg", "-v", "error", "-i", films / "h264.mp4", "-c", "copy", "-movflags", "+faststart", front]
+    subprocess.run(command, check=True)
+    with av.open(str(front)) as container:
+        at = [packet.pos for packet in container.demux(container.streams.video[0]) if packet.size][40]
+    (tmp_path / "x.mp4").write_bytes(front.read_bytes()[:at])
+    found = answer(tmp_path / "x.mp4")
+    assert isinstance(found, MediaError)
+    assert (found.cause, found.message) == (
+        "truncated",
+        "20 of 60 frames are lost; 20 samples lie behind the end of the file",
+    )
+
+
+def test_clock_without_a_unit(tmp_path):
+    """The message names the field that is wrong, not an empty track."""
+    path = write_video(tmp_path / "x.mp4", num_frames=6, options={"bf": "0"})
+    data = bytearray(path.read_bytes())
+    at = data.index(b"mdhd") + 16
+    assert int.from_bytes(data[at : at + 4], "big") > 0
+    data[at : at + 4] = bytes(4)
+    path.write_bytes(data)
+    found = answer(path)
+    assert isinstance(found, MediaError)
+    assert found.cause == "decode"
+    assert "Invalid mdhd time scale 0" in found.message
+
+
 def test_flv_that_goes_on_with_another_one(films, tmp_path):
     data = (films / "h264.flv").read_bytes()
     (tmp_path / "x.flv").write_bytes(2 * data)
