@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any
 
 import av
-import av.filter
 import numpy as np
 from av.sidedata.sidedata import Type as SideDataType
-from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 
 from chordcache.containers import MAX_PIXELS
 from chordcache.decoding import DecodedFrame
 from chordcache.errors import MediaError
 from chordcache.geometry import Orientation, display_size, orientation_of_matrix, scaled_size
-from chordcache.picture_data import plane_array, side_data
+from chordcache.picture_data import side_data
+from chordcache.resample import PictureFilter, Planes, Resampler
 from chordcache.stereo import Region, StatedStereo, View, view_of
 from chordcache.tonemap import DEFAULT_PEAK, TRANSFERS, signal_peak, tone_map
 
 __all__ = ["Frame", "FrameMaker", "PictureScaler", "Planes"]
-
-Planes: TypeAlias = "tuple[np.ndarray, np.ndarray, np.ndarray]"
-
-_UNSPECIFIED_MATRIX = 2
-"""AVCOL_SPC_UNSPECIFIED."""
 
 _MULTIVIEW_KINDS = (29, 30)
 """AV_FRAME_DATA_VIEW_ID and AV_FRAME_DATA_3D_REFERENCE_DISPLAYS: on pictures of MV-HEVC, and not in PyAV 18's enum."""
@@ -54,28 +48,6 @@ def _plane_array_16(plane: Any) -> np.ndarray:
     """A plane of 16-bit little-endian samples as a view [shape=(H, W), dtype=uint16]."""
     rows = np.frombuffer(plane, "<u2").reshape(-1, plane.line_size // 2)
     return rows[: plane.height, : plane.width]
-
-
-class PictureFilter:
-    """Sends pictures through libavfilter, whatever size and format they come in."""
-
-    def __init__(self) -> None:
-        self._graph: av.filter.Graph | None = None
-        self._made_for: tuple[object, ...] = ()
-
-    def apply(self, picture: av.VideoFrame, *filters: tuple[str, str]) -> av.VideoFrame:
-        """Apply filters, each a name and its arguments, one after the other."""
-        made_for = (picture.width, picture.height, picture.format.name, filters)
-        if self._graph is None or self._made_for != made_for:
-            graph = av.filter.Graph()
-            source = graph.add_buffer(
-                width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1)
-            )
-            chain = [graph.add(*one) for one in filters]
-            graph.link_nodes(source, *chain, graph.add("buffersink")).configure()
-            self._graph, self._made_for = graph, made_for
-        self._graph.vpush(picture)
-        return self._graph.vpull()
 
 
 def _view_of(picture: av.VideoFrame, eye: str, layout: str) -> View:
@@ -139,8 +111,7 @@ class PictureScaler:
         self._stereo = stereo
         self._stereo_layout = stereo_layout
         self._view = View()
-        self._scaler = VideoReformatter()
-        self._hdr_scaler = VideoReformatter()
+        self._resampler = Resampler()
         self._filter = PictureFilter()
         self._transfers: list[str] = []
         self._first_size: tuple[int, int] | None = None
@@ -161,8 +132,7 @@ class PictureScaler:
         tuple of np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255]
             Views that may be strided.
         """
-        scaled = self._scale(picture, "yuvj420p")
-        y, u, v = (self.orientation.apply(plane_array(plane)) for plane in scaled.planes)
+        y, u, v = map(self.orientation.apply, self._resampler.jpeg(self._shown(picture), *self._stored_size))
         return y, u, v
 
     def rgb(self, picture: av.VideoFrame) -> np.ndarray:
@@ -172,10 +142,9 @@ class PictureScaler:
         -------
         np.ndarray [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]
         """
-        scaled = self._scale(picture, "rgb24")
-        plane: Any = scaled.planes[0]
-        rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[: scaled.height, : 3 * scaled.width]
-        return np.ascontiguousarray(self.orientation.apply(rows.reshape(scaled.height, scaled.width, 3)))
+        scaled = self._resampler.rgb(self._shown(picture), *self._stored_size)
+        green, blue, red = (self.orientation.apply(plane_array(plane)) for plane in scaled.planes)
+        return np.stack((red, green, blue), axis=-1)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -187,7 +156,8 @@ class PictureScaler:
         """(left, top, width, height) in stored pixels of what is shown. Known after the first picture."""
         return self._view.region(picture.width, picture.height)
 
-    def _scale(self, picture: av.VideoFrame, pixel_format: str) -> av.VideoFrame:
+    def _shown(self, picture: av.VideoFrame) -> av.VideoFrame:
+        """What is to be scaled: not interlaced, one eye's part, tone-mapped; in which case it is scaled already."""
         self.settle(picture)
         is_hdr = self._tone_maps and picture.color_trc in TRANSFERS
         peak = _peak_of(picture) if is_hdr else DEFAULT_PEAK
@@ -198,15 +168,13 @@ class PictureScaler:
             picture = self._filter.apply(picture, crop, ("setfield", "prog"))
         elif picture.interlaced_frame:
             picture = self._filter.apply(picture, ("setfield", "prog"))
-        if is_hdr:
-            picture = self._tone_mapped(picture, peak)
-        return self._convert(self._scaler, picture, pixel_format)
+        return self._tone_mapped(picture, peak) if is_hdr else picture
 
     def _tone_mapped(self, picture: av.VideoFrame, peak: float) -> av.VideoFrame:
         """Scale, then map: the order that costs least."""
         if TRANSFERS[picture.color_trc] not in self._transfers:
             self._transfers.append(TRANSFERS[picture.color_trc])
-        scaled = self._convert(self._hdr_scaler, picture, "gbrp16le")
+        scaled = self._resampler.rgb(picture, *self._stored_size, "gbrp16le")
         green, blue, red = (_plane_array_16(plane) for plane in scaled.planes)
         codes = np.stack([red, green, blue])
         red, green, blue = tone_map(codes, transfer=picture.color_trc, primaries=picture.color_primaries, peak=peak)
@@ -214,26 +182,6 @@ class PictureScaler:
         for plane, samples in zip(mapped.planes, (green, blue, red), strict=True):
             plane_array(plane)[:] = samples
         return mapped
-
-    def _convert(self, scaler: VideoReformatter, picture: av.VideoFrame, pixel_format: str) -> av.VideoFrame:
-        # swscale takes an unstated matrix of YUV for BT.601; said aloud, since RGB sources must not hear it
-        unstated = picture.colorspace == _UNSPECIFIED_MATRIX and not picture.format.is_rgb
-        try:
-            return scaler.reformat(
-                picture,
-                *self._stored_size,
-                pixel_format,
-                src_colorspace=Colorspace.ITU601 if unstated else None,
-                dst_colorspace=Colorspace.ITU601,
-                dst_color_range=ColorRange.JPEG,
-                interpolation=Interpolation.AREA,
-                threads=1,
-            )
-        except MemoryError:
-            raise
-        except (av.error.FFmpegError, ValueError) as error:
-            what = f"cannot convert {picture.format.name} pictures with matrix {picture.colorspace}: {error}"
-            raise MediaError("decode", "decode", what) from None
 
     def settle(self, picture: av.VideoFrame) -> None:
         """Let a picture settle size, orientation and stereo layout, if none has yet."""

@@ -47,6 +47,7 @@ LAYERS = {
     "chordcache.picture_data": 1,
     "chordcache.policy": 1,
     "chordcache.probe": 1,
+    "chordcache.resample": 1,
     "chordcache.sample_decoder": 1,
     "chordcache.sound": 1,
     "chordcache.source_file": 1,
@@ -137,6 +138,7 @@ OWNERS = {
         "chordcache.picture",
         "chordcache.picture_data",
         "chordcache.probe",
+        "chordcache.resample",
         "chordcache.sample_decoder",  # opens no container: it feeds a codec with samples cut out of a map
         "chordcache.sound",
     ),
