@@ -190,21 +190,28 @@ def _refusing(picture: av.VideoFrame) -> Iterator[None]:
         raise MediaError("decode", "decode", what) from None
 
 
+def _is_grey(picture: av.VideoFrame) -> bool:
+    return picture.format.name.startswith(("gray", "ya"))
+
+
 def _is_yuv(picture: av.VideoFrame) -> bool:
-    """Whether there are chroma planes, which have a matrix; the others are RGB, palettes, XYZ and grey."""
+    """Whether samples are luma and perhaps chroma; the others are RGB, palettes, bits and XYZ."""
     video_format = picture.format
-    return len(video_format.components) >= 3 and not video_format.is_rgb and not video_format.name.startswith("xyz")
+    has_chroma = len(video_format.components) >= 3 and not video_format.is_rgb
+    return _is_grey(picture) or (has_chroma and not video_format.name.startswith("xyz"))
 
 
 def _matrix(picture: av.VideoFrame) -> str:
-    """Name of the matrix of a picture with chroma planes, for ``colorspace``."""
+    """Name of the matrix of luma and chroma, for ``colorspace``."""
+    if _is_grey(picture):
+        return _UNSTATED_MATRIX
     if picture.colorspace not in _MATRICES:
         raise ValueError("the matrix is not supported")
     return _MATRICES[picture.colorspace]
 
 
 class _Samples(NamedTuple):
-    """How the samples of a picture with chroma planes are stored."""
+    """How luma and chroma are stored."""
 
     bits: int
     is_full: bool
@@ -219,7 +226,8 @@ class _Samples(NamedTuple):
 
     @classmethod
     def of(cls, picture: av.VideoFrame) -> _Samples:
-        is_full = picture.color_range == ColorRange.JPEG or picture.format.name.startswith("yuvj")
+        # swscale takes grey for full range whatever it says
+        is_full = picture.color_range == ColorRange.JPEG or picture.format.name.startswith(("yuvj", "gray", "ya"))
         return cls(picture.format.components[0].bits, is_full)
 
 

@@ -54,18 +54,24 @@ def collect(found: dict[str, list[np.ndarray]], rows: Any) -> None:
 
 
 def lumas(path: Path, num_frames: int, size: tuple[int, int]) -> list[np.ndarray]:
-    """By PyAV and swscale, called as its documentation says, without the package."""
+    """By libavfilter, called as its documentation says, without the package."""
+    luma = "ispace=smpte170m:irange=tv:space=smpte170m:range=pc:format=yuv420p:fast=1"
+    light = "iprimaries=bt709:itrc=bt709:primaries=bt709:trc=bt709"
+    found = []
     with av.open(str(path)) as container:
-        scaler = av.video.reformatter.VideoReformatter()
-        wanted = {"interpolation": "AREA", "dst_colorspace": "ITU601", "dst_color_range": "JPEG", "threads": 1}
-        found = []
-        for picture in container.decode(video=0):
-            scaled = scaler.reformat(picture, *size, "yuvj420p", src_colorspace="ITU601", **wanted)
-            plane = scaled.planes[0]
+        graph = av.filter.Graph()
+        source = graph.add_buffer(template=container.streams.video[0])
+        filters = [
+            graph.add("scale", f"{size[0]}:{size[1]}:flags=area:in_range=limited:out_range=limited"),
+            graph.add("format", "yuv420p10le"),
+            graph.add("colorspace", f"{luma}:{light}"),
+        ]
+        graph.link_nodes(source, *filters, graph.add("buffersink")).configure()
+        for picture in islice(container.decode(video=0), num_frames):
+            graph.vpush(picture)
+            plane = graph.vpull().planes[0]
             rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
             found.append(rows[: plane.height, : plane.width].copy())
-            if len(found) == num_frames:
-                return found
     return found
 
 

@@ -168,7 +168,7 @@ class Decoded:
         *,
         chroma_location: str | None = None,
     ) -> None:
-        scale = f"scale={size[0]}:{size[1]}:flags=area"
+        scale = f"scale={size[0]}:{size[1]}:flags=area+accurate_rnd+full_chroma_int"
         if pixel_format == "yuvj420p":
             scale += ":out_color_matrix=bt601:out_range=full"
         if chroma_location in _CHROMA_POSITIONS:

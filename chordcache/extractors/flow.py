@@ -73,6 +73,7 @@ class FlowExtractor(Extractor):
     2016, ``cv2.DISOpticalFlow.create(preset).calc(a, b, None)``.
     """
 
+    version: ClassVar[int] = 2
     is_local: ClassVar[bool] = True
     units: ClassVar[Mapping[str, str]] = {"": "pixels per kept-frame step, (dx, dy)", "scale": "pixels per code"}
 

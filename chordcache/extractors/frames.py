@@ -23,6 +23,7 @@ class FramesExtractor(Extractor):
         JPEG quality, 1 to 100.
     """
 
+    version = 2
     is_local = True
 
     def __init__(self, name: str, *, codec: str, quality: int = 90) -> None:

@@ -39,6 +39,7 @@ class PoseExtractor(Extractor):
     passed over. Its x and y are shares of the picture's width and height, its z is one of the width.
     """
 
+    version: ClassVar[int] = 2
     units: ClassVar[Mapping[str, str]] = {"": "pixels (x, y, z), visibility 0 to 1"}
 
     def __init__(self, name: str, *, stride: int = 1) -> None:
