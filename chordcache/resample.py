@@ -50,7 +50,7 @@ _LOCATIONS = {
     (1, -1): "bottomleft",
     (0, -1): "bottom",
 }
-"""Quarters of a chroma sample that the samples lie (left of, above) the middle of their 2x2 pixels, to ffmpeg's names."""
+"""ffmpeg's names, by quarters of a sample that chroma lies (left of, above) the middle of its 2x2 pixels."""
 
 _BT601 = ("smpte170m", "bt470bg")
 """Matrices whose luma is that of JPEG, so that each plane can be taken by itself."""
@@ -62,7 +62,7 @@ _INTERPOLATION = Interpolation.AREA | Interpolation.ACCURATE_RND | Interpolation
 """The same for PyAV."""
 
 _NO_TRANSFER = "in_primaries=bt709:out_primaries=bt709:in_transfer=bt709:out_transfer=bt709"
-"""Light is nobody's business here; swscale refuses pictures with values that it does not know."""
+"""Transfer and primaries stay as they are: swscale refuses pictures with values that it does not know."""
 
 
 class PictureFilter:
@@ -169,7 +169,7 @@ class Resampler:
             )
 
     def _limited(self, picture: av.VideoFrame, width: int, height: int) -> av.VideoFrame:
-        """Scale a full-range picture, and make it limited if it has more than eight bits: swscale takes 1020 for white."""
+        """Scale a full-range picture of more than eight bits, and make it limited: swscale takes 1020 for white."""
         samples, matrix = _Samples.of(picture), _matrix(picture)
         if samples.bits == 8:
             return picture

@@ -1,7 +1,7 @@
 """What scaled pictures should be: each sample the mean of the source over its area, in float64.
 
-Nothing here uses swscale. Chroma samples are squares about the place where the stream says that they lie; the matrix and
-the range are those of ITU-T H.273, and of JFIF for what comes out. Beyond its edge a plane is what it is at the edge.
+Nothing here uses swscale. Chroma samples are squares about the place where the stream says that they lie; matrices and
+ranges are those of ITU-T H.273, and of JFIF for what comes out. Beyond its edge a plane is what it is at the edge.
 """
 
 from __future__ import annotations

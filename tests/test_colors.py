@@ -118,15 +118,15 @@ FILES: dict[str, dict[str, Any]] = {
     "h264.h264": X264(location="center"),
     "hevc.mkv": dict(codec="libx265", **{"x265-params": "log-level=none:qp=4"}),
     "hevc_topleft.mkv": dict(codec="libx265", **{"x265-params": "log-level=none:qp=4:chromaloc=2"}),
-    "mpeg2.mpg": dict(codec="mpeg2video", qscale="2", flags="+qscale"),
-    "mpeg1.mpg": dict(codec="mpeg1video", qscale="2", flags="+qscale"),
-    "mpeg4.avi": dict(codec="mpeg4", qscale="2", flags="+qscale"),
-    "mpeg4.mp4": dict(codec="mpeg4", qscale="2", flags="+qscale"),
-    "vp8.webm": dict(codec="libvpx", b="4M", deadline="realtime"),
-    "vp9.webm": dict(codec="libvpx-vp9", crf="4", b="0", deadline="realtime"),
-    "mjpeg.avi": dict(codec="mjpeg", pixel_format="yuvj420p", is_full=True, qscale="2", flags="+qscale"),
-    "mjpeg_422.avi": dict(codec="mjpeg", pixel_format="yuvj422p", is_full=True, qscale="2", flags="+qscale"),
-    "prores.mov": dict(codec="prores_ks", pixel_format="yuv422p10le"),
+    "mpeg2.mpg": {"codec": "mpeg2video", "qscale": "2", "flags": "+qscale"},
+    "mpeg1.mpg": {"codec": "mpeg1video", "qscale": "2", "flags": "+qscale"},
+    "mpeg4.avi": {"codec": "mpeg4", "qscale": "2", "flags": "+qscale"},
+    "mpeg4.mp4": {"codec": "mpeg4", "qscale": "2", "flags": "+qscale"},
+    "vp8.webm": {"codec": "libvpx", "b": "4M", "deadline": "realtime"},
+    "vp9.webm": {"codec": "libvpx-vp9", "crf": "4", "b": "0", "deadline": "realtime"},
+    "mjpeg.avi": {"codec": "mjpeg", "pixel_format": "yuvj420p", "is_full": True, "qscale": "2", "flags": "+qscale"},
+    "mjpeg_422.avi": {"codec": "mjpeg", "pixel_format": "yuvj422p", "is_full": True, "qscale": "2", "flags": "+qscale"},
+    "prores.mov": {"codec": "prores_ks", "pixel_format": "yuv422p10le"},
     **{f"ffv1_{place}.mkv": LOSSLESS(location=place) for place in ("left", "center", "topleft")},
     # matrices and ranges
     "bt709.mp4": X264(matrix=1),
@@ -297,7 +297,7 @@ def flat(level: int) -> Callable[[int, int, int], np.ndarray]:
 def test_flat_grey_is_exact(
     tmp_path: Path, pixel_format: str, matrix: int, is_full: bool, size: tuple[int, int], level: int
 ) -> None:
-    """As near as the samples of the file are: in eight bits of limited range 254 is stored as 234, which means 253.8."""
+    """As near as the samples of the file are: in limited range 254 is stored as 234, which means 253.8."""
     path = write(
         tmp_path / "a.mkv",
         "ffv1",
