@@ -13,7 +13,7 @@ from chordcache.containers import MAX_PIXELS
 from chordcache.decoding import DecodedFrame
 from chordcache.errors import MediaError
 from chordcache.geometry import Orientation, display_size, orientation_of_matrix, scaled_size
-from chordcache.picture_data import side_data
+from chordcache.picture_data import plane_array, side_data
 from chordcache.resample import PictureFilter, Planes, Resampler
 from chordcache.stereo import Region, StatedStereo, View, view_of
 from chordcache.tonemap import DEFAULT_PEAK, TRANSFERS, signal_peak, tone_map
