@@ -48,6 +48,7 @@ class Media:
         """Frames at the start that cannot be decoded, as the last whole pass counted them"""
         self.clock = "pts"
         """How frames get their time: "pts", or "dts" or "rate" where packets carry none"""
+        self._has_clock = False
         self._decoder: VideoDecoder | None = None
         self._opening_fault = self._demuxer_fault(all_codecs=True) if is_file else None
 
@@ -173,10 +174,8 @@ class Media:
         watch = ContainerWatch(self.container, self.require_video(), lambda: open_container(self.container.name, []))
         try:
             for packet in self._video_packets(on_sound):
-                if packet.size and not watch.num_packets:
-                    self._settle_clock(packet)
-                    if self._is_file:
-                        self._refuse_encrypted(packet)
+                if packet.size and not watch.num_packets and self._is_file:
+                    self._refuse_encrypted(packet)
                 is_silent = len(self._complaints) == self._num_heard
                 fault = None if is_silent else self._demuxer_fault(all_codecs=not check.has_started)
                 if fault or self._opening_fault or watch.counts_frames:
@@ -215,6 +214,8 @@ class Media:
         for packet in self._demuxed(tracks):
             watchdog.beat()
             if packet.stream.index == video.index:
+                if packet.size and not self._has_clock:
+                    self._settle_clock(packet)
                 yield packet
                 continue
             num_said = len(self._complaints)
@@ -240,6 +241,7 @@ class Media:
             return []
 
     def _settle_clock(self, packet: av.Packet[av.VideoStream]) -> None:
+        self._has_clock = True
         # AVI stores no presentation times; what libavformat makes up for them is wrong once there are B-frames
         if packet.pts is None or self.container.format.name == "avi":
             self.clock = "rate" if packet.dts is None else "dts"

@@ -137,7 +137,7 @@ class Decoding:
 
     def _is_before_start(self, number: int, pts: int | None) -> bool:
         """Whether a packet is shown before the first frame that a stream can be decoded from."""
-        if self.check.has_clean_start or self._first is None:
+        if self.check.has_clean_start or self.check.reader.knows_leading or self._first is None:
             return False
         first, first_pts = self._first
         return number < first or (pts is not None and first_pts is not None and pts < first_pts)
