@@ -121,10 +121,11 @@ class Media:
 
     def _is_called_key(self, packet: Any) -> bool:
         """Whether the container's index has a packet as a keyframe."""
-        if self.container.format.name == "mpeg":  # it has none, and libavformat makes one of all packets
+        name = self.container.format.name
+        if name == "mpeg":  # it has no index, and libavformat makes one of all packets
             return False
-        times = (packet.dts, packet.pts)
-        return any(entry.is_keyframe and entry.timestamp in times for entry in self.require_video().index_entries)
+        time = packet.pts if name == "matroska,webm" else packet.dts
+        return any(entry.is_keyframe and entry.timestamp == time for entry in self.require_video().index_entries)
 
     def shown_packets(self, *, is_thorough: bool) -> Iterator[tuple[av.Packet[av.VideoStream], PacketCheck]]:
         """Demux the video track from its start to its end, without decoding; yield packets that a frame comes out of.
