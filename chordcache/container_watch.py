@@ -102,27 +102,35 @@ class ContainerWatch:
                     self._end_ticks = max(self._end_ticks, packet.pts + (packet.duration or 0))
         return faults
 
-    def faults_at_end(self) -> list[str]:
-        """Return what is missing after the last packet. Raises ``OSError``, and as the file is opened."""
-        faults = self._mark_faults() if self._marked is not None else []
+    def faults_at_end(self) -> list[tuple[str, str]]:
+        """Return cause and words for what is missing after the last packet.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be read any more.
+        MediaError
+            If it cannot be opened once more.
+        """
+        faults = [("decode", what) for what in self._mark_faults()] if self._marked is not None else []
         path, name = self._container.name, self._container.format.name
         if name == "mpegts" and loses_first_picture(path, self._video.id):
             self.num_marked += 1
-            faults.append("parts of its first picture are missing")
+            faults.append(("decode", "parts of its first picture are missing"))
         problem = end_problem(path, name, last_packet_at=self._last_at)
         if problem:
-            faults.append(f"the file ends {problem}")
+            faults.append(("truncated", f"the file ends {problem}"))
         num_behind = self._num_samples_behind_end() if "mp4" in name else 0
         if num_behind:
             self.num_missing += num_behind
             samples = "1 sample lies" if num_behind == 1 else f"{num_behind} samples lie"
-            faults.append(f"{samples} behind the end of the file")
+            faults.append(("truncated", f"{samples} behind the end of the file"))
         promised = (self._container.duration or 0) / av.time_base if self._is_promising else 0.0
         found = float(self._end_ticks * (self._video.time_base or 0))
         if found < promised - _TOLERANCE_SECONDS:
             found = max(found, self._end_seconds())
         if found < promised - _TOLERANCE_SECONDS:
-            faults.append(f"its header promises {promised:.3f} s, and its packets end at {found:.3f} s")
+            faults.append(("truncated", f"its header promises {promised:.3f} s, and its packets end at {found:.3f} s"))
             rate = self._video.guessed_rate or self._video.average_rate
             self.num_missing += round((promised - found) * float(rate or 0))
         return faults

@@ -199,8 +199,8 @@ class Media:
             return
         if self._is_file:
             try:
-                for what in watch.faults_at_end():
-                    faults.add("truncated", what)
+                for cause, what in watch.faults_at_end():
+                    faults.add(cause, what)
             except OSError as error:  # it was removed, or its disk fails
                 raise MediaError("decode", "io", error.strerror or str(error), watch.num_packets) from None
         faults.num_missing += watch.num_missing
