@@ -122,7 +122,8 @@ class PacketCheck:
             is_clean = self.has_started and self.reader.is_clean_start(data)
             self.has_clean_start &= is_clean
             self._start_pts, self._may_lead = packet.pts, self.has_started and not is_clean
-            self._last_dts = packet.dts
+            # a program stream that begins within a packet gives its first keyframe the time of a later picture
+            self._last_dts = packet.dts if self._dts_counts_frames else None
             if not self.has_started and self.num_packets == 1 and self._is_called_key and self._is_called_key(packet):
                 self.problem = "the first packet is called a keyframe, and is none"
             return not self.has_started
