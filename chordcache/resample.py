@@ -130,13 +130,13 @@ class Resampler:
         same_colors = _same_colors(samples.is_full)
         fine_format, halved_format = (f"yuv{kind}{samples.scaled_depth}" for kind in (444 if is_mixed else 420, 420))
         fine = self._fine_scaler.reformat(picture, width, height, fine_format, **same_colors)
-        halved = av.VideoFrame(width, height, halved_format) if is_mixed else fine
         # the mean of means, unless they are rounded to eight bits, and there are fewer of them
         has_means = is_mixed and samples.scaled_depth != "p" and _covers_chroma(picture, width, height)
         coarse = self._coarse_scaler.reformat(
             fine if has_means else picture, width // 2, height // 2, f"yuv444{samples.scaled_depth}", **same_colors
         )
-        for target, source in zip(halved.planes[1:], coarse.planes[1:], strict=True):
+        halved = av.VideoFrame(width, height, halved_format)  # not ``fine``, which may be the decoder's own picture
+        for target, source in zip(halved.planes, (fine.planes[0], *coarse.planes[1:]), strict=True):
             num_bytes = min(target.line_size, source.line_size)
             _rows(target)[:, :num_bytes] = _rows(source)[:, :num_bytes]
         y, u, v = self._filter.apply(halved, _to_jpeg(matrix, samples.is_full, "yuv420p")).planes

@@ -22,6 +22,7 @@ from chordcache.complaints import listening
 from chordcache.errors import MediaError
 from chordcache.geometry import Orientation
 from chordcache.picture import PictureScaler
+from chordcache.resample import Resampler
 
 MIN_PSNR_DB = 54.0
 """Of RGB; if it is rounded but else perfect it has 58.9"""
@@ -227,6 +228,19 @@ def test_planes_are_means(media: Path, name: str, short_side: int | None) -> Non
         planes = [frame.planes() for frame in found]
         assert [errors_of(*each) for each in zip(planes, sources, strict=True)] == [""] * len(found)
     assert complaints == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_decoded_pictures_stay_as_they_are(media: Path, name: str) -> None:
+    """Those after them refer to them, and at its own size a picture may come through swscale as it is."""
+    with av.open(str(media / name)) as container:
+        picture = next(container.decode(video=0))
+        before = [bytes(plane) for plane in picture.planes]
+        resampler = Resampler()
+        for width, height in ((picture.width & ~1, picture.height & ~1), (picture.width // 4 * 2, 32)):
+            resampler.jpeg(picture, width, height)
+            resampler.rgb(picture, width, height)
+        assert [bytes(plane) for plane in picture.planes] == before
 
 
 @pytest.mark.parametrize("short_side", [96, 64])

@@ -157,6 +157,8 @@ class Decoded:
         The first is full-range BT.601, which is what a JPEG is taken for.
     chroma_location : str, optional
         As ffprobe names it, for 4:2:0.
+    is_strict : bool
+        Let the decoder assume the most reordering that the stream allows.
     """
 
     def __init__(
@@ -167,6 +169,7 @@ class Decoded:
         pixel_format: str,
         *,
         chroma_location: str | None = None,
+        is_strict: bool = False,
     ) -> None:
         scale = f"scale={size[0]}:{size[1]}:flags=area+accurate_rnd+full_chroma_int"
         if pixel_format == "yuvj420p":
@@ -174,10 +177,12 @@ class Decoded:
         if chroma_location in _CHROMA_POSITIONS:
             horizontal, vertical = _CHROMA_POSITIONS[chroma_location]
             scale += f":in_h_chr_pos={horizontal}:in_v_chr_pos={vertical}"
+        if pixel_format == "yuvj420p":  # where JPEG has it
+            scale += ":out_h_chr_pos=128:out_v_chr_pos=128"
         # fmt: off
         self._command = [
             "ffmpeg", "-nostdin", "-hide_banner", "-nostats", "-v", "level+info",
-            "-copyts", "-threads", "1", "-i", os.fspath(path),
+            "-copyts", "-threads", "1", *(("-strict", "strict") if is_strict else ()), "-i", os.fspath(path),
             "-map", f"0:{index}", "-vsync", "passthrough", "-vf", f"{scale},showinfo=checksum=0",
             "-pix_fmt", pixel_format, "-f", "rawvideo", "-",
         ]
@@ -277,8 +282,10 @@ def compare(source: str | Path, file: str | Path, size: tuple[int, int], *, code
     """
     video = probe(source).video or {"index": "v:0"}  # ffprobe gives up where the sound is broken, ffmpeg does not
     pixel_format = "yuvj420p" if codec == "jpeg" else "rgb24"
-    location = video.get("chroma_location") if codec == "raw" and "420" in video.get("pix_fmt", "") else None
-    decoded = Decoded(source, video["index"], size, pixel_format, chroma_location=location)
+    location = video.get("chroma_location", "center") if "420" in video.get("pix_fmt", "") else None
+    # else ffmpeg guesses by how much H.264 is reordered where it does not say so, and drops frames if that is too low
+    is_strict = video.get("codec_name") == "h264"
+    decoded = Decoded(source, video["index"], size, pixel_format, chroma_location=location, is_strict=is_strict)
     cached = records(file)
     num_decoded = num_cached = 0
     worst_psnr, worst_frame = 100.0, 0
