@@ -44,18 +44,7 @@ NO_DECODER = {
 """Videos that we decode and the ffmpeg command does not, for want of a decoder"""
 
 MIN_RGB_PSNR_DB = 48.0
-"""In the metric "RGB". Both round alike: all but a few videos are equal to the bit"""
-
-LOWER_RGB_PSNR_DB = {
-    # A test card of one-pixel coloured lines in 10-bit 4:2:0 at its own size, where libswscale 5.1 and 8.1 interpolate
-    # chroma with different filters
-    "odd/10bit/h264_10bits.mp4": 31.0,
-    # Noise of 50x50 and 64x64 at their own size, where ffmpeg 5.1 repeats chroma and we interpolate it: 59 dB from
-    # chroma interpolated in float64
-    "odd/full_range/yuvj420p.264": 20.0,
-    "odd/tiny_frames/tiny_av1.mp4": 38.0,
-}
-"""As ``LOWER_PSNR_DB``. A matrix mistaken for another leaves 21 to 46 dB, a range 21 to 32."""
+"""In the metric "RGB". A matrix mistaken for another leaves 21 to 46 dB, a range 21 to 32."""
 
 Facts = dict[str, Any]
 
@@ -423,15 +412,8 @@ def test_colours(built_raw):
     low = {
         name: (round(facts["min_psnr_db"], 1), facts["worst_frame"])
         for name, facts in built_raw.items()
-        if facts["min_psnr_db"] < LOWER_RGB_PSNR_DB.get(name, MIN_RGB_PSNR_DB)
+        if facts["min_psnr_db"] < MIN_RGB_PSNR_DB
     }
     assert low == {}
     counts = {name: (facts["num_cached"], facts["num_decoded"]) for name, facts in built_raw.items()}
     assert {name: count for name, count in counts.items() if count[0] != count[1]} == {}
-
-
-def test_no_exception_of_colour_is_stale(built_raw):
-    stale = [
-        name for name in LOWER_RGB_PSNR_DB if name not in built_raw or built_raw[name]["min_psnr_db"] >= MIN_RGB_PSNR_DB
-    ]
-    assert stale == []

@@ -177,6 +177,8 @@ class Decoded:
         if chroma_location in _CHROMA_POSITIONS:
             horizontal, vertical = _CHROMA_POSITIONS[chroma_location]
             scale += f":in_h_chr_pos={horizontal}:in_v_chr_pos={vertical}"
+            if pixel_format == "rgb24":  # straight to RGB, swscale 5.1 repeats rows of chroma: 38 dB instead of 61
+                scale += ",format=yuv444p16,scale=flags=accurate_rnd+full_chroma_int"
         if pixel_format == "yuvj420p":  # where JPEG has it
             scale += ":out_h_chr_pos=128:out_v_chr_pos=128"
         # fmt: off
