@@ -45,6 +45,7 @@ class ContainerWatch:
         """Whether presentation times count frames, so that a gap means a lost one"""
         self._may_be_joined = container.format.name in _JOINABLE
         self._is_promising = container.format.name in _PROMISING
+        self._reads_times = self.counts_frames or self._is_promising
         self._marked: int | None = None
         """The first packet that is marked as damaged, and not said to be yet"""
         self._marked_at: list[int | None] = []
@@ -71,8 +72,13 @@ class ContainerWatch:
 
     def faults_before(self, packet: Any) -> list[str]:
         """Take the next packet, also an empty one; return what is wrong with it or with the one before it."""
-        faults: list[str] = []
         size, dts = packet.size, packet.dts
+        is_ordered = dts is not None and (self._last_dts is None or dts >= self._last_dts)
+        if is_ordered and size and not (packet.is_corrupt or self._marked is not None or self._reads_times):
+            self._last_dts = dts
+            self.num_packets += 1
+            return []
+        faults: list[str] = []
         if dts is not None:
             if self._last_dts is not None and dts < self._last_dts:
                 self._marked = None  # streams were joined here, and so the counters of their packets do not go on

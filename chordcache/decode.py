@@ -48,7 +48,6 @@ class Media:
         """Frames at the start that cannot be decoded, as the last whole pass counted them"""
         self.clock = "pts"
         """How frames get their time: "pts", or "dts" or "rate" where packets carry none"""
-        self._has_clock = False
         self._decoder: VideoDecoder | None = None
         self._opening_fault = self._demuxer_fault(all_codecs=True) if is_file else None
 
@@ -175,8 +174,11 @@ class Media:
         watch = ContainerWatch(self.container, self.require_video(), lambda: open_container(self.container.name, []))
         try:
             for packet in self._video_packets(on_sound):
-                if packet.size and not watch.num_packets and self._is_file:
-                    self._refuse_encrypted(packet)
+                watchdog.beat()
+                if not watch.num_packets and packet.size:
+                    self._settle_clock(packet)
+                    if self._is_file:
+                        self._refuse_encrypted(packet)
                 is_silent = len(self._complaints) == self._num_heard
                 fault = None if is_silent else self._demuxer_fault(all_codecs=not check.has_started)
                 if fault or self._opening_fault or watch.counts_frames:
@@ -211,17 +213,19 @@ class Media:
     def _video_packets(self, on_sound: Callable[[Sound], None] | None) -> Iterator[av.Packet[av.VideoStream]]:
         """Packets of the video track; those of the audio track go to ``on_sound``, decoded."""
         video = self.require_video()
-        tracks = [video] if self.audio is None or on_sound is None else [video, self.audio]
-        for packet in self._demuxed(tracks):
-            watchdog.beat()
-            if packet.stream.index == video.index:
-                if packet.size and not self._has_clock:
-                    self._settle_clock(packet)
+        if self.audio is None or on_sound is None:
+            return self._demuxed([video])
+        return self._without_sound(self._demuxed([video, self.audio]), on_sound)
+
+    def _without_sound(self, packets: Iterator[Any], on_sound: Callable[[Sound], None]) -> Iterator[Any]:
+        for packet in packets:
+            if packet.stream.index == self.require_video().index:
                 yield packet
                 continue
+            watchdog.beat()
             num_said = len(self._complaints)
             for sound in self._heard(packet):
-                on_sound(sound)  # type: ignore[misc]
+                on_sound(sound)
             del self._complaints[num_said:]  # what its decoder and its users say is about no picture
 
     def _demuxed(self, tracks: Sequence[Any]) -> Iterator[Any]:
@@ -242,7 +246,6 @@ class Media:
             return []
 
     def _settle_clock(self, packet: av.Packet[av.VideoStream]) -> None:
-        self._has_clock = True
         # AVI stores no presentation times; what libavformat makes up for them is wrong once there are B-frames
         if packet.pts is None or self.container.format.name == "avi":
             self.clock = "rate" if packet.dts is None else "dts"
