@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import av
 
-from chordcache import watchdog
+from chordcache import progress
 from chordcache.bitstream import packet_reader
 from chordcache.complaints import Complaint, first_serious, listening
 from chordcache.container_watch import ContainerWatch
@@ -174,7 +174,7 @@ class Media:
         watch = ContainerWatch(self.container, self.require_video(), lambda: open_container(self.container.name, []))
         try:
             for packet in self._video_packets(on_sound):
-                watchdog.beat()
+                progress.beat()
                 if not watch.num_packets and packet.size:
                     self._settle_clock(packet)
                     if self._is_file:
@@ -222,7 +222,7 @@ class Media:
             if packet.stream.index == self.require_video().index:
                 yield packet
                 continue
-            watchdog.beat()
+            progress.beat()
             num_said = len(self._complaints)
             for sound in self._heard(packet):
                 on_sound(sound)
@@ -305,7 +305,7 @@ class Media:
         num_ok = 0
         for packet in self._packets(faults, decoding.check, on_sound=on_sound):
             for frame in decoding.frames(packet):
-                watchdog.beat()
+                progress.beat()
                 if faults and not self._is_file:
                     raise faults.error(decoding.num_packets, num_ok)
                 if not faults:

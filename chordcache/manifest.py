@@ -31,9 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
-from chordcache import watchdog
+from chordcache.digests import hex64, hex128
 from chordcache.errors import DamageError, FormatVersionError, NoSpaceError, NotFound
 from chordcache.records import (
     ContentFacts,
@@ -57,41 +55,22 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 MIN_FREE_BYTES = 1 << 20
 """No video is begun with less than this: what a small one and the cache's own lists need."""
 
-_HASH_CHUNK_BYTES = 1 << 20
 _SEAL = ', "xxh3_128": "'
 _SLUG_LENGTH = 40
-
-
-# Digests
-
-
-def digest64(data: Any) -> int:
-    """xxh3-64 of a buffer, the checksum of one record."""
-    return xxhash.xxh3_64_intdigest(data)
-
-
-def digest_file(path: str | Path) -> str:
-    """xxh3-128 of a file's bytes, 32 hex digits."""
-    digest = xxhash.xxh3_128()
-    with open(path, "rb") as file:
-        while chunk := file.read(_HASH_CHUNK_BYTES):
-            watchdog.beat()
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def fingerprint(name: str, version: int, params: Mapping[str, Any]) -> str:
-    """16 hex digits that change when an extractor, its version or a parameter does."""
-    return xxhash.xxh3_64_hexdigest(json.dumps([name, version, dict(params)], sort_keys=True).encode())
 
 
 # Sealed JSON
 
 
+def fingerprint(name: str, version: int, params: Mapping[str, Any]) -> str:
+    """16 hex digits that change when an extractor, its version or a parameter does."""
+    return hex64(json.dumps([name, version, dict(params)], sort_keys=True).encode())
+
+
 def seal(data: Mapping[str, Any]) -> str:
     """One line of ASCII JSON that carries its own digest. Undecodable file name bytes survive as ``\\udcXX``."""
     body = json.dumps(to_json(data), allow_nan=False)[:-1]
-    return f'{body}{_SEAL}{xxhash.xxh3_128_hexdigest(body.encode())}"}}'
+    return f'{body}{_SEAL}{hex128(body.encode())}"}}'
 
 
 def unseal(line: str, source: str) -> dict[str, Any]:
@@ -105,7 +84,7 @@ def unseal(line: str, source: str) -> dict[str, Any]:
         If the digest matches but the line states a version that is not ours.
     """
     body, found, tail = line.rstrip("\n").rpartition(_SEAL)
-    if not found or tail != xxhash.xxh3_128_hexdigest(body.encode()) + '"}':
+    if not found or tail != hex128(body.encode()) + '"}':
         raise DamageError(f"'{printable(source)}' is damaged: the digest of its JSON does not match")
     data: dict[str, Any] = json.loads(body + "}")
     version = data.get("format_version", FORMAT_VERSION)
@@ -159,7 +138,7 @@ def video_key(root: str, path: str) -> str:
     stem = os.path.basename(path).rsplit(".", 1)[0]
     slug = re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")[:_SLUG_LENGTH] or "video"
     raw = root.encode("utf-8", "surrogateescape") + b"\0" + os.fsencode(path)
-    return f"{slug}-{xxhash.xxh3_64_hexdigest(raw)}"
+    return f"{slug}-{hex64(raw)}"
 
 
 def is_key(text: str) -> bool:
@@ -185,7 +164,7 @@ def sidecar_path(cache: Path, key: str) -> Path:
 
 def artefact_file(tier: str, key: str, fingerprints: list[str], source: Identity) -> str:
     """Relative name of an artefact. Other parameters or another source give another generation, hence another name."""
-    generation = xxhash.xxh3_64_hexdigest(json.dumps([fingerprints, to_json(source)]).encode())[:8]
+    generation = hex64(json.dumps([fingerprints, to_json(source)]).encode())[:8]
     return f"{tier}/{_fan(key)}/{key}.{generation}{TIER_SUFFIXES[tier]}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import av
 
-from chordcache import watchdog
+from chordcache import progress
 from chordcache.bitstream import packet_reader
 from chordcache.complaints import Complaint, listening
 from chordcache.containers import MAX_PIXELS
@@ -86,7 +86,7 @@ class SampleDecoder:
         faults = Faults()
         check = PacketCheck(packet_reader(self._track.codec, self._track.extradata), is_thorough=True)
         for sample in range(first, stop):
-            watchdog.beat()
+            progress.beat()
             packet = self._packet(sample)
             check.role(packet)
             check.report(faults, f"packet {sample}")

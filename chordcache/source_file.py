@@ -7,8 +7,8 @@ import stat
 import time
 from dataclasses import dataclass
 
+from chordcache.digests import digest_file
 from chordcache.errors import MediaError
-from chordcache.manifest import digest_file
 from chordcache.records import Identity
 
 TICK_SECONDS = 0.02

@@ -15,6 +15,7 @@ import numpy as np
 from chordcache import engine, jpeg, manifest
 from chordcache.catalog import Catalog
 from chordcache.config import Config, config_from_json
+from chordcache.digests import digest_file
 from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFound, UsageError
 from chordcache.header import read_header
 from chordcache.index import read_index
@@ -208,7 +209,7 @@ def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo
             return [Damage("damaged", file, what, repair, check.key)]
         if check.level == "quick":
             return []
-        digest = manifest.digest_file(path)
+        digest = digest_file(path)
     except FileNotFoundError:
         return [Damage("missing", file, "the sidecar names it", repair, check.key)]
     except OSError as error:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from chordcache import progress
 from chordcache.errors import UsageError
 from chordcache.last_words import Slot
 
@@ -156,6 +157,7 @@ def start(limits: Limits, slot: Slot | None) -> None:
     if slot is not None:
         faulthandler.enable(slot.fd)
         _watch = _Watch(limits, slot)
+        progress.report_to(_watch)
 
 
 def begin(task: int) -> None:
@@ -168,19 +170,3 @@ def stop() -> None:
     """Note that there is nothing more to do for now: the alarm is off."""
     if _watch is not None:
         _watch.stop()
-
-
-def beat() -> None:
-    """Note progress: a packet, a frame, a piece of a file. Costs a tenth of a microsecond; anybody may call it."""
-    if _watch is not None:
-        _watch.beat()
-
-
-@contextmanager
-def paused() -> Iterator[None]:
-    """Stop the clocks while the disk of the cache is waited for, whose slowness is no fault of the input."""
-    if _watch is None:
-        yield
-        return
-    with _watch.paused():
-        yield

@@ -10,8 +10,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from chordcache import manifest, watchdog
+from chordcache import manifest, progress
 from chordcache.config import TIERS, Config
+from chordcache.digests import digest_file
 from chordcache.errors import CacheWriteError, ConfigError, DamageError, MediaError
 from chordcache.extraction import Extraction, Facts
 from chordcache.extractors.registry import FeatureSpec, resolve
@@ -140,7 +141,7 @@ def _publish(
     """Publish artefacts (partial file to final name), then the sidecar, if the source is still what was decoded."""
     sidecar = replace(sidecar, source_hash=_source_hash(task))
     check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
-    with watchdog.paused():
+    with progress.paused():
         for partial, file in written.items():
             manifest.publish(partial, task.cache / file)
         manifest.publish_text(task.cache, manifest.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
@@ -175,7 +176,7 @@ class _Job:
             sinks = {name: [writers[each.tier] for each in task.artefacts if name in each.make] for name in self._specs}
             extraction = Extraction(self._specs, sinks, with_content=task.content is None)
             facts = extraction.run(task.source_path, task.config.picture)
-            with watchdog.paused():
+            with progress.paused():
                 others = self._others(facts)
                 made = [
                     info
@@ -235,7 +236,7 @@ class _Job:
         partial = self._folder / f"artefact{manifest.TIER_SUFFIXES[artefact.tier]}"
         fingerprints = sorted(info.fingerprint for info in present)
         file = manifest.artefact_file(artefact.tier, self._task.key, fingerprints, self._source)
-        num_bytes, digest = partial.stat().st_size, manifest.digest_file(partial)
+        num_bytes, digest = partial.stat().st_size, digest_file(partial)
         self.written[partial] = file
         return [
             info if info.absent is not None else replace(info, file=file, num_bytes=num_bytes, digest=digest)

@@ -18,6 +18,8 @@ LAYERS = {
     "chordcache.records": 0,
     "chordcache.config": 0,
     "chordcache.watchdog": 0,
+    "chordcache.progress": 0,
+    "chordcache.digests": 0,
     "chordcache.bitstream": 1,
     "chordcache.nal_units": 1,
     "chordcache.packet_reader": 1,
@@ -163,7 +165,7 @@ OWNERS = {
         "chordcache.read.ragged",
     ),
     "tqdm": ("chordcache.engine",),
-    "xxhash": ("chordcache.manifest",),
+    "xxhash": ("chordcache.digests",),
     "yaml": ("chordcache.config",),
 }
 """Modules that may import a package from outside; sqlite3 is one that we keep as we keep those."""

@@ -24,7 +24,7 @@ import yaml
 from deeds import PLUG_IN
 
 import chordcache as cc
-from chordcache import engine, watchdog
+from chordcache import engine, progress
 from chordcache.engine_worker import Crash
 from chordcache.errors import UsageError, WorkersDiedError
 from chordcache.watchdog import Limits
@@ -154,7 +154,7 @@ def count_and_die(folder: Path) -> None:
 def beat_every(step_seconds: float) -> str:
     for _ in range(12):
         time.sleep(step_seconds)
-        watchdog.beat()
+        progress.beat()
     return "done"
 
 
@@ -188,9 +188,9 @@ def test_no_alarm_is_left_between_units() -> None:
 
 
 def sleep_paused(seconds: float) -> str:
-    with watchdog.paused():
+    with progress.paused():
         time.sleep(seconds)
-        watchdog.beat()
+        progress.beat()
         time.sleep(seconds)
     time.sleep(seconds / 10)
     return "done"
@@ -201,7 +201,7 @@ def test_pauses_count_neither_as_a_stall_nor_in_all() -> None:
 
 
 def hang_after_a_pause(_task: int) -> None:
-    with watchdog.paused():
+    with progress.paused():
         pass
     time.sleep(1000)
 

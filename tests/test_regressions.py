@@ -18,7 +18,8 @@ import rigs
 from conftest import make_planes
 
 import chordcache as cc
-from chordcache import engine, manifest
+from chordcache import engine
+from chordcache.digests import digest_file
 from chordcache.manifest import seal, unseal
 from chordcache.quarantine import Quarantine
 
@@ -300,7 +301,7 @@ def test_what_no_process_survives_reading_is_repaired(built):
     path.write_bytes(page)
     sidecar = unseal(data["_sidecar"].read_text(), "")
     for info in sidecar["features"]:
-        info["digest"] = manifest.digest_file(path)
+        info["digest"] = digest_file(path)
     data["_sidecar"].write_text(seal(sidecar) + "\n")
     found = cc.verify(built / "cache", level="deep", jobs=1)
     assert ("damaged", str(path.relative_to(built / "cache"))) in {(each.kind, each.file) for each in found}

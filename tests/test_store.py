@@ -20,8 +20,8 @@ import pytest
 import rigs
 
 import chordcache as cc
+from chordcache.digests import digest64
 from chordcache.errors import DamageError
-from chordcache.manifest import digest64
 from chordcache.stores import lmdb_store, npy, registry
 from chordcache.stores.registry import create_artefact, open_artefact
 

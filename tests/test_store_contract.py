@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import rigs
 
+from chordcache.digests import digest64
 from chordcache.errors import DamageError, UsageError
-from chordcache.manifest import digest64
 from chordcache.stores import registry
 from chordcache.stores.base import Artefact
 from chordcache.stores.registry import check_artefact, create_artefact, open_artefact

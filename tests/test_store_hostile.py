@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 import test_store_contract as contract
 
+from chordcache.digests import digest64
 from chordcache.errors import DamageError
-from chordcache.manifest import digest64
 from chordcache.stores import lmdb_store, registry
 from chordcache.stores.registry import check_artefact, create_artefact, open_artefact
 

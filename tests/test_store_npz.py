@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import rigs
 
+from chordcache.digests import digest64
 from chordcache.errors import DamageError
-from chordcache.manifest import digest64
 from chordcache.stores.registry import check_artefact, create_artefact, open_artefact
 
 pytestmark = pytest.mark.timeout(120)

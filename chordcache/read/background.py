@@ -30,6 +30,7 @@ from pathlib import Path
 
 from chordcache import engine
 from chordcache.config import config_from_json
+from chordcache.digests import digest_file
 from chordcache.engine_worker import SAFE_PATH
 from chordcache.errors import (
     CacheWriteError,
@@ -44,7 +45,7 @@ from chordcache.errors import (
 from chordcache.header import read_header
 from chordcache.index import IndexWriter, read_index
 from chordcache.locking import locked
-from chordcache.manifest import digest_file, printable, read_sealed, read_sidecar, seal, video_key
+from chordcache.manifest import printable, read_sealed, read_sidecar, seal, video_key
 from chordcache.pipeline import build_asked
 from chordcache.policy import BuildPolicy
 from chordcache.records import RunSummary, VideoRecord, record_from_json, to_json

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from chordcache.digests import digest64
 from chordcache.errors import UsageError
-from chordcache.manifest import digest64
 from chordcache.read.arguments import check_at_least
 from chordcache.read.order import ChordSampler
 

@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from chordcache.digests import digest64
 from chordcache.errors import DamageError, UsageError
-from chordcache.manifest import digest64, printable
+from chordcache.manifest import printable
 
 DIGESTS = ".xxh3_64"
 """Ends the name of the whole array that holds a streamed array's digests."""

@@ -23,7 +23,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from chordcache.manifest import digest64
+from chordcache.digests import digest64
 from chordcache.stores import registry
 from chordcache.stores.base import KINDS, Artefact, Layout, row_bytes
 from chordcache.stores.writing import ArtefactWriter, Stream, check_choice, write_error

@@ -30,9 +30,9 @@ from typing import Any
 import lmdb
 import numpy as np
 
-from chordcache import watchdog
+from chordcache import progress
+from chordcache.digests import digest64
 from chordcache.errors import UsageError
-from chordcache.manifest import digest64
 from chordcache.stores import npy, registry
 from chordcache.stores.base import DIGESTS, Artefact, Layout
 from chordcache.stores.writing import ArtefactWriter, Stream, write_error
@@ -122,7 +122,7 @@ class LmdbArtefactWriter(ArtefactWriter):
     def _flush(self) -> None:
         while True:
             try:
-                with watchdog.paused(), self._errors(), self._environment.begin(write=True) as transaction:
+                with progress.paused(), self._errors(), self._environment.begin(write=True) as transaction:
                     for key, value in self._batch:
                         transaction.put(key, value, append=True)
                 break

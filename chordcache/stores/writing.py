@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from chordcache.digests import digest64
 from chordcache.errors import CacheWriteError, UsageError
-from chordcache.manifest import NO_SPACE, digest64, no_space, printable
+from chordcache.manifest import NO_SPACE, no_space, printable
 from chordcache.stores.base import DIGESTS, KINDS
 
 Block: TypeAlias = "np.ndarray | Sequence[bytes]"

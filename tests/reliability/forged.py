@@ -20,6 +20,7 @@ from contents import READERS
 
 import chordcache as cc
 from chordcache import manifest
+from chordcache.digests import digest_file
 from reliability.harness import REPOSITORY, Figures, Trial, experiment
 from reliability.rig import make_corpus, states
 from reliability.strikes import copy_of
@@ -194,7 +195,7 @@ def _seal_artefact(cache: Path, path: str, tier: str) -> None:
     def change(data: dict[str, Any]) -> None:
         for info in data["features"]:
             if info["tier"] == tier and "file" in info:
-                info.update(num_bytes=artefact.stat().st_size, digest=manifest.digest_file(artefact))
+                info.update(num_bytes=artefact.stat().st_size, digest=digest_file(artefact))
 
     _edit(rigs.sidecars(cache)[path]["_sidecar"], change)
     _forge_catalog(cache)

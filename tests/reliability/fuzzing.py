@@ -19,6 +19,7 @@ import chordcache as cc
 from chordcache import engine, manifest
 from chordcache.catalog import write_catalog
 from chordcache.config import config_from_json
+from chordcache.digests import digest_file
 from chordcache.manifest import Sidecar
 from chordcache.stores.registry import forget
 from chordcache.watchdog import Limits
@@ -171,7 +172,7 @@ def _put(folder: Path, number: int, seed: Sidecar, data: bytes, *, resealed: boo
     file = manifest.artefact_file(old.tier, key, [], seed.source)
     (folder / file).parent.mkdir(parents=True, exist_ok=True)
     (folder / file).write_bytes(data)
-    digest = manifest.digest_file(folder / file) if resealed else old.digest
+    digest = digest_file(folder / file) if resealed else old.digest
     infos = tuple(replace(info, file=file, num_bytes=len(data), digest=digest) for info in seed.features)
     path = manifest.sidecar_path(folder, key)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +198,7 @@ def mutants_of_artefacts(trial: Trial) -> Figures:
 
 def _digest_is_wrong(task: _Task) -> bool:
     info = task.cache[task.key].sidecar.features[0]
-    return manifest.digest_file(task.cache.path / str(info.file)) != info.digest
+    return digest_file(task.cache.path / str(info.file)) != info.digest
 
 
 @experiment(
