@@ -16,9 +16,9 @@ from pathlib import Path
 from measure import seconds
 
 import chordcache as cc
-from chordcache import manifest
-from chordcache.catalog import publish_catalog
-from chordcache.manifest import Sidecar
+from chordcache.storage import layout
+from chordcache.storage.catalog import publish_catalog
+from chordcache.storage.layout import Sidecar
 
 WORKER = """
 import resource, sys, time
@@ -45,7 +45,7 @@ def synthetic(sidecar: Sidecar, num_videos: int) -> Iterator[Sidecar]:
     for number in range(num_videos):
         key = f"clip-{number:016x}"
         files = {
-            (info.tier, info.file): manifest.artefact_file(info.tier, key, [], sidecar.source)
+            (info.tier, info.file): layout.artefact_file(info.tier, key, [], sidecar.source)
             for info in sidecar.features
             if info.file
         }

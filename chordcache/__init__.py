@@ -27,24 +27,24 @@ from chordcache.errors import (
 )
 
 if TYPE_CHECKING:
-    from chordcache.cache import Cache, Video, open_cache
-    from chordcache.extractors.base import Extractor, VideoInfo
-    from chordcache.index import Index, read_index
-    from chordcache.information import summarize
-    from chordcache.picture import Frame
-    from chordcache.pipeline import build
-    from chordcache.policy import BuildPolicy
+    from chordcache.engine.limits import Limits
+    from chordcache.features.base import Extractor, VideoInfo
+    from chordcache.index.files import Index, read_index
+    from chordcache.index.scan import ScanReport, scan
+    from chordcache.media.scaling import Frame
+    from chordcache.pipeline.build import build
+    from chordcache.pipeline.options import BuildPolicy
+    from chordcache.pipeline.repair import collect_garbage, repair
+    from chordcache.pipeline.verify import exit_code, verify
     from chordcache.read.augment import BatchAugment
-    from chordcache.read.budget import BudgetBatchSampler
+    from chordcache.read.cache import Cache, Video, open_cache
+    from chordcache.read.collate import collate
+    from chordcache.read.crops import CenterCrop, HorizontalFlip, Pad, RandomResizedCrop, Resize, Window
     from chordcache.read.dataset import ChordVideoDataset
-    from chordcache.read.decoded import MP4Source
-    from chordcache.read.live import CameraSource, StreamSource
     from chordcache.read.loader import ClipLoader, make_loader
-    from chordcache.read.mapped import MappedMP4Source
-    from chordcache.read.order import ChordSampler
-    from chordcache.read.ragged import collate
-    from chordcache.read.sampler_config import make_sampler
-    from chordcache.read.samplers import (
+    from chordcache.read.sampling.budget_batches import BudgetBatchSampler
+    from chordcache.read.sampling.by_name import make_sampler
+    from chordcache.read.sampling.clip_samplers import (
         AdaptiveSampler,
         DenseClips,
         KeyframeSampler,
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
         SamplerSchedule,
         UniformSampler,
     )
-    from chordcache.read.sources import CachedSource, VideoSource
+    from chordcache.read.sampling.distributed import ChordSampler
+    from chordcache.read.sampling.time_transforms import FrameDrop, TemporalCrop, TimeWarp
+    from chordcache.read.sources.base import CachedSource, VideoSource
+    from chordcache.read.sources.file import MP4Source
+    from chordcache.read.sources.live import CameraSource, StreamSource
+    from chordcache.read.sources.mapped_mp4 import MappedMP4Source
+    from chordcache.read.summary import summarize
     from chordcache.read.text import CaptionTokenizer
-    from chordcache.read.time_transforms import FrameDrop, TemporalCrop, TimeWarp
-    from chordcache.read.windows import CenterCrop, HorizontalFlip, Pad, RandomResizedCrop, Resize, Window
     from chordcache.records import Damage, RunSummary, VideoRecord
-    from chordcache.repairing import collect_garbage, repair
-    from chordcache.scanning import ScanReport, scan
-    from chordcache.verification import exit_code, verify
-    from chordcache.watchdog import Limits
 
 __version__ = "0.1.0"
 
@@ -134,57 +134,57 @@ __all__ = [
 ]
 
 _LAZY = {
-    "AdaptiveSampler": "chordcache.read.samplers",
+    "AdaptiveSampler": "chordcache.read.sampling.clip_samplers",
     "BatchAugment": "chordcache.read.augment",
-    "BudgetBatchSampler": "chordcache.read.budget",
-    "BuildPolicy": "chordcache.policy",
-    "Cache": "chordcache.cache",
-    "CachedSource": "chordcache.read.sources",
-    "CameraSource": "chordcache.read.live",
+    "BudgetBatchSampler": "chordcache.read.sampling.budget_batches",
+    "BuildPolicy": "chordcache.pipeline.options",
+    "Cache": "chordcache.read.cache",
+    "CachedSource": "chordcache.read.sources.base",
+    "CameraSource": "chordcache.read.sources.live",
     "CaptionTokenizer": "chordcache.read.text",
-    "CenterCrop": "chordcache.read.windows",
-    "ChordSampler": "chordcache.read.order",
+    "CenterCrop": "chordcache.read.crops",
+    "ChordSampler": "chordcache.read.sampling.distributed",
     "ChordVideoDataset": "chordcache.read.dataset",
     "ClipLoader": "chordcache.read.loader",
     "Damage": "chordcache.records",
-    "DenseClips": "chordcache.read.samplers",
-    "Extractor": "chordcache.extractors.base",
-    "Frame": "chordcache.picture",
-    "FrameDrop": "chordcache.read.time_transforms",
-    "HorizontalFlip": "chordcache.read.windows",
-    "Index": "chordcache.index",
-    "KeyframeSampler": "chordcache.read.samplers",
-    "Limits": "chordcache.watchdog",
-    "MP4Source": "chordcache.read.decoded",
-    "MappedMP4Source": "chordcache.read.mapped",
-    "Pad": "chordcache.read.windows",
-    "RandomClipSampler": "chordcache.read.samplers",
-    "RandomResizedCrop": "chordcache.read.windows",
-    "Resize": "chordcache.read.windows",
+    "DenseClips": "chordcache.read.sampling.clip_samplers",
+    "Extractor": "chordcache.features.base",
+    "Frame": "chordcache.media.scaling",
+    "FrameDrop": "chordcache.read.sampling.time_transforms",
+    "HorizontalFlip": "chordcache.read.crops",
+    "Index": "chordcache.index.files",
+    "KeyframeSampler": "chordcache.read.sampling.clip_samplers",
+    "Limits": "chordcache.engine.limits",
+    "MP4Source": "chordcache.read.sources.file",
+    "MappedMP4Source": "chordcache.read.sources.mapped_mp4",
+    "Pad": "chordcache.read.crops",
+    "RandomClipSampler": "chordcache.read.sampling.clip_samplers",
+    "RandomResizedCrop": "chordcache.read.crops",
+    "Resize": "chordcache.read.crops",
     "RunSummary": "chordcache.records",
-    "SamplerSchedule": "chordcache.read.samplers",
-    "ScanReport": "chordcache.scanning",
-    "StreamSource": "chordcache.read.live",
-    "TemporalCrop": "chordcache.read.time_transforms",
-    "TimeWarp": "chordcache.read.time_transforms",
-    "UniformSampler": "chordcache.read.samplers",
-    "Video": "chordcache.cache",
-    "VideoInfo": "chordcache.extractors.base",
+    "SamplerSchedule": "chordcache.read.sampling.clip_samplers",
+    "ScanReport": "chordcache.index.scan",
+    "StreamSource": "chordcache.read.sources.live",
+    "TemporalCrop": "chordcache.read.sampling.time_transforms",
+    "TimeWarp": "chordcache.read.sampling.time_transforms",
+    "UniformSampler": "chordcache.read.sampling.clip_samplers",
+    "Video": "chordcache.read.cache",
+    "VideoInfo": "chordcache.features.base",
     "VideoRecord": "chordcache.records",
-    "VideoSource": "chordcache.read.sources",
-    "Window": "chordcache.read.windows",
-    "build": "chordcache.pipeline",
-    "collate": "chordcache.read.ragged",
-    "collect_garbage": "chordcache.repairing",
-    "exit_code": "chordcache.verification",
+    "VideoSource": "chordcache.read.sources.base",
+    "Window": "chordcache.read.crops",
+    "build": "chordcache.pipeline.build",
+    "collate": "chordcache.read.collate",
+    "collect_garbage": "chordcache.pipeline.repair",
+    "exit_code": "chordcache.pipeline.verify",
     "make_loader": "chordcache.read.loader",
-    "make_sampler": "chordcache.read.sampler_config",
-    "open_cache": "chordcache.cache",
-    "read_index": "chordcache.index",
-    "repair": "chordcache.repairing",
-    "scan": "chordcache.scanning",
-    "summarize": "chordcache.information",
-    "verify": "chordcache.verification",
+    "make_sampler": "chordcache.read.sampling.by_name",
+    "open_cache": "chordcache.read.cache",
+    "read_index": "chordcache.index.files",
+    "repair": "chordcache.pipeline.repair",
+    "scan": "chordcache.index.scan",
+    "summarize": "chordcache.read.summary",
+    "verify": "chordcache.pipeline.verify",
 }
 """Public name: the module it comes from. The same as under TYPE_CHECKING, which a test compares."""
 

@@ -31,8 +31,6 @@ import hypothesis
 import numpy as np
 import pytest
 
-from chordcache import opencv  # noqa: F401  # first: tests import cv2 and then start processes
-
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)

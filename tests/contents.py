@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import rigs
 
-from chordcache.stores import registry
+from chordcache.storage.artefacts import open_files
 
 Arrays = dict[tuple[str, str, str], Any]
 
@@ -31,7 +31,7 @@ def of_npz(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def of_lmdb(path: Path) -> Iterator[tuple[str, Any]]:
-    registry.forget(path)  # LMDB opens a file but once in a process
+    open_files.forget(path)  # LMDB opens a file but once in a process
     yield "entries", sorted(rigs.entries(path).items())
 
 

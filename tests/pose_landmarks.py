@@ -11,10 +11,10 @@ import mediapipe
 import numpy as np
 import pytest
 
-from chordcache.decode import open_media
-from chordcache.extractors.base import VideoInfo
-from chordcache.extractors.pose import PoseExtractor
-from chordcache.picture import FrameMaker
+from chordcache.features.base import VideoInfo
+from chordcache.features.pose import PoseExtractor
+from chordcache.media.demux import open_media
+from chordcache.media.scaling import FrameMaker
 
 NUM_FRAMES = 30
 SHORT_SIDE = 256
@@ -111,7 +111,7 @@ def run_python(code: str, *args: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_module_does_not_import_mediapipe() -> None:
-    code = "import sys, chordcache.extractors.pose as p; p.PoseExtractor('pose'); print('mediapipe' in sys.modules)"
+    code = "import sys, chordcache.features.pose as p; p.PoseExtractor('pose'); print('mediapipe' in sys.modules)"
     assert run_python(code).stdout == "False\n"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.decode import open_media
-from chordcache.picture import Frame, FrameMaker
+from chordcache.media.demux import open_media
+from chordcache.media.scaling import Frame, FrameMaker
 
 
 def frames(path: Path, num_frames: int | None = None, *, short_side: int | None = None, **options: Any) -> list[Frame]:

@@ -18,8 +18,8 @@ import yaml
 from contents import READERS, arrays, artefact, differing
 
 import chordcache as cc
-from chordcache import engine
 from chordcache.config import config_from_json, config_to_json
+from chordcache.engine import pool
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -43,7 +43,7 @@ def sound(cache: Path) -> list[Any]:
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers in this process: a build takes a tenth of the time."""
-    monkeypatch.setattr(engine, "run", lambda function, tasks, **_: ((task, function(task)) for task in tasks))
+    monkeypatch.setattr(pool, "run", lambda function, tasks, **_: ((task, function(task)) for task in tasks))
 
 
 # Damage
@@ -567,7 +567,7 @@ def test_a_plug_in_that_does_wrong_costs_its_video(
 
 LOADED = """
 import json
-stores = {'h5py', 'lmdb', 'chordcache.stores.npz_store', 'chordcache.stores.hdf5_store'}
+stores = {'h5py', 'lmdb', 'chordcache.storage.artefacts.npz_store', 'chordcache.storage.artefacts.hdf5_store'}
 print(json.dumps(sorted(stores & {*sys.modules})))
 """
 
@@ -589,7 +589,7 @@ def test_quick_verify_reads_no_artefact(cache: Path) -> None:
     assert len([each for each in cc.verify(cache, jobs=1) if each.kind == "damaged"]) == 3
 
 
-@pytest.mark.parametrize(("feature", "store"), [("frames", "lmdb"), ("flow", "chordcache.stores.npz_store")])
+@pytest.mark.parametrize(("feature", "store"), [("frames", "lmdb"), ("flow", "chordcache.storage.artefacts.npz_store")])
 def test_reading_loads_one_store(whole: Path, feature: str, store: str) -> None:
     code = "import sys, chordcache as cc\nwith cc.open_cache(sys.argv[1]) as cache: cache.read(0, sys.argv[2])"
     assert loaded_by(code, whole / "cache", feature) == [store]

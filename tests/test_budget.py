@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import chordcache as cc  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
-from chordcache.read.budget import form_batches  # noqa: E402
-from chordcache.read.samplers import ClipRequest  # noqa: E402
+from chordcache.read.sampling.budget_batches import form_batches  # noqa: E402
+from chordcache.read.sampling.clip_samplers import ClipRequest  # noqa: E402
 
 # A worker more than there are processors is no fault of ours; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")

@@ -18,11 +18,11 @@ import scaled
 import truth
 
 import chordcache as cc
-from chordcache.complaints import listening
 from chordcache.errors import MediaError
-from chordcache.geometry import Orientation
-from chordcache.picture import PictureScaler
-from chordcache.resample import Resampler
+from chordcache.media.ffmpeg_log import listening
+from chordcache.media.geometry import Orientation
+from chordcache.media.resample import Resampler
+from chordcache.media.scaling import PictureScaler
 
 MIN_PSNR_DB = 54.0
 """Of RGB; if it is rounded but else perfect it has 58.9"""

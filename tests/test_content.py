@@ -14,9 +14,9 @@ import pytest
 import truth
 from av.sidedata.sidedata import Type as SideDataType
 
-from chordcache.content import ContentMeter
-from chordcache.decode import open_media
-from chordcache.decoding import DecodedFrame
+from chordcache.media.activity import ContentMeter
+from chordcache.media.decoding import DecodedFrame
+from chordcache.media.demux import open_media
 from chordcache.records import ContentFacts
 
 DAY_SECONDS = 86_400

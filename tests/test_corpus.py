@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from chordcache.corpus import VIDEO_SUFFIXES, CorpusFile, iter_files, parse_roots
 from chordcache.errors import NotFound, UsageError
+from chordcache.index.walk import VIDEO_SUFFIXES, CorpusFile, iter_files, parse_roots
 
 HOSTILE_NAMES = [
     b"new\nline.mp4",

@@ -20,12 +20,12 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Sampler, get_worker_info  # noqa: E402
 
-from chordcache.cache import Cache, Video  # noqa: E402
 from chordcache.errors import DamageError, FormatVersionError, NotFound, UsageError  # noqa: E402
-from chordcache.manifest import seal  # noqa: E402
-from chordcache.pipeline import build  # noqa: E402
+from chordcache.pipeline.build import build  # noqa: E402
+from chordcache.read.cache import Cache, Video  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
-from chordcache.read.samplers import ClipRequest, RandomClipSampler, UniformSampler  # noqa: E402
+from chordcache.read.sampling.clip_samplers import ClipRequest, RandomClipSampler, UniformSampler  # noqa: E402
+from chordcache.storage.layout import seal  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -21,11 +21,12 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
 
 import chordcache as cc  # noqa: E402
-from chordcache.cache import Video  # noqa: E402
 from chordcache.config import config_from_json  # noqa: E402
 from chordcache.errors import FeatureAbsent, UsageError  # noqa: E402
-from chordcache.extractors import registry  # noqa: E402
-from chordcache.read.samplers import ClipRequest  # noqa: E402
+from chordcache.features import registry  # noqa: E402
+from chordcache.read.cache import Video  # noqa: E402
+from chordcache.read.crops import CenterCrop, Window  # noqa: E402
+from chordcache.read.sampling.clip_samplers import ClipRequest  # noqa: E402
 from chordcache.read.transforms import (  # noqa: E402
     compose_flow,
     cut_flow,
@@ -34,7 +35,6 @@ from chordcache.read.transforms import (  # noqa: E402
     cut_pose,
     motion_grid,
 )
-from chordcache.read.windows import CenterCrop, Window  # noqa: E402
 
 # A worker more than there are processors is no fault of ours; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
@@ -439,7 +439,7 @@ def poses(tmp_path: Path, make_video: Callable[..., Path], monkeypatch: pytest.M
     (tmp_path / "landmarks.py").write_text(PLUG_INS)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(registry._EXTRACTORS, "pose", "landmarks:Brightest")
-    monkeypatch.setattr("chordcache.engine.run", lambda build, tasks, **_: ((task, build(task)) for task in tasks))
+    monkeypatch.setattr("chordcache.engine.pool.run", lambda build, tasks, **_: ((task, build(task)) for task in tasks))
     config = config_from_json({"features": {"flow": None, "mel": None, "motion": None, "pose": {"stride": 1}}})
     summary = cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["lmdb", "npz"], config=config)
     assert summary.num_done == 2

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import rigs
 
-from chordcache import engine
+from chordcache.engine import pool
+from chordcache.engine.signals import stop_signals
 from chordcache.errors import (
     ChordcacheError,
     DamageError,
@@ -28,7 +29,6 @@ from chordcache.errors import (
     TooManyFailures,
     WorkersDiedError,
 )
-from chordcache.stopping import stop_signals
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -120,7 +120,7 @@ def work(task: int | str) -> Any:
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("chunk_size", [1, 7])
 def test_every_task_comes_back_once_and_in_order(jobs: int, chunk_size: int) -> None:
-    found = list(engine.run(double, range(100), jobs=jobs, chunk_size=chunk_size, ordered=True))
+    found = list(pool.run(double, range(100), jobs=jobs, chunk_size=chunk_size, ordered=True))
     assert found == [(number, 2 * number) for number in range(100)]
 
 
@@ -131,7 +131,7 @@ def first_waits_for_leave(task: tuple[str, int]) -> bool:
 
 def test_unordered_hands_out_what_is_ready(tmp_path: Path) -> None:
     found = []
-    for (_, number), outcome in engine.run(first_waits_for_leave, [(str(tmp_path), n) for n in range(3)], jobs=2):
+    for (_, number), outcome in pool.run(first_waits_for_leave, [(str(tmp_path), n) for n in range(3)], jobs=2):
         found.append((number, outcome))
         if len(found) == 2:
             (tmp_path / "leave").touch()
@@ -140,11 +140,11 @@ def test_unordered_hands_out_what_is_ready(tmp_path: Path) -> None:
 
 
 def test_ordered_waits_for_the_first() -> None:
-    assert [task for task, _ in engine.run(slow_first, range(20), jobs=2, ordered=True)] == list(range(20))
+    assert [task for task, _ in pool.run(slow_first, range(20), jobs=2, ordered=True)] == list(range(20))
 
 
 def test_no_tasks() -> None:
-    assert list(engine.run(double, [], jobs=2)) == []
+    assert list(pool.run(double, [], jobs=2)) == []
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -157,7 +157,7 @@ def test_tasks_are_drawn_lazily_from_an_endless_generator(ordered: bool) -> None
             drawn = number
             yield number
 
-    results = engine.run(double, endless(), jobs=2, chunk_size=3, ordered=ordered)
+    results = pool.run(double, endless(), jobs=2, chunk_size=3, ordered=ordered)
     taken = list(itertools.islice(results, 30))
     results.close()
     assert len(taken) == 30
@@ -173,7 +173,7 @@ def test_a_slow_first_task_bounds_what_is_drawn_ahead() -> None:
             drawn = number
             yield number
 
-    results = engine.run(slow_first, endless(), jobs=2, ordered=True)
+    results = pool.run(slow_first, endless(), jobs=2, ordered=True)
     assert next(results) == (0, 0)
     assert drawn <= 64 * 2 + 4
     results.close()
@@ -181,7 +181,7 @@ def test_a_slow_first_task_bounds_what_is_drawn_ahead() -> None:
 
 def test_closed_early_leaves_no_child() -> None:
     before = children()
-    results = engine.run(slow_first, range(1000), jobs=2)
+    results = pool.run(slow_first, range(1000), jobs=2)
     next(results)
     assert children() > before
     results.close()
@@ -191,7 +191,7 @@ def test_closed_early_leaves_no_child() -> None:
 def test_an_error_of_the_consumer_leaves_no_child() -> None:
     before = children()
     with pytest.raises(ZeroDivisionError):
-        for _ in engine.run(double, range(1000), jobs=2):
+        for _ in pool.run(double, range(1000), jobs=2):
             1 / 0  # noqa: B018
     assert rigs.wait_until(lambda: children() <= before, 5)
 
@@ -202,7 +202,7 @@ def test_an_error_of_the_tasks_ends_the_run() -> None:
         raise TooManyFailures("enough")
 
     with pytest.raises(TooManyFailures, match="enough"):
-        list(engine.run(double, tasks(), jobs=2))
+        list(pool.run(double, tasks(), jobs=2))
 
 
 # Tasks that kill
@@ -211,8 +211,8 @@ def test_an_error_of_the_tasks_ends_the_run() -> None:
 @pytest.mark.parametrize("name", POISONS)
 def test_poison_costs_one_task(name: str) -> None:
     tasks = [*range(5), name, *range(5, 12)]
-    found = list(engine.run(work, tasks, jobs=2))
-    crashes = {task: outcome for task, outcome in found if isinstance(outcome, engine.Crash)}
+    found = list(pool.run(work, tasks, jobs=2))
+    crashes = {task: outcome for task, outcome in found if isinstance(outcome, pool.Crash)}
     assert Counter(task for task, _ in found) == Counter(tasks)
     assert crashes.keys() == {name}
     assert crashes[name].cause == POISONS[name][0]
@@ -226,31 +226,31 @@ def test_poison_in_a_chunk_and_in_order() -> None:
     tasks[3] = tasks[17] = "SIGSEGV"
     tasks[18] = "ValueError"
     tasks[39] = "_exit(0)"
-    found = list(engine.run(work, tasks, jobs=2, chunk_size=4, ordered=True))
+    found = list(pool.run(work, tasks, jobs=2, chunk_size=4, ordered=True))
     assert [task for task, _ in found] == tasks
-    assert [isinstance(outcome, engine.Crash) for _, outcome in found] == [isinstance(task, str) for task in tasks]
+    assert [isinstance(outcome, pool.Crash) for _, outcome in found] == [isinstance(task, str) for task in tasks]
 
 
 def test_a_message_tells_how_the_worker_died() -> None:
-    ((_, crash),) = engine.run(work, ["SIGSEGV"], jobs=1)
+    ((_, crash),) = pool.run(work, ["SIGSEGV"], jobs=1)
     assert "SIGSEGV" in crash.message
-    ((_, crash),) = engine.run(work, ["_exit(3)"], jobs=1)
+    ((_, crash),) = pool.run(work, ["_exit(3)"], jobs=1)
     assert "3" in crash.message
 
 
 def test_five_deaths_in_a_row_end_the_run() -> None:
     seen = []
     with pytest.raises(WorkersDiedError, match="5 workers in a row died"):
-        for task, outcome in engine.run(work, ["SIGKILL"] * 50, jobs=2):
+        for task, outcome in pool.run(work, ["SIGKILL"] * 50, jobs=2):
             seen.append((task, outcome))
-    assert len(seen) <= engine.MAX_DEATHS_IN_A_ROW
+    assert len(seen) <= pool.MAX_DEATHS_IN_A_ROW
 
 
 def test_deaths_with_successes_between_do_not_end_the_run() -> None:
     tasks: list[int | str] = []
     for number in range(8):
         tasks += ["SIGKILL", number, number]
-    found = list(engine.run(work, tasks, jobs=1))
+    found = list(pool.run(work, tasks, jobs=1))
     assert Counter(task for task, _ in found) == Counter(tasks)
 
 
@@ -270,7 +270,7 @@ def raise_it(error: ChordcacheError) -> None:
 )
 def test_a_chordcache_error_ends_the_run_as_itself(error: ChordcacheError) -> None:
     with pytest.raises(type(error)) as caught:
-        list(engine.run(raise_it, [error] * 9, jobs=2))
+        list(pool.run(raise_it, [error] * 9, jobs=2))
     assert str(caught.value) == str(error)
     assert caught.value.exit_code == error.exit_code
     assert {k: v for k, v in vars(caught.value).items() if not k.startswith("__")} == vars(error)
@@ -291,14 +291,14 @@ def die_once(task: tuple[str, int]) -> int:
 
 def test_a_worker_killed_from_outside_costs_nothing(tmp_path: Path) -> None:
     tasks = [(str(tmp_path), number) for number in range(30)]
-    found = list(engine.run(die_once, tasks, jobs=2, ordered=True))
+    found = list(pool.run(die_once, tasks, jobs=2, ordered=True))
     assert [outcome for _, outcome in found] == list(range(30))
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_idle_worker_killed_between_tasks_costs_nothing(jobs: int) -> None:
     outcomes = []
-    for number, (_, outcome) in enumerate(engine.run(double, range(30), jobs=jobs)):
+    for number, (_, outcome) in enumerate(pool.run(double, range(30), jobs=jobs)):
         outcomes.append(outcome)
         if number == 10:
             time.sleep(0.3)  # what was sent ahead is done: nobody works
@@ -312,7 +312,7 @@ def environment(_task: int) -> dict[str, str]:
 
 
 def test_workers_use_one_thread_each() -> None:
-    ((_, found),) = engine.run(environment, [0], jobs=1)
+    ((_, found),) = pool.run(environment, [0], jobs=1)
     assert {found[f"{name}_NUM_THREADS"] for name in ("OMP", "OPENBLAS", "MKL")} == {"1"}
 
 
@@ -321,7 +321,7 @@ def test_workers_use_one_thread_each() -> None:
 STOPPED = """
 import sys, time
 from chordcache.errors import Stopped
-from chordcache.stopping import stop_signals
+from chordcache.engine.signals import stop_signals
 try:
     with stop_signals():
         print("ready", flush=True)
@@ -357,9 +357,9 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
 STOPPED_AMID_LOCKS = """
 import os, signal, sys
 from concurrent.futures import _base
-from chordcache import engine
+from chordcache.engine import pool
 from chordcache.errors import Stopped
-from chordcache.stopping import stop_signals
+from chordcache.engine.signals import stop_signals
 lock_all = _base._AcquireFutures.__enter__
 def lock_all_and_stop(self):
     _base._AcquireFutures.__enter__ = lock_all
@@ -368,7 +368,7 @@ def lock_all_and_stop(self):
 _base._AcquireFutures.__enter__ = lock_all_and_stop
 try:
     with stop_signals():
-        list(engine.run(abs, range(20), jobs=2))
+        list(pool.run(abs, range(20), jobs=2))
 except Stopped as error:
     sys.exit(error.exit_code)
 """

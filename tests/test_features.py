@@ -78,9 +78,9 @@ def opens(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def build_here(monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> cc.RunSummary:
     """``build`` with its worker in this process, so that what it does can be watched."""
-    from chordcache import engine
+    from chordcache.engine import pool
 
-    monkeypatch.setattr(engine, "run", lambda function, tasks, **_: ((task, function(task)) for task in tasks))
+    monkeypatch.setattr(pool, "run", lambda function, tasks, **_: ((task, function(task)) for task in tasks))
     return cc.build(*args, **options)
 
 
@@ -234,7 +234,7 @@ def test_a_parameter_of_flow_rebuilds_flow_alone(index: Path, tmp_path: Path, mo
     cc.build(index, cache, tiers=["lmdb", "npz"])
     before = info_of(cache, "sound.mp4")
     made: list[str] = []
-    from chordcache.extractors.registry import FeatureSpec
+    from chordcache.features.registry import FeatureSpec
 
     really = FeatureSpec.make
     monkeypatch.setattr(FeatureSpec, "make", lambda spec: (made.append(spec.name), really(spec))[1])

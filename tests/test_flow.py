@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import truth
 
-from chordcache.decode import open_media
 from chordcache.errors import UsageError
-from chordcache.extractors.flow import FlowExtractor
-from chordcache.flow_codes import dequantize, quantize
-from chordcache.picture import FrameMaker
+from chordcache.features.flow import FlowExtractor
+from chordcache.media.demux import open_media
+from chordcache.media.scaling import FrameMaker
+from chordcache.storage.flow_int8 import dequantize, quantize
 
 METHODS = [("farneback", "fast"), ("dis", "ultrafast"), ("dis", "fast"), ("dis", "medium")]
 

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chordcache import manifest
 from chordcache.errors import (
     ChordcacheError,
     DamageError,
@@ -25,8 +24,8 @@ from chordcache.errors import (
     NotFound,
     UsageError,
 )
-from chordcache.index import IndexWriter, read_index
-from chordcache.index_csv import COLUMNS
+from chordcache.index.csv_index import COLUMNS
+from chordcache.index.files import IndexWriter, read_index
 from chordcache.records import (
     LEVELS,
     AudioFacts,
@@ -37,6 +36,7 @@ from chordcache.records import (
     VideoRecord,
     to_json,
 )
+from chordcache.storage import layout
 
 FORMATS = [".json", ".jsonl", ".csv"]
 SEALED = [".json", ".jsonl"]
@@ -230,7 +230,7 @@ def test_full_disk_at_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(manifest.os, "replace", refuse)
+    monkeypatch.setattr(layout.os, "replace", refuse)
     with pytest.raises(NoSpaceError, match="no space left on device"):
         write_index(tmp_path / "index.json")
     assert list(tmp_path.iterdir()) == []
@@ -312,7 +312,7 @@ def test_damage_names_file_and_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", SEALED)
 def test_other_version(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chordcache.index.FORMAT_VERSION", 99)
+    monkeypatch.setattr("chordcache.index.files.FORMAT_VERSION", 99)
     path = write_index(tmp_path / f"index{suffix}")
     with pytest.raises(FormatVersionError, match="has format version 99, this chordcache reads 1"):
         read_index(path)
@@ -342,7 +342,7 @@ def test_other_suffix(tmp_path: Path) -> None:
 def sealed_index(path: Path, record: dict[str, Any], **header: Any) -> Path:
     """An index whose digests are right, whatever it says."""
     first = {"format": "chordcache-index", "format_version": 1, "roots": {"v": "/data"}, "level": None, **header}
-    path.write_text("".join(manifest.seal(line) + "\n" for line in (first, record, {"num_records": 1})))
+    path.write_text("".join(layout.seal(line) + "\n" for line in (first, record, {"num_records": 1})))
     return path
 
 

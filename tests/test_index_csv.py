@@ -12,8 +12,8 @@ from test_corpus import HOSTILE_NAMES
 from test_index import HEADER, RECORDS, read_all, write_index
 
 from chordcache.errors import DamageError, UsageError
-from chordcache.index import read_index
-from chordcache.index_csv import COLUMNS
+from chordcache.index.csv_index import COLUMNS
+from chordcache.index.files import read_index
 from chordcache.records import AudioFacts, ContentFacts, HeaderFacts, Identity, PacketFacts, VideoRecord
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from chordcache.errors import NotFound, UsageError
-from chordcache.index import IndexWriter
-from chordcache.labels import Labels
+from chordcache.index.files import IndexWriter
+from chordcache.index.labels import Labels
 from chordcache.records import VideoRecord
 
 

@@ -24,10 +24,11 @@ import yaml
 from deeds import PLUG_IN
 
 import chordcache as cc
-from chordcache import engine, progress
-from chordcache.engine_worker import Crash
+from chordcache import progress
+from chordcache.engine import pool
+from chordcache.engine.limits import Limits
+from chordcache.engine.worker import Crash
 from chordcache.errors import UsageError, WorkersDiedError
-from chordcache.watchdog import Limits
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -68,7 +69,7 @@ def work(task: int | str) -> Any:
 
 
 def outcomes(function: Callable[[Any], Any], tasks: Any, **options: Any) -> dict[Any, Any]:
-    return dict(engine.run(function, tasks, **{"jobs": 2, "limits": SOON, **options}))
+    return dict(pool.run(function, tasks, **{"jobs": 2, "limits": SOON, **options}))
 
 
 @pytest.mark.parametrize("name", HANGS)
@@ -91,7 +92,7 @@ def test_the_message_names_the_line_that_hangs() -> None:
 
 @pytest.mark.slow
 def test_many_that_hang_are_the_files_doing_not_the_environments() -> None:
-    tasks = [("hang", number) for number in range(engine.MAX_DEATHS_IN_A_ROW + 1)]
+    tasks = [("hang", number) for number in range(pool.MAX_DEATHS_IN_A_ROW + 1)]
     found = outcomes(hang_each, tasks, limits=Limits(stall_seconds=0.3, retries=0))
     assert {crash.cause for crash in found.values()} == {"timeout"}
     assert len(found) == len(tasks)
@@ -223,7 +224,7 @@ def meet(task: tuple[Path, int]) -> bool:
 
 
 def test_who_is_under_way_beside_a_crash_goes_on_side_by_side(tmp_path: Path) -> None:
-    found = dict(engine.run(meet, [(tmp_path, number) for number in range(4)], jobs=4))
+    found = dict(pool.run(meet, [(tmp_path, number) for number in range(4)], jobs=4))
     assert isinstance(found.pop((tmp_path, 0)), Crash)
     assert list(found.values()) == [True] * 3
 
@@ -334,7 +335,7 @@ def test_retries_keep_the_order() -> None:
     def once_more(task: float, _result: float) -> float | None:
         return task + 0.5 if task in (3, 17, 39) else None
 
-    found = list(engine.run(halve, map(float, range(40)), jobs=2, chunk_size=4, ordered=True, retry=once_more))
+    found = list(pool.run(halve, map(float, range(40)), jobs=2, chunk_size=4, ordered=True, retry=once_more))
     expected = [number + 0.5 * (number in (3, 17, 39)) for number in range(40)]
     assert found == [(number, number / 2) for number in expected]
 

@@ -19,15 +19,15 @@ import rigs
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
 
-from chordcache.cache import Cache, Video  # noqa: E402
 from chordcache.errors import DamageError, UsageError  # noqa: E402
-from chordcache.pipeline import build  # noqa: E402
-from chordcache.read.batches import RecycledMemory  # noqa: E402
+from chordcache.pipeline.build import build  # noqa: E402
+from chordcache.read.batch_memory import RecycledMemory  # noqa: E402
+from chordcache.read.cache import Cache, Video  # noqa: E402
+from chordcache.read.collate import collate  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
-from chordcache.read.order import ChordSampler  # noqa: E402
-from chordcache.read.ragged import collate  # noqa: E402
-from chordcache.read.samplers import ClipRequest, DenseClips, RandomClipSampler, UniformSampler  # noqa: E402
+from chordcache.read.sampling.clip_samplers import ClipRequest, DenseClips, RandomClipSampler, UniformSampler  # noqa: E402
+from chordcache.read.sampling.distributed import ChordSampler  # noqa: E402
 
 # A worker more than there are processors is no fault of ours; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")

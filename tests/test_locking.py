@@ -16,7 +16,7 @@ import rigs
 
 import chordcache as cc
 from chordcache.errors import LockedError
-from chordcache.locking import locked
+from chordcache.storage.lock import locked
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -25,7 +25,7 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 HOLD = """
 import sys
 from pathlib import Path
-from chordcache.locking import locked
+from chordcache.storage.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

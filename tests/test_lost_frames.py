@@ -16,10 +16,10 @@ import pytest
 from conftest import write_video
 
 import chordcache as cc
-from chordcache.bitstream import packet_reader
-from chordcache.decode import open_media
 from chordcache.errors import MediaError
-from chordcache.probe import probe
+from chordcache.media.checks.bitstream import packet_reader
+from chordcache.media.demux import open_media
+from chordcache.media.probe import probe
 
 NUM_FRAMES = 60
 NUM_CUTS = 10

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordcache import manifest
 from chordcache.errors import DamageError, FormatVersionError, NoSpaceError
 from chordcache.records import Identity, path_problem
+from chordcache.storage import layout
 
 NAMES = st.binary(min_size=1, max_size=60).filter(lambda raw: b"\0" not in raw).map(os.fsdecode)
 
@@ -25,76 +25,76 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(NAMES.filter(lambda name: name not in ("format_version", "xxh3_128")), VALUES, max_size=4))
 def test_a_sealed_line_comes_back(data: dict[str, object]) -> None:
-    line = manifest.seal(data)
+    line = layout.seal(data)
     assert line.isascii()
     assert "\n" not in line
-    assert manifest.unseal(line, "x") == data
-    assert manifest.unseal(line + "\n", "x") == data
+    assert layout.unseal(line, "x") == data
+    assert layout.unseal(line + "\n", "x") == data
 
 
 @given(st.data())
 def test_any_changed_byte_of_a_sealed_line_is_damage(data: st.DataObject) -> None:
-    line = manifest.seal({"path": "a.mp4", "size": 7, "nested": {"x": [1, 2.5, None]}}).encode()
+    line = layout.seal({"path": "a.mp4", "size": 7, "nested": {"x": [1, 2.5, None]}}).encode()
     offset = data.draw(st.integers(0, len(line) - 1))
     changed = bytearray(line)
     changed[offset] ^= data.draw(st.integers(1, 255))
     with pytest.raises(DamageError, match=r"'the\.file' is damaged"):
-        manifest.unseal(changed.decode("ascii", "replace"), "the.file")
+        layout.unseal(changed.decode("ascii", "replace"), "the.file")
 
 
 @pytest.mark.parametrize("line", ["", "{}", "null", '{"a": 1}', "x" * 5000, '{"a": 1, "xxh3_128": "0"}'])
 def test_an_unsealed_line_is_damage(line: str) -> None:
     with pytest.raises(DamageError, match="digest"):
-        manifest.unseal(line, "x")
+        layout.unseal(line, "x")
 
 
 def test_nan_is_refused_at_writing() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        manifest.seal({"x": float("nan")})
+        layout.seal({"x": float("nan")})
 
 
 def test_another_version_is_told_from_damage() -> None:
     with pytest.raises(FormatVersionError, match="format version 2, this chordcache reads 1"):
-        manifest.unseal(manifest.seal({"format_version": 2}), "x")
+        layout.unseal(layout.seal({"format_version": 2}), "x")
 
 
 def test_every_truncation_of_a_list_loses_the_torn_line_alone(tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
     for number in range(3):
-        manifest.append_line(path, manifest.seal({"number": number}))
+        layout.append_line(path, layout.seal({"number": number}))
     whole = path.read_bytes()
     ends = [i + 1 for i, byte in enumerate(whole) if byte == 10]
     for size in range(len(whole) + 1):
         path.write_bytes(whole[:size])
         num_whole = sum(end <= size for end in ends)
-        assert [line["number"] for line in manifest.iter_sealed(path)] == list(range(num_whole))
-        manifest.append_line(path, manifest.seal({"number": 9}))
-        assert [line["number"] for line in manifest.iter_sealed(path)] == [*range(num_whole), 9]
+        assert [line["number"] for line in layout.iter_sealed(path)] == list(range(num_whole))
+        layout.append_line(path, layout.seal({"number": 9}))
+        assert [line["number"] for line in layout.iter_sealed(path)] == [*range(num_whole), 9]
 
 
 def test_a_torn_line_in_the_middle_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
-    path.write_text(manifest.seal({"a": 1})[:-3] + "\n" + manifest.seal({"a": 2}) + "\n")
+    path.write_text(layout.seal({"a": 1})[:-3] + "\n" + layout.seal({"a": 2}) + "\n")
     with pytest.raises(DamageError, match=r"list\.jsonl"):
-        list(manifest.iter_sealed(path))
+        list(layout.iter_sealed(path))
 
 
 @given(NAMES, NAMES, NAMES, NAMES)
 def test_a_key_is_a_file_name_and_names_one_video(root_a: str, a: str, root_b: str, b: str) -> None:
-    keys = [manifest.video_key(root_a, a), manifest.video_key(root_b, b)]
+    keys = [layout.video_key(root_a, a), layout.video_key(root_b, b)]
     assert (keys[0] == keys[1]) == ((root_a, a) == (root_b, b))
     for key in keys:
         assert key.isascii()
         assert len(key) <= 60
         assert "/" not in key
         assert "." not in key
-        assert manifest.sidecar_path(Path("c"), key).parent.name == key[-16:-14]
+        assert layout.sidecar_path(Path("c"), key).parent.name == key[-16:-14]
 
 
 def test_a_generation_follows_fingerprint_and_source() -> None:
     source = Identity(1, 2, 3)
     names = {
-        manifest.artefact_file("lmdb", "k-0123456789abcdef", prints, identity)
+        layout.artefact_file("lmdb", "k-0123456789abcdef", prints, identity)
         for prints in (["a"], ["b"], ["a", "b"])
         for identity in (source, Identity(1, 2, 4), Identity(9, 2, 3), Identity(1, 9, 3))
     }
@@ -104,23 +104,23 @@ def test_a_generation_follows_fingerprint_and_source() -> None:
 
 @given(NAMES)
 def test_printable_names_are_clean(name: str) -> None:
-    text = manifest.printable(name)
+    text = layout.printable(name)
     assert text.isprintable()
     text.encode("utf-8")
 
 
 def test_publishing_text_replaces_it_whole_and_leaves_nothing_beside(tmp_path: Path) -> None:
     path = tmp_path / "deep/er/file.json"
-    manifest.publish_text(tmp_path, path, "one\n")
+    layout.publish_text(tmp_path, path, "one\n")
     inode = path.stat().st_ino
-    manifest.publish_text(tmp_path, path, "two\n")
+    layout.publish_text(tmp_path, path, "two\n")
     assert path.read_text() == "two\n"
     assert path.stat().st_ino != inode
     assert os.listdir(path.parent) == ["file.json"]
 
 
 def test_a_partial_folder_is_gone_however_it_ends(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), manifest.partial_folder(tmp_path) as folder:
+    with pytest.raises(ZeroDivisionError), layout.partial_folder(tmp_path) as folder:
         (folder / "x").touch()
         1 / 0  # noqa: B018
     assert os.listdir(tmp_path / ".partial") == []
@@ -128,9 +128,9 @@ def test_a_partial_folder_is_gone_however_it_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_has_a_name(code: int) -> None:
-    with pytest.raises(NoSpaceError, match="no space left|quota exceeded"), manifest.no_space_as_error("x"):
+    with pytest.raises(NoSpaceError, match="no space left|quota exceeded"), layout.no_space_as_error("x"):
         raise OSError(code, "full")
-    with pytest.raises(OSError, match="other") as caught, manifest.no_space_as_error("x"):
+    with pytest.raises(OSError, match="other") as caught, layout.no_space_as_error("x"):
         raise OSError(errno.EIO, "other")
     assert not isinstance(caught.value, NoSpaceError)
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from conftest import make_planes
 
-from chordcache.decode import open_media
 from chordcache.errors import MediaError
-from chordcache.extractors import mel
-from chordcache.extractors.base import VideoInfo
-from chordcache.extractors.mel import MelExtractor
+from chordcache.features import mel
+from chordcache.features.base import VideoInfo
+from chordcache.features.mel import MelExtractor
+from chordcache.media.demux import open_media
 
 RATE = 16000
 WITH_SOUND = VideoInfo("h264", 64, 48, has_sound=True)
@@ -435,7 +435,7 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_the_module_does_not_load_librosa() -> None:
-    code = "import sys, chordcache.extractors.mel; print({'librosa', 'numba', 'scipy'} & sys.modules.keys())"
+    code = "import sys, chordcache.features.mel; print({'librosa', 'numba', 'scipy'} & sys.modules.keys())"
     assert run_python(code).stdout.strip() == "set()"
 
 
@@ -443,7 +443,7 @@ def test_only_the_filters_of_librosa_are_loaded() -> None:
     """What else there is of it has numba compile for many seconds at first use."""
     code = """
 import sys
-from chordcache.extractors.mel import MelExtractor, VideoInfo
+from chordcache.features.mel import MelExtractor, VideoInfo
 assert MelExtractor("mel").begin(VideoInfo("h264", 64, 48, has_sound=True)) is None
 print({"librosa.filters", "librosa.core.spectrum", "librosa.util.utils"} & sys.modules.keys())
 """

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from av.sidedata.sidedata import Type as SideDataType
 
-from chordcache.content import MOTION_VECTOR, MOTION_VECTOR_CODECS, motion_vectors
-from chordcache.decode import open_media
-from chordcache.extractors.base import VideoInfo
-from chordcache.extractors.motion import MotionExtractor, motion_grid, resampled, turned
-from chordcache.geometry import Orientation
-from chordcache.picture import FrameMaker
+from chordcache.features.base import VideoInfo
+from chordcache.features.motion import MotionExtractor, motion_grid, resampled, turned
+from chordcache.media.activity import MOTION_VECTOR, MOTION_VECTOR_CODECS, motion_vectors
+from chordcache.media.demux import open_media
+from chordcache.media.geometry import Orientation
+from chordcache.media.scaling import FrameMaker
 
 ORIENTATIONS = [Orientation(t, c, r) for t in (False, True) for c in (False, True) for r in (False, True)]
 

@@ -17,7 +17,7 @@ import truth
 from hypothesis import strategies as st
 
 import chordcache as cc
-from chordcache.mp4_tables import VideoTrack, read_video_track
+from chordcache.media.mp4_samples import VideoTrack, read_video_track
 
 B_FRAMES = {"bf": "3", "x264-params": "b-adapt=0"}
 

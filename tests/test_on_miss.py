@@ -20,20 +20,20 @@ import rigs
 
 torch = pytest.importorskip("torch")
 
-from chordcache.cache import Cache  # noqa: E402
 from chordcache.errors import DamageError, FeatureAbsent, MediaError, NotFound, UsageError  # noqa: E402
-from chordcache.index import read_index  # noqa: E402
-from chordcache.locking import locked  # noqa: E402
-from chordcache.manifest import digest_file  # noqa: E402
-from chordcache.pipeline import build  # noqa: E402
-from chordcache.read.background import FOLDER, Spool, try_lock  # noqa: E402
+from chordcache.index.files import read_index  # noqa: E402
+from chordcache.index.scan import scan  # noqa: E402
+from chordcache.pipeline.build import build  # noqa: E402
+from chordcache.pipeline.verify import verify  # noqa: E402
+from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
-from chordcache.read.order import ChordSampler  # noqa: E402
-from chordcache.read.samplers import AdaptiveSampler, KeyframeSampler, UniformSampler  # noqa: E402
-from chordcache.scanning import scan  # noqa: E402
-from chordcache.stores.registry import forget  # noqa: E402
-from chordcache.verification import verify  # noqa: E402
+from chordcache.read.on_demand.builder_process import FOLDER, Spool, try_lock  # noqa: E402
+from chordcache.read.sampling.clip_samplers import AdaptiveSampler, KeyframeSampler, UniformSampler  # noqa: E402
+from chordcache.read.sampling.distributed import ChordSampler  # noqa: E402
+from chordcache.storage.artefacts.open_files import forget  # noqa: E402
+from chordcache.storage.layout import digest_file  # noqa: E402
+from chordcache.storage.lock import locked  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
@@ -88,14 +88,14 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def builders(mark: str) -> list[int]:
-    command = f"{sys.executable} -m chordcache.read.background "
+    command = f"{sys.executable} -m chordcache.read.on_demand.builder_process "
     return [pid for pid in rigs.alive_with(mark) if rigs.command_of(pid).startswith(command)]
 
 
 HOLD = """
 import signal, sys
 from pathlib import Path
-from chordcache.locking import locked
+from chordcache.storage.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     signal.pause()

@@ -16,7 +16,7 @@ def test_no_library_is_taken_from_the_working_folder(tmp_path: Path) -> None:
         subprocess.run(
             [sys.executable, "-c", start.format(imports)], cwd=tmp_path, env=env, capture_output=True, text=True
         )
-        for imports in ("from chordcache.opencv import cv2", "import cv2")
+        for imports in ("from chordcache.media.opencv import cv2", "import cv2")
     )
     assert own.returncode == 0, own.stderr
     assert "libc.so.6" in plain.stderr  # what the module is for; without it there is no need for it

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordcache.errors import UsageError
-from chordcache.read.order import ChordSampler
+from chordcache.read.sampling.distributed import ChordSampler
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -253,7 +253,7 @@ RANK = """
 import json, os, sys
 import torch
 from torch import distributed
-from chordcache.read.order import ChordSampler
+from chordcache.read.sampling.distributed import ChordSampler
 
 folder, num_samples, stop_at, uneven = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 sampler = ChordSampler(num_samples, seed=7, batch_size=2, uneven=uneven)  # before the ranks are known

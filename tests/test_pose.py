@@ -9,7 +9,7 @@ from pathlib import Path
 
 MISSING = "needs the package mediapipe; run: pip install 'chordcache[pose]'"
 
-TELL = "from chordcache.extractors.pose import PoseExtractor; print(PoseExtractor.missing_requirement())"
+TELL = "from chordcache.features.pose import PoseExtractor; print(PoseExtractor.missing_requirement())"
 
 
 def told_with(folder: Path) -> str:

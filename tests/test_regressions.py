@@ -18,10 +18,10 @@ import rigs
 from conftest import make_planes
 
 import chordcache as cc
-from chordcache import engine
 from chordcache.digests import digest_file
-from chordcache.manifest import seal, unseal
-from chordcache.quarantine import Quarantine
+from chordcache.engine import pool
+from chordcache.storage.layout import seal, unseal
+from chordcache.storage.quarantine import Quarantine
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ def test_a_source_that_is_replaced_while_it_waits_for_its_turn(built, make_video
             shutil.copy(other, built / "videos" / task.path)
             yield task, function(task)
 
-    monkeypatch.setattr(engine, "run", run)
+    monkeypatch.setattr(pool, "run", run)
     (built / "motion.yaml").write_text("features: {motion: {}}\n")
     options = {"config": built / "motion.yaml", "jobs": 1}
     assert cc.build(built / "index.json", built / "cache", tiers=("npz",), **options).num_failed == 2

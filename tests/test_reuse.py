@@ -9,7 +9,7 @@ import pytest
 from test_index import FORMATS, RECORDS, write_index
 
 from chordcache.errors import UsageError
-from chordcache.index_reuse import ReusableRecords
+from chordcache.index.previous import ReusableRecords
 from chordcache.records import Identity
 
 

@@ -17,11 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordcache.cache import Cache
 from chordcache.errors import ConfigError, FeatureAbsent, UsageError
-from chordcache.pipeline import build
-from chordcache.read.sampler_config import make_sampler
-from chordcache.read.samplers import (
+from chordcache.pipeline.build import build
+from chordcache.read.cache import Cache
+from chordcache.read.crops import CenterCrop, Window
+from chordcache.read.sampling.by_name import make_sampler
+from chordcache.read.sampling.clip_samplers import (
     AdaptiveSampler,
     ClipRequest,
     DenseClips,
@@ -31,7 +32,6 @@ from chordcache.read.samplers import (
     UniformSampler,
 )
 from chordcache.read.transforms import cut_frames
-from chordcache.read.windows import CenterCrop, Window
 
 
 def video(num_frames: int) -> Any:
@@ -294,7 +294,7 @@ FORKED = """
 import os, signal
 import cv2, numpy as np
 from chordcache.read.transforms import cut_frames
-from chordcache.read.windows import Window
+from chordcache.read.crops import Window
 
 frames = np.full((2, 2160, 3840, 3), 7, np.uint8)
 cv2.setNumThreads(4)

@@ -15,8 +15,8 @@ import rigs
 import xxhash
 
 import chordcache as cc
-from chordcache import source_file
-from chordcache.source_file import TICK_SECONDS, look, look_settled
+from chordcache.media import source_file
+from chordcache.media.source_file import TICK_SECONDS, look, look_settled
 
 pytestmark = pytest.mark.timeout(120)
 

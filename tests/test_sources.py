@@ -18,9 +18,9 @@ import pytest
 import truth
 
 import chordcache as cc
-from chordcache import complaints
 from chordcache.config import FramesConfig
-from chordcache.decode import Media, open_media
+from chordcache.media import ffmpeg_log
+from chordcache.media.demux import Media, open_media
 
 B_FRAMES = {"bf": "3", "x264-params": "b-adapt=0"}
 
@@ -130,7 +130,7 @@ def test_pictures_before_conversion_are_bit_equal_to_ffmpegs(name: str, made: Pa
 
 def all_hashes(path: Path) -> list[str]:
     """Of every frame as one decode from the start shows it, converted as ``build`` does."""
-    from chordcache.picture import PictureScaler
+    from chordcache.media.scaling import PictureScaler
 
     with open_media(str(path)) as media:
         scaler = PictureScaler(None, media.require_video().sample_aspect_ratio)
@@ -226,7 +226,7 @@ def test_a_fork_while_another_thread_listens_to_libav(made: Path) -> None:
         with cc.MP4Source().open(path) as source:
             source.get_frame(0)
 
-    with complaints._lock:
+    with ffmpeg_log._lock:
         child = multiprocessing.get_context("fork").Process(target=read, args=(made / "b_frames.mp4",))
         child.start()
     child.join(20)
@@ -240,7 +240,7 @@ def test_a_fork_while_another_thread_listens_to_libav(made: Path) -> None:
 
 @pytest.mark.parametrize("cls", SOURCES)
 def test_repeated_frames_are_decoded_once(cls: type[cc.MP4Source], made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from chordcache.picture import PictureScaler
+    from chordcache.media.scaling import PictureScaler
 
     num_converted = 0
     rgb = PictureScaler.rgb
@@ -335,7 +335,7 @@ def test_a_mapped_file_that_is_cut_short_while_open(made: Path, tmp_path: Path) 
 
 
 def test_a_damaged_sample_is_an_error_and_no_picture(made: Path, tmp_path: Path) -> None:
-    from chordcache.mp4_tables import read_video_track
+    from chordcache.media.mp4_samples import read_video_track
 
     data = bytearray((made / "b_frames.mp4").read_bytes())
     track = read_video_track(memoryview(bytes(data)))

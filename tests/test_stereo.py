@@ -14,7 +14,7 @@ import truth
 from conftest import make_planes
 
 from chordcache.errors import MediaError
-from chordcache.stereo import StatedStereo, View, view_of
+from chordcache.media.stereo3d import StatedStereo, View, view_of
 
 WHOLE = View()
 LOSSLESS = {"qp": "0"}

@@ -22,8 +22,8 @@ import rigs
 import chordcache as cc
 from chordcache.digests import digest64
 from chordcache.errors import DamageError
-from chordcache.stores import lmdb_store, npy, registry
-from chordcache.stores.registry import create_artefact, open_artefact
+from chordcache.storage.artefacts import lmdb_store, npy, open_files
+from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -137,7 +137,7 @@ def test_a_damaged_frame_costs_that_frame(tmp_path: Path) -> None:
     for number in (0, 7, 19):
         at = data.index(wanted[number]) + 2500
         path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        registry.forget(path)
+        open_files.forget(path)
         others = [other for other in range(20) if other != number]
         assert read_all(path, num_bytes, others) == [wanted[other] for other in others]
         with pytest.raises(DamageError, match=f"record {number} .*is not what was written"):
@@ -176,7 +176,7 @@ import os, signal, sys
 import numpy as np
 from pathlib import Path
 from chordcache.errors import DamageError
-from chordcache.stores.registry import open_artefact
+from chordcache.storage.artefacts.open_files import open_artefact
 import rigs
 
 path, size = Path(sys.argv[1]), int(sys.argv[2])
@@ -262,7 +262,7 @@ def test_more_environments_in_use_at_once_than_are_kept_open(tmp_path: Path) -> 
         assert all(bytes(next(artefact.records("frames", [0]))) == b"x" * 50 for artefact in held)
     path, num_bytes = next(iter(sizes.items()))
     assert read_all(path, num_bytes, [0]) == [b"x" * 50]
-    assert len(registry._registry._open) <= 65
+    assert len(open_files._registry._open) <= 65
 
 
 def in_child(body: Callable[[], bool], timeout: int = 20) -> int:

@@ -18,10 +18,10 @@ import rigs
 
 from chordcache.digests import digest64
 from chordcache.errors import DamageError, UsageError
-from chordcache.stores import registry
-from chordcache.stores.base import Artefact
-from chordcache.stores.registry import check_artefact, create_artefact, open_artefact
-from chordcache.stores.writing import Block
+from chordcache.storage.artefacts import open_files
+from chordcache.storage.artefacts.base import Artefact
+from chordcache.storage.artefacts.open_files import check_artefact, create_artefact, open_artefact
+from chordcache.storage.artefacts.writer import Block
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -324,7 +324,7 @@ class StoreContract:
     @pytest.mark.slow
     def test_a_flipped_bit_anywhere_is_damage_or_harmless(self, path: Path) -> None:
         good, data = self.everything(path), path.read_bytes()
-        registry.forget(path)
+        open_files.forget(path)
         random = rigs.Rng(3)
         for _ in range(250):
             bit = random.below(len(data) * 8)
@@ -346,7 +346,7 @@ class StoreContract:
     def test_a_forked_child_reads_what_the_parent_has_open(self, path: Path) -> None:
         wanted = self.wanted(self.values(), range(20))
         assert self.read(path, [1]) == wanted[1:2]
-        assert path in registry._registry._open
+        assert path in open_files._registry._open
         assert in_child(lambda: self.read(path, range(20)) == wanted) == 0
         assert in_child(lambda: in_child(lambda: self.read(path, [4]) == wanted[4:5]) == 0) == 0
         assert self.read(path, [2]) == wanted[2:3]
@@ -387,7 +387,7 @@ class StoreContract:
             path.write_bytes(first.read_bytes())
         for path in [*paths, *paths]:
             assert self.read(path, [1]) == self.wanted(values, [1])
-            assert len(registry._registry._open) <= 64
+            assert len(open_files._registry._open) <= 64
 
 
 class RowsOf:
@@ -563,7 +563,7 @@ def test_each_store_loads_its_library_only() -> None:
     code = """
 import sys, tempfile, numpy as np
 from pathlib import Path
-from chordcache.stores.registry import create_artefact
+from chordcache.storage.artefacts.open_files import create_artefact
 path = Path(tempfile.mkdtemp()) / f"a{sys.argv[1]}"
 with create_artefact(path) as writer:
     writer.finish({"x": np.zeros(3)}, {})

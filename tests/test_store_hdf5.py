@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from chordcache.errors import DamageError
-from chordcache.stores import registry
-from chordcache.stores.registry import create_artefact, open_artefact
+from chordcache.storage.artefacts import open_files
+from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_plain_reader_in_this_process_opens_what_is_open(path: Path) -> None:
     assert np.array_equal(read(path), VALUES)
-    assert path in registry._registry._open
+    assert path in open_files._registry._open
     with h5py.File(path) as file:
         assert np.array_equal(file["mel"][...], VALUES)
         assert np.array_equal(read(path), VALUES)
@@ -50,7 +50,7 @@ def test_a_plain_reader_in_this_process_opens_what_is_open(path: Path) -> None:
 def test_what_another_reader_in_this_process_has_open_is_opened(path: Path, options: dict[str, object]) -> None:
     with h5py.File(path, "r", **options):
         assert np.array_equal(read(path), VALUES)
-        registry.forget(path)
+        open_files.forget(path)
 
 
 def test_another_process_opens_what_is_open(path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_lock_of_somebody_else_is_no_matter(path: Path) -> None:
         with pytest.raises(OSError, match="unable to lock file"):
             h5py.File(path, "r")
         assert np.array_equal(read(path), VALUES)
-        registry.forget(path)
+        open_files.forget(path)
 
 
 @pytest.fixture
@@ -77,10 +77,10 @@ def read_only_disk(tmp_path: Path) -> Iterator[Path]:
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", folder], capture_output=True).returncode:
         pytest.skip("no right to mount a tmpfs")
     write(folder / "a.h5")
-    registry.forget(folder / "a.h5")
+    open_files.forget(folder / "a.h5")
     subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
     yield folder
-    registry.forget(folder / "a.h5")
+    open_files.forget(folder / "a.h5")
     subprocess.run(["umount", folder], check=True)
 
 
@@ -107,7 +107,7 @@ def test_a_damaged_heap_of_records_is_damage(tmp_path: Path) -> None:
                 changed = bytearray(data)
                 changed[at] = value
                 path.write_bytes(changed)
-                registry.forget(path)
+                open_files.forget(path)
                 with open_artefact(path, len(data)) as artefact:
                     try:
                         assert list(map(bytes, artefact.records("frames", range(8)))) == rows

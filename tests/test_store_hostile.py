@@ -22,8 +22,8 @@ import test_store_contract as contract
 
 from chordcache.digests import digest64
 from chordcache.errors import DamageError
-from chordcache.stores import lmdb_store, registry
-from chordcache.stores.registry import check_artefact, create_artefact, open_artefact
+from chordcache.storage.artefacts import lmdb_store, open_files
+from chordcache.storage.artefacts.open_files import check_artefact, create_artefact, open_artefact
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def change_lmdb(path: Path, **changes: bytes | None) -> None:
-    registry.forget(path)
+    open_files.forget(path)
     with (
         lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 24) as environment,
         environment.begin(write=True) as transaction,
@@ -321,7 +321,7 @@ import resource, sys
 import numpy as np
 from pathlib import Path
 from chordcache.errors import NoSpaceError
-from chordcache.stores.registry import create_artefact
+from chordcache.storage.artefacts.open_files import create_artefact
 
 path, limit, row_bytes, num_rows = Path(sys.argv[1]), *map(int, sys.argv[2:5])
 if limit:

@@ -15,7 +15,7 @@ import rigs
 
 from chordcache.digests import digest64
 from chordcache.errors import DamageError
-from chordcache.stores.registry import check_artefact, create_artefact, open_artefact
+from chordcache.storage.artefacts.open_files import check_artefact, create_artefact, open_artefact
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -126,7 +126,7 @@ PEAK = """
 import resource, sys
 import numpy as np
 from pathlib import Path
-from chordcache.stores.registry import create_artefact, open_artefact
+from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
 
 num_rows = int(sys.argv[2])
 for name in ("a.npz", "b.npz"):

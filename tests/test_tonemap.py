@@ -12,7 +12,7 @@ import pytest
 import scaled
 import truth
 
-from chordcache.tonemap import DEFAULT_PEAK, signal_peak, tone_map
+from chordcache.media.tonemap import DEFAULT_PEAK, signal_peak, tone_map
 
 LINEAR = "zscale=t=linear:npl=100,format=gbrpf32le,zscale=p=bt709"
 ENCODED = "zscale=t=bt709:m=gbr:r=full,format=gbrp"

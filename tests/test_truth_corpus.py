@@ -19,7 +19,7 @@ import truth
 
 import chordcache as cc
 from chordcache.config import FramesConfig
-from chordcache.manifest import video_key
+from chordcache.storage.layout import video_key
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader  # noqa: E402
 import chordcache as cc  # noqa: E402
 from chordcache.config import config_from_json  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
-from chordcache.extractors import registry  # noqa: E402
-from chordcache.read.samplers import ClipRequest, Stream  # noqa: E402
+from chordcache.features import registry  # noqa: E402
+from chordcache.read.crops import Framing, Window  # noqa: E402
+from chordcache.read.sampling.clip_samplers import ClipRequest, Stream  # noqa: E402
 from chordcache.read.transforms import cut_flow, cut_pose  # noqa: E402
-from chordcache.read.windows import Framing, Window  # noqa: E402
 
 # A worker more than there are processors is no fault of ours; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
@@ -365,7 +365,7 @@ def dots(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pat
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         patch.setitem(registry._EXTRACTORS, "pose", "two_dots:Dots")
-        patch.setattr("chordcache.engine.run", lambda build, tasks, **_: ((task, build(task)) for task in tasks))
+        patch.setattr("chordcache.engine.pool.run", lambda build, tasks, **_: ((task, build(task)) for task in tasks))
         config = config_from_json({"features": {"flow": None, "mel": None, "motion": None, "pose": {"stride": 1}}})
         cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], config=config)
     return cc.open_cache(folder / "cache")

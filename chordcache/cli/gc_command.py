@@ -9,7 +9,7 @@ import click
 import chordcache as cc
 from chordcache.cli.options import PATH
 from chordcache.errors import UsageError
-from chordcache.manifest import printable
+from chordcache.storage.layout import printable
 
 
 @click.command()

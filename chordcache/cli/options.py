@@ -11,9 +11,9 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError
 from chordcache.records import RunSummary
-from chordcache.watchdog import Limits
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -18,10 +18,10 @@ from chordcache.cli.options import (
     roots_option,
     wait_option,
 )
+from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError
-from chordcache.manifest import printable
 from chordcache.records import Damage
-from chordcache.watchdog import Limits
+from chordcache.storage.layout import printable
 
 
 @click.command()

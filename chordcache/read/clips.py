@@ -9,9 +9,11 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from chordcache.cache import Video
 from chordcache.errors import FeatureAbsent, UsageError
-from chordcache.geometry import scaled_size
+from chordcache.media.geometry import scaled_size
+from chordcache.read.cache import Video
+from chordcache.read.crops import Framing, Window
+from chordcache.read.decode_rows import num_rows_in
 from chordcache.read.transforms import (
     compose_flow,
     cut_flow,
@@ -20,9 +22,7 @@ from chordcache.read.transforms import (
     cut_pose,
     motion_grid,
 )
-from chordcache.read.windows import Framing, Window
 from chordcache.records import FeatureInfo
-from chordcache.retrieval import num_rows_in
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 """Name in the sample to array."""

@@ -12,19 +12,19 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from chordcache.cache import Cache, Video
 from chordcache.errors import UsageError
 from chordcache.read.arguments import checked_size
-from chordcache.read.batches import FrameMemory, Slot, allocate
+from chordcache.read.batch_memory import FrameMemory, Slot, allocate
+from chordcache.read.cache import Cache, Video
 from chordcache.read.clips import ClipReader, FeatureReader
-from chordcache.read.sampler_config import make_sampler
-from chordcache.read.samplers import ClipRequest, ClipSampler, Stream, UniformSampler
+from chordcache.read.crops import CenterCrop, Framing, Window
+from chordcache.read.sampling.by_name import make_sampler
+from chordcache.read.sampling.clip_samplers import ClipRequest, ClipSampler, Stream, UniformSampler
 from chordcache.read.selection import Videos, select_keys
-from chordcache.read.windows import CenterCrop, Framing, Window
 
 if TYPE_CHECKING:
-    from chordcache.index import Index
-    from chordcache.read.on_miss import IndexedVideos
+    from chordcache.index.files import Index
+    from chordcache.read.on_demand.indexed_videos import IndexedVideos
 
 Result = TypeVar("Result")
 
@@ -162,7 +162,9 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         )
         self._indexed: IndexedVideos | None = None
         if index is not None or on_miss != "error":
-            from chordcache.read.on_miss import IndexedVideos  # not before: reading a cache alone loads no decoder
+            from chordcache.read.on_demand.indexed_videos import (
+                IndexedVideos,  # not before: reading a cache alone loads no decoder
+            )
 
             self._indexed = IndexedVideos(index, cache, self._clips.features, on_miss, videos)
         # One of its own, which is closed below: others, and their threads, may be reading from the one that was given

@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader
 
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least
-from chordcache.read.batches import Allocate, FrameMemory, RecycledMemory, allocate_pinned
-from chordcache.read.budget import BudgetBatchSampler
+from chordcache.read.batch_memory import Allocate, FrameMemory, RecycledMemory, allocate_pinned
+from chordcache.read.collate import collate
 from chordcache.read.dataset import ChordVideoDataset
-from chordcache.read.order import ChordSampler
-from chordcache.read.ragged import collate
+from chordcache.read.sampling.budget_batches import BudgetBatchSampler
+from chordcache.read.sampling.distributed import ChordSampler
 
 Batch: TypeAlias = dict[str, Any]
 Collate: TypeAlias = Callable[[Sequence[Batch]], Batch]

@@ -10,7 +10,7 @@ import numpy as np
 import tokenizers
 
 from chordcache.errors import NotFound, UsageError
-from chordcache.manifest import printable
+from chordcache.storage.layout import printable
 
 _NUM_KEPT = 1 << 14
 """Captions whose ids are kept: some 10 MB. Later epochs, and several clips of one video, ask again."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from chordcache.errors import UsageError
-from chordcache.read.windows import Window
+from chordcache.read.crops import Window
 
 MOTION_BLOCK_PX = 16
 """Side of a cell of motion, in pixels of its picture. The last ones of a picture may be narrower."""
@@ -252,7 +252,7 @@ def _inside(pictures: np.ndarray, window: Window) -> np.ndarray:
 
 
 def _opencv(one_thread: bool) -> Any:
-    from chordcache.opencv import cv2  # not at the top: a cache that already has this size does without
+    from chordcache.media.opencv import cv2  # not at the top: a cache that already has this size does without
 
     if one_thread and cv2.getNumThreads() > 1:
         # Not 1: that joins the pool's threads, which a forked child does not have, and hangs or crashes (OpenCV 5.0)

@@ -10,8 +10,8 @@ from pathlib import Path
 import av
 import av.logging
 
-from chordcache.decode import open_media
 from chordcache.errors import MediaError
+from chordcache.media.demux import open_media
 from reliability.harness import BrokenGuarantee, Figures, Trial, experiment
 from reliability.media_faults import FAULTS, FILMS, Expected, Film, Shown, digest_of, is_suffix, make_films, remuxed
 

@@ -19,8 +19,8 @@ from conftest import run_chordcache
 from contents import READERS
 
 import chordcache as cc
-from chordcache import manifest
 from chordcache.digests import digest_file
+from chordcache.storage import layout
 from reliability.harness import REPOSITORY, Figures, Trial, experiment
 from reliability.rig import make_corpus, states
 from reliability.strikes import copy_of
@@ -56,16 +56,16 @@ def _read(folder: Path) -> tuple[Traced, list[str], list[str], float]:
 
 def _edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a file of one sealed line, and seal it anew."""
-    data = manifest.unseal(path.read_text(), str(path))
+    data = layout.unseal(path.read_text(), str(path))
     change(data)
-    path.write_text(manifest.seal(data) + "\n")
+    path.write_text(layout.seal(data) + "\n")
 
 
 def _forge_catalog(cache: Path) -> None:
     """Let every row say what the sidecar of its video says."""
     with closing(sqlite3.connect(cache / "catalog.sqlite")) as database, database:
         for (key,) in database.execute("SELECT key FROM videos").fetchall():
-            line = manifest.sidecar_path(cache, key).read_text().rstrip("\n")
+            line = layout.sidecar_path(cache, key).read_text().rstrip("\n")
             database.execute("UPDATE videos SET sidecar = ? WHERE key = ?", (line, key))
 
 
@@ -166,8 +166,8 @@ def _with_path(line: str, old: str, new: str) -> str:
         return line.replace(f",{old},", f",{new},")
     if f'"{old}"' not in line:
         return line
-    data = manifest.unseal(line[start:stop], "")
-    return line[:start] + manifest.seal({**data, "path": new}) + line[stop:]
+    data = layout.unseal(line[start:stop], "")
+    return line[:start] + layout.seal({**data, "path": new}) + line[stop:]
 
 
 # S7

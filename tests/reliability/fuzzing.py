@@ -16,13 +16,14 @@ import rigs
 from conftest import write_video
 
 import chordcache as cc
-from chordcache import engine, manifest
-from chordcache.catalog import write_catalog
 from chordcache.config import config_from_json
 from chordcache.digests import digest_file
-from chordcache.manifest import Sidecar
-from chordcache.stores.registry import forget
-from chordcache.watchdog import Limits
+from chordcache.engine import pool
+from chordcache.engine.limits import Limits
+from chordcache.storage import layout
+from chordcache.storage.artefacts.open_files import forget
+from chordcache.storage.catalog import write_catalog
+from chordcache.storage.layout import Sidecar
 from reliability.harness import Figures, Trial, experiment
 from reliability.mutants import Mutator
 from reliability.rig import TIERS, make_corpus
@@ -167,14 +168,14 @@ def _only(sidecar: Sidecar, tier: str) -> Sidecar:
 
 def _put(folder: Path, number: int, seed: Sidecar, data: bytes, *, resealed: bool) -> str:
     """Write an artefact and a sidecar that names it, and return its key."""
-    key = manifest.video_key(seed.root, f"{number}.mp4")
+    key = layout.video_key(seed.root, f"{number}.mp4")
     old = seed.features[0]
-    file = manifest.artefact_file(old.tier, key, [], seed.source)
+    file = layout.artefact_file(old.tier, key, [], seed.source)
     (folder / file).parent.mkdir(parents=True, exist_ok=True)
     (folder / file).write_bytes(data)
     digest = digest_file(folder / file) if resealed else old.digest
     infos = tuple(replace(info, file=file, num_bytes=len(data), digest=digest) for info in seed.features)
-    path = manifest.sidecar_path(folder, key)
+    path = layout.sidecar_path(folder, key)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(replace(seed, key=key, path=f"{number}.mp4", features=infos).to_line() + "\n")
     return key
@@ -210,8 +211,8 @@ def resealed_mutants_of_artefacts(trial: Trial) -> Figures:
     tasks = _mutants(trial, trial.variant, resealed=True)
     ends: Counter[str] = Counter()
     num_lost = 0
-    for _, outcome in engine.run(_read, tasks, jobs=1, chunk_size=50):
-        if isinstance(outcome, engine.Crash):
+    for _, outcome in pool.run(_read, tasks, jobs=1, chunk_size=50):
+        if isinstance(outcome, pool.Crash):
             assert outcome.cause != "bug", outcome.message
             num_lost += 1
         else:

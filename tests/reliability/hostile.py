@@ -22,8 +22,8 @@ from pathlib import Path
 import rigs
 from conftest import run_chordcache, write_video
 
-from chordcache import manifest
-from chordcache.source_file import identify
+from chordcache.media.source_file import identify
+from chordcache.storage import layout
 from reliability.baits import CLAIMS, SOUND, naming_others
 from reliability.harness import Figures, Trial, experiment
 from reliability.tracing import Traced, traced, web_server
@@ -64,12 +64,12 @@ def naming_others_opens_nothing(trial: Trial) -> Figures:
 
 def _put_in_place_of_cached(cache: Path, root: Path, text: str) -> None:
     """Make playlists of the sources that were good, and sidecars that know them so: verify has to open them."""
-    for key in manifest.iter_keys(cache):
-        sidecar = manifest.read_sidecar(cache, key)
+    for key in layout.iter_keys(cache):
+        sidecar = layout.read_sidecar(cache, key)
         source = root / sidecar.path
         source.write_text(text)
         forged = replace(sidecar, source=identify(str(source)))
-        manifest.sidecar_path(cache, key).write_text(forged.to_line() + "\n")
+        layout.sidecar_path(cache, key).write_text(forged.to_line() + "\n")
 
 
 def _extra(run: Traced, folder: Path, names: list[str]) -> set[str]:

@@ -16,8 +16,8 @@ import rigs
 from conftest import write_video
 
 import chordcache as cc
-from chordcache import manifest
-from chordcache.csv_table import to_cell
+from chordcache.index.csv_table import to_cell
+from chordcache.storage import layout
 from reliability.harness import Figures, Trial, experiment
 from reliability.rig import TIERS
 
@@ -262,4 +262,4 @@ def no_nan(trial: Trial) -> Figures:
 
 def seal_value(value: float) -> str:
     """As it would stand in a sidecar."""
-    return manifest.seal({"value": value})
+    return layout.seal({"value": value})

@@ -17,17 +17,17 @@ import numpy as np
 from hypothesis import strategies as st
 
 import chordcache as cc
-from chordcache import manifest
-from chordcache.catalog import Catalog
 from chordcache.config import config_from_json, config_to_json, load_config
-from chordcache.header import read_header, write_header
-from chordcache.labels import Labels
-from chordcache.manifest import Sidecar
-from chordcache.mp4 import display_matrices
-from chordcache.mp4_tables import read_video_track
-from chordcache.quarantine import Failure, Quarantine
+from chordcache.index.labels import Labels
+from chordcache.media.mp4_boxes import display_matrices
+from chordcache.media.mp4_samples import read_video_track
 from chordcache.records import Identity
-from chordcache.stores import npy
+from chordcache.storage import layout
+from chordcache.storage.artefacts import npy
+from chordcache.storage.cache_header import read_header, write_header
+from chordcache.storage.catalog import Catalog
+from chordcache.storage.layout import Sidecar
+from chordcache.storage.quarantine import Failure, Quarantine
 from reliability.harness import Figures, Trial, experiment
 from reliability.rig import make_corpus
 
@@ -205,9 +205,9 @@ def _resealed(draw: st.DrawFn, seed: bytes) -> bytes:
     """One line with another value somewhere, or a key less or more, under a digest that is right."""
     lines = seed.decode("ascii").splitlines()
     number = draw(st.integers(0, len(lines) - 1))
-    data = manifest.unseal(lines[number], "seed")
+    data = layout.unseal(lines[number], "seed")
     _edit_json(draw, data)
-    lines[number] = manifest.seal(data)
+    lines[number] = layout.seal(data)
     return "".join(line + "\n" for line in lines).encode()
 
 

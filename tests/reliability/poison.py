@@ -15,8 +15,8 @@ from conftest import write_video
 from deeds import PLUG_IN
 
 import chordcache as cc
-from chordcache import engine
-from chordcache.watchdog import Limits
+from chordcache.engine import pool
+from chordcache.engine.limits import Limits
 from reliability.harness import Figures, Trial, experiment
 
 CAUSES = {
@@ -173,7 +173,7 @@ def what_isolation_costs(trial: Trial) -> Figures:
     started = time.monotonic()
     assert [_nothing(task) for task in tasks] == tasks
     plain_seconds = time.monotonic() - started
-    results = engine.run(_nothing, tasks, jobs=1, limits=Limits(), ordered=True)
+    results = pool.run(_nothing, tasks, jobs=1, limits=Limits(), ordered=True)
     assert next(results) == (0, 0)  # the start of the worker is paid once, however many files there are
     started = time.monotonic()
     assert [result for _, result in results] == tasks[1:]

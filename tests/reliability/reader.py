@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 import chordcache as cc
-from chordcache.stores import registry
+from chordcache.storage.artefacts import open_files
 
 FEATURES = {"lmdb": ("frames",), "npz": ("flow", "motion"), "hdf5": ("frames", "flow")}
 
@@ -141,7 +141,7 @@ def _forget(cache: cc.Cache, videos: list[cc.Video]) -> None:
     for video in videos:
         for info in video.sidecar.features:
             if info.file is not None:
-                registry.forget(cache.path / info.file)
+                open_files.forget(cache.path / info.file)
 
 
 if __name__ == "__main__":

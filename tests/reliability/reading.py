@@ -23,10 +23,10 @@ from conftest import REPOSITORY
 from contents import READERS
 
 import chordcache as cc
-from chordcache import manifest
-from chordcache.read.samplers import ClipRequest
-from chordcache.stores import registry
-from chordcache.stores.base import Artefact
+from chordcache.read.sampling.clip_samplers import ClipRequest
+from chordcache.storage import layout
+from chordcache.storage.artefacts import open_files
+from chordcache.storage.artefacts.base import Artefact
 from reliability.harness import Figures, Trial, experiment
 from reliability.rig import TIERS
 from reliability.strikes import CONFIG, ON_BYTES, ON_SIZES, copy_of, flip_at_random, make_cache, make_newer, pairs
@@ -68,7 +68,7 @@ def flip_and_read(trial: Trial) -> Figures:
         start, length, is_packed = trial.rng.choice(_payload(path, tier))
         offset, bit = start + trial.rng.randrange(length), trial.rng.randrange(8)
         if number % 2 or trial.variant != "lmdb-jpeg":
-            registry.forget(path)
+            open_files.forget(path)
         else:
             assert list(_read(cache, path, tier)) == good[path]
         rigs.flip(path, offset, bit)
@@ -79,7 +79,7 @@ def flip_and_read(trial: Trial) -> Figures:
         else:
             raise AssertionError(f"bit {bit} of byte {offset} of {path.name} goes unnoticed")
         rigs.flip(path, offset, bit)
-        registry.forget(path)
+        open_files.forget(path)
     assert all(list(_read(cache, path, tier)) == good[path] for path in files)
     return {"sum_told": trial.count - num_right, "sum_unpacked_to_the_same": num_right, "sum_missed": 0}
 
@@ -183,10 +183,10 @@ def _percent(cache: Path, cost: Callable[[Artefact, list[int]], float]) -> float
         numbers = [int(number) for number in sampler.frame_numbers(video, ClipRequest())]
         of_samples, of_checks = [], []
         for _ in range(25):
-            registry.forget(path)
+            open_files.forget(path)
             of_samples.append(_seconds(lambda position=position: dataset[position]))
-            registry.forget(path)
-            with registry.open_artefact(path, info.num_bytes) as artefact:
+            open_files.forget(path)
+            with open_files.open_artefact(path, info.num_bytes) as artefact:
                 of_checks.append(cost(artefact, numbers))
         percents.append(100 * min(of_checks) / min(of_samples))
     return max(percents)
@@ -305,9 +305,9 @@ def _make_row_newer(path: Path, rng: random.Random) -> None:
     """One sidecar of a version of the format that is not there yet, and sealed as it should be."""
     with closing(sqlite3.connect(path)) as database, database:
         ((line,),) = database.execute("SELECT sidecar FROM videos WHERE position = 1")
-        data = manifest.unseal(line, "")
+        data = layout.unseal(line, "")
         database.execute(
-            "UPDATE videos SET sidecar = ? WHERE position = 1", [manifest.seal({**data, "format_version": 2})]
+            "UPDATE videos SET sidecar = ? WHERE position = 1", [layout.seal({**data, "format_version": 2})]
         )
 
 
@@ -386,7 +386,7 @@ def _truth(cache: Path, tier: str) -> dict[tuple[str, int], str]:
     found = {}
     for name, data in rigs.sidecars(cache).items():
         content = dict(READERS[tier](data["_artefact"]))
-        registry.forget(data["_artefact"])
+        open_files.forget(data["_artefact"])
         if tier == "npz":
             rows = list(content["motion"])
         elif tier == "hdf5":

@@ -15,8 +15,9 @@ from typing import Any
 import xxhash
 
 import chordcache as cc
-from chordcache import header, index, manifest, quarantine
+from chordcache import index
 from chordcache.errors import DamageError
+from chordcache.storage import cache_header, layout, quarantine
 from reliability.harness import Figures, Trial, experiment
 from reliability.rig import make_corpus
 
@@ -42,11 +43,11 @@ def _read_quarantine(path: Path) -> list[Any]:
 
 
 def _read_sidecar(path: Path) -> list[Any]:
-    return [manifest.read_sidecar(path.parents[2], path.stem)]
+    return [layout.read_sidecar(path.parents[2], path.stem)]
 
 
 def _read_header(path: Path) -> list[Any]:
-    return [header.read_header(path.parent)]
+    return [cache_header.read_header(path.parent)]
 
 
 READERS: dict[str, Callable[[Path], list[Any]]] = {
@@ -135,7 +136,7 @@ def added_to_after_a_tear(trial: Trial) -> Figures:
     start = len(data) - len(lines[-1])
     for length in range(start, len(data)):
         path.write_bytes(data[:length])
-        manifest.append_line(path, lines[0].decode().rstrip("\n"))
+        layout.append_line(path, lines[0].decode().rstrip("\n"))
         assert path.read_bytes() == b"".join([*lines[:-1], lines[0]]), f"{length} of {len(data)} bytes"
     return {"sum_cuts": len(data) - start}
 

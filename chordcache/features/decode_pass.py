@@ -1,0 +1,262 @@
+"""One decode of a video that feeds every extractor, and hands on what they make as it comes."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from array import array
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from chordcache.config import FramesConfig
+from chordcache.errors import MediaError, UsageError
+from chordcache.features.base import Extractor, Rows, VideoInfo
+from chordcache.features.frames import select_fps
+from chordcache.features.registry import FeatureSpec
+from chordcache.media.activity import ContentMeter
+from chordcache.media.decoding import DecodedFrame
+from chordcache.media.demux import Media, Sound, open_media
+from chordcache.media.scaling import Frame, FrameMaker
+from chordcache.records import ContentFacts
+from chordcache.storage.artefacts.writer import Block
+
+
+class Sink(Protocol):
+    """Where rows go, such as an ``ArtefactWriter``."""
+
+    def append(self, name: str, rows: Block) -> None:
+        """Take the next rows of an array."""
+
+
+@dataclass
+class Made:
+    """What one extractor made of a video."""
+
+    absent: str | None = None
+    shape: tuple[int, ...] = ()
+    """Of the feature's own array"""
+    dtype: str = ""
+    num_rows: dict[str, int] = field(default_factory=dict)
+    """Of each of its arrays"""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the decode itself tells."""
+
+    pts_seconds: np.ndarray
+    """[shape=(T,), dtype=float64, seconds] of the kept frames"""
+    source_frames: np.ndarray
+    """[shape=(T,), dtype=int64] their numbers in the source"""
+    width: int
+    """[pixels] of the cached frames"""
+    height: int
+    """[pixels] of the cached frames"""
+    frame_seconds: float
+    """[seconds] that the last frame is taken to last: a frame of the source, or of ``fps`` if that is longer"""
+    clock: str
+    num_frames_skipped: int
+    """Before the first that can be decoded"""
+    notes: tuple[str, ...]
+    content: ContentFacts | None
+
+
+class Extraction:
+    """One decode of one video.
+
+    Parameters
+    ----------
+    specs : mapping of str to FeatureSpec
+        What to make.
+    sinks : mapping of str to sequence of Sink
+        Where the rows of each feature go.
+    with_content : bool
+        Whether to measure ``ContentFacts`` too.
+    """
+
+    def __init__(
+        self, specs: Mapping[str, FeatureSpec], sinks: Mapping[str, Sequence[Sink]], *, with_content: bool
+    ) -> None:
+        self._specs = specs
+        self._sinks = sinks
+        self._with_content = with_content
+        self._extractors: dict[str, Extractor] = {}
+        """Those that have something to do"""
+        self._num_frames = 0
+        self.made: dict[str, Made] = {}
+        """By feature"""
+
+    def run(self, path: str, picture: FramesConfig, *, only: Container[int] | None = None) -> Facts:
+        """Decode a file from the first frame to the last.
+
+        ``only``: frame numbers that are shown to the extractors; by default all.
+
+        Raises
+        ------
+        MediaError
+            As ``Media.frames``; with the feature's name as stage and the cause ``extractor`` if an extractor raised,
+            or made another number of rows than it says.
+        """
+        pts_seconds, source_frames = array("d"), array("q")  # a tenth of a list's memory
+        with open_media(path) as media:
+            video = media.require_video()
+            info = _video_info(media)
+            self._begin(info)
+            meter = ContentMeter(info.codec) if self._with_content else None
+            maker = FrameMaker(
+                picture.short_side,
+                video.sample_aspect_ratio,
+                hdr=picture.hdr,
+                stereo=picture.stereo,
+                stereo_layout=picture.stereo_layout,
+            )
+            for frame in self._decode(media, picture.fps, maker, meter):
+                if only is None or frame.number in only:
+                    self._feed(frame)
+                pts_seconds.append(frame.pts_seconds)
+                source_frames.append(frame.source_number)
+            self._finish()
+            width, height = maker.scaler.size
+            return Facts(
+                pts_seconds=np.asarray(pts_seconds),
+                source_frames=np.asarray(source_frames),
+                width=width,
+                height=height,
+                frame_seconds=max(float(media.frame_seconds), 1 / picture.fps if picture.fps else 0.0),
+                clock=media.clock,
+                num_frames_skipped=media.num_skipped,
+                notes=_notes(media, maker),
+                content=meter.facts() if meter else None,
+            )
+
+    def _begin(self, video: VideoInfo) -> None:
+        for name, spec in self._specs.items():
+            with _calling(name, 0):
+                extractor = spec.make()
+                absent = extractor.begin(video)
+            self.made[name] = Made(absent=absent)
+            if absent is None:
+                self._extractors[name] = extractor
+
+    def _decode(
+        self, media: Media, fps: float | None, maker: FrameMaker, meter: ContentMeter | None
+    ) -> Iterator[Frame]:
+        """The kept frames. Sound goes to those who listen on the way; the meter sees all frames."""
+        extractors = self._extractors.values()
+        listeners = [extractor for extractor in extractors if extractor.needs_sound]
+
+        def hear(sound: Sound) -> None:
+            if meter is not None:
+                meter.add_sound(sound)
+            for extractor in listeners:
+                with _calling(extractor.name, self._num_frames):
+                    rows = extractor.add_sound(sound)
+                self._hand_on(extractor.name, rows)
+
+        def measured(frames: Iterator[DecodedFrame]) -> Iterator[DecodedFrame]:
+            for frame in frames:
+                if meter is not None:
+                    meter.add_frame(frame)
+                yield frame
+
+        wants_vectors = meter is not None or any(extractor.needs_motion_vectors for extractor in extractors)
+        frames = media.frames(motion_vectors=wants_vectors, on_sound=hear if listeners or meter else None)
+        for decoded in select_fps(measured(frames), fps):
+            yield maker.frame(decoded)
+
+    def _feed(self, frame: Frame) -> None:
+        for name, extractor in self._extractors.items():
+            with _calling(name, self._num_frames):
+                rows = extractor.add_frame(frame)
+            self._hand_on(name, rows)
+        self._num_frames += 1
+
+    def _finish(self) -> None:
+        for name, extractor in self._extractors.items():
+            with _calling(name, self._num_frames):
+                rows = extractor.finish()
+                absent, facts = extractor.absent, json.loads(json.dumps(extractor.facts, allow_nan=False))
+                expected = extractor.num_rows(self._num_frames)
+            self._hand_on(name, rows)
+            made = self.made[name]
+            made.absent, made.facts = absent, facts
+            if absent is None and name not in made.num_rows:
+                raise self._fault(name, f"it handed out no array '{name}'")
+            for part, found in made.num_rows.items():
+                if expected is None and not _is_clock(facts):
+                    raise self._fault(name, "it has a clock of its own, but its facts do not say which")
+                if expected is not None and found != expected:
+                    frames = f"{self._num_frames} frame{'s' * (self._num_frames != 1)}"
+                    raise self._fault(name, f"'{part}' has {found} rows, expected {expected} for {frames}")
+
+    def _hand_on(self, name: str, rows: Rows) -> None:
+        """Pass rows to the feature's sinks, and keep count."""
+        made = self.made[name]
+        if not isinstance(rows, Mapping):
+            raise self._fault(name, f"it handed out a {type(rows).__name__}, must be a mapping of array names to rows")
+        for part, block in rows.items():
+            if part != name and not part.startswith(f"{name}."):
+                raise self._fault(name, f"it handed out an array '{part}', whose name must begin with '{name}.'")
+            if isinstance(block, np.ndarray) and not block.ndim:
+                raise self._fault(name, f"'{part}' is a single number, must be rows")
+            made.num_rows[part] = made.num_rows.get(part, 0) + len(block)
+            try:
+                for sink in self._sinks[name]:
+                    sink.append(part, block)
+            except UsageError as error:
+                raise self._fault(name, str(error)) from None
+            if part == name and isinstance(block, np.ndarray):
+                made.shape, made.dtype = (made.num_rows[part], *block.shape[1:]), str(block.dtype.newbyteorder("="))
+
+    def _fault(self, name: str, what: str) -> MediaError:
+        return MediaError(name, "extractor", what, self._num_frames)
+
+
+@contextmanager
+def _calling(name: str, num_frames: int) -> Iterator[None]:
+    """Blame an extractor for what it raises: it may be anybody's code, and costs one video."""
+    try:
+        yield
+    except (MediaError, MemoryError):  # what the pictures themselves cannot be made into is the video's
+        raise
+    except Exception as error:  # item boundary
+        what = " ".join(traceback.format_exception_only(error)[-1].split())
+        raise MediaError(name, "extractor", what, num_frames) from error
+
+
+def _is_clock(facts: Mapping[str, Any]) -> bool:
+    """Whether rows can be found by time."""
+    numbers = [facts.get(key) for key in ("row_seconds", "start_seconds", "silence")]
+    return all(type(number) in (int, float) for number in numbers) and facts["row_seconds"] > 0
+
+
+def _video_info(media: Media) -> VideoInfo:
+    codec = media.require_video().codec_context
+    return VideoInfo(codec.codec.canonical_name, codec.width, codec.height, media.audio is not None)
+
+
+def _notes(media: Media, maker: FrameMaker) -> tuple[str, ...]:
+    scaler = maker.scaler
+    turn = scaler.orientation
+    notes = []
+    if turn.mirrored or turn.rotation:
+        notes.append(f"{'mirrored and ' if turn.mirrored else ''}turned {turn.rotation} degrees clockwise")
+    aspect = media.require_video().sample_aspect_ratio
+    if aspect and aspect != 1:
+        notes.append(f"pixels of {aspect.numerator}:{aspect.denominator} made square")
+    if maker.num_resized:
+        notes.append(f"{maker.num_resized} frames of another size scaled to the first one's")
+    notes += maker.notes
+    if media.num_refused_sound:
+        notes.append(f"{media.num_refused_sound} packets of sound cannot be decoded: silence in their place")
+    if media.num_skipped:
+        frames = f"{media.num_skipped} frame{'s' * (media.num_skipped != 1)}"
+        notes.append(f"begins in the middle of a group of pictures: {frames} before the first whole one skipped")
+    if media.clock != "pts":
+        notes.append(f"no presentation times in the file: taken from its {media.clock}")
+    return tuple(notes)

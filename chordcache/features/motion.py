@@ -1,0 +1,176 @@
+"""The feature "motion": the codec's own motion vectors, on a grid of 16x16 blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
+from chordcache.media.activity import MOTION_VECTOR_CODECS, motion_vectors
+from chordcache.media.geometry import Orientation
+from chordcache.media.scaling import Frame
+
+BLOCK_PX = 16
+"""Side of a cell, in stored pixels: the macroblock of every codec that exports vectors."""
+
+ROWS_AT_ONCE = 32
+"""Frames that are handed out together: a row is small, and handing it out costs as much as making it."""
+
+PICTURE_TYPES = {1: b"I", 2: b"P", 3: b"B"}
+"""By AVPictureType; others, such as the sprites of MPEG-4, are b"?"."""
+
+MAX_FLOAT16 = float(np.finfo(np.float16).max)
+
+
+class MotionExtractor(Extractor):
+    """Motion vectors that the decoder exports, of each kept frame, with a reference in the past.
+
+    Arrays
+    ------
+    ``name`` [shape=(T, ceil(H / 16), ceil(W / 16), 2), dtype=float16, source pixels per frame, (dx, dy)]
+        H x W is the shown part of the stored picture. As libavcodec has it, ``motion / motion_scale``: where in the
+        reference the block was taken from, relative to where it is now. Flow from the past to now is the negative.
+        libavcodec tells that the reference is in the past, not how far: after B frames it is several frames away.
+        0 where nothing covers the cell.
+    ``name.covered`` [shape=(T, ceil(H / 16), ceil(W / 16)), dtype=bool]
+        Whether such a vector covers any of the cell. Not in intra blocks, in blocks predicted from the future alone,
+        and in frames whose side data PyAV cannot list.
+    ``name.types`` [shape=(T,), dtype="S1", b"I", b"P", b"B" or b"?"]
+
+    ``facts`` hold ``width`` and ``height`` [source pixels] of the upright picture that the grid lies on.
+
+    Partitions are averaged, weighted by their area, in the cell where their left top corner lies: macroblocks have the
+    size and the places of cells, so that none lies in two, unless an eye is cut out at other columns than these.
+
+    The grid and the vectors are turned like the picture. Cells are cut in the stored picture, from its left top: if
+    its size is no multiple of 16, the partial cells of a turned or mirrored picture may be the first of a row or
+    column instead of the last. If the stored size changes midway, the grid is resampled (to the nearest cell) and the
+    vectors are scaled to the size that the first frame had.
+
+    Parameters
+    ----------
+    name : str
+        Of the feature.
+
+    Notes
+    -----
+    Source: AVMotionVector, libavutil/motion_vector.h.
+    """
+
+    needs_motion_vectors: ClassVar[bool] = True
+    is_local: ClassVar[bool] = True
+    units: ClassVar[Mapping[str, str]] = {"": "source pixels per frame, (dx, dy), from now to the reference"}
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._size: tuple[int, int] | None = None
+        self._motion: list[np.ndarray] = []
+        self._covered: list[np.ndarray] = []
+        self._types: list[bytes] = []
+
+    def begin(self, video: VideoInfo) -> str | None:
+        """Absent where libavcodec exports no vectors."""
+        return None if video.codec in MOTION_VECTOR_CODECS else f"codec '{video.codec}' exports no motion vectors"
+
+    def add_frame(self, frame: Frame) -> Rows:
+        """Return the rows of some frames at once."""
+        size = frame.region[2:]
+        if self._size is None:
+            self._size = size
+            self.facts["width"], self.facts["height"] = size[::-1] if frame.orientation.transpose else size
+        motion, covered = motion_grid(motion_vectors(frame.picture), frame.region)
+        if size != self._size:
+            motion, covered = resampled(motion, covered, size, self._size)
+        self._motion.append(turned(motion, frame.orientation))
+        self._covered.append(frame.orientation.apply(covered))
+        self._types.append(PICTURE_TYPES.get(int(frame.picture.pict_type), b"?"))
+        return self.finish() if len(self._types) == ROWS_AT_ONCE else NO_ROWS
+
+    def finish(self) -> Rows:
+        """Return the rows that were held back."""
+        if not self._types:
+            return NO_ROWS
+        rows = {
+            self.name: np.stack(self._motion),
+            f"{self.name}.covered": np.stack(self._covered),
+            f"{self.name}.types": np.array(self._types, "S1"),
+        }
+        self._motion, self._covered, self._types = [], [], []
+        return rows
+
+
+def motion_grid(vectors: np.ndarray | None, region: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Average the vectors of each cell that have a reference in the past, by area.
+
+    Parameters
+    ----------
+    vectors : np.ndarray [shape=(n,), dtype=content.MOTION_VECTOR] or None
+    region : tuple of int
+        [pixels] (left, top, width, height) in the stored picture of what is shown.
+
+    Returns
+    -------
+    motion : np.ndarray [shape=(ceil(height / 16), ceil(width / 16), 2), dtype=float16, pixels, (dx, dy)]
+    covered : np.ndarray [shape=(ceil(height / 16), ceil(width / 16)), dtype=bool]
+    """
+    left, top, width, height = region
+    num_columns, num_rows = _num_cells(width), _num_cells(height)
+    num_cells = num_columns * num_rows
+    if vectors is None or not len(vectors):
+        return np.zeros((num_rows, num_columns, 2), np.float16), np.zeros((num_rows, num_columns), bool)
+    widths, heights = vectors["size"].T.astype(np.int32, order="C")
+    corners = x, y = vectors["position"].T.astype(np.int32, order="C")
+    x -= (widths >> 1) + left
+    y -= (heights >> 1) + top
+    areas = widths * heights * (vectors["source"] < 0)
+    far_x, far_y = x.view(np.uint32), y.view(np.uint32)  # what is negative is far to the right
+    if far_x.max() >= width or far_y.max() >= height:
+        is_inside = (far_x < width) & (far_y < height)
+        areas *= is_inside
+        corners *= is_inside
+    corners //= BLOCK_PX
+    cells = y * num_columns + x
+    covering = np.bincount(cells, areas, num_cells)
+    covered = covering > 0
+    scale = 1 / (np.where(covered, covering, 1) * float(vectors["motion_scale"][0]))
+    motion = np.empty((num_cells, 2), np.float16)
+    for axis, lengths in enumerate(vectors["motion"].T.astype(np.int32, order="C")):  # 16 bits, and areas have 16
+        motion[:, axis] = np.bincount(cells, lengths * areas, num_cells) * scale
+    return motion.reshape(num_rows, num_columns, 2), covered.reshape(num_rows, num_columns)
+
+
+def _num_cells(length: int) -> int:
+    return -(-length // BLOCK_PX)
+
+
+def resampled(
+    motion: np.ndarray, covered: np.ndarray, size: tuple[int, int], new_size: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Take a grid of one picture size [pixels, (width, height)] to that of another, and the vectors with it."""
+    columns, rows = (
+        ((np.arange(_num_cells(new)) + 0.5) * _num_cells(old) / _num_cells(new)).astype(int)
+        for old, new in zip(size, new_size, strict=True)
+    )
+    cells = np.ix_(rows, columns)
+    scale = np.array(new_size, np.float32) / np.array(size, np.float32)
+    return np.clip(motion[cells] * scale, -MAX_FLOAT16, MAX_FLOAT16).astype(np.float16), covered[cells]
+
+
+def turned(motion: np.ndarray, orientation: Orientation) -> np.ndarray:
+    """Turn a grid of vectors [shape=(H, W, 2), (dx, dy)], and the vectors with it; returns a copy.
+
+    Examples
+    --------
+    >>> turned(np.array([[[1, 2], [3, 4]]]), Orientation(transpose=True, flip_columns=True)).tolist()
+    [[[-2, 1]], [[-4, 3]]]
+    """
+    if orientation.transpose:
+        motion = motion[..., ::-1]
+    motion = orientation.apply(motion).copy()
+    if orientation.flip_columns:
+        motion[..., 0] *= -1
+    if orientation.flip_rows:
+        motion[..., 1] *= -1
+    return motion

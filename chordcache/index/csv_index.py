@@ -1,0 +1,275 @@
+"""The index as CSV: a column for each fact of a record, or a hand-written list of paths."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TextIO
+
+from chordcache.index.csv_table import Table, open_table, text_of, to_cell
+from chordcache.records import (
+    LEVELS,
+    AudioFacts,
+    ContentFacts,
+    HeaderFacts,
+    Identity,
+    PacketFacts,
+    VideoRecord,
+    path_problem,
+)
+from chordcache.storage.layout import printable
+
+HAND_WRITTEN = ("path", "label", "caption")
+"""The columns that mean something in a hand-written list; only ``path`` must be there."""
+
+
+class Column(NamedTuple):
+    """A column that chordcache itself writes."""
+
+    name: str
+    part: str | None
+    """Field of ``VideoRecord`` that holds the facts, None for the record itself"""
+    field: str
+    kind: str
+    """The field's type as it is declared, without "| None" """
+    is_optional: bool
+
+
+_PARTS: dict[str, type] = {
+    "identity": Identity,
+    "header": HeaderFacts,
+    "packets": PacketFacts,
+    "audio": AudioFacts,
+    "content": ContentFacts,
+}
+
+
+def _columns_of(part: str | None, *names: str) -> Iterator[Column]:
+    prefix = "audio_" if part == "audio" else ""
+    for field in dataclasses.fields(_PARTS[part] if part else VideoRecord):
+        if not names or field.name in names:
+            kind, _, rest = str(field.type).partition(" | ")
+            yield Column(prefix + field.name, part, field.name, kind, rest == "None")
+
+
+COLUMNS = (
+    *_columns_of(None, "root"),
+    Column("root_path", None, "root_path", "str", False),
+    *_columns_of(None, *HAND_WRITTEN),
+    *_columns_of("identity"),
+    *_columns_of(None, "level", "error", "error_cause", "error_stage"),
+    *_columns_of("header"),
+    *_columns_of("packets"),
+    *_columns_of("audio"),
+    *_columns_of("content"),
+)
+"""In the order in which they are written; the further columns of a labels file follow."""
+
+_KNOWN = frozenset(column.name for column in COLUMNS)
+_EXTRA = "extra."
+"""Goes before the name of a further column that is also the name of one of ours."""
+
+
+def extra_columns(table: Table) -> dict[str, str]:
+    """The further columns of a table: name in ``VideoRecord.extra`` to name in the file."""
+    known = _KNOWN if table.is_own else HAND_WRITTEN
+    names = [name for name in table.columns if name not in known and (name or table.is_own)]
+    return {name.removeprefix(_EXTRA) if table.is_own else name: name for name in names}
+
+
+def texts_of(table: Table, cells: Sequence[str], line: int) -> tuple[str | None, str | None, dict[str, str]]:
+    """Label, caption and further columns of a row; what is empty is not there."""
+    names = {name: column for name, column in extra_columns(table).items() if table.cell(cells, column)}
+    label, caption = (
+        table.text(cells, name, line) if table.cell(cells, name) else None for name in ("label", "caption")
+    )
+    return label, caption, {name: table.text(cells, column, line) for name, column in names.items()}
+
+
+# Reading
+
+
+class CsvSource:
+    """The records of a CSV file.
+
+    Attributes
+    ----------
+    roots, level, follow_symlinks, num_records
+        See ``Index``. A file of ours has the roots that its rows name, and the least of their levels.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._table = open_table(path)
+        self._folder = os.path.dirname(os.path.abspath(path))
+        self.roots: dict[str, str] = {} if self._table.is_own else {self._own_label: self._folder}
+        self.follow_symlinks = False
+        self.num_records = 0
+        with open(path, "rb") as file:
+            levels = self._survey(file)
+        self.level = next((level for level in LEVELS if level in levels), None)
+
+    @property
+    def is_hand_written(self) -> bool:
+        """Whether a person made it, rather than ``CsvSink``."""
+        return not self._table.is_own
+
+    @property
+    def _own_label(self) -> str:
+        return os.path.basename(self._folder) or "root"
+
+    def _survey(self, file: BinaryIO) -> set[str]:
+        """One pass over the names, so that what is wrong with a list is said before any work is done."""
+        levels = set()
+        first_lines: dict[int, int] = {}
+        for _, line, cells in self._table.rows(file):
+            root, root_path, path = self._place(cells, line)
+            if self.roots.setdefault(root, root_path) != root_path:
+                raise self._table.fault(line, f"root '{printable(root)}' has two folders")
+            first = first_lines.setdefault(hash((root, path)), line)
+            if first != line:
+                raise self._table.fault(line, f"'{printable(path)}' is listed twice, first in line {first}")
+            if self._table.is_own:
+                levels.add(self._table.cell(cells, "level"))
+            self.num_records += 1
+        return levels
+
+    def _place(self, cells: Sequence[str], line: int) -> tuple[str, str, str]:
+        """Root label, root folder and relative path of a row."""
+        path = inner = self._table.text(cells, "path", line)
+        root, folder = self._own_label, self._folder
+        if self._table.is_own:
+            root, folder = (self._table.text(cells, name, line) for name in ("root", "root_path"))
+            if not root or not folder.startswith("/"):
+                raise self._table.fault(line, "columns 'root' and 'root_path' do not name a folder")
+        elif path.startswith("/"):
+            inner = path.removeprefix(os.path.join(folder, ""))
+        if problem := path_problem(inner):
+            if inner.startswith("/") and not self._table.is_own:
+                problem = f"it is outside the list's folder '{printable(folder)}'"
+            raise self._table.fault(line, f"the path '{printable(path)}' cannot be used: {problem}")
+        return root, folder, inner if self._table.is_own else os.path.normpath(inner)
+
+    def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
+        """Yield the byte offset and the record of every row."""
+        for offset, line, cells in self._table.rows(file):
+            yield offset, self._record(cells, line)
+
+    def at(self, file: BinaryIO, offset: int) -> VideoRecord:
+        """Read the record of the row at a byte offset."""
+        file.seek(offset)
+        _, line, cells = next(self._table.rows(file))
+        return self._record(cells, line)
+
+    def _record(self, cells: Sequence[str], line: int) -> VideoRecord:
+        root, _, path = self._place(cells, line)
+        label, caption, extra = texts_of(self._table, cells, line)
+        if not self._table.is_own:
+            return VideoRecord(root, path, label=label, caption=caption, extra=extra)
+        values: dict[str | None, dict[str, Any]] = {}
+        for column in COLUMNS:
+            if self._table.cell(cells, column.name) and column.name != "root_path":
+                values.setdefault(column.part, {})[column.field] = self._fact(cells, column, line)
+        for column in COLUMNS:
+            if column.part in values and not self._table.cell(cells, column.name) and column.part is not None:
+                if not column.is_optional:
+                    raise self._table.fault(line, f"column '{column.name}' is empty")
+                values[column.part][column.field] = None
+        try:
+            parts = {part: _PARTS[part](**facts) for part, facts in values.items() if part is not None}
+            record = VideoRecord(**values[None], **parts, extra=extra)
+        except ValueError as error:
+            raise self._table.fault(line, str(error)) from None
+        if problem := record_problem(record):
+            raise self._table.fault(line, problem)
+        return record
+
+    def _fact(self, cells: Sequence[str], column: Column, line: int) -> Any:
+        cell = self._table.cell(cells, column.name)
+        try:
+            return text_of(cell) if column.kind == "str" else _value(cell, column.kind)
+        except ValueError as error:
+            raise self._table.fault(line, f"column '{column.name}' holds '{printable(cell)}': {error}") from None
+
+
+def _value(cell: str, kind: str) -> Any:
+    """Read a cell that is JSON; a spreadsheet writes 5.0 as 5."""
+    value = json.loads(cell)
+    if kind.startswith("tuple"):
+        if not isinstance(value, list):
+            raise ValueError("expected a list")
+        return tuple(float(item) if "float" in kind and type(item) is int else item for item in value)
+    return float(value) if kind == "float" and type(value) is int else value
+
+
+def record_problem(record: VideoRecord) -> str | None:
+    """Why a record that was read cannot be one, or None if it can."""
+    if record.level not in (None, *LEVELS):
+        return f"unknown level '{printable(str(record.level))}'"
+    if not isinstance(record.extra, Mapping) or not all(isinstance(text, str) for text in record.extra.values()):
+        return "'extra' is not all text"
+    for column in COLUMNS:
+        holder = record if column.part is None else getattr(record, column.part)
+        if holder is None or column.name == "root_path":
+            continue
+        value = getattr(holder, column.field)
+        if not (column.is_optional if value is None else _is_kind(value, column.kind)):
+            return f"'{column.name}' is not of type {column.kind}"
+    return None
+
+
+def _is_kind(value: object, kind: str) -> bool:
+    if kind.startswith("tuple"):
+        item_kind = kind.removeprefix("tuple[").removesuffix(", ...]")
+        return isinstance(value, tuple) and all(_is_kind(item, item_kind) for item in value)
+    if isinstance(value, float):
+        return kind == "float" and math.isfinite(value)
+    return type(value).__name__ == kind or (kind == "float" and type(value) is int)
+
+
+# Writing
+
+
+class CsvSink:
+    """Writes records as rows. They wait in a temporary file until all further columns are known, for the header row."""
+
+    def __init__(self, file: TextIO, roots: Mapping[str, str], folder: Path) -> None:
+        self._file, self._roots = file, roots
+        self._body = tempfile.TemporaryFile("w+", dir=folder, encoding="utf-8", newline="")  # noqa: SIM115 - close()
+        self._writer = csv.writer(self._body, lineterminator="\n")
+        self._first_rows: dict[str, int] = {}
+        """Name of each further column: number of rows that were written before it appeared"""
+        self._num_rows = 0
+
+    def write(self, record: VideoRecord) -> None:
+        """Append one row."""
+        for name in record.extra:
+            self._first_rows.setdefault(name, self._num_rows)
+        row = [to_cell(self._fact(record, column)) for column in COLUMNS]
+        self._writer.writerow(row + [to_cell(record.extra.get(name)) for name in self._first_rows])
+        self._num_rows += 1
+
+    def _fact(self, record: VideoRecord, column: Column) -> object:
+        if column.name == "root_path":
+            return self._roots[record.root]
+        holder = record if column.part is None else getattr(record, column.part)
+        return None if holder is None else getattr(holder, column.field)
+
+    def finish(self) -> None:
+        """Put header row and rows together. Every row is one line, for no cell holds a raw line end."""
+        extras = [_EXTRA + name if name in _KNOWN or name.startswith(_EXTRA) else name for name in self._first_rows]
+        header = [to_cell(name) for name in (*(column.name for column in COLUMNS), *extras)]
+        csv.writer(self._file, lineterminator="\n").writerow(header)
+        self._body.seek(0)
+        for number, line in enumerate(self._body):
+            missing = sum(number < first for first in self._first_rows.values())
+            self._file.write(line[:-1] + "," * missing + "\n")
+
+    def close(self) -> None:
+        """Free the temporary file."""
+        self._body.close()

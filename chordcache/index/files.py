@@ -1,0 +1,327 @@
+"""The index: one record per input, as JSON, JSON Lines or CSV, read and written as a stream.
+
+A ``.jsonl`` file is sealed lines (see ``manifest``)::
+
+    {"format": "chordcache-index", "format_version": 1, "roots": {...}, "level": "packets", "xxh3_128": "..."}
+    {"root": "videos", "path": "a.mp4", ..., "xxh3_128": "..."}
+    {"root": "videos", "path": "b.mp4", ..., "xxh3_128": "..."}
+    {"num_records": 2, "xxh3_128": "..."}
+
+A ``.json`` file is the same lines dressed as one document::
+
+    {"header": {...}, "records": [
+     {...}
+    ,{...}
+    ], "footer": {...}}
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple, TextIO
+
+from chordcache.errors import DamageError, UsageError
+from chordcache.index.csv_index import CsvSink, CsvSource, record_problem
+from chordcache.index.csv_table import open_for_reading
+from chordcache.records import LEVELS, VideoRecord, path_problem, record_from_json, to_json
+from chordcache.storage.layout import FORMAT_VERSION, NO_SPACE, no_space_as_error, printable, publish, seal, unseal
+
+FORMAT = "chordcache-index"
+"""What the header line of an index says it is."""
+
+_LOOK_BYTES = 4096
+"""How much of the start and the end of a file says whether it is an index, whole."""
+_MAX_HEADER_BYTES = 1 << 24
+
+
+class _Dress(NamedTuple):
+    """What stands before and after the sealed lines."""
+
+    header: tuple[str, str]
+    first: str
+    next: str
+    footer: tuple[str, str]
+
+
+_DRESSES = {
+    ".json": _Dress(('{"header": ', ', "records": ['), " ", ",", ('], "footer": ', "}")),
+    ".jsonl": _Dress(("", ""), "", "", ("", "")),
+}
+_FOOTER = '{"num_records": '
+
+
+def _suffix(path: Path) -> str:
+    suffix = path.suffix.lower()
+    if suffix not in (*_DRESSES, ".csv"):
+        raise UsageError(f"an index is a .json, .jsonl or .csv file, not '{printable(path.name)}'")
+    return suffix
+
+
+# Reading
+
+
+class _JsonSource:
+    """The records of a .json or .jsonl file."""
+
+    def __init__(self, path: Path, dress: _Dress) -> None:
+        self._path, self._dress = path, dress
+        self._footer_start = (dress.footer[0] + _FOOTER).encode()
+        with open(path, "rb") as file:
+            header = self._header(file)
+            self.num_records = self._footer(file)
+        self.roots: dict[str, str] = header["roots"]
+        self.level: str | None = header.get("level")
+        self.follow_symlinks: bool = header.get("follow_symlinks", False)
+
+    def _unseal(self, line: bytes, where: str, before: str, after: str) -> dict[str, Any]:
+        text, source = line.decode("ascii", "replace"), f"{self._path}, {where}"
+        if not (text.startswith(before) and text.endswith(after + "\n")):
+            raise DamageError(f"'{printable(source)}' is damaged or cut short")
+        try:
+            return unseal(text[len(before) : len(text) - len(after) - 1], source)
+        except (ValueError, RecursionError):
+            raise DamageError(f"'{printable(source)}' is not JSON") from None
+
+    def _header(self, file: BinaryIO) -> dict[str, Any]:
+        start = file.read(_LOOK_BYTES)
+        if start and FORMAT.encode() not in start and b'"xxh3_128": "' not in start:
+            raise UsageError(
+                f"'{printable(self._path)}' is not a chordcache index; 'chordcache scan' makes one, and a hand-written "
+                "list is a CSV file with a column 'path'"
+            )
+        file.seek(0)
+        header = self._unseal(file.readline(_MAX_HEADER_BYTES), "line 1", *self._dress.header)
+        roots, level = header.get("roots"), header.get("level")
+        is_one = header.get("format") == FORMAT and level in (None, *LEVELS) and _are_roots(roots)
+        if not is_one or not isinstance(header.get("follow_symlinks", False), bool):
+            raise DamageError(f"'{printable(self._path)}' does not begin with the header of an index")
+        return header
+
+    def _footer(self, file: BinaryIO) -> int:
+        """Read the last line first, so that a truncated index is told before any work is done."""
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LOOK_BYTES))
+        last = file.read().splitlines(keepends=True)[-1]
+        if not last.startswith(self._footer_start):
+            raise DamageError(f"'{printable(self._path)}' is damaged or cut short: it does not end as an index does")
+        num_records = self._unseal(last, "last line", *self._dress.footer).get("num_records")
+        if not isinstance(num_records, int) or num_records < 0:
+            raise DamageError(f"'{printable(self._path)}' is damaged: its last line does not count its records")
+        return num_records
+
+    def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
+        """Yield the byte offset and the record of every line."""
+        offset = len(file.readline())
+        num_records = 0
+        for number, line in enumerate(file, 2):
+            if line.startswith(self._footer_start):
+                break
+            yield offset, self._record(line, f"line {number}", self._dress.next if num_records else self._dress.first)
+            num_records += 1
+            offset += len(line)
+        if num_records != self.num_records or file.read(1):
+            raise DamageError(
+                f"'{printable(self._path)}' is damaged: it has {num_records} records and should have {self.num_records}"
+            )
+
+    def at(self, file: BinaryIO, offset: int) -> VideoRecord:
+        """Read the record of the line at a byte offset."""
+        file.seek(offset)
+        line = file.readline()
+        is_first = line.startswith(self._dress.first.encode())
+        return self._record(line, f"byte {offset}", self._dress.first if is_first else self._dress.next)
+
+    def _record(self, line: bytes, where: str, before: str) -> VideoRecord:
+        data = self._unseal(line, where, before, "")
+        try:
+            record = record_from_json(data)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise DamageError(f"'{printable(self._path)}', {where}: no record: {printable(str(error))}") from None
+        problem = record_problem(record) or path_problem(record.path)
+        if problem is None and record.root not in self.roots:
+            problem = f"the header has no root '{printable(record.root)}'"
+        if problem:
+            raise DamageError(f"'{printable(self._path)}', {where}: a record that cannot be used: {problem}")
+        return record
+
+
+def _are_roots(roots: object) -> bool:
+    return isinstance(roots, dict) and all(isinstance(path, str) and path.startswith("/") for path in roots.values())
+
+
+class Index:
+    """An index file. Iterating reads it as a stream, as often as you like.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    roots : dict[str, str]
+        Label to absolute folder.
+    level : str | None
+        Of ``LEVELS``; None if hand-written.
+    follow_symlinks : bool
+        Whether the scan was told to follow links out of the roots; a CSV file does not say, and counts as False.
+    """
+
+    def __init__(self, path: Path, source: _JsonSource | CsvSource) -> None:
+        self._source = source
+        self.path, self.roots, self.level = path, source.roots, source.level
+        self.follow_symlinks = source.follow_symlinks
+
+    @property
+    def is_hand_written(self) -> bool:
+        """Whether it is a list that no scan wrote."""
+        return isinstance(self._source, CsvSource) and self._source.is_hand_written
+
+    def __len__(self) -> int:
+        return self._source.num_records
+
+    def __iter__(self) -> Iterator[VideoRecord]:
+        with open(self.path, "rb") as file:
+            for _, record in self.located(file):
+                yield record
+
+    def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
+        """Yield each record of the index's open file, and the byte offset that ``at`` finds it by."""
+        return self._source.located(file)
+
+    def at(self, file: BinaryIO, offset: int) -> VideoRecord:
+        """One record of the index's open file."""
+        return self._source.at(file, offset)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the index to another file, in the format that its suffix names. Raises as ``IndexWriter``."""
+        with IndexWriter(path, roots=self.roots, level=self.level, follow_symlinks=self.follow_symlinks) as writer:
+            for record in self:
+                writer.write(record)
+
+
+def read_index(path: str | os.PathLike[str]) -> Index:
+    """Open an index, or a hand-written CSV list with a column ``path``.
+
+    Raises
+    ------
+    NotFound
+        If there is no such file.
+    UsageError
+        If the file is no index, or a hand-written list has a mistake.
+    DamageError
+        If it is damaged or cut short. A damaged record is told when the iteration comes to it.
+    FormatVersionError
+        If another version of chordcache wrote it.
+    """
+    path = Path(path)
+    suffix = _suffix(path)
+    open_for_reading(path, "; make an index with 'chordcache scan ROOT'").close()
+    return Index(path, CsvSource(path) if suffix == ".csv" else _JsonSource(path, _DRESSES[suffix]))
+
+
+# Writing
+
+
+class _JsonSink:
+    """Writes records as sealed lines."""
+
+    def __init__(self, file: TextIO, dress: _Dress, header: Mapping[str, Any]) -> None:
+        self._file, self._dress = file, dress
+        self._num_records = 0
+        self._file.write(dress.header[0] + seal(header) + dress.header[1] + "\n")
+
+    def write(self, record: VideoRecord) -> None:
+        """Append one line."""
+        self._file.write((self._dress.next if self._num_records else self._dress.first) + seal(to_json(record)) + "\n")
+        self._num_records += 1
+
+    def finish(self) -> None:
+        """Write the last line."""
+        self._file.write(
+            self._dress.footer[0] + seal({"num_records": self._num_records}) + self._dress.footer[1] + "\n"
+        )
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class IndexWriter:
+    """Write an index record by record; it appears under its name when the ``with`` block ends, whole or not at all.
+
+    Parameters
+    ----------
+    path : str | PathLike
+        Ends in .json, .jsonl or .csv.
+    roots : Mapping[str, str]
+        Label to absolute folder.
+    level : str | None
+        How deep the scan looked, of ``LEVELS``.
+    follow_symlinks : bool
+        Whether records may lie behind links that lead out of their roots. A CSV file has no place for it.
+
+    Raises
+    ------
+    UsageError
+        If the suffix is another, or the file cannot be written.
+    NoSpaceError
+        If the disk is full.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        roots: Mapping[str, str],
+        level: str | None,
+        follow_symlinks: bool = False,
+    ) -> None:
+        self._path = Path(path)
+        self._suffix = _suffix(self._path)
+        self._roots, self._level, self._follow_symlinks = dict(roots), level, follow_symlinks
+        self._partial = self._path.with_name(f".chordcache-index-{os.getpid()}-{id(self):x}.partial")
+        self._stack = ExitStack()
+
+    def __enter__(self) -> IndexWriter:
+        if self._path.is_dir():
+            raise UsageError(f"cannot write the index '{printable(self._path)}': it is a folder")
+        with no_space_as_error(self._path), ExitStack() as stack:
+            self._file = stack.enter_context(self._open_partial())
+            stack.callback(self._partial.unlink, missing_ok=True)
+            self._sink = self._make_sink()
+            stack.callback(self._sink.close)
+            self._stack = stack.pop_all()
+        return self
+
+    def _open_partial(self) -> TextIO:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            return open(self._partial, "x", encoding="utf-8", newline="")
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise
+            raise UsageError(f"cannot write the index '{printable(self._path)}': {error.strerror}") from None
+
+    def _make_sink(self) -> _JsonSink | CsvSink:
+        if self._suffix == ".csv":
+            return CsvSink(self._file, self._roots, self._path.parent)
+        header = {"format": FORMAT, "format_version": FORMAT_VERSION, "roots": self._roots, "level": self._level}
+        if self._follow_symlinks:  # absent otherwise, as it is in the indices of before it was written down
+            header["follow_symlinks"] = True
+        return _JsonSink(self._file, _DRESSES[self._suffix], header)
+
+    def write(self, record: VideoRecord) -> None:
+        """Append one record. Raises ``NoSpaceError`` and, if its root is not one of the index, ``UsageError``."""
+        if record.root not in self._roots:
+            raise UsageError(f"root '{printable(record.root)}' is not one of the index's roots")
+        with no_space_as_error(self._path):
+            self._sink.write(record)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with no_space_as_error(self._path), self._stack:
+            if kind is None:
+                self._sink.finish()
+                self._file.close()
+                publish(self._partial, self._path)

@@ -1,0 +1,88 @@
+"""Join labels and captions to the records of a scan."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from chordcache.errors import UsageError
+from chordcache.index.csv_index import extra_columns, texts_of
+from chordcache.index.csv_table import open_table
+from chordcache.records import VideoRecord
+from chordcache.storage.layout import printable
+
+
+class _Row(NamedTuple):
+    label: str | None
+    caption: str | None
+    extra: dict[str, str]
+
+
+_NO_ROW = _Row(None, None, {})
+
+
+class Labels:
+    """Labels by folder name, or from a CSV file with the columns path, label, caption and any others.
+
+    A labels file speaks for the columns that it has: in a record that none of its rows names, those become None.
+
+    Parameters
+    ----------
+    source : str
+        "dir": the label is the name of the folder that the file is in, None directly in the root. Otherwise a CSV
+        file; its paths are relative to the root, or are the root's label, a slash and that.
+
+    Raises
+    ------
+    NotFound
+        If there is no such file.
+    UsageError
+        If it has no column ``path``, or one path twice.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._by_folder = source == "dir"
+        self._rows: dict[str, _Row] = {}
+        self._matched: set[str] = set()
+        self._columns: tuple[str, ...] = ()
+        self._extras: frozenset[str] = frozenset()
+        if not self._by_folder:
+            self._read(Path(source))
+
+    def _read(self, path: Path) -> None:
+        table = open_table(path)
+        self._columns = tuple(name for name in ("label", "caption") if name in table.columns)
+        self._extras = frozenset(extra_columns(table))
+        with open(path, "rb") as file:
+            for _, line, cells in table.rows(file):
+                name = table.text(cells, "path", line)
+                if not name:
+                    raise UsageError(f"'{printable(path)}', line {line}: the path is empty")
+                name = os.path.normpath(name)
+                if name in self._rows:
+                    raise UsageError(f"'{printable(path)}', line {line}: '{printable(name)}' is listed twice")
+                self._rows[name] = _Row(*texts_of(table, cells, line))
+
+    def apply(self, record: VideoRecord) -> VideoRecord:
+        """Return the record with what the labels say of it."""
+        if self._by_folder:
+            return dataclasses.replace(record, label=os.path.basename(os.path.dirname(record.path)) or None)
+        name = next((name for name in (f"{record.root}/{record.path}", record.path) if name in self._rows), None)
+        if name is not None:
+            self._matched.add(name)
+        row = _NO_ROW if name is None else self._rows[name]
+        said = {column: getattr(row, column) for column in self._columns}
+        kept = {column: text for column, text in record.extra.items() if column not in self._extras}
+        return dataclasses.replace(record, **said, extra={**kept, **row.extra})
+
+    @property
+    def num_unmatched(self) -> int:
+        """Rows that named none of the files so far."""
+        return len(self._rows) - len(self._matched)
+
+    @property
+    def unmatched_example(self) -> str | None:
+        """The path in the first such row."""
+        return next((name for name in self._rows if name not in self._matched), None)

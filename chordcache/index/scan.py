@@ -1,0 +1,239 @@
+"""``scan``: folders of media to an index, in sorted order and bounded memory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chordcache.engine import pool
+from chordcache.engine.limits import Limits
+from chordcache.engine.signals import stop_signals
+from chordcache.errors import UsageError
+from chordcache.index.files import Index, IndexWriter, read_index
+from chordcache.index.labels import Labels
+from chordcache.index.previous import ReusableRecords
+from chordcache.index.walk import Corpus, CorpusFile, parse_roots
+from chordcache.media.probe import probe
+from chordcache.media.source_file import identity_or_none
+from chordcache.records import LEVELS, Identity, RunSummary, VideoRecord
+
+_CHUNK_SIZE = 8
+"""Files per task: demuxing a short clip takes a few milliseconds, sending a task half of one."""
+
+
+@dataclass(frozen=True)
+class _ScanTask:
+    """One file to look at."""
+
+    root: str
+    path: str
+    folder: str
+    level: str
+    identity: Identity | None = None
+    """When its turn was planned; None if it cannot be looked at"""
+    known: VideoRecord | None = None
+    """What is known without looking: an unchanged file's record, or a folder's problem"""
+    attempt: int = 1
+    """How often it has been sent, this time included"""
+
+
+@dataclass(frozen=True)
+class ScanReport:
+    """What a scan did, and what it has to say."""
+
+    summary: RunSummary
+    """``num_up_to_date`` counts records taken over from the earlier index, ``num_failed`` those with an error"""
+    warnings: tuple[str, ...] = ()
+
+
+def scan(
+    roots: Sequence[str | Path],
+    *,
+    output: str | Path | None = None,
+    level: str = "packets",
+    labels: str | None = None,
+    jobs: int | None = None,
+    follow_symlinks: bool = False,
+    limits: Limits | None = None,
+    on_end: Callable[[ScanReport], None] | None = None,
+    progress: bool = False,
+) -> Index:
+    """Look at every video below some folders.
+
+    Parameters
+    ----------
+    roots : sequence of str or Path
+        Folders, files, or NAME=PATH.
+    output : str or Path, optional
+        Index to write, ``.json``, ``.jsonl`` or ``.csv``. If it is there, records of unchanged files are taken over.
+        By default a temporary one, gone with the ``Index``.
+    level : {"headers", "packets", "content"}
+        Read the headers only; also read all packets; also decode.
+    labels : str, optional
+        "dir" to label by parent folder, or a CSV file with columns path, label, caption.
+    jobs : int, optional
+        Worker processes; by default one for each processor.
+    follow_symlinks : bool
+        Also follow links that lead out of a root.
+    limits : Limits, optional
+        What one file may cost; by default those of ``Limits()``.
+    on_end : callable, optional
+        Called with the ``ScanReport``.
+    progress : bool
+        Show a progress bar on standard error, if that is a terminal.
+
+    Returns
+    -------
+    Index
+        Iterable of ``VideoRecord`` in the order of their paths; ``index.write(path)`` converts it. Broken files are
+        records with an ``error``.
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong, or two roots have one label.
+    NotFound
+        If there is no such root or labels file.
+    NoSpaceError, WorkersDiedError, Stopped
+        As their names say; an earlier index at ``output`` stays as it was.
+    """
+    if level not in LEVELS:
+        raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(LEVELS)}")
+    corpora = parse_roots([os.fspath(root) for root in roots])
+    run = _Scan(corpora, level, Labels(labels) if labels else None, follow_symlinks, limits or Limits())
+    if output is not None:
+        path, temporary = Path(output), None
+    else:
+        temporary = tempfile.TemporaryDirectory(prefix="chordcache-")
+        path = Path(temporary.name, "index.jsonl")
+    with stop_signals():
+        report = run.write(path, jobs or pool.default_jobs(), progress)
+    if on_end is not None:
+        on_end(report)
+    index = read_index(path)
+    if temporary is not None:
+        weakref.finalize(index, temporary.cleanup)
+    return index
+
+
+class _Scan:
+    """One walk over the corpora."""
+
+    def __init__(
+        self, corpora: Sequence[Corpus], level: str, labels: Labels | None, follow_symlinks: bool, limits: Limits
+    ) -> None:
+        self._corpora = corpora
+        self._level = level
+        self._labels = labels
+        self._follow_symlinks = follow_symlinks
+        self._limits = limits
+        self._num_skipped = self._num_links = 0
+
+    def write(self, path: Path, jobs: int, progress: bool) -> ScanReport:
+        """Write the index and count."""
+        started = time.monotonic()
+        roots = {corpus.label: corpus.folder for corpus in self._corpora}
+        num_done = num_reused = num_failed = num_frames_skipped = 0
+        with (
+            ReusableRecords(path) as earlier,
+            IndexWriter(path, roots=roots, level=self._level, follow_symlinks=self._follow_symlinks) as writer,
+            pool.progress_bar(None, "file", shown=progress) as bar,
+            closing(self._outcomes(earlier, jobs)) as outcomes,
+        ):
+            if not bar.disable:  # only a bar that is seen is worth a walk of its own, to say how long it will take
+                bar.total = sum(file.is_video for corpus in self._corpora for file in self._files(corpus))
+            for task, outcome in outcomes:
+                record = _crashed(task, outcome) if isinstance(outcome, pool.Crash) else outcome
+                writer.write(self._labels.apply(record) if self._labels else record)
+                num_reused += task.known is not None and record.error is None
+                num_failed += record.error is not None
+                num_frames_skipped += record.packets.num_frames_skipped if record.packets else 0
+                num_done += task.known is None and record.error is None
+                bar.update()
+        summary = RunSummary(
+            num_inputs=num_done + num_reused + num_failed,
+            num_done=num_done,
+            num_up_to_date=num_reused,
+            num_failed=num_failed,
+            num_skipped=self._num_skipped,
+            num_frames_skipped=num_frames_skipped,
+            elapsed_seconds=time.monotonic() - started,
+        )
+        return ScanReport(summary, tuple(self._warnings(earlier.problem)))
+
+    def _outcomes(
+        self, earlier: ReusableRecords, jobs: int
+    ) -> Generator[tuple[_ScanTask, VideoRecord | pool.Crash], None, None]:
+        return pool.run(
+            _scan_file,
+            self._tasks(earlier),
+            jobs=jobs,
+            chunk_size=_CHUNK_SIZE,
+            ordered=True,
+            limits=self._limits,
+            retry=self._once_more,
+        )
+
+    def _once_more(self, task: _ScanTask, record: VideoRecord) -> _ScanTask | None:
+        """Another attempt, if the disk that the file is on was the trouble and attempts are left."""
+        if record.error_cause == "io" and task.known is None and task.attempt <= self._limits.retries:
+            return replace(task, attempt=task.attempt + 1)
+        return None
+
+    def _tasks(self, earlier: ReusableRecords) -> Iterator[_ScanTask]:
+        for corpus in self._corpora:
+            for file in self._files(corpus):
+                identity = identity_or_none(os.path.join(corpus.folder, file.path)) if file.is_video else None
+                task = _ScanTask(corpus.label, file.path, corpus.folder, self._level, identity)
+                if file.problem is not None:
+                    record = VideoRecord(
+                        corpus.label, file.path, error=file.problem, error_cause="io", error_stage="open"
+                    )
+                    yield replace(task, known=record)
+                elif file.is_video:
+                    yield replace(task, known=self._unchanged(task, earlier))
+                else:
+                    self._num_skipped += 1
+                    self._num_links += file.is_unfollowed_link
+
+    def _files(self, corpus: Corpus) -> Iterator[CorpusFile]:
+        return corpus.files(follow_symlinks=self._follow_symlinks)
+
+    def _unchanged(self, task: _ScanTask, earlier: ReusableRecords) -> VideoRecord | None:
+        if task.identity is None:
+            return None
+        record = earlier.get(task.root, task.path, task.identity, task.level)
+        if record is None or record.error is not None:  # another version of the tools may read it
+            return None
+        return replace(record, label=None, caption=None, extra={}) if self._labels else record
+
+    def _warnings(self, problem: str | None) -> Iterator[str]:
+        if problem:
+            yield problem
+        if self._num_links:
+            yield f"{self._num_links} symbolic links that lead out of the root were passed over; see --follow-symlinks"
+        if self._labels and self._labels.num_unmatched:
+            yield (
+                f"{self._labels.num_unmatched} rows of the labels file name no video, "
+                f"such as '{self._labels.unmatched_example}'"
+            )
+
+
+def _scan_file(task: _ScanTask) -> VideoRecord:
+    if task.known is not None:
+        return task.known
+    path = os.path.join(task.folder, task.path)
+    return probe(path, root=task.root, relative_path=task.path, level=task.level)
+
+
+def _crashed(task: _ScanTask, crash: pool.Crash) -> VideoRecord:
+    return VideoRecord(
+        task.root, task.path, identity=task.identity, level=task.level,
+        error=crash.message, error_cause=crash.cause, error_stage="probe",
+    )  # fmt: skip

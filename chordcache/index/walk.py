@@ -1,0 +1,243 @@
+"""Walk corpora: which files there are, in which order, and which of them may be videos."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from chordcache.errors import NotFound, UsageError
+from chordcache.media.source_file import leads_out, real_folder
+from chordcache.storage.layout import printable
+
+VIDEO_SUFFIXES = frozenset(
+    "mp4 m4v mov qt mkv webm avi flv f4v wmv asf mpg mpeg mpe m1v m2v mp2v vob ts mts m2ts m2t 3gp 3g2 ogv ogm mxf gif "
+    "ivf h264 264 avc h265 265 hevc av1 obu y4m dv rm rmvb nut mjpeg mjpg".split()
+)
+"""What such a file holds is for the probe to say: a broken one becomes a visible failure."""
+
+OTHER_SUFFIXES = frozenset(
+    "mp3 wav m4a m4b aac flac ogg oga opus wma aif aiff ac3 eac3 dts mka mid midi amr ape caf "
+    "jpg jpeg png bmp tif tiff webp heic heif avif ico svg psd exr hdr dng cr2 cr3 nef arw jp2 jxl "
+    "txt md rst csv tsv json jsonl ndjson yaml yml toml ini cfg conf xml html htm css pdf doc docx xls xlsx ppt pptx "
+    "srt vtt ass ssa sub idx lrc m3u m3u8 pls xspf mpd ism nfo log url py ipynb sh c h cpp js r m "
+    "mat pkl pickle pt pth ckpt onnx safetensors npy npz h5 hdf5 lmdb mdb sqlite db parquet arrow feather tfrecord "
+    "zip tar gz tgz bz2 xz 7z rar zst iso exe dll so md5 sha1 sha256 torrent".split()
+)
+"""Never opened to look inside."""
+
+_MAGIC_LENGTH = 12
+
+
+@dataclass(frozen=True)
+class CorpusFile:
+    """One entry of a corpus."""
+
+    path: str
+    """Relative to the root's folder, decoded as ``os.fsdecode`` does"""
+    is_video: bool
+    """Whether the file is worth a probe"""
+    problem: str | None = None
+    """Why a folder at ``path`` could not be walked: a failure that a scan must show"""
+    is_unfollowed_link: bool = False
+    """Passed over: a symbolic link to a folder or out of the root, or a folder that was walked under another name"""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    key: bytes
+    path: str
+    is_folder: bool
+    is_link: bool
+
+
+def iter_files(root: str, *, follow_symlinks: bool = False) -> Iterator[CorpusFile]:
+    """Walk a folder in the order of the relative paths' bytes.
+
+    Holds one folder's listing per level in memory. By default a link to a file is followed only if it leads to a place
+    inside the root, a link to a folder never.
+
+    Parameters
+    ----------
+    root : str
+        The folder.
+    follow_symlinks : bool
+        Follow links out of the root too. A folder is walked once, under the name that comes first; a link back into
+        the root's own tree is passed over, for its target is walked under its own name.
+
+    Yields
+    ------
+    CorpusFile
+        Every entry that is not a folder, and every folder that cannot be listed (``problem``).
+
+    Raises
+    ------
+    NotFound
+        If there is no such corpus.
+    """
+    if not os.path.lexists(root):
+        raise NotFound(f"no such corpus '{printable(root)}'")
+    inside = real_folder(root)
+    seen: set[tuple[int, int]] = set()
+    _was_seen(root, seen)
+    stack = [_listed(root, "")]
+    while stack:
+        entry = next(stack[-1], None)
+        if entry is None:
+            stack.pop()
+        elif isinstance(entry, CorpusFile):
+            yield entry
+        elif not _is_followed(root, entry, inside, follow_symlinks):
+            yield CorpusFile(entry.path, is_video=False, is_unfollowed_link=True)
+        elif not entry.is_folder:
+            yield CorpusFile(entry.path, is_video=_may_be_video(os.path.join(root, entry.path)))
+        elif follow_symlinks and _was_seen(os.path.join(root, entry.path), seen):
+            yield CorpusFile(entry.path, is_video=False, is_unfollowed_link=True)
+        else:
+            stack.append(_listed(root, entry.path))
+
+
+def _listed(root: str, folder: str) -> Iterator[_Entry | CorpusFile]:
+    """The entries of a folder in order, or its problem."""
+    try:
+        with os.scandir(os.path.join(root, folder)) as listing:
+            entries = [_entry(folder, item) for item in listing]
+    except OSError as error:
+        return iter([CorpusFile(folder or ".", is_video=False, problem=f"cannot list the folder: {error.strerror}")])
+    return iter(sorted(entries, key=lambda entry: entry.key))
+
+
+def _entry(folder: str, item: os.DirEntry[str]) -> _Entry:
+    try:
+        is_folder = item.is_dir()
+    except OSError:  # a link that leads to itself
+        is_folder = False
+    # A folder's files sort among its siblings as "name/...", so that the whole walk is in order.
+    key = os.fsencode(item.name) + (b"/" if is_folder else b"")
+    return _Entry(key, os.path.join(folder, item.name), is_folder, item.is_symlink())
+
+
+def _was_seen(folder: str, seen: set[tuple[int, int]]) -> bool:
+    """Whether the walk has been in a folder, under this name or another; from now on it has."""
+    try:
+        status = os.stat(folder)
+    except OSError:  # listing it will say why
+        return False
+    identity = (status.st_dev, status.st_ino)
+    was_seen = identity in seen
+    seen.add(identity)
+    return was_seen
+
+
+def _is_followed(root: str, entry: _Entry, inside: str, follow_symlinks: bool) -> bool:
+    if not entry.is_link:
+        return True
+    is_outside = leads_out(os.path.join(root, entry.path), inside)
+    if entry.is_folder:
+        return follow_symlinks and is_outside
+    return follow_symlinks or not is_outside
+
+
+def _may_be_video(path: str) -> bool:
+    name = os.path.basename(path)
+    suffix = name.rpartition(".")[2].lower() if "." in name else ""
+    # macOS leaves a small "._clip.mp4" beside each clip.mp4 on foreign disks: there the name says nothing.
+    if suffix in VIDEO_SUFFIXES and not name.startswith("._"):
+        return True
+    return suffix not in OTHER_SUFFIXES and _looks_like_video(path)
+
+
+def _looks_like_video(path: str) -> bool:
+    """Whether a regular file starts as a video does; True where only a permission keeps us from looking."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK: a FIFO would hang
+    except OSError as error:
+        return error.errno in (errno.EACCES, errno.EPERM, errno.EIO)
+    try:
+        head = os.pread(fd, _MAGIC_LENGTH, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return (
+        head[4:8] == b"ftyp"
+        or head.startswith((b"\x1a\x45\xdf\xa3", b"OggS", b"FLV\x01", b"\x00\x00\x01\xba"))
+        or (head.startswith(b"RIFF") and head[8:12] == b"AVI ")
+    )
+
+
+# Roots
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A labelled root: a whole folder, or some files in it."""
+
+    label: str
+    folder: str
+    """Absolute"""
+    names: tuple[str, ...] = ()
+    """Of the files that were asked for one by one; empty: all that is in the folder"""
+
+    def files(self, *, follow_symlinks: bool = False) -> Iterator[CorpusFile]:
+        """As ``iter_files``; a file that was asked for by name is a candidate whatever its suffix."""
+        if not self.names:
+            return iter_files(self.folder, follow_symlinks=follow_symlinks)
+        inside = None if follow_symlinks else real_folder(self.folder)
+        return (self._named(name, inside) for name in sorted(self.names, key=os.fsencode))
+
+    def _named(self, name: str, inside: str | None) -> CorpusFile:
+        is_outside = leads_out(os.path.join(self.folder, name), inside)
+        return CorpusFile(name, is_video=not is_outside, is_unfollowed_link=is_outside)
+
+
+def parse_roots(args: Sequence[str]) -> list[Corpus]:
+    """Give each corpus on the command line its label.
+
+    Parameters
+    ----------
+    args : Sequence[str]
+        Each a folder, a file, or NAME=PATH. Files of one folder make one corpus.
+
+    Returns
+    -------
+    list[Corpus]
+        In the order of the arguments. By default the label is the folder's own name, of a file its folder's.
+
+    Raises
+    ------
+    NotFound
+        If there is no such corpus.
+    UsageError
+        If two folders have one label, or one has none.
+    """
+    corpora: dict[str, Corpus] = {}
+    for arg in args:
+        corpus = _parse_root(arg)
+        earlier = corpora.setdefault(corpus.label, corpus)
+        if earlier.folder != corpus.folder:
+            raise UsageError(
+                f"'{printable(earlier.folder)}' and '{printable(corpus.folder)}' are both called "
+                f"'{printable(corpus.label)}'; give one another name with NAME=PATH"
+            )
+        names = {*earlier.names, *corpus.names} if earlier.names and corpus.names else ()
+        corpora[corpus.label] = replace(corpus, names=tuple(names))
+    return list(corpora.values())
+
+
+def _parse_root(arg: str) -> Corpus:
+    name, equals, path = arg.partition("=")
+    if not equals or not re.fullmatch(r"\w[\w.-]*", name) or os.path.lexists(arg):
+        name, path = "", arg
+    if not os.path.lexists(path):
+        raise NotFound(f"no such corpus '{printable(path)}'")
+    folder, file_name = os.path.abspath(path), ""
+    if not os.path.isdir(path):
+        folder, file_name = os.path.split(folder)
+    label = name or os.path.basename(folder)
+    if not label:
+        raise UsageError(f"the folder '{printable(folder)}' has no name of its own; write NAME={printable(path)}")
+    return Corpus(label, folder, (file_name,) if file_name else ())

@@ -1,0 +1,261 @@
+"""Packets of all other codecs, and the choice of the reader for a track."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+from chordcache.media.checks.nal_units import Bits, H264Reader, HevcReader, parameter_sets
+from chordcache.media.checks.packet_reader import HEAD_BYTES, PacketReader
+
+_MAX_NVOP_BYTES = 19
+"""Largest MPEG-4 picture that only repeats the one before it ("not coded"); libavcodec's bitstream filter
+``mpeg4_unpack_bframes`` draws the same line."""
+
+_MAX_HELD = 4
+"""Packets before such a mark that may hold the picture which it stands for."""
+
+_LAYER_START = re.compile(rb"\x00\x00\x01[\x20-\x2f]")
+"""Of the header of an MPEG-4 layer, which says how times are written."""
+
+_DIRAC_HEADER_BYTES = 13
+"""Of a Dirac packet without content, such as the end of a sequence."""
+
+
+class Vp8Reader(PacketReader):
+    """VP8 (RFC 6386, 9.1)."""
+
+    checks_all = True
+
+    def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
+        """See ``PacketReader``."""
+        return not packet[0] & 1
+
+    def is_clean_start(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return True
+
+    def is_entry(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return not packet[0] & 1
+
+    def is_hidden(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return not packet[0] >> 4 & 1
+
+
+class Vp9Reader(PacketReader):
+    """VP9 (bitstream specification, 6.2 and annex B; the last byte marks a superframe)."""
+
+    checks_all = True
+
+    def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
+        """See ``PacketReader``."""
+        at = self._flags_at(packet)
+        return not packet[0] >> at & 1 and not packet[0] >> at - 1 & 1
+
+    def is_clean_start(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return True
+
+    def is_entry(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return self.is_start(packet, is_keyframe=True)
+
+    def is_hidden(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        if packet[-1] >> 5 == 0b110:
+            return False
+        at = self._flags_at(packet)
+        return not packet[0] >> at & 1 and not packet[0] >> at - 2 & 1
+
+    @staticmethod
+    def _flags_at(packet: memoryview) -> int:
+        """Bit of show_existing_frame; then come the frame's type and show_frame."""
+        profile = packet[0] >> 5 & 1 | packet[0] >> 3 & 2
+        return 3 if profile < 3 else 2
+
+
+class MpegReader(PacketReader):
+    """MPEG-1, MPEG-2 (ISO/IEC 13818-2, 6.2.3) and MPEG-4 part 2 (ISO/IEC 14496-2, 6.2.5).
+
+    Parameters
+    ----------
+    is_part_2 : bool
+        MPEG-4: other start codes, and pictures that only repeat the one before them.
+    extradata : bytes
+        The container's header of the track.
+    """
+
+    _GROUP_START = b"\0\0\1\xb8"
+    """Header of a group of pictures: 25 bits of time, then closed_gop."""
+
+    def __init__(self, *, is_part_2: bool = False, extradata: bytes = b"") -> None:
+        super().__init__()
+        self._is_part_2 = self.checks_all = is_part_2
+        self._time_bits = _time_bits(extradata)
+        self._picture_start = b"\0\0\1\xb6" if is_part_2 else b"\0\0\1\0"
+        self._has_anchor = False
+        self._is_closed = False
+        self._recent: deque[memoryview] = deque(maxlen=_MAX_HELD)
+        """Packets that were not searched for second pictures yet"""
+        self._num_held = 0
+        """Second pictures in packets before, each of which a mark that follows stands for"""
+
+    def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
+        """See ``PacketReader``."""
+        head = bytes(packet[:HEAD_BYTES])
+        at = head.find(self._GROUP_START)
+        self._is_closed = not self._is_part_2 and 0 <= at < len(head) - 7 and bool(head[at + 7] >> 6 & 1)
+        self._has_anchor = False
+        self._time_bits = _time_bits(head) or self._time_bits
+        kind = self._picture_type(packet)
+        return is_keyframe if kind is None else kind == "I"
+
+    def is_clean_start(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return self._is_closed
+
+    def is_entry(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return self._picture_type(packet) == "I"
+
+    def is_leading(self, packet: memoryview, pts: int | None, start_pts: int | None) -> bool:
+        """See ``PacketReader``. Between the first picture and the next anchor, pictures of type B are shown earlier."""
+        is_b = self._picture_type(packet) == "B"
+        self._has_anchor |= not is_b
+        is_earlier = pts is None or start_pts is None or pts < start_pts
+        return is_b and is_earlier and not self._has_anchor and not self._is_closed
+
+    def is_hidden(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        if not self._is_part_2:
+            return False
+        if len(packet) > _MAX_NVOP_BYTES or self._is_coded(bytes(packet)):
+            self._recent.append(packet)
+            return False
+        self._num_held += sum(max(0, bytes(each).count(self._picture_start) - 1) for each in self._recent) - 1
+        self._recent.clear()
+        return self._num_held < 0
+
+    def may_share_frames(self, smallest_bytes: int) -> bool:
+        """See ``PacketReader``."""
+        return self._is_part_2 and smallest_bytes <= _MAX_NVOP_BYTES
+
+    def _is_coded(self, packet: bytes) -> bool:
+        """Whether a small packet's picture is more than a mark that nothing changes; what cannot be told is."""
+        at = packet.find(self._picture_start)
+        if at < 0 or not self._time_bits:
+            return True
+        bits = Bits(packet[at + 4 :])
+        try:
+            bits.u(2)
+            while bits.u(1):  # seconds
+                pass
+            bits.u(1 + self._time_bits + 1)
+            return bool(bits.u(1))
+        except ValueError:
+            return True
+
+    def _picture_type(self, packet: memoryview) -> str | None:
+        """Return the type of the first picture, such as "I", "P" or "B"; None if there is none."""
+        head = bytes(packet[:HEAD_BYTES])
+        at = head.find(self._picture_start) + 4
+        if at < 4 or at + 1 >= len(head):
+            return None
+        if self._is_part_2:
+            return "IPBS"[head[at] >> 6]
+        return " IPBD   "[head[at + 1] >> 3 & 7]
+
+
+def _time_bits(data: bytes) -> int:
+    """Length of a picture's time in MPEG-4, as the header of a layer says (ISO/IEC 14496-2, 6.2.3); 0 without one."""
+    found = _LAYER_START.search(data)
+    if not found:
+        return 0
+    bits = Bits(data[found.end() : found.end() + 64])
+    try:
+        bits.u(1 + 8)
+        version = bits.u(4 + 3) >> 3 if bits.u(1) else 1
+        if bits.u(4) == 15:  # the shape of a pixel
+            bits.u(8 + 8)
+        if bits.u(1) and bits.u(2 + 1 + 1) & 1:  # sizes of the decoder's buffer
+            bits.u(79)
+        if bits.u(2) == 3 and version != 1:  # pictures of a shape
+            bits.u(4)
+        bits.u(1)
+        return max(1, (bits.u(16) - 1).bit_length())
+    except ValueError:
+        return 0
+
+
+class TheoraReader(PacketReader):
+    """Theora (specification, 7.1: the first bit is 0 for data, the second for an intra frame)."""
+
+    def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
+        """See ``PacketReader``."""
+        return not packet[0] >> 6 & 1
+
+    def is_clean_start(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return True
+
+
+class FlaggedReader(PacketReader):
+    """Codecs of which the container's keyframes can be relied on, and start afresh for all that is shown later."""
+
+    def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
+        """See ``PacketReader``."""
+        return is_keyframe
+
+    def is_clean_start(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return True
+
+    def is_entry(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return True
+
+
+class DiracReader(PacketReader):
+    """Dirac: packets that only end a sequence."""
+
+    def is_hidden(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return len(packet) <= _DIRAC_HEADER_BYTES
+
+
+_READERS: dict[str, type[PacketReader]] = {
+    "vp8": Vp8Reader,
+    "vp9": Vp9Reader,
+    "theora": TheoraReader,
+    "dirac": DiracReader,
+    **dict.fromkeys(("av1", "mjpeg", "prores", "dnxhd", "ffv1"), FlaggedReader),
+}
+"""By libavcodec's name of the codec, those that need to know nothing else."""
+
+
+def packet_reader(codec: str, extradata: bytes, pixel_format: str = "") -> PacketReader:
+    """Return the reader for a track.
+
+    Parameters
+    ----------
+    codec : str
+        libavcodec's name of it.
+    extradata : bytes
+        The container's header of the track, which says how H.264 and HEVC packets are divided.
+    pixel_format : str
+        Of the decoded pictures.
+    """
+    if codec == "h264":
+        length_bytes = (extradata[4] & 3) + 1 if len(extradata) > 4 and extradata[0] == 1 else 0
+        # old x264 made 4:4:4 streams wrongly, and says so only in the first packet
+        has_entries = not pixel_format.startswith("yuv444")
+        return H264Reader(length_bytes, parameter_sets(extradata), has_entries=has_entries)
+    if codec == "hevc":
+        return HevcReader((extradata[21] & 3) + 1 if len(extradata) > 21 and extradata[0] == 1 else 0)
+    if codec in ("mpeg1video", "mpeg2video"):
+        return MpegReader()
+    if codec == "mpeg4":
+        return MpegReader(is_part_2=True, extradata=extradata)
+    return _READERS.get(codec, PacketReader)()

@@ -1,0 +1,367 @@
+"""Packets of H.264 and HEVC: types of units, fields, and the numbers of frames that others refer to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from chordcache.media.checks.packet_reader import HEAD_BYTES, SMALL_PACKET_BYTES, PacketReader
+
+_ZERO_RUN = re.compile(rb"\0{16,}")
+"""H.264 and HEVC escape zeros inside a unit, so that more than two in a row are padding or damage."""
+
+
+class Bits:
+    """Read bits from the front of some bytes (ITU-T H.264, 7.2 and 9.1). Raises ``ValueError`` behind the end.
+
+    Examples
+    --------
+    >>> bits = Bits(bytes([0b1_010_0110, 0b0_0000000]))
+    >>> bits.ue(), bits.ue(), bits.ue()
+    (0, 1, 2)
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._value = int.from_bytes(data, "big")
+        self._num_left = 8 * len(data)
+
+    def u(self, num_bits: int) -> int:
+        """Read an unsigned number of so many bits."""
+        self._num_left -= num_bits
+        return self._value >> self._num_left & ((1 << num_bits) - 1)
+
+    def ue(self) -> int:
+        """Read an Exp-Golomb code; a signed one is read in the same way, to skip it."""
+        num_zeros = self._num_left - (self._value & ((1 << self._num_left) - 1)).bit_length()
+        self._num_left -= num_zeros
+        return self.u(num_zeros + 1) - 1
+
+
+class NalReader(PacketReader):
+    """Codecs of NAL units: H.264 and HEVC.
+
+    Parameters
+    ----------
+    length_bytes : int
+        Of the length before each unit, 0 for start codes.
+    """
+
+    _mask, _shift = 0, 0
+    """Of a unit's type in its first byte."""
+    _pictures = range(0)
+    """Types that hold a part of a picture."""
+    _clean = range(0)
+    """Types after which nothing older is used by what is shown later."""
+    _clean_starts = range(0)
+    """Types without pictures that are shown before them and need what is older."""
+
+    def __init__(self, length_bytes: int = 0) -> None:
+        super().__init__()
+        self._length_bytes = length_bytes
+
+    def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
+        """See ``PacketReader``."""
+        return is_keyframe or self._first_type(packet) in self._clean
+
+    def is_clean_start(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return self._first_type(packet) in self._clean_starts
+
+    def is_entry(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return self._first_type(packet) in self._clean
+
+    def is_hidden(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return len(packet) < SMALL_PACKET_BYTES and self._first_type(packet) is None
+
+    def problem(self, packet: memoryview) -> str | None:
+        """See ``PacketReader``. Zeros inside a unit are what a disk or a download left out."""
+        if self._length_bytes and [stop for _, stop in self.units(packet)][-1:] != [len(packet)]:
+            return "the units in a packet are not as long as they say"
+        for run in _ZERO_RUN.finditer(packet) if _has_zero_run(packet) else ():
+            if not self._is_padding(packet, run.end()):
+                return f"{run.end() - run.start()} zero bytes in a packet, where its codec cannot have them"
+        return None
+
+    def _first_type(self, packet: memoryview) -> int | None:
+        """Type of the first unit that holds a picture, None if there is none near the front."""
+        for start, _ in self.units(packet[:HEAD_BYTES]):
+            kind = packet[start] >> self._shift & self._mask
+            if kind in self._pictures:
+                return kind
+        return None
+
+    def _is_padding(self, packet: memoryview, end: int) -> bool:
+        """Whether zeros that end here stand behind a unit."""
+        if end == len(packet) or (not self._length_bytes and packet[end] == 1):
+            return True
+        # the zeros may go over into the length of the next unit
+        return any(stop <= end <= stop + self._length_bytes for _, stop in self.units(packet))
+
+    def units(self, packet: memoryview) -> Iterator[tuple[int, int]]:
+        """Yield where each unit starts and stops; the last one may stop behind the end of what is given."""
+        at = 0
+        if self._length_bytes:
+            while at + self._length_bytes < len(packet):
+                start = at + self._length_bytes
+                at = start + int.from_bytes(packet[at:start], "big")
+                yield start, at
+            return
+        data = bytes(packet)
+        while 0 <= (at := data.find(b"\0\0\1", at)) < len(data) - 3:
+            at += 3
+            following = data.find(b"\0\0\1", at)
+            yield at, len(data) if following < 0 else following
+
+
+def _has_zero_run(packet: memoryview) -> bool:
+    return bytes(packet).find(b"\0" * 16) >= 0  # several times as fast as the expression
+
+
+class HevcReader(NalReader):
+    """HEVC (ITU-T H.265, table 7-1)."""
+
+    _mask, _shift = 0x3F, 1
+    _pictures, _clean, _clean_starts = range(32), range(16, 22), range(18, 21)
+    _BROKEN_LINKS = (16, 17)
+    _SKIPPED_LEADING = (8, 9)
+    """RASL pictures: they refer to what comes before the picture that decoding began at."""
+
+    def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
+        """See ``PacketReader``. The container's word is not enough."""
+        return self.is_entry(packet)
+
+    def breaks_off(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return self._first_type(packet) in self._BROKEN_LINKS
+
+    def is_leading(self, packet: memoryview, pts: int | None, start_pts: int | None) -> bool:
+        """See ``PacketReader``."""
+        return self._first_type(packet) in self._SKIPPED_LEADING
+
+
+@dataclass(frozen=True)
+class _Sps:
+    """What a sequence parameter set of H.264 says about the headers of slices."""
+
+    frame_num_bits: int
+    has_planes: bool
+    """Each colour has slices of its own"""
+    may_skip: bool
+    """Gaps in frame_num are allowed"""
+    may_have_fields: bool
+
+
+class _Slice(NamedTuple):
+    """The beginning of a slice's header."""
+
+    frame_num: int
+    modulus: int
+    """Of ``frame_num``"""
+    is_field: bool
+    is_bottom: bool
+    is_reference: bool
+    is_idr: bool
+    may_skip: bool
+
+
+class H264Reader(NalReader):
+    """H.264 (ITU-T H.264, 7.3 and table 7-1): fields, and the numbers of frames that others refer to.
+
+    Parameters
+    ----------
+    length_bytes : int
+        See ``NalReader``.
+    parameter_sets : tuple of bytes
+        Units from the container's header.
+    has_entries : bool
+        False if the stream has to be decoded from its start.
+    """
+
+    _mask, _shift = 0x1F, 0
+    _pictures, _clean, _clean_starts = range(1, 6), range(5, 6), range(5, 6)
+    knows_leading = False
+    _SPS, _PPS = 7, 8
+    _HEADER_BYTES = 48
+    """Of a slice, enough for what is read of its header."""
+
+    def __init__(
+        self, length_bytes: int = 0, parameter_sets: tuple[bytes, ...] = (), *, has_entries: bool = True
+    ) -> None:
+        super().__init__(length_bytes)
+        self._has_entries = has_entries
+        self._sps: dict[int, _Sps] = {}
+        self._sps_of_pps: dict[int, int] = {}
+        self._open_field: _Slice | None = None
+        """The first field of a frame whose second one is yet to come"""
+        self._before: _Slice | None = None
+        self._last_number: int | None = None
+        """Of the last frame that others refer to"""
+        self._counts_all: bool | None = None
+        """Whether the encoder gives numbers to frames that no other refers to; None while that is open"""
+        self.checks_all = True  # until it is known that no fields come in packets of their own
+        for unit in parameter_sets:
+            self._read_parameters(memoryview(unit))
+
+    def is_entry(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return self._has_entries and super().is_entry(packet)
+
+    def is_leading(self, packet: memoryview, pts: int | None, start_pts: int | None) -> bool:
+        """See ``PacketReader``."""
+        return pts is not None and start_pts is not None and pts < start_pts
+
+    def is_hidden(self, packet: memoryview) -> bool:
+        """See ``PacketReader``. The second field completes a frame whose first one came in a packet of its own."""
+        if super().is_hidden(packet):
+            return True
+        slices = list(self._pictures_of(packet)) if self.checks_all else []
+        return bool(slices) and not sum([self._begins_frame(each) for each in slices])
+
+    def may_share_frames(self, smallest_bytes: int) -> bool:
+        """See ``PacketReader``."""
+        return self.checks_all
+
+    def num_left_out(self, packet: memoryview) -> int:
+        """See ``PacketReader``. Frames that others refer to have numbers."""
+        return sum([self._num_left_out(each) for each in self._pictures_of(packet)])
+
+    def _num_left_out(self, picture: _Slice) -> int:
+        """Frames between this picture and the last one that others refer to (ITU-T H.264, 7.4.3, frame_num)."""
+        before, self._before = self._before, picture
+        last = 0 if picture.is_idr else self._last_number
+        if picture.is_reference or last is None:
+            self._last_number = picture.frame_num
+        # 0 and 1 also follow a picture that resets the numbers (memory management operation 5)
+        if before is None or last is None or picture.may_skip or picture.frame_num <= 1:
+            return 0
+        if not before.is_reference:
+            if self._counts_all is None and picture.is_reference:
+                # old encoders count all pictures, the standard only those that others refer to
+                self._counts_all = picture.frame_num == (before.frame_num + 1) % picture.modulus
+            if self._counts_all:
+                return 0
+        return max(0, (picture.frame_num - last) % picture.modulus - 1) if picture.frame_num != last else 0
+
+    def _begins_frame(self, picture: _Slice) -> bool:
+        """Whether a picture is a frame, or a first field; as libavcodec pairs them."""
+        first, self._open_field = self._open_field, None
+        if not picture.is_field:
+            return True
+        if first and first.is_bottom != picture.is_bottom and first.frame_num == picture.frame_num:
+            return False
+        self._open_field = picture
+        return True
+
+    def _pictures_of(self, packet: memoryview) -> Iterator[_Slice]:
+        """The first slice of each picture in a packet."""
+        for start, stop in self.units(packet):
+            kind = packet[start] & 0x1F
+            if kind in (self._SPS, self._PPS):
+                self._read_parameters(packet[start:stop])
+            elif kind in (1, 2, 5):
+                found = self._read_slice(packet[start : start + self._HEADER_BYTES])
+                if found is not None:
+                    yield found
+                    if not found.is_field:  # a frame is one picture
+                        return
+
+    def _read_parameters(self, unit: memoryview) -> None:
+        data = _unescaped(unit)
+        try:
+            if data[0] & 0x1F == self._SPS:
+                number, sps = _read_sps(Bits(data[1:]))
+                self._sps[number] = sps
+                self.checks_all = any(each.may_have_fields for each in self._sps.values())
+            elif data[0] & 0x1F == self._PPS:
+                bits = Bits(data[1:])
+                number = bits.ue()
+                self._sps_of_pps[number] = bits.ue()
+        except (ValueError, IndexError):  # the decoder will say what it cannot read
+            return
+
+    def _read_slice(self, unit: memoryview) -> _Slice | None:
+        """The header of a picture's first slice; None of another one, or if it cannot be read."""
+        data = _unescaped(unit)
+        bits = Bits(data[1:])
+        try:
+            if bits.ue():
+                return None
+            bits.ue()
+            sps = self._sps[self._sps_of_pps[bits.ue()]]
+            if sps.has_planes:
+                bits.u(2)
+            frame_num = bits.u(sps.frame_num_bits)
+            is_field = sps.may_have_fields and bool(bits.u(1))
+            is_bottom = is_field and bool(bits.u(1))
+        except (ValueError, KeyError):
+            return None
+        is_reference, is_idr = bool(data[0] >> 5 & 3), data[0] & 0x1F == 5
+        return _Slice(frame_num, 1 << sps.frame_num_bits, is_field, is_bottom, is_reference, is_idr, sps.may_skip)
+
+
+_CHROMA_PROFILES = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135))
+"""Profiles of H.264 whose parameter sets say how chroma is stored (7.3.2.1.1)."""
+
+
+def _read_sps(bits: Bits) -> tuple[int, _Sps]:
+    """A sequence parameter set's number, and what it says (ITU-T H.264, 7.3.2.1.1)."""
+    profile = bits.u(8)
+    bits.u(16)
+    number = bits.ue()
+    has_planes = False
+    if profile in _CHROMA_PROFILES:
+        chroma = bits.ue()
+        has_planes = chroma == 3 and bool(bits.u(1))
+        bits.ue(), bits.ue(), bits.u(1)
+        if bits.u(1):
+            for matrix in range(12 if chroma == 3 else 8):
+                if bits.u(1):
+                    _skip_scaling_list(bits, 16 if matrix < 6 else 64)
+    frame_num_bits = bits.ue() + 4
+    order_type = bits.ue()
+    if order_type == 0:
+        bits.ue()
+    elif order_type == 1:
+        bits.u(1), bits.ue(), bits.ue()
+        for _ in range(bits.ue()):
+            bits.ue()
+    bits.ue()
+    may_skip = bool(bits.u(1))
+    bits.ue(), bits.ue()
+    return number, _Sps(frame_num_bits, has_planes, may_skip, not bits.u(1))
+
+
+def _skip_scaling_list(bits: Bits, size: int) -> None:
+    last = following = 8
+    for _ in range(size):
+        if following:
+            code = bits.ue()
+            following = (last + (code // 2 + 1 if code % 2 else -code // 2)) % 256
+        last = following or last
+
+
+def _unescaped(unit: memoryview) -> bytes:
+    """A unit without the bytes that keep start codes from arising in it."""
+    return bytes(unit).replace(b"\0\0\3", b"\0\0")
+
+
+def parameter_sets(extradata: bytes) -> tuple[bytes, ...]:
+    """Return the units in H.264's extradata: an ``avcC`` box (ISO/IEC 14496-15, 5.3.3.1), or units with start codes."""
+    if extradata[:1] != b"\1":
+        view = memoryview(extradata)
+        return tuple(bytes(view[start:stop]) for start, stop in NalReader().units(view))
+    units = []
+    at = 5
+    for mask in (0x1F, 0xFF):
+        if at >= len(extradata):
+            break
+        num_units, at = extradata[at] & mask, at + 1
+        for _ in range(num_units):
+            size = int.from_bytes(extradata[at : at + 2], "big")
+            units.append(extradata[at + 2 : at + 2 + size])
+            at += 2 + size
+    return tuple(units)

@@ -1,0 +1,146 @@
+"""What each packet of a video track shows, and what is wrong with it, before anything is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from chordcache.media.checks.faults import Faults
+from chordcache.media.checks.packet_reader import SMALL_PACKET_BYTES, PacketReader
+
+
+class Role(Enum):
+    """What comes out of a packet."""
+
+    SHOWN = "a frame"
+    HIDDEN = "nothing of its own: it is only referred to, or completes another packet's frame"
+    DISCARDED = "nothing: the edit list cuts it off"
+    SKIPPED = "nothing: it needs what came before the start of the stream"
+
+
+class PacketCheck:
+    """Judge the packets of a track in decode order, from where decoding begins.
+
+    A stream may begin in the middle of a group of pictures, as recordings and copied parts do. Its packets before the
+    first keyframe, and pictures after that one which are shown before it, are skipped and counted.
+
+    Parameters
+    ----------
+    reader : PacketReader
+        Of the track's codec.
+    is_thorough : bool
+        Also look into every packet, for ``problem`` and ``num_left_out``: 5 us each.
+    is_called_key : callable, optional
+        Whether the container calls a packet a keyframe; by default, whether the packet does, which may have learned
+        otherwise from its bytes.
+    dts_counts_frames : bool
+        Decoding times are numbers of frames, so that a gap after the first keyframe means that one is missing, and not
+        that what follows is shown before it.
+    """
+
+    def __init__(
+        self,
+        reader: PacketReader,
+        *,
+        is_thorough: bool,
+        is_called_key: Callable[[Any], bool] | None = None,
+        dts_counts_frames: bool = False,
+    ) -> None:
+        self.reader = reader
+        self._is_thorough = is_thorough
+        self._is_called_key = is_called_key
+        self._dts_counts_frames = dts_counts_frames
+        self.has_started = False
+        """Whether there was a packet that decoding can begin with"""
+        self.has_clean_start = True
+        """Whether that was the first one, and nothing after it needs what came before it"""
+        self._start_pts: int | None = None
+        self._may_lead = False
+        """Whether pictures that are shown before the first keyframe may still come"""
+        self._last_dts: int | None = None
+        self.num_packets = 0
+        self.num_discarded = 0
+        self.num_skipped = 0
+        self.num_shown = 0
+        self.leading_dts: list[int] = []
+        """Decoding times of those that come after the first keyframe"""
+        self.problem: str | None = None
+        """What is wrong with the last packet, although its decoder may not report it; None if nothing is"""
+        self.num_left_out = 0
+        """Frames before the last packet that are not there"""
+
+    @property
+    def has_found(self) -> bool:
+        """Whether there is anything to report of the last packet."""
+        return self.problem is not None or self.num_left_out > 0
+
+    def role(self, packet: Any) -> Role:
+        """Return the role of the next packet, and settle ``problem``."""
+        self.num_packets += 1
+        is_settled = self.has_started and not (self._may_lead or self._is_thorough or self.reader.checks_all)
+        if is_settled and packet.size >= SMALL_PACKET_BYTES and not (packet.is_keyframe or packet.is_discard):
+            self.num_shown += 1
+            return Role.SHOWN  # most packets of a scan, whose bytes nobody has to look at
+        data = memoryview(packet)
+        self.problem, self.num_left_out = None, 0
+        if self._is_thorough:
+            self.problem, self.num_left_out = self.reader.problem(data), self.reader.num_left_out(data)
+        is_skipped = self._is_skipped(packet, data)
+        if packet.is_discard:
+            self.num_discarded += 1
+            return Role.DISCARDED
+        if is_skipped:
+            self.num_left_out = 0
+            self.num_skipped += 1
+            if self.has_started and packet.dts is not None:
+                self.leading_dts.append(packet.dts)
+            return Role.SKIPPED
+        if (self.reader.checks_all or len(data) < SMALL_PACKET_BYTES) and self.reader.is_hidden(data):
+            return Role.HIDDEN
+        self.num_shown += 1
+        return Role.SHOWN
+
+    def report(self, faults: Faults, where: str) -> None:
+        """Add what was found out about the last packet."""
+        if self.problem:
+            faults.add("decode", f"{where}: {self.problem}")
+        if self.num_left_out:
+            faults.num_missing += self.num_left_out
+            frames = f"{self.num_left_out} frame{'s' * (self.num_left_out != 1)}"
+            faults.add("decode", f"{where}: {frames} that others refer to are not in the file")
+
+    def why_nothing(self) -> str:
+        """Say why no packet so far shows a frame."""
+        if not self.num_packets:
+            return "the video track has no packets"
+        if self.num_discarded == self.num_packets:
+            return f"its edit list cuts off all of the {self.num_packets} packets of the video track"
+        if self.num_skipped:
+            return f"there is no keyframe among the {self.num_packets} packets of the video track"
+        return f"none of the {self.num_packets} packets of the video track shows a frame"
+
+    def _is_skipped(self, packet: Any, data: memoryview) -> bool:
+        if not self.has_started:
+            self.has_started = self.reader.is_start(data, is_keyframe=packet.is_keyframe)
+            is_clean = self.has_started and self.reader.is_clean_start(data)
+            self.has_clean_start &= is_clean
+            self._start_pts, self._may_lead = packet.pts, self.has_started and not is_clean
+            # a program stream that begins within a packet gives its first keyframe the time of a later picture
+            self._last_dts = packet.dts if self._dts_counts_frames else None
+            if not self.has_started and self.num_packets == 1 and self._is_called_key and self._is_called_key(packet):
+                self.problem = "the first packet is called a keyframe, and is none"
+            return not self.has_started
+        if packet.is_keyframe:
+            self._start_pts, self._may_lead = packet.pts, self.reader.breaks_off(data)
+            self._last_dts = packet.dts
+            return False
+        if not self._may_lead:
+            return False
+        last, self._last_dts = self._last_dts, packet.dts
+        if last is not None and packet.dts is not None:
+            is_joint = packet.dts < last
+            self._may_lead = not is_joint and not (self._dts_counts_frames and packet.dts > last + 1)
+        if not self._may_lead:
+            return False
+        return self.reader.is_leading(data, packet.pts, self._start_pts)

@@ -1,0 +1,210 @@
+"""Files that were cut off where libavformat does not notice."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import BinaryIO
+
+from chordcache.media.checks.transport_stream import ends_in_packet, has_full_end
+from chordcache.media.mp4_boxes import ends_in_fragment
+
+_MAX_CHUNKS = 10_000
+"""Chunks of an AVI looked at; those before and between its lists of pictures are few."""
+
+_UNKNOWN_SIZE = 0xFFFFFFFF
+
+_MAX_OGG_PAGE_BYTES = 27 + 255 + 255 * 255
+"""Of a page of Ogg: header, table of segments, segments."""
+
+_MAX_FLV_TAGS = 1000
+"""Tags of an FLV that are looked at from its end, to find the last one of video."""
+
+_FLV_TAG_BYTES = 11
+"""Header of a tag: type, size of the data, time, stream."""
+
+_FLV_VIDEO, _FLV_H264 = 9, 7
+_FLV_TAGS = (8, _FLV_VIDEO, 18)
+"""Types of tags: sound, video, metadata."""
+
+_MAX_PACK_BYTES = 1 << 18
+"""End of a program stream that is searched for its last pack; packs are 2 kB in most files, 64 kB at most."""
+
+_SEGMENT = b"\x18\x53\x80\x67"
+
+
+def end_problem(path: str, container: str, *, last_packet_at: int | None = None) -> str | None:
+    """Say where a file ends that should not end there.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    container : str
+        libavformat's name of its format.
+    last_packet_at : int, optional
+        [bytes] Where libavformat found the last packet of the video track.
+
+    Returns
+    -------
+    str or None
+        Such as "in the middle of a packet"; None if nothing is wrong, or that cannot be told.
+
+    Notes
+    -----
+    Source: ISO/IEC 13818-1, 2.5.3 (packs); RFC 8794, 4 and 6 (EBML); OpenDML AVI 1.02, 3
+    (RIFF); RFC 3533, 6 (Ogg); Adobe Flash Video File Format 10.1, E.3 (FLV).
+
+    Examples
+    --------
+    >>> end_problem("/dev/null", "matroska,webm") is None
+    True
+    """
+    with open(path, "rb") as file:
+        num_bytes = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        if container == "mpegts" and ends_in_packet(file, num_bytes):
+            return "in the middle of a packet"
+        if container == "matroska,webm" and _ends_in_segment(file, num_bytes):
+            return "before its segment does"
+        if container == "avi" and _ends_in_pictures(file, num_bytes):
+            return "before its list of pictures does"
+        if container == "ogg":
+            return _ogg_problem(file, num_bytes)
+        if container == "flv":
+            return _flv_problem(file, num_bytes, last_packet_at)
+        if container == "mpeg" and _ends_in_pack(file, num_bytes):
+            return "in the middle of a packet"
+    if "mp4" in container and ends_in_fragment(path):
+        return "in the middle of a fragment"
+    return None
+
+
+def may_end_anywhere(path: str, container: str, *, track: int) -> bool:
+    """Return whether the last picture may be cut off without a sign of it in the container.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    container : str
+        libavformat's name of its format.
+    track : int
+        The track's number in it: of a transport stream, its PID.
+    """
+    if container == "mpegts":
+        return has_full_end(path, track)
+    return container in ("h264", "hevc")
+
+
+def _ends_in_segment(file: BinaryIO, num_bytes: int) -> bool:
+    """Whether a Matroska file is shorter than its segment says; a live one does not say."""
+    file.seek(4)  # the identity of the EBML header
+    header_bytes = _ebml_size(file)
+    if header_bytes is None or header_bytes > num_bytes:
+        return False
+    file.seek(header_bytes, os.SEEK_CUR)
+    if file.read(4) != _SEGMENT:
+        return False
+    segment_bytes = _ebml_size(file)
+    return segment_bytes is not None and file.tell() + segment_bytes > num_bytes
+
+
+def _ebml_size(file: BinaryIO) -> int | None:
+    """Read an element's size; None if it is unknown or none."""
+    first = file.read(1)
+    if not first or not first[0]:
+        return None
+    num_more = 8 - first[0].bit_length()
+    num_bits = 7 * (num_more + 1)
+    size = int.from_bytes(first + file.read(num_more), "big") & ((1 << num_bits) - 1)
+    return None if size == (1 << num_bits) - 1 else size
+
+
+def _ends_in_pictures(file: BinaryIO, num_bytes: int) -> bool:
+    """Whether an AVI is shorter than a list of its pictures says. An index that is missing is no harm.
+
+    A muxer that writes to a pipe leaves every size at its highest value, and no index.
+    """
+    position = 0
+    for _ in range(_MAX_CHUNKS):
+        file.seek(position)
+        header = file.read(12)
+        if len(header) < 12:
+            return False
+        kind, size, form = struct.unpack("<4sI4s", header)
+        if kind == b"LIST" and form == b"movi" and position + 8 + size > num_bytes:
+            return bool(size != _UNKNOWN_SIZE)
+        position += 12 if kind == b"RIFF" else 8 + size + size % 2
+    return False
+
+
+def _ogg_problem(file: BinaryIO, num_bytes: int) -> str | None:
+    """Whether an Ogg file ends within a page, or before the end of a stream is marked."""
+    start = max(0, num_bytes - 2 * _MAX_OGG_PAGE_BYTES)
+    file.seek(start)
+    tail = file.read()
+    at = tail.find(b"OggS")
+    marked: dict[bytes, bool] = {}
+    while at >= 0 and tail[at : at + 4] == b"OggS":
+        num_segments = tail[at + 26] if at + 26 < len(tail) else 0
+        body = at + 27 + num_segments
+        end = body + sum(tail[at + 27 : body])
+        if body > len(tail) or end > len(tail) or at + 26 >= len(tail):
+            return "in the middle of a page"
+        serial, is_last = tail[at + 14 : at + 18], bool(tail[at + 5] & 4)
+        marked[serial] = is_last
+        if end == len(tail):
+            return None if any(marked.values()) else "before its streams do"
+        at = end
+    return None  # something else stands behind the last page
+
+
+def _flv_problem(file: BinaryIO, num_bytes: int, last_packet_at: int | None) -> str | None:
+    """Whether an FLV ends within a tag, or libavformat did not come to its last one."""
+    end = num_bytes
+    for _ in range(_MAX_FLV_TAGS):
+        found = _flv_tag_before(file, end)
+        if found is None:
+            return "in the middle of a tag" if end == num_bytes else None
+        start, is_picture = found
+        if is_picture:
+            is_read = last_packet_at is None or start <= last_packet_at
+            return None if is_read else "behind what can be read as one stream"
+        end = start
+    return None
+
+
+def _flv_tag_before(file: BinaryIO, end: int) -> tuple[int, bool] | None:
+    """Start of the tag that ends at a place in the file, and whether it holds a picture; None if none does.
+
+    Its size is repeated behind it. Some writers leave the header, or a byte of it, out of that size, as libavformat
+    knows.
+    """
+    file.seek(max(0, end - 4))
+    size = int.from_bytes(file.read(4), "big")
+    for tag_bytes in (size, size + 1, size + _FLV_TAG_BYTES):
+        start = end - 4 - tag_bytes
+        if tag_bytes >= _FLV_TAG_BYTES and start >= 9:
+            file.seek(start)
+            header = file.read(_FLV_TAG_BYTES + 2)
+            kind, data_bytes = header[0] & 0x1F, int.from_bytes(header[1:4], "big")
+            if kind in _FLV_TAGS and data_bytes == tag_bytes - _FLV_TAG_BYTES:
+                # of H.264, 1 is a picture; 0 and 2 are what comes before and after all of them
+                return start, kind == _FLV_VIDEO and (header[11] & 0x0F != _FLV_H264 or header[12] == 1)
+    return None
+
+
+def _ends_in_pack(file: BinaryIO, num_bytes: int) -> bool:
+    """Whether a program stream ends within a packet; one with anything else at its end is not judged."""
+    file.seek(max(0, num_bytes - _MAX_PACK_BYTES))
+    tail = file.read()
+    at = tail.rfind(b"\0\0\1\xba")
+    if at < 0 or at + 14 > len(tail):
+        return at >= 0
+    # MPEG-2: 14 bytes and stuffing; MPEG-1: 12
+    at += 14 + (tail[at + 13] & 7) if tail[at + 4] >> 6 == 1 else 12
+    while at + 6 <= len(tail) and tail[at : at + 3] == b"\0\0\1" and tail[at + 3] >= 0xBB:
+        at += 6 + int.from_bytes(tail[at + 4 : at + 6], "big")
+    is_start = b"\0\0\1".startswith(tail[at : at + 3])
+    return at > len(tail) or (at < len(tail) < at + 6 and is_start and tail[at : at + 4] != b"\0\0\1\xb9")

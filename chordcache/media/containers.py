@@ -1,0 +1,75 @@
+"""The one place that opens files of a corpus: with whitelists and limits."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+import av
+
+from chordcache.errors import MediaError
+from chordcache.media.ffmpeg_log import Complaint
+from chordcache.media.source_file import identify
+
+CONTAINERS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,ogg,flv,asf,mxf,nut,rm,ivf,gif,wav,mp3,aac,"
+    "h264,hevc,vvc,av1,obu,dirac,vc1,yuv4mpegpipe,dv,mjpeg"
+)
+"""Formats that hold media themselves. Playlists, which name other files and addresses, are not among them."""
+
+MAX_PIXELS = 1 << 27
+"""Largest coded picture, 134 megapixels (16384 x 8192); a header that claims more is refused before it is allocated."""
+
+
+def open_container(path: str, complaints: list[Complaint]) -> Any:
+    """Open a media file that strangers made. See ``decode.hold_media``; ``complaints`` gets what is said meanwhile."""
+    identify(path)
+    options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file", "max_pixels": str(MAX_PIXELS)}
+    try:
+        container = av.open(os.path.abspath(path), "r", options=options, metadata_errors="replace")
+    except MemoryError:
+        raise
+    except av.error.FFmpegError as error:
+        raise _refusal(error, complaints) from None
+    try:
+        _refuse_impossible(container)
+    except MediaError:
+        container.close()
+        raise
+    return container
+
+
+def best_video(container: Any) -> av.VideoStream | None:
+    """The track a player would show: never a cover picture, which is one packet without a time."""
+    best: av.VideoStream | None = container.streams.best("video")
+    if best is None or best.disposition & av.stream.Disposition.attached_pic:
+        return None
+    return best
+
+
+def best_audio(container: Any) -> av.AudioStream | None:
+    """The track a player would play: none that it has no decoder for."""
+    best: av.AudioStream | None = container.streams.best("audio")
+    return None if best is None or best.codec_context is None else best
+
+
+def _refuse_impossible(container: Any) -> None:
+    """Refuse an MP4 whose tables list more samples than it has bytes: there are none, only memory is eaten by them.
+
+    Where that runs out, libavformat goes on without the table and without a word, as if the track were empty.
+    """
+    for stream in container.streams:
+        if "mp4" in container.format.name and stream.frames > container.size:
+            what = f"its header claims {stream.frames} samples in {container.size} bytes"
+            raise MediaError("open", "refused-size", what)
+
+
+def _refusal(error: av.error.FFmpegError, complaints: list[Complaint]) -> MediaError:
+    said = [" ".join(text.split()) for _, _, text in complaints]
+    if any("not on whitelist" in text.lower() for text in said):
+        return MediaError("open", "refused-format", "not a video container that is read (playlist, picture or text)")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT):
+        return MediaError("open", "io", error.strerror or str(error))
+    reason = f"{error.strerror}" + (f" ({said[-1]})" if said else "")
+    return MediaError("open", "decode", reason)

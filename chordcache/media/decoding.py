@@ -1,0 +1,154 @@
+"""One pass of a decoder over a video track: every packet that should show a frame is matched with the frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import av
+
+from chordcache.errors import MediaError
+from chordcache.media.checks.faults import Faults
+from chordcache.media.checks.packet_check import Role
+from chordcache.media.timestamps import Clock
+
+if TYPE_CHECKING:
+    from chordcache.media.demux import Media
+
+
+@dataclass(frozen=True)
+class DecodedFrame:
+    """One picture in presentation order."""
+
+    number: int
+    """From 0, counted over all decoded frames"""
+    pts_seconds: float
+    """[seconds] on the clock that audio and video share; not shifted to start at 0"""
+    picture: av.VideoFrame
+    """As the decoder made it: coded size, not rotated"""
+
+
+class Decoding:
+    """Decode packets as they are demuxed, and keep account of the frames that they promise.
+
+    Parameters
+    ----------
+    media : Media
+        What the packets are of.
+    faults : Faults
+        Get what is found to be wrong.
+    motion_vectors : bool
+        Ask the decoder for its motion vectors.
+    """
+
+    def __init__(self, media: Media, faults: Faults, *, motion_vectors: bool = False) -> None:
+        self._media = media
+        self._faults = faults
+        self._decoder = media.video_decoder(motion_vectors=motion_vectors)
+        self.check = media.packet_check(is_thorough=True)
+        self._clock = Clock(media)
+        self._num_sent = 0
+        self._promised: dict[int, int | None] = {}
+        """Packets whose frames have not come yet: number, presentation time"""
+        self._first: tuple[int, int | None] | None = None
+        """Number and time of the packet whose frame came first"""
+        self._last: tuple[int, int | None] = (-1, None)
+        self._last_dts: int | None = None
+        self._set_backs: list[int] = []
+        """Packets at which the clock is set back, as in streams joined without rewriting"""
+        self._num_frames = 0
+        self._num_leading = 0
+
+    @property
+    def _is_timed(self) -> bool:
+        return self._media.clock == "pts"  # which the first packet settles
+
+    @property
+    def num_packets(self) -> int:
+        """Packets so far that a frame should come out of."""
+        return self.check.num_shown
+
+    @property
+    def num_skipped(self) -> int:
+        """Frames at the start that cannot be decoded, since the stream begins in the middle of a group of pictures."""
+        return self.check.num_skipped + self._num_leading
+
+    def frames(self, packet: av.Packet[av.VideoStream]) -> Iterator[DecodedFrame]:
+        """Decode a packet, or with an empty one what is left, and yield the frames that come out."""
+        pictures = self._send(packet) if packet.size else self._decoder.finish()
+        if self._decoder.problem and (self.check.has_started or not packet.size):
+            self._faults.num_damaged += bool(packet.size) or self._decoder.is_cut_off
+            what = f"after frame {self._num_frames}: {self._decoder.problem}"
+            self._faults.add("truncated" if self._decoder.is_cut_off else "decode", what)
+        for number, picture in pictures:
+            self._take(number, picture)
+            yield DecodedFrame(self._num_frames, self._clock.time_of(picture), picture)
+            self._num_frames += 1
+
+    def _send(self, packet: av.Packet[av.VideoStream]) -> list[tuple[int | None, av.VideoFrame]]:
+        role = self.check.role(packet)
+        if self.check.has_found:
+            self.check.report(self._faults, f"after frame {self._num_frames}")
+        if role is Role.SKIPPED and self.check.has_started:
+            self._clock.pass_over(packet)
+        if role is Role.SKIPPED or not self.check.has_started:
+            return []
+        number, self._num_sent = self._num_sent, self._num_sent + 1
+        if role is Role.SHOWN:
+            self._promised[number] = packet.pts
+            self._clock.expect(packet)
+        if self._last_dts is not None and packet.dts is not None and packet.dts < self._last_dts:
+            self._set_backs.append(number)
+        self._last_dts = packet.dts
+        return self._decoder.decode(packet, number)
+
+    def _take(self, number: int | None, picture: av.VideoFrame) -> None:
+        """Cross a frame off, and compare its time with the one before it."""
+        if number is None:  # a decoder that does not say which packet a frame is of
+            number = next(iter(self._promised), self._num_sent)
+        self._promised.pop(number, None)
+        if self._first is None:
+            self._first = (number, picture.pts)
+        last, pts = self._last
+        self._last = (number, picture.pts)
+        if self._is_timed and pts is not None and picture.pts is not None and picture.pts < pts:
+            early, late = sorted((last, number))
+            if not any(early < at <= late for at in self._set_backs):
+                what = f"frame {self._num_frames} has an earlier time than the one shown before it"
+                self._faults.add("decode", what)
+
+    def settle(self) -> None:
+        """Count what did not come, after the last packet.
+
+        Raises
+        ------
+        MediaError
+            ``no-frames`` if nothing came, and nothing is known to be wrong.
+        """
+        lost = [each for each in self._promised.items() if not self._is_before_start(*each)]
+        self._num_leading = len(self._promised) - len(lost)
+        self._faults.num_lost += len(lost)
+        if lost and not self._faults.has_reason:
+            self._faults.add(*self._reason_of(lost))
+        if not self._num_frames and not self._faults:
+            what = "no frame can be decoded" if self.check.num_shown else self.check.why_nothing()
+            raise MediaError("decode", "no-frames", what)
+
+    def _is_before_start(self, number: int, pts: int | None) -> bool:
+        """Whether a packet is shown before the first frame that a stream can be decoded from."""
+        if self.check.has_clean_start or self.check.reader.knows_leading or self._first is None:
+            return False
+        first, first_pts = self._first
+        return number < first or (pts is not None and first_pts is not None and pts < first_pts)
+
+    def _reason_of(self, lost: list[tuple[int, int | None]]) -> tuple[str, str]:
+        """Cause and words for frames that are lost without a word."""
+        seconds = [self._clock.seconds(pts) for _, pts in lost if pts is not None]
+        last = self._last[1]
+        if not self._is_timed or not seconds or last is None:
+            return "decode", "the decoder says nothing about it"
+        missing = max(seconds) - self._clock.seconds(last)
+        if missing > 0 and min(seconds) > self._clock.seconds(last):
+            return "short", f"the last {missing:.3f} s cannot be decoded"
+        return "decode", f"the first at {min(seconds):.3f} s; the decoder says nothing about it"

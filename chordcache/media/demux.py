@@ -1,0 +1,406 @@
+"""The one place that opens media: with whitelists and limits, and with an ear for what the libraries complain of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import av
+
+from chordcache import progress
+from chordcache.errors import MediaError
+from chordcache.media.checks.bitstream import packet_reader
+from chordcache.media.checks.container_watch import ContainerWatch
+from chordcache.media.checks.faults import Faults
+from chordcache.media.checks.packet_check import PacketCheck, Role
+from chordcache.media.checks.truncation import may_end_anywhere
+from chordcache.media.containers import best_audio, best_video, open_container
+from chordcache.media.decoding import DecodedFrame, Decoding
+from chordcache.media.ffmpeg_log import Complaint, first_serious, listening
+from chordcache.media.mp4_boxes import has_encrypted_video
+from chordcache.media.video_decoder import VideoDecoder
+
+Sound: TypeAlias = av.AudioFrame
+"""A piece of the audio track as its decoder made it."""
+
+_FALLBACK_FPS = Fraction(25)
+"""libavformat's own assumption for raw streams that state no rate."""
+
+
+class Media:
+    """An open media file and its best video track. Made by ``open_media`` and ``hold_media``."""
+
+    def __init__(self, container: Any, complaints: list[Complaint], *, is_file: bool = True) -> None:
+        self.container = container
+        self._is_file = is_file
+        self._complaints = complaints
+        self._num_heard = 0
+        """Complaints that were judged already"""
+        self.video: av.VideoStream | None = best_video(container)
+        self.audio: av.AudioStream | None = best_audio(container)
+        self.num_refused_sound = 0
+        """Packets of the audio track that its decoder refused, so far"""
+        self.num_packets = 0
+        """Of the video track, as the last pass without decoding counted them"""
+        self.num_skipped = 0
+        """Frames at the start that cannot be decoded, as the last whole pass counted them"""
+        self.clock = "pts"
+        """How frames get their time: "pts", or "dts" or "rate" where packets carry none"""
+        self._decoder: VideoDecoder | None = None
+        self._opening_fault = self._demuxer_fault(all_codecs=True) if is_file else None
+
+    def close(self) -> None:
+        """Close the file; the object is of no use any more."""
+        self.container.close()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear what is complained of from here on, in this thread; for a file that ``hold_media`` opened."""
+        with listening() as complaints:
+            self._complaints, self._num_heard = complaints, 0
+            yield
+
+    def seek(self, pts: int) -> bool:
+        """Go to a keyframe at or before a time [ticks of the video track]; whether the container can.
+
+        It may go elsewhere all the same: MPEG-TS has no index.
+        """
+        try:
+            self.container.seek(pts, stream=self.require_video())
+        except av.error.FFmpegError:
+            return False
+        return True
+
+    def seek_sound(self, seconds: float) -> bool:
+        """Go to a time of the audio track, as ``seek``."""
+        try:
+            self.container.seek(round(seconds * av.time_base))
+        except av.error.FFmpegError:
+            return False
+        return True
+
+    def sounds(self) -> Iterator[Sound]:
+        """Decode the audio track from where the file stands; what its decoder refuses is passed over."""
+        if self.audio is None:
+            return
+        try:
+            for packet in self._demuxed([self.audio]):
+                yield from self._heard(packet)
+        except MemoryError:
+            raise
+        except av.error.FFmpegError as error:
+            raise MediaError("decode", "decode", f"cannot read the audio track: {error.strerror}") from None
+
+    @property
+    def frame_seconds(self) -> Fraction:
+        """Duration of a frame at the rate that the headers state."""
+        rate = self.require_video().guessed_rate or self.require_video().average_rate
+        return 1 / (rate or _FALLBACK_FPS)
+
+    def require_video(self) -> av.VideoStream:
+        """The video track, or ``MediaError`` if there is none that can be decoded."""
+        if self.video is None:
+            raise MediaError("probe", "no-video", "no video track")
+        if self.video.codec_context is None:
+            raise MediaError("probe", "decode", "there is no decoder for the video track")
+        return self.video
+
+    def packet_check(self, *, is_thorough: bool) -> PacketCheck:
+        """Return what judges the packets of the video track from a place on where decoding begins."""
+        codec = self.require_video().codec_context
+        reader = packet_reader(codec.codec.canonical_name, codec.extradata or b"", codec.pix_fmt or "")
+        return PacketCheck(
+            reader,
+            is_thorough=is_thorough,
+            is_called_key=self._is_called_key,
+            dts_counts_frames=self.container.format.name == "avi",
+        )
+
+    def _is_called_key(self, packet: Any) -> bool:
+        """Whether the container's index has a packet as a keyframe."""
+        name = self.container.format.name
+        if name == "mpeg":  # it has no index, and libavformat makes one of all packets
+            return False
+        time = packet.pts if name == "matroska,webm" else packet.dts
+        return any(entry.is_keyframe and entry.timestamp == time for entry in self.require_video().index_entries)
+
+    def shown_packets(self, *, is_thorough: bool) -> Iterator[tuple[av.Packet[av.VideoStream], PacketCheck]]:
+        """Demux the video track from its start to its end, without decoding; yield packets that a frame comes out of.
+
+        Parameters
+        ----------
+        is_thorough : bool
+            See ``PacketCheck``.
+
+        Raises
+        ------
+        MediaError
+            At the end: if the container reports damage, or ends too early; ``no-frames`` if nothing was yielded.
+        """
+        faults = Faults()
+        check = self.packet_check(is_thorough=is_thorough)
+        for packet in self._packets(faults, check):
+            if not packet.size:
+                continue
+            role = check.role(packet)
+            if check.has_found:
+                check.report(faults, f"packet {check.num_packets - 1}")
+            if role is Role.SHOWN:
+                yield packet, check
+        self.num_packets, self.num_skipped = check.num_packets, check.num_skipped
+        if faults:
+            raise faults.error(check.num_shown, check.num_shown)
+        if not check.num_shown:
+            raise MediaError("probe", "no-frames", check.why_nothing())
+
+    def _packets(
+        self, faults: Faults, check: PacketCheck, *, on_sound: Callable[[Sound], None] | None = None
+    ) -> Iterator[av.Packet[av.VideoStream]]:
+        """Demux from the start, up to and with the empty packet that flushes the decoder; settles ``clock``.
+
+        Parameters
+        ----------
+        faults : Faults
+            Get what the container reports: messages, marks on packets, an end that comes too early.
+        check : PacketCheck
+            Judges the packets that are yielded: parsers complain of those before the first keyframe.
+        on_sound : callable, optional
+            Gets the audio track, decoded, as its packets are met on the way.
+        """
+        if self._opening_fault:
+            faults.add("decode", f"when it was opened: {self._opening_fault}")
+        watch = ContainerWatch(self.container, self.require_video(), lambda: open_container(self.container.name, []))
+        try:
+            for packet in self._video_packets(on_sound):
+                progress.beat()
+                if not watch.num_packets and packet.size:
+                    self._settle_clock(packet)
+                    if self._is_file:
+                        self._refuse_encrypted(packet)
+                is_silent = len(self._complaints) == self._num_heard
+                fault = None if is_silent else self._demuxer_fault(all_codecs=not check.has_started)
+                if fault or self._opening_fault or watch.counts_frames:
+                    watch.refuse_chained(packet, fault or self._opening_fault)
+                if fault:
+                    is_cut = "partial file" in fault or "prematurely" in fault
+                    faults.add("truncated" if is_cut else "decode", f"after packet {watch.num_packets}: {fault}")
+                for what in watch.faults_before(packet):
+                    faults.add("decode", what)
+                if packet.size or packet.pts is None:  # else Theora's "show the last frame again", no end to a decoder
+                    yield packet
+                    self._num_heard = len(self._complaints)  # of decoders, who are asked for themselves
+        except MemoryError:  # libav's is an FFmpegError too, and says nothing of the file
+            raise
+        except av.error.ExitError:  # of streams and devices; files have no such limit
+            what = f"nothing came after packet {watch.num_packets}"
+            raise MediaError("decode", "timeout", what, watch.num_packets) from None
+        except av.error.FFmpegError as error:
+            faults.add("decode", f"cannot read packet {watch.num_packets}: {error.strerror}")
+            return
+        if self._is_file:
+            try:
+                for cause, what in watch.faults_at_end():
+                    faults.add(cause, what)
+            except OSError as error:  # it was removed, or its disk fails
+                raise MediaError("decode", "io", error.strerror or str(error), watch.num_packets) from None
+        faults.num_missing += watch.num_missing
+        faults.num_damaged = max(faults.num_damaged, watch.num_marked)  # its decoder may have found them too
+        if faults and not faults.num_missing:
+            faults.num_missing = max(0, self.require_video().frames - watch.num_packets)  # as the header has it
+
+    def _video_packets(self, on_sound: Callable[[Sound], None] | None) -> Iterator[av.Packet[av.VideoStream]]:
+        """Packets of the video track; those of the audio track go to ``on_sound``, decoded."""
+        video = self.require_video()
+        if self.audio is None or on_sound is None:
+            return self._demuxed([video])
+        return self._without_sound(self._demuxed([video, self.audio]), on_sound)
+
+    def _without_sound(self, packets: Iterator[Any], on_sound: Callable[[Sound], None]) -> Iterator[Any]:
+        for packet in packets:
+            if packet.stream.index == self.require_video().index:
+                yield packet
+                continue
+            progress.beat()
+            num_said = len(self._complaints)
+            for sound in self._heard(packet):
+                on_sound(sound)
+            del self._complaints[num_said:]  # what its decoder and its users say is about no picture
+
+    def _demuxed(self, tracks: Sequence[Any]) -> Iterator[Any]:
+        """Packets of some tracks, and an empty one of each at the end."""
+        try:
+            yield from self.container.demux(tracks)
+        except IndexError:  # PyAV 18 knows no track that begins behind the headers
+            raise MediaError("decode", "decode", "a packet is of a track that the headers do not have") from None
+
+    def _heard(self, packet: Any) -> list[Sound]:
+        """Decode a packet of the audio track; nothing if the decoder refuses it."""
+        try:
+            return list(packet.decode())
+        except MemoryError:
+            raise
+        except av.error.FFmpegError:
+            self.num_refused_sound += 1
+            return []
+
+    def _settle_clock(self, packet: av.Packet[av.VideoStream]) -> None:
+        # AVI stores no presentation times; what libavformat makes up for them is wrong once there are B-frames
+        if packet.pts is None or self.container.format.name == "avi":
+            self.clock = "rate" if packet.dts is None else "dts"
+
+    def _demuxer_fault(self, *, all_codecs: bool = False) -> str | None:
+        """What was complained of since the last look, apart from what decoders said of other tracks.
+
+        ``all_codecs``: also apart from what the video's decoder said, which will say it again.
+        """
+        if len(self._complaints) == self._num_heard:
+            return None
+        said, self._num_heard = self._complaints[self._num_heard :], len(self._complaints)
+        codecs = {
+            name
+            for stream in self.container.streams
+            if stream.codec_context is not None
+            and (all_codecs or self.video is None or stream.index != self.video.index)
+            for name in (stream.codec_context.name, stream.codec_context.codec.canonical_name)
+        }
+        return first_serious(said, besides=codecs)
+
+    def _refuse_encrypted(self, packet: Any) -> None:
+        name = self.container.format.name
+        if (
+            packet.has_sidedata("encryption_info")
+            or "enc_key_id" in self.require_video().metadata  # of Matroska
+            or ("mp4" in name and has_encrypted_video(self.container.name))
+        ):
+            raise MediaError("decode", "encrypted", "the video track is encrypted; decrypt the file first")
+
+    def frames(
+        self,
+        *,
+        motion_vectors: bool = False,
+        on_sound: Callable[[Sound], None] | None = None,
+    ) -> Iterator[DecodedFrame]:
+        """Decode every frame that is to be shown, in presentation order, on one thread, from the start of the file.
+
+        Once something is found to be wrong, no more frames are yielded, but the rest is decoded for the count of
+        what is lost.
+
+        Parameters
+        ----------
+        motion_vectors : bool
+            Ask the decoder for its motion vectors, as side data of the pictures.
+        on_sound : callable, optional
+            Gets the audio track, decoded in the same pass. What its decoder refuses is passed over, as players do.
+
+        Raises
+        ------
+        MediaError
+            At the end: ``decode`` if packets yield no frame, or the decoder or the container report damage;
+            ``truncated`` or ``short`` if the file ends too early; ``no-frames`` if none comes out.
+        """
+        faults = Faults()
+        decoding = Decoding(self, faults, motion_vectors=motion_vectors)
+        num_ok = 0
+        for packet in self._packets(faults, decoding.check, on_sound=on_sound):
+            for frame in decoding.frames(packet):
+                progress.beat()
+                if faults and not self._is_file:
+                    raise faults.error(decoding.num_packets, num_ok)
+                if not faults:
+                    yield frame
+                    num_ok += 1
+        decoding.settle()
+        self.num_skipped = decoding.num_skipped
+        if faults:
+            raise faults.error(decoding.num_packets, num_ok)
+
+    def frames_from(self, entry_pts: int | None) -> Iterator[DecodedFrame]:
+        """Decode from a keyframe on, for a file whose packets were all looked at before.
+
+        Parameters
+        ----------
+        entry_pts : int or None
+            [ticks] Begin with the keyframe of this time, wherever the file stands before it; no frames if another one
+            comes first. None begins where the file stands.
+
+        Raises
+        ------
+        MediaError
+            ``decode`` before the first frame that may be wrong.
+        """
+        faults = Faults()
+        decoding = Decoding(self, faults)
+        num_ok = 0
+        try:
+            packets = self._video_packets(None)
+            for packet in packets if entry_pts is None else _from_entry(packets, entry_pts):
+                progress.beat()
+                if not decoding.num_packets and packet.size:
+                    self._settle_clock(packet)
+                frames = list(decoding.frames(packet))
+                if faults:
+                    raise faults.error(decoding.num_packets, num_ok)
+                yield from frames
+                num_ok += len(frames)
+        except MemoryError:
+            raise
+        except av.error.FFmpegError as error:
+            raise MediaError("decode", "decode", f"cannot read a packet: {error.strerror}") from None
+
+    def video_decoder(self, *, motion_vectors: bool = False) -> VideoDecoder:
+        """Return the decoder of the video track, which has forgotten all packets."""
+        if self._decoder is None:
+            video = self.require_video()
+            context = video.codec_context
+            name = self.container.format.name
+            checks_end = self._is_file and may_end_anywhere(self.container.name, name, track=video.id)
+            self._decoder = VideoDecoder(
+                context, lambda: self._complaints, motion_vectors=motion_vectors, checks_end=checks_end
+            )
+            if self.audio is not None and not self.audio.codec_context.is_open:
+                self.audio.codec_context.thread_count = 1
+        self._decoder.flush()
+        return self._decoder
+
+
+def _from_entry(packets: Iterator[Any], entry_pts: int) -> Iterator[Any]:
+    """The packets from a keyframe on; none if they go on after it already."""
+    for packet in packets:
+        if packet.is_keyframe and packet.pts is not None and packet.pts >= entry_pts:
+            if packet.pts == entry_pts:
+                yield packet
+                yield from packets
+            return
+
+
+@contextmanager
+def open_media(path: str) -> Iterator[Media]:
+    """Open a media file that strangers made, and listen to its complaints until it is closed. See ``hold_media``."""
+    with listening() as complaints:
+        media = Media(open_container(path, complaints), complaints)
+        try:
+            yield media
+        finally:
+            media.close()
+
+
+def hold_media(path: str) -> Media:
+    """Open a media file that strangers made, to come back to it: whoever reads on does so within ``listening``.
+
+    The format whitelist keeps a playlist that calls itself .mp4 from opening other files and addresses, the absolute
+    path keeps a name like ``http:x.mp4`` from being one.
+
+    Parameters
+    ----------
+    path : str
+        As ``os.fsdecode`` gives it; checked by ``identify``.
+
+    Raises
+    ------
+    MediaError
+        If it is no media file, or one that is not allowed.
+    """
+    with listening() as complaints:
+        return Media(open_container(path, complaints), complaints)

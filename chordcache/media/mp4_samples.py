@@ -1,0 +1,392 @@
+"""The sample tables of an MP4 or QuickTime file: where each picture's data lies, and when it is shown.
+
+What these tables do not say for certain is refused, with the reason: libavformat knows many ways to guess.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+import numpy as np
+
+from chordcache.errors import MediaError
+from chordcache.media.containers import MAX_PIXELS
+from chordcache.media.geometry import Orientation, orientation_of_matrix
+
+_MAX_BOXES = 10_000
+"""In one box; an honest one holds a dozen, and a file with more of them is left to others."""
+
+_MAX_SAMPLES = 1 << 23
+"""78 hours at 30 frames per second; what is made of them takes 0.5 GiB."""
+
+_IDENTITY = (1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
+
+_CODECS = {
+    b"avc1": ("h264", b"avcC"),
+    b"avc3": ("h264", b"avcC"),
+    b"hvc1": ("hevc", b"hvcC"),
+    b"hev1": ("hevc", b"hvcC"),
+    b"av01": ("av1", b"av1C"),
+    b"mp4v": ("mpeg4", b"esds"),
+}
+"""Kind of a sample entry: libavcodec's name of the codec, and the box that configures its decoder."""
+
+_HARMLESS = frozenset((b"colr", b"pasp", b"btrt", b"fiel", b"free", b"skip", b"clap", b"gama", b"uuid"))
+"""Boxes beside it that are read here or change no picture. Others may: stereo, HDR metadata, layers."""
+
+_MPEG4_VISUAL = 0x20
+"""Object type of an esds; it may also describe MPEG-1, MPEG-2 or JPEG."""
+
+Box: TypeAlias = memoryview
+"""Its body, without the header."""
+
+
+@dataclass(frozen=True)
+class Colour:
+    """What a ``colr`` box says, in the numbers of ITU-T H.273."""
+
+    primaries: int
+    transfer: int
+    matrix: int
+    is_full: bool | None
+    """None if it does not say"""
+
+
+@dataclass(frozen=True)
+class VideoTrack:
+    """The only video track of a file, its samples in decode order."""
+
+    codec: str
+    """libavcodec's name"""
+    extradata: bytes
+    """What the decoder is configured with"""
+    width: int
+    """[pixels] as stored"""
+    height: int
+    """[pixels] as stored"""
+    aspect: Fraction | None
+    """Of a pixel, None if it is not stated"""
+    colour: Colour | None
+    orientation: Orientation | None
+    """None if the track is shown as it is stored"""
+    time_base: Fraction
+    """[seconds] of one tick"""
+    offsets: np.ndarray
+    """[shape=(N,), dtype=int64, bytes] from the start of the file"""
+    sizes: np.ndarray
+    """[shape=(N,), dtype=int64, bytes]"""
+    pts: np.ndarray
+    """[shape=(N,), dtype=int64, ticks] on libavformat's clock, which begins with the edit list"""
+    is_shown: np.ndarray
+    """[shape=(N,), dtype=bool] whether the edit list leaves it in"""
+    is_sync: np.ndarray
+    """[shape=(N,), dtype=bool] whether the file calls it a keyframe"""
+    last_ticks: int
+    """[ticks] that the last sample lasts"""
+
+
+def refused(reason: str) -> MediaError:
+    """What is raised of a file that these tables cannot serve: ``MediaError``, cause ``tables``."""
+    return MediaError("open", "tables", reason)
+
+
+def read_video_track(data: memoryview) -> VideoTrack:
+    """Read the tables of a file with one video track that is not fragmented.
+
+    Parameters
+    ----------
+    data : memoryview
+        The whole file, usually mapped.
+
+    Raises
+    ------
+    MediaError
+        ``tables`` if there are none, they contradict each other or the file's size, or say something that is not
+        understood here.
+
+    Notes
+    -----
+    Source: ISO/IEC 14496-12, 8; 14496-14, 5.6; 14496-15, 5.4 and 8.4; AV1 Codec ISO Media File Format Binding, 2.
+    """
+    try:
+        return _video_track(data)
+    except (struct.error, IndexError):
+        raise refused("a box is shorter than what it should hold") from None
+
+
+def _video_track(data: memoryview) -> VideoTrack:
+    top = _boxes(data)  # a file that is cut off has one that does not fit
+    moov = _boxes(_only(top, b"moov"))
+    if b"moof" in top or b"mvex" in moov:
+        raise refused("the file is fragmented")
+    tracks = [_boxes(trak) for trak in moov.get(b"trak", [])]
+    videos = [track for track in tracks if _handler(track) == b"vide"]
+    if len(videos) != 1:
+        raise refused(f"the file has {len(videos)} video tracks")
+    movie = _only(moov, b"mvhd")
+    movie_timescale, matrix_at = (_u32(movie, 20), 48) if movie[0] == 1 else (_u32(movie, 12), 36)
+    if struct.unpack_from(">9i", movie, matrix_at) != _IDENTITY:
+        raise refused("the whole movie is turned")
+    return _track(videos[0], movie_timescale, len(data))
+
+
+def _track(track: Mapping[bytes, list[Box]], movie_timescale: int, num_bytes: int) -> VideoTrack:
+    mdia = _boxes(_only(track, b"mdia"))
+    header = _only(mdia, b"mdhd")
+    timescale = _u32(header, 20 if header[0] == 1 else 12)
+    if not 0 < timescale < 1 << 31 or not movie_timescale:  # libav's clock is a signed int
+        raise refused("its clock has no unit")
+    tables = _boxes(_only(_boxes(_only(mdia, b"minf")), b"stbl"))
+    description = _description(_only(tables, b"stsd"))
+    sizes = _sample_sizes(tables, num_bytes)
+    offsets = _sample_offsets(tables, sizes)
+    if ((offsets < 0) | (offsets > num_bytes - sizes)).any():  # not their sum, which may be too large for int64
+        raise refused("samples lie beyond the end of the file")
+    durations = _runs(_table(tables, b"stts", ">u4", 2), len(sizes), "stts")
+    composed = np.cumsum(durations) - durations + _composition_offsets(tables, len(sizes))
+    shift, start, stop = _edit(track, timescale, movie_timescale)
+    if (composed < start).any():  # libavformat then has the clock begin elsewhere than the edit list says
+        raise refused("its edit list cuts off the beginning")
+    return VideoTrack(
+        *description,
+        orientation=_orientation(_only(track, b"tkhd")),
+        time_base=Fraction(1, timescale),
+        offsets=offsets,
+        sizes=sizes,
+        pts=composed + shift,
+        is_shown=composed < stop,
+        is_sync=_sync_samples(tables, len(sizes)),
+        last_ticks=int(durations[-1]),
+    )
+
+
+# Boxes
+
+
+def _boxes(data: memoryview, start: int = 0) -> dict[bytes, list[Box]]:
+    """The boxes directly in one, by kind."""
+    found: dict[bytes, list[Box]] = {}
+    for _ in range(_MAX_BOXES):
+        if start + 8 > len(data):  # QuickTime ends some lists with four zeros
+            return found
+        size, kind = struct.unpack_from(">I4s", data, start)
+        body = start + 8
+        if size == 1:
+            (size,) = struct.unpack_from(">Q", data, body)
+            body += 8
+        end = len(data) if size == 0 else start + size
+        if end < body or end > len(data):
+            raise refused(f"box {_printed(kind)} does not fit into its parent")
+        found.setdefault(kind, []).append(data[body:end])
+        start = end
+    raise refused(f"more than {_MAX_BOXES} boxes in one")
+
+
+def _only(boxes: Mapping[bytes, list[Box]], kind: bytes) -> Box:
+    found = boxes.get(kind, [])
+    if len(found) != 1 or not len(found[0]):
+        count = "an empty" if len(found) == 1 else str(len(found) or "no")
+        raise refused(f"it has {count} box {_printed(kind)}, must be one")
+    return found[0]
+
+
+def _printed(kind: bytes) -> str:
+    return ascii(kind.decode("latin-1"))
+
+
+def _u32(box: Box, at: int) -> int:
+    value: int = struct.unpack_from(">I", box, at)[0]
+    return value
+
+
+def _handler(track: Mapping[bytes, list[Box]]) -> bytes:
+    return bytes(_only(_boxes(_only(track, b"mdia")), b"hdlr")[8:12])
+
+
+def _table(tables: Mapping[bytes, list[Box]], kind: bytes, dtype: str, width: int = 1) -> np.ndarray:
+    """A table of integers [shape=(n, width), dtype=int64] that begins with their number."""
+    box = _only(tables, kind)
+    return _entries(box, 4, dtype, width, kind)
+
+
+def _entries(box: Box, at: int, dtype: str, width: int, kind: bytes) -> np.ndarray:
+    num_entries = _u32(box, at)
+    item = np.dtype(dtype)
+    if num_entries > min(_MAX_SAMPLES, (len(box) - at - 4) // (item.itemsize * width)):
+        raise refused(f"box {_printed(kind)} claims {num_entries} entries")
+    values = np.frombuffer(box, item, num_entries * width, at + 4)
+    return values.astype(np.int64).reshape(num_entries, width)
+
+
+def _runs(table: np.ndarray, num_samples: int, kind: str) -> np.ndarray:
+    """A table of (count, value) written out [shape=(num_samples,), dtype=int64]."""
+    if table[:, 0].sum() != num_samples or table[:, 1].max(initial=0) >> 31:
+        raise refused(f"box '{kind}' does not describe {num_samples} samples")
+    return np.repeat(table[:, 1], table[:, 0])
+
+
+# Samples
+
+
+def _sample_sizes(tables: Mapping[bytes, list[Box]], num_bytes: int) -> np.ndarray:
+    box = _only(tables, b"stsz")
+    size, num_samples = _u32(box, 4), _u32(box, 8)
+    if not 0 < num_samples <= min(_MAX_SAMPLES, num_bytes):
+        raise refused(f"the file claims {num_samples} samples in {num_bytes} bytes")
+    sizes = np.full(num_samples, size, np.int64) if size else _entries(box, 8, ">u4", 1, b"stsz")[:, 0]
+    if not sizes.all():
+        raise refused("a sample is empty")
+    return sizes
+
+
+def _sample_offsets(tables: Mapping[bytes, list[Box]], sizes: np.ndarray) -> np.ndarray:
+    """Where each sample begins [bytes]: those of a chunk lie one after the other."""
+    chunks = (_table(tables, b"co64", ">i8") if b"co64" in tables else _table(tables, b"stco", ">u4"))[:, 0]
+    runs = _table(tables, b"stsc", ">u4", 3)
+    first = runs[:, 0] - 1
+    if (
+        not len(runs)
+        or first[0]
+        or (np.diff(first) <= 0).any()
+        or first[-1] >= len(chunks)
+        or (runs[:, 2] != 1).any()
+        or (chunks < 0).any()
+    ):
+        raise refused("its samples are dealt to chunks in a way that is not understood")
+    per_chunk = np.repeat(runs[:, 1], np.diff(np.append(first, len(chunks))))
+    if per_chunk.sum() != len(sizes):
+        raise refused(f"its chunks hold {per_chunk.sum()} samples of {len(sizes)}")
+    starts = np.cumsum(sizes) - sizes  # were all samples in one piece
+    firsts = np.cumsum(per_chunk) - per_chunk
+    shifts = chunks - starts[np.minimum(firsts, len(sizes) - 1)]
+    offsets: np.ndarray = starts + np.repeat(shifts, per_chunk)
+    return offsets
+
+
+def _composition_offsets(tables: Mapping[bytes, list[Box]], num_samples: int) -> np.ndarray:
+    """From decoding to presentation [ticks]; negative ones in either version of the box, as libavformat has it."""
+    if b"ctts" not in tables:
+        return np.zeros(num_samples, np.int64)
+    table = _table(tables, b"ctts", ">i4", 2)
+    if (table[:, 0] < 0).any() or table[:, 0].sum() != num_samples:
+        raise refused(f"box 'ctts' does not describe {num_samples} samples")
+    return np.repeat(table[:, 1], table[:, 0])
+
+
+def _sync_samples(tables: Mapping[bytes, list[Box]], num_samples: int) -> np.ndarray:
+    is_sync = np.zeros(num_samples, bool)
+    if b"stss" not in tables:
+        return ~is_sync
+    numbers = _table(tables, b"stss", ">u4")[:, 0]
+    if ((numbers < 1) | (numbers > num_samples)).any():
+        raise refused("box 'stss' names samples that are not there")
+    is_sync[numbers - 1] = True
+    return is_sync
+
+
+def _edit(track: Mapping[bytes, list[Box]], timescale: int, movie_timescale: int) -> tuple[int, int, int]:
+    """What is added to times of the media, and the range of them [start, stop) that is shown, in ticks."""
+    everything = 0, -(1 << 62), 1 << 62
+    if b"edts" not in track:
+        return everything
+    lists = _boxes(_only(track, b"edts"))
+    if b"elst" not in lists:
+        return everything
+    box = _only(lists, b"elst")
+    layout = struct.Struct(">QqI" if box[0] == 1 else ">IiI")
+    num_edits = _u32(box, 4)
+    if num_edits not in (1, 2):
+        raise refused(f"its edit list has {num_edits} entries")
+    edits = [layout.unpack_from(box, 8 + i * layout.size) for i in range(num_edits)]
+    *pauses, (duration, media_time, rate) = edits
+    if rate != 1 << 16 or media_time < 0 or not duration or any(time != -1 for _, time, _ in pauses):
+        raise refused("its edit list does more than to shift and to cut")
+    pause = sum(_rescaled(length, timescale, movie_timescale) for length, _, _ in pauses)
+    stop = media_time + _rescaled(duration, timescale, movie_timescale)
+    if max(media_time, stop, pause) >> 62:
+        raise refused("its edit list goes on for ever")
+    return pause - media_time, media_time, stop
+
+
+def _rescaled(ticks: int, timescale: int, movie_timescale: int) -> int:
+    """From the movie's clock to the track's, rounded half up."""
+    return (2 * ticks * timescale + movie_timescale) // (2 * movie_timescale)
+
+
+def _orientation(header: Box) -> Orientation | None:
+    matrix = struct.unpack_from(">9i", header, 52 if header[0] == 1 else 40)
+    return None if matrix == _IDENTITY else orientation_of_matrix(matrix)
+
+
+# The sample description
+
+
+def _description(box: Box) -> tuple[str, bytes, int, int, Fraction | None, Colour | None]:
+    """Codec, configuration, width, height, pixel aspect, colours."""
+    entries = _boxes(box, 8)
+    kinds = [kind for kind, found in entries.items() for _ in found]
+    if len(kinds) != 1:
+        raise refused(f"it has {len(kinds)} sample descriptions")
+    (kind,) = kinds
+    if kind not in _CODECS:
+        raise refused(f"its codec is {_printed(kind)}")
+    codec, configured_by = _CODECS[kind]
+    entry = entries[kind][0]
+    width, height = struct.unpack_from(">HH", entry, 24)
+    if not width or not height or width * height > MAX_PIXELS:
+        raise refused(f"its picture is {width}x{height} pixels")
+    parts = _boxes(entry, 78)
+    unknown = sorted(parts.keys() - _HARMLESS - {configured_by})
+    if unknown:
+        raise refused(f"its sample description holds a box {_printed(unknown[0])}")
+    configuration = _only(parts, configured_by)
+    extradata = _decoder_specific(configuration) if configured_by == b"esds" else bytes(configuration)
+    return codec, extradata, width, height, _aspect(parts), _colour(parts)
+
+
+def _aspect(parts: Mapping[bytes, list[Box]]) -> Fraction | None:
+    if b"pasp" not in parts:
+        return None
+    horizontal, vertical = struct.unpack_from(">II", _only(parts, b"pasp"))
+    return Fraction(horizontal, vertical) if horizontal and vertical else None
+
+
+def _colour(parts: Mapping[bytes, list[Box]]) -> Colour | None:
+    if b"colr" not in parts:
+        return None
+    box = _only(parts, b"colr")
+    kind = bytes(box[:4])
+    if kind not in (b"nclx", b"nclc"):
+        return None
+    primaries, transfer, matrix = struct.unpack_from(">HHH", box, 4)
+    return Colour(primaries, transfer, matrix, bool(box[10] >> 7) if kind == b"nclx" else None)
+
+
+def _decoder_specific(box: Box) -> bytes:
+    """What an MPEG-4 elementary stream descriptor holds for the decoder (ISO/IEC 14496-1, 7.2.6)."""
+    stream = _descriptor(box[4:], 3)
+    flags = stream[2]
+    if flags & 0xE0:
+        raise refused("its elementary stream depends on another one")
+    config = _descriptor(stream[3:], 4)
+    if config[0] != _MPEG4_VISUAL:
+        raise refused(f"its elementary stream is of type {config[0]}")
+    return bytes(_descriptor(config[13:], 5))
+
+
+def _descriptor(data: memoryview, tag: int) -> memoryview:
+    """The body of the descriptor that comes first, which must have this tag."""
+    if data[0] != tag:
+        raise refused("its elementary stream descriptor is not understood")
+    size, at = 0, 1
+    for at in range(1, 5):
+        size = size << 7 | data[at] & 0x7F
+        if not data[at] >> 7:
+            break
+    if at + 1 + size > len(data):
+        raise refused("its elementary stream descriptor is cut off")
+    return data[at + 1 : at + 1 + size]

@@ -1,0 +1,210 @@
+"""One media file to a record: header facts and measured facts under different names."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import av
+import numpy as np
+
+from chordcache.errors import MediaError, UsageError
+from chordcache.media.activity import ContentMeter
+from chordcache.media.demux import Media, open_media
+from chordcache.media.geometry import Orientation, display_size, orientation_of_matrix
+from chordcache.media.mp4_boxes import display_matrices
+from chordcache.media.source_file import identify
+from chordcache.records import LEVELS, AudioFacts, ContentFacts, HeaderFacts, PacketFacts, VideoRecord
+
+_MATRICES = {
+    0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",
+    10: "bt2020c", 11: "smpte2085", 12: "chroma-derived-nc", 13: "chroma-derived-c", 14: "ictcp",
+}  # fmt: skip
+_PRIMARIES = {
+    1: "bt709", 4: "bt470m", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "film", 9: "bt2020", 10: "smpte428",
+    11: "smpte431", 12: "smpte432", 22: "ebu3213",
+}  # fmt: skip
+_TRANSFERS = {
+    1: "bt709", 4: "bt470m", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "linear", 9: "log100", 10: "log316",
+    11: "iec61966-2-4", 12: "bt1361e", 13: "iec61966-2-1", 14: "bt2020-10", 15: "bt2020-12", 16: "smpte2084",
+    17: "smpte428", 18: "arib-std-b67",
+}  # fmt: skip
+_RANGES = {1: "limited", 2: "full"}
+"""Code points of ITU-T H.273 by ffmpeg's names; what is not listed is unstated."""
+
+
+def probe(path: str, *, root: str, relative_path: str, level: str = "packets") -> VideoRecord:
+    """Look at one file as deeply as ``level`` says.
+
+    Parameters
+    ----------
+    path : str
+        Absolute, as ``os.fsdecode`` gives it.
+    root, relative_path : str
+        What the record calls the file.
+    level : {"headers", "packets", "content"}
+        Read the headers only; also read all packets; also decode.
+
+    Returns
+    -------
+    VideoRecord
+        With ``error`` set if the file cannot be used; what was found out before stays in it.
+
+    Raises
+    ------
+    UsageError
+        If there is no such level.
+    """
+    if level not in LEVELS:
+        raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(LEVELS)}")
+    record = VideoRecord(root=root, path=relative_path, level=level)
+    found: dict[str, Any] = {}
+    try:
+        found["identity"] = identify(path)
+        with open_media(path) as media:
+            found["audio"] = _audio_facts(media)
+            found["header"] = _header_facts(media, path)
+            if level != "headers":
+                found["packets"] = _packet_facts(media)
+        if level == "content":
+            found["content"] = _content_facts(path)
+    except MediaError as error:
+        found.update(error=error.message, error_cause=error.cause, error_stage=error.stage)
+    return replace(record, **found)
+
+
+def _header_facts(media: Media, path: str) -> HeaderFacts:
+    video = media.require_video()
+    codec = video.codec_context
+    turn = _orientation(media, path)
+    width, height = display_size(codec.width, codec.height, video.sample_aspect_ratio)
+    if turn.transpose:
+        width, height = height, width
+    aspect = video.sample_aspect_ratio or Fraction(1)
+    pixels = codec.format
+    return HeaderFacts(
+        container=media.container.format.name,
+        codec=codec.codec.canonical_name,
+        profile=video.profile or None,
+        pixel_format=codec.pix_fmt,
+        bit_depth=pixels.components[0].bits if pixels else None,
+        color_space=_MATRICES.get(codec.colorspace) if pixels else None,
+        color_primaries=_PRIMARIES.get(codec.color_primaries),
+        color_transfer=_TRANSFERS.get(codec.color_trc),
+        color_range=_RANGES.get(codec.color_range),
+        coded_width=codec.width,
+        coded_height=codec.height,
+        display_width=round(width),
+        display_height=round(height),
+        rotation=turn.rotation,
+        mirrored=turn.mirrored,
+        sample_aspect_ratio=f"{aspect.numerator}:{aspect.denominator}",
+        average_fps=_rate(video.guessed_rate if video.start_time is None else video.average_rate),
+        nominal_fps=_rate(video.guessed_rate),
+        header_duration_seconds=_header_duration(media),
+        header_num_frames=video.frames or None,
+    )
+
+
+def _rate(rate: Fraction | None) -> float | None:
+    return float(rate) if rate else None
+
+
+def _header_duration(media: Media) -> float | None:
+    video = media.require_video()
+    if video.duration is not None and video.time_base:
+        return float(video.duration * video.time_base)
+    return media.container.duration / av.time_base if media.container.duration else None
+
+
+def _orientation(media: Media, path: str) -> Orientation:
+    """As the container states it; PyAV tells it of decoded frames only."""
+    if "mp4" not in media.container.format.name:
+        return Orientation()
+    matrix = display_matrices(path).get(media.require_video().id)
+    return orientation_of_matrix(matrix) if matrix else Orientation()
+
+
+def _audio_facts(media: Media) -> AudioFacts | None:
+    audio = media.audio
+    if audio is None:
+        return None
+    time_base = audio.time_base or Fraction(1)
+    return AudioFacts(
+        codec=audio.codec_context.codec.canonical_name,
+        sample_rate_hz=audio.codec_context.sample_rate,
+        num_channels=audio.codec_context.channels,
+        duration_seconds=None if audio.duration is None else float(audio.duration * time_base),
+        start_seconds=None if audio.start_time is None else float(audio.start_time * time_base),
+    )
+
+
+def _packet_facts(media: Media) -> PacketFacts:
+    unit = media.require_video().time_base or Fraction(1)
+    frame_ticks = media.frame_seconds / unit
+    runs = [_Run([], [])]
+    last_dts = duration = None
+    leading: list[int] = []
+    for packet, check in media.shown_packets(is_thorough=False):
+        if last_dts is not None and packet.dts is not None and packet.dts < last_dts:
+            runs.append(_Run([], []))  # streams joined without rewriting: the clock is set back
+        last_dts = packet.dts
+        time = packet.pts if media.clock == "pts" else packet.dts if media.clock == "dts" else None
+        if time is None:
+            time = (runs[-1].times[-1] + frame_ticks) if runs[-1].times else 0
+        runs[-1].times.append(time)
+        if packet.is_keyframe:
+            runs[-1].key_times.append(time)
+        duration = packet.duration
+        leading = check.leading_dts
+    if media.clock == "dts" and leading:  # they are shown first: what can be decoded is due when the last one is
+        runs[0].times[:] = sorted([*leading, *runs[0].times])[len(leading) :]
+    is_timed = media.clock != "rate"
+    return _from_runs(media, runs, duration if is_timed and duration else frame_ticks)
+
+
+class _Run(NamedTuple):
+    """Times of packets, in units of the track's time base, while its clock goes on."""
+
+    times: list[Any]
+    key_times: list[Any]
+
+
+def _from_runs(media: Media, runs: list[_Run], last_duration: Any) -> PacketFacts:
+    """Facts from the presentation times of all packets and of the keyframes."""
+    unit = media.require_video().time_base or Fraction(1)
+    numbers: list[int] = []
+    keys: list[Any] = []
+    steps: list[Any] = []
+    num_frames = 0
+    for run in runs:
+        shown, run_keys = sorted(run.times), sorted(run.key_times)
+        numbers += (num_frames + np.searchsorted(np.array(shown), np.array(run_keys))).tolist()
+        keys += run_keys
+        steps += [later - earlier for earlier, later in pairwise(shown)]
+        num_frames += len(shown)
+    step = statistics.median(steps) if steps else last_duration
+    times = [time for run in runs for time in run.times]
+    return PacketFacts(
+        num_packets=media.num_packets,
+        num_frames=num_frames,
+        num_frames_skipped=media.num_skipped,
+        start_seconds=float(min(runs[0].times) * unit),
+        duration_seconds=float((max(times) - min(times) + step) * unit),
+        # a container that rounds times to its unit makes a steady rate uneven by one or two of them
+        variable_frame_rate=media.clock != "rate" and bool(steps) and max(steps) - min(steps) > max(2, step / 10),
+        clock=media.clock,
+        keyframe_numbers=tuple(numbers),
+        keyframe_pts_seconds=tuple(float(key * unit) for key in keys),
+    )
+
+
+def _content_facts(path: str) -> ContentFacts:
+    with open_media(path) as media:
+        meter = ContentMeter(media.require_video().codec_context.codec.canonical_name)
+        for frame in media.frames(motion_vectors=True, on_sound=meter.add_sound):
+            meter.add_frame(frame)
+    return meter.facts()

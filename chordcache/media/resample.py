@@ -1,0 +1,300 @@
+"""Decoded pictures at another size: as the planes of a JPEG, or as RGB.
+
+Every sample that comes out is the mean of the area that it covers in the source, which is swscale's "area".
+Neither way leaves to swscale what it does not do well (measured on FFmpeg 8.1): it takes limited chroma to 0 to 255
+instead of 1 to 255, so that grey is 127.5; it goes from one matrix to another by way of 8-bit RGB; and its packed RGB
+is up to two levels too dark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any, NamedTuple, TypeAlias
+
+import av
+import av.filter
+import numpy as np
+from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
+
+from chordcache.errors import MediaError
+from chordcache.media.picture_data import plane_array
+
+__all__ = ["PictureFilter", "Planes", "Resampler"]
+
+Planes: TypeAlias = "tuple[np.ndarray, np.ndarray, np.ndarray]"
+Filters: TypeAlias = "tuple[tuple[str, str], ...]"
+"""Names of libavfilter's filters and their arguments."""
+
+_UNSTATED_MATRIX = "smpte170m"
+"""BT.601, as ffmpeg has it."""
+
+_MATRICES = {
+    0: _UNSTATED_MATRIX,
+    1: "bt709",
+    2: _UNSTATED_MATRIX,
+    4: "fcc",
+    5: "bt470bg",
+    6: "smpte170m",
+    7: "smpte240m",
+    9: "bt2020ncl",
+}
+"""By AVColorSpace, the names that ``colorspace`` has for them. 0 is RGB, which no picture with chroma can mean."""
+
+_LOCATIONS = {
+    (0, 0): "center",
+    (1, 0): "left",
+    (1, 1): "topleft",
+    (0, 1): "top",
+    (1, -1): "bottomleft",
+    (0, -1): "bottom",
+}
+"""ffmpeg's names, by quarters of a sample that chroma lies (left of, above) the middle of its 2x2 pixels."""
+
+_BT601 = ("smpte170m", "bt470bg")
+"""Matrices whose luma is that of JPEG, so that each plane can be taken by itself."""
+
+_FLAGS = "area+accurate_rnd+full_chroma_inp"
+"""The second matters to 8 bits, which are cut off instead of rounded without it, the third to RGB sources."""
+
+_INTERPOLATION = Interpolation.AREA | Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INP
+"""The same for PyAV."""
+
+_NO_TRANSFER = "in_primaries=bt709:out_primaries=bt709:in_transfer=bt709:out_transfer=bt709"
+"""Transfer and primaries stay as they are: swscale refuses pictures with values that it does not know."""
+
+
+class PictureFilter:
+    """Sends pictures through libavfilter, whatever size and format they come in."""
+
+    def __init__(self) -> None:
+        self._graph: av.filter.Graph | None = None
+        self._made_for: tuple[object, ...] = ()
+
+    def apply(self, picture: av.VideoFrame, *filters: tuple[str, str]) -> av.VideoFrame:
+        """Apply filters, each a name and its arguments, one after the other."""
+        made_for = (picture.width, picture.height, picture.format.name, filters)
+        if self._graph is None or self._made_for != made_for:
+            graph = av.filter.Graph()
+            graph.threads = 1
+            source = graph.add_buffer(
+                width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1)
+            )
+            chain = [graph.add(*one) for one in filters]
+            graph.link_nodes(source, *chain, graph.add("buffersink")).configure()
+            self._graph, self._made_for = graph, made_for
+        self._graph.vpush(picture)
+        return self._graph.vpull()
+
+
+class Resampler:
+    """Scales pictures that are not interlaced. Matrix, range and format may change from one to the next."""
+
+    def __init__(self) -> None:
+        self._one_pass: Filters = ()
+        self._made_for: tuple[object, ...] = ()
+        self._filter = PictureFilter()
+        self._fine_filter = PictureFilter()
+        self._fine_scaler, self._coarse_scaler, self._rgb_scaler = (VideoReformatter() for _ in range(3))
+
+    def jpeg(self, picture: av.VideoFrame, width: int, height: int) -> Planes:
+        """Full-range BT.601 with chroma in the middle of its four pixels, which is what JPEG means.
+
+        Returns
+        -------
+        tuple of np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255]
+            Views that may be strided.
+
+        Raises
+        ------
+        MediaError
+            ``decode`` if the picture's format or matrix is unknown.
+        """
+        with _refusing(picture):
+            if picture.format.name.startswith("xyz"):  # libavfilter's scale takes it for RGB
+                picture = self.rgb(picture, width, height)
+            layout = (picture.width, picture.height, picture.format.name, picture.colorspace, picture.color_range)
+            if self._made_for != (layout, width, height):  # a chroma location is looked up once, it takes a while
+                self._made_for = (layout, width, height)
+                self._one_pass = _one_pass(picture, width, height)
+            if not self._one_pass:
+                return self._two_passes(picture, width, height)
+            y, u, v = map(plane_array, self._filter.apply(picture, *self._one_pass).planes)
+            return y, u, v
+
+    def _two_passes(self, picture: av.VideoFrame, width: int, height: int) -> Planes:
+        """Luma at its size, and chroma as a picture of half the size has it, whose pixels it lies in the middle of."""
+        matrix, samples = _matrix(picture), _Samples.of(picture)
+        is_mixed = matrix not in _BT601  # then the luma of a pixel depends on its chroma
+        same_colors = _same_colors(samples.is_full)
+        fine_format, halved_format = (f"yuv{kind}{samples.scaled_depth}" for kind in (444 if is_mixed else 420, 420))
+        fine = self._fine_scaler.reformat(picture, width, height, fine_format, **same_colors)
+        # the mean of means, unless they are rounded to eight bits, and there are fewer of them
+        has_means = is_mixed and samples.scaled_depth != "p" and _covers_chroma(picture, width, height)
+        coarse = self._coarse_scaler.reformat(
+            fine if has_means else picture, width // 2, height // 2, f"yuv444{samples.scaled_depth}", **same_colors
+        )
+        halved = av.VideoFrame(width, height, halved_format)  # not ``fine``, which may be the decoder's own picture
+        for target, source in zip(halved.planes, (fine.planes[0], *coarse.planes[1:]), strict=True):
+            num_bytes = min(target.line_size, source.line_size)
+            _rows(target)[:, :num_bytes] = _rows(source)[:, :num_bytes]
+        y, u, v = self._filter.apply(halved, _to_jpeg(matrix, samples.is_full, "yuv420p")).planes
+        if is_mixed:
+            y = self._fine_filter.apply(fine, _to_jpeg(matrix, samples.is_full, "yuv444p")).planes[0]
+        return plane_array(y), plane_array(u), plane_array(v)
+
+    def rgb(self, picture: av.VideoFrame, width: int, height: int, pixel_format: str = "gbrp") -> av.VideoFrame:
+        """Planes of full-range RGB, in the order green, blue, red.
+
+        Raises
+        ------
+        MediaError
+            ``decode`` if the picture's format or matrix is unknown.
+        """
+        with _refusing(picture):
+            unstated = _is_yuv(picture) and _matrix(picture) == _UNSTATED_MATRIX
+            if _is_yuv(picture) and _Samples.of(picture).is_full:
+                picture = self._limited(picture, width, height)
+            return self._rgb_scaler.reformat(
+                picture,
+                width,
+                height,
+                pixel_format,
+                src_colorspace=Colorspace.ITU601 if unstated else None,  # RGB sources must not hear it
+                dst_colorspace=Colorspace.ITU601,
+                dst_color_range=ColorRange.JPEG,
+                interpolation=_INTERPOLATION,
+                threads=1,
+            )
+
+    def _limited(self, picture: av.VideoFrame, width: int, height: int) -> av.VideoFrame:
+        """Scale a full-range picture of more than eight bits, and make it limited: swscale takes 1020 for white."""
+        samples, matrix = _Samples.of(picture), _matrix(picture)
+        if samples.bits == 8:
+            return picture
+        pixel_format = f"yuv444{samples.scaled_depth}"
+        scaled = self._fine_scaler.reformat(picture, width, height, pixel_format, **_same_colors(is_full=True))
+        return self._fine_filter.apply(scaled, _recolored(matrix, "pc", matrix, "tv", "yuv444p10"))
+
+
+@contextmanager
+def _refusing(picture: av.VideoFrame) -> Iterator[None]:
+    """Turn errors of libavfilter and swscale into a MediaError."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except (av.error.FFmpegError, ValueError) as error:
+        what = f"cannot convert {picture.format.name} pictures with matrix {picture.colorspace}: {error}"
+        raise MediaError("decode", "decode", what) from None
+
+
+def _is_grey(picture: av.VideoFrame) -> bool:
+    return picture.format.name.startswith(("gray", "ya"))
+
+
+def _is_yuv(picture: av.VideoFrame) -> bool:
+    """Whether samples are luma and perhaps chroma; the others are RGB, palettes, bits and XYZ."""
+    video_format = picture.format
+    has_chroma = len(video_format.components) >= 3 and not video_format.is_rgb
+    return _is_grey(picture) or (has_chroma and not video_format.name.startswith("xyz"))
+
+
+def _matrix(picture: av.VideoFrame) -> str:
+    """Name of the matrix of luma and chroma, for ``colorspace``."""
+    if _is_grey(picture):
+        return _UNSTATED_MATRIX
+    if picture.colorspace not in _MATRICES:
+        raise ValueError("the matrix is not supported")
+    return _MATRICES[picture.colorspace]
+
+
+class _Samples(NamedTuple):
+    """How luma and chroma are stored."""
+
+    bits: int
+    is_full: bool
+
+    @property
+    def scaled_depth(self) -> str:
+        """End of the pixel format to scale to: more bits than eight, so that samples are rounded to eight once.
+
+        Of full range as many as there are, since swscale makes 1020 of 255 in 10 bits, which is not white.
+        """
+        return {8: "p", 10: "p10le"}.get(self.bits, "p12le") if self.is_full else "p10le"
+
+    @classmethod
+    def of(cls, picture: av.VideoFrame) -> _Samples:
+        # swscale takes grey for full range whatever it says
+        is_full = picture.color_range == ColorRange.JPEG or picture.format.name.startswith(("yuvj", "gray", "ya"))
+        return cls(picture.format.components[0].bits, is_full)
+
+
+def _one_pass(picture: av.VideoFrame, width: int, height: int) -> Filters:
+    """Scale all planes at once, and round them once; empty where that is not right."""
+    scale = f"{width}:{height}:flags={_FLAGS}:{_NO_TRANSFER}:out_chroma_loc=center:out_color_matrix=bt601"
+    if not _is_yuv(picture):
+        to_jpeg = _to_jpeg(_UNSTATED_MATRIX, False, "yuv420p")
+        return ("scale", f"{scale}:out_range=limited"), ("format", "yuv420p10le"), to_jpeg
+    samples, matrix, location = _Samples.of(picture), _matrix(picture), _chroma_location(picture)
+    is_scaled = (picture.width, picture.height) != (width, height)
+    if matrix not in _BT601 or not (is_scaled or location == "center"):  # swscale does not move without scaling
+        return ()
+    color_range = "full" if samples.is_full else "limited"
+    scale += f":in_color_matrix=bt601:in_range={color_range}:out_range={color_range}:in_chroma_loc={location}"
+    return ("scale", scale), ("format", "yuv420" + samples.scaled_depth), _to_jpeg(matrix, samples.is_full, "yuv420p")
+
+
+def _to_jpeg(matrix: str, is_full: bool, pixel_format: str) -> tuple[str, str]:
+    """The filter that makes what JPEG means of other matrices and ranges."""
+    return _recolored(matrix, "pc" if is_full else "tv", "smpte170m", "pc", pixel_format)
+
+
+def _recolored(matrix: str, color_range: str, to_matrix: str, to_range: str, pixel_format: str) -> tuple[str, str]:
+    """The filter that changes matrix, range and depth; ``fast`` leaves out light, and with it linear RGB."""
+    before = f"ispace={matrix}:irange={color_range}:iprimaries=bt709:itrc=bt709"
+    after = f"space={to_matrix}:range={to_range}:primaries=bt709:trc=bt709:format={pixel_format}:fast=1"
+    return "colorspace", f"{before}:{after}"
+
+
+def _covers_chroma(picture: av.VideoFrame, width: int, height: int) -> bool:
+    """Whether there is at least one sample of chroma for each pixel of this size."""
+    video_format = picture.format
+    return video_format.chroma_width(picture.width) >= width and video_format.chroma_height(picture.height) >= height
+
+
+def _rows(plane: Any) -> np.ndarray:
+    """The bytes of a plane with their padding [shape=(H, line size), dtype=uint8], writable."""
+    return np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
+
+
+def _same_colors(is_full: bool) -> dict[str, Any]:
+    """Arguments with which swscale only scales: any matrix will do, as long as it is the same on both sides."""
+    color_range = ColorRange.JPEG if is_full else ColorRange.MPEG
+    return {
+        "src_colorspace": Colorspace.ITU601,
+        "dst_colorspace": Colorspace.ITU601,
+        "src_color_range": color_range,
+        "dst_color_range": color_range,
+        "interpolation": _INTERPOLATION,
+        "threads": 1,
+    }
+
+
+def _chroma_location(picture: av.VideoFrame) -> str:
+    """Where the decoder says that chroma lies, as ffmpeg calls it; "center" if it does not say.
+
+    PyAV 18 does not show the field, and libavfilter's scale does not read it, but swscale does: a ramp in a small
+    picture with the properties of this one is moved by as much as chroma is off the middle.
+    """
+    scaler = VideoReformatter()
+    side = 8 if picture.width != 8 else 16  # another size, else this very picture would be handed back
+    small = scaler.reformat(picture, side, side, "yuv420p", interpolation=Interpolation.POINT, threads=1)
+    ramp = np.arange(side // 2, dtype=np.uint8) * 16
+    plane_array(small.planes[1])[:] = ramp
+    plane_array(small.planes[2])[:] = ramp[:, None]
+    moved = scaler.reformat(small, side // 2, side // 2, "yuv444p", interpolation=Interpolation.AREA, threads=1)
+    u, v = (plane_array(moved.planes[i]) for i in (1, 2))
+    quarters = round((int(u[1, 1]) - 16) / 4), round((int(v[1, 1]) - 16) / 4)
+    return _LOCATIONS[quarters]

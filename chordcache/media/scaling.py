@@ -1,0 +1,293 @@
+"""One decoded picture to the size, orientation and colours of the cache, in one swscale pass."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import av
+import numpy as np
+from av.sidedata.sidedata import Type as SideDataType
+
+from chordcache.errors import MediaError
+from chordcache.media.containers import MAX_PIXELS
+from chordcache.media.decoding import DecodedFrame
+from chordcache.media.geometry import Orientation, display_size, orientation_of_matrix, scaled_size
+from chordcache.media.picture_data import plane_array, side_data
+from chordcache.media.resample import PictureFilter, Planes, Resampler
+from chordcache.media.stereo3d import Region, StatedStereo, View, view_of
+from chordcache.media.tonemap import DEFAULT_PEAK, TRANSFERS, signal_peak, tone_map
+
+__all__ = ["Frame", "FrameMaker", "PictureScaler", "Planes"]
+
+_MULTIVIEW_KINDS = (29, 30)
+"""AV_FRAME_DATA_VIEW_ID and AV_FRAME_DATA_3D_REFERENCE_DISPLAYS: on pictures of MV-HEVC, and not in PyAV 18's enum."""
+
+
+def orientation_of(picture: av.VideoFrame) -> Orientation:
+    """The orientation that the container or the codec asks for."""
+    try:
+        matrix = side_data(picture, SideDataType.DISPLAYMATRIX)
+    except ValueError:  # the turn is known all the same, the mirroring is not
+        return _BY_ROTATION.get(picture.rotation, Orientation())
+    if matrix is None:
+        return Orientation()
+    return orientation_of_matrix(tuple(np.frombuffer(matrix, np.int32, 9).tolist()))
+
+
+_BY_ROTATION = {
+    90: Orientation(transpose=True, flip_rows=True),
+    -90: Orientation(transpose=True, flip_columns=True),
+    180: Orientation(flip_columns=True, flip_rows=True),
+    -180: Orientation(flip_columns=True, flip_rows=True),
+}
+"""By what ``VideoFrame.rotation`` says, in degrees counterclockwise."""
+
+
+def _plane_array_16(plane: Any) -> np.ndarray:
+    """A plane of 16-bit little-endian samples as a view [shape=(H, W), dtype=uint16]."""
+    rows = np.frombuffer(plane, "<u2").reshape(-1, plane.line_size // 2)
+    return rows[: plane.height, : plane.width]
+
+
+def _view_of(picture: av.VideoFrame, eye: str, layout: str) -> View:
+    """Where an eye's picture lies in this one, see ``stereo.view_of``."""
+    multiview = False
+    try:
+        data = side_data(picture, SideDataType.STEREO3D)
+    except ValueError:
+        known = PictureFilter().apply(picture, *(("sidedata", f"delete:{kind}") for kind in _MULTIVIEW_KINDS))
+        try:
+            data = side_data(known, SideDataType.STEREO3D)
+            multiview = True
+        except ValueError:  # something newer still, which tells nothing about stereo
+            data = None
+    return view_of(eye, layout, None if data is None else StatedStereo.parse(data), multiview=multiview)
+
+
+def _peak_of(picture: av.VideoFrame) -> float:
+    """The brightest that the picture's metadata allow, see ``tonemap.signal_peak``."""
+    try:
+        light_level = side_data(picture, SideDataType.CONTENT_LIGHT_LEVEL)
+        mastering = side_data(picture, SideDataType.MASTERING_DISPLAY_METADATA)
+    except ValueError:
+        return DEFAULT_PEAK
+    return signal_peak(light_level, mastering)
+
+
+class PictureScaler:
+    """Takes decoded pictures to one size, upright, with square pixels.
+
+    The first picture settles size, orientation and stereo layout; one that comes in another size later is scaled to
+    the same. Whether a picture is HDR, each says for itself.
+
+    Parameters
+    ----------
+    short_side : int or None
+        [pixels] of the upright picture; None keeps the size.
+    aspect : Fraction or None
+        Sample aspect ratio; None or 0 if the pixels are square.
+    hdr : {"as_is", "tonemap"}
+        What becomes of PQ and HLG pictures, see ``tonemap.tone_map``.
+    stereo : {"as_is", "left", "right"}
+        The eye whose picture is cut out, with the pixel aspect that is coded. Left and right are the stored
+        picture's, which is turned afterwards.
+    stereo_layout : {"auto", "side_by_side", "top_bottom"}
+        Of files that do not state it, see ``stereo.view_of``.
+    """
+
+    def __init__(
+        self,
+        short_side: int | None,
+        aspect: Fraction | None,
+        *,
+        hdr: str = "as_is",
+        stereo: str = "as_is",
+        stereo_layout: str = "auto",
+    ) -> None:
+        self._short_side = short_side
+        self._aspect = aspect
+        self._tone_maps = hdr == "tonemap"
+        self._stereo = stereo
+        self._stereo_layout = stereo_layout
+        self._view = View()
+        self._resampler = Resampler()
+        self._filter = PictureFilter()
+        self._transfers: list[str] = []
+        self._first_size: tuple[int, int] | None = None
+        self._stored_size = (0, 0)
+        self.orientation = Orientation()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) of what comes out, upright. Known after the first picture."""
+        width, height = self._stored_size
+        return (height, width) if self.orientation.transpose else (width, height)
+
+    def planes(self, picture: av.VideoFrame) -> Planes:
+        """Full-range BT.601 YUV 4:2:0, which is what JPEG stores.
+
+        Returns
+        -------
+        tuple of np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255]
+            Views that may be strided.
+        """
+        y, u, v = map(self.orientation.apply, self._resampler.jpeg(self._shown(picture), *self._stored_size))
+        return y, u, v
+
+    def rgb(self, picture: av.VideoFrame) -> np.ndarray:
+        """RGB.
+
+        Returns
+        -------
+        np.ndarray [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]
+        """
+        scaled = self._resampler.rgb(self._shown(picture), *self._stored_size)
+        green, blue, red = (self.orientation.apply(plane_array(plane)) for plane in scaled.planes)
+        return np.stack((red, green, blue), axis=-1)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to the content of the pictures so far, in words."""
+        tone_mapped = [f"tone-mapped from {transfer} to BT.709" for transfer in self._transfers]
+        return (*([self._view.note] if self._view.note else []), *tone_mapped)
+
+    def region_of(self, picture: av.VideoFrame) -> Region:
+        """(left, top, width, height) in stored pixels of what is shown. Known after the first picture."""
+        return self._view.region(picture.width, picture.height)
+
+    def _shown(self, picture: av.VideoFrame) -> av.VideoFrame:
+        """What is to be scaled: not interlaced, one eye's part, tone-mapped; in which case it is scaled already."""
+        self.settle(picture)
+        is_hdr = self._tone_maps and picture.color_trc in TRANSFERS
+        peak = _peak_of(picture) if is_hdr else DEFAULT_PEAK
+        # swscale scales fields that are flagged as such apart and keeps the combs, ffmpeg blends them
+        if self._view.layout is not None:
+            left, top, width, height = self.region_of(picture)
+            crop = ("crop", f"{width}:{height}:{left}:{top}:exact=1")
+            picture = self._filter.apply(picture, crop, ("setfield", "prog"))
+        elif picture.interlaced_frame:
+            picture = self._filter.apply(picture, ("setfield", "prog"))
+        return self._tone_mapped(picture, peak) if is_hdr else picture
+
+    def _tone_mapped(self, picture: av.VideoFrame, peak: float) -> av.VideoFrame:
+        """Scale, then map: the order that costs least."""
+        if TRANSFERS[picture.color_trc] not in self._transfers:
+            self._transfers.append(TRANSFERS[picture.color_trc])
+        scaled = self._resampler.rgb(picture, *self._stored_size, "gbrp16le")
+        green, blue, red = (_plane_array_16(plane) for plane in scaled.planes)
+        codes = np.stack([red, green, blue])
+        red, green, blue = tone_map(codes, transfer=picture.color_trc, primaries=picture.color_primaries, peak=peak)
+        mapped = av.VideoFrame(scaled.width, scaled.height, "gbrp")
+        for plane, samples in zip(mapped.planes, (green, blue, red), strict=True):
+            plane_array(plane)[:] = samples
+        return mapped
+
+    def settle(self, picture: av.VideoFrame) -> None:
+        """Let a picture settle size, orientation and stereo layout, if none has yet."""
+        if self._first_size is not None:
+            return
+        if self._stereo != "as_is":
+            self._view = _view_of(picture, self._stereo, self._stereo_layout)
+        _, _, width, height = self.region_of(picture)
+        self._first_size = (picture.width, picture.height)
+        self.orientation = orientation_of(picture)
+        square = display_size(width, height, self._aspect)
+        self._stored_size = scaled_size(*square, self._short_side)
+        if self._stored_size[0] * self._stored_size[1] > MAX_PIXELS:
+            what = f"the display size would be {square[0]:.0f}x{square[1]:.0f} pixels"
+            raise MediaError("decode", "refused-size", what)
+
+
+class FrameMaker:
+    """Makes ``Frame`` objects of one video's decoded pictures.
+
+    Parameters
+    ----------
+    short_side : int or None
+        [pixels] of the cached frames, see ``PictureScaler``.
+    aspect : Fraction or None
+        Sample aspect ratio.
+    **treatment : str
+        ``hdr``, ``stereo`` and ``stereo_layout``, see ``PictureScaler``.
+    """
+
+    def __init__(self, short_side: int | None, aspect: Fraction | None, **treatment: str) -> None:
+        self._short_side = short_side
+        self._aspect = aspect
+        self._treatment = treatment
+        self._scalers: dict[int | None, PictureScaler] = {}
+        self._num_frames = 0
+        self._first_size: tuple[int, int] | None = None
+        self.num_resized = 0
+        """Frames whose coded size differs from the first one's"""
+
+    def frame(self, decoded: DecodedFrame) -> Frame:
+        """The next kept frame."""
+        self.scaler.settle(decoded.picture)
+        size = decoded.picture.width, decoded.picture.height
+        self._first_size = self._first_size or size
+        self.num_resized += size != self._first_size
+        self._num_frames += 1
+        return Frame(self._num_frames - 1, decoded, self)
+
+    @property
+    def scaler(self) -> PictureScaler:
+        """That of the cached frames."""
+        return self.scaler_to(self._short_side)
+
+    def scaler_to(self, short_side: int | None) -> PictureScaler:
+        """One scaler for each short side that is asked for."""
+        if short_side not in self._scalers:
+            self._scalers[short_side] = PictureScaler(short_side, self._aspect, **self._treatment)
+        return self._scalers[short_side]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to the content of the pictures so far, in words, at whatever size."""
+        return tuple(dict.fromkeys(note for scaler in self._scalers.values() for note in scaler.notes))
+
+
+class Frame:
+    """One kept frame as extractors see it. Its pictures are made when they are asked for, and once."""
+
+    def __init__(self, number: int, decoded: DecodedFrame, maker: FrameMaker) -> None:
+        self.number = number
+        """In the cache, from 0"""
+        self.source_number = decoded.number
+        """In the source, from 0"""
+        self.pts_seconds = decoded.pts_seconds
+        self.picture = decoded.picture
+        """As the decoder made it: coded size, not turned, with its side data"""
+        self._maker = maker
+        self._planes: dict[PictureScaler, Planes] = {}
+        self._rgb: np.ndarray | None = None
+
+    @property
+    def orientation(self) -> Orientation:
+        """How the stored picture is turned."""
+        return self._maker.scaler.orientation
+
+    @property
+    def region(self) -> Region:
+        """(left, top, width, height) of what is shown in the stored picture: all of it, or one eye's half."""
+        return self._maker.scaler.region_of(self.picture)
+
+    def planes(self) -> Planes:
+        """The planes of the cached frame, see ``PictureScaler.planes``."""
+        return self._scaled(self._maker.scaler)
+
+    def luma(self, short_side: int | None) -> np.ndarray:
+        """The picture in grey, upright [shape=(H, W), dtype=uint8, 0 to 255], C-contiguous, with this short side."""
+        return np.ascontiguousarray(self._scaled(self._maker.scaler_to(short_side))[0])
+
+    def rgb(self) -> np.ndarray:
+        """The cached frame before JPEG [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB], C-contiguous."""
+        if self._rgb is None:
+            self._rgb = self._maker.scaler.rgb(self.picture)
+        return self._rgb
+
+    def _scaled(self, scaler: PictureScaler) -> Planes:
+        if scaler not in self._planes:
+            self._planes[scaler] = scaler.planes(self.picture)
+        return self._planes[scaler]

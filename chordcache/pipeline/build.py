@@ -1,0 +1,339 @@
+"""``build``: what the index asks for, less what is done, through the workers, into the cache."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from chordcache.config import Config, config_to_json, load_config
+from chordcache.engine import pool
+from chordcache.engine.signals import stop_signals
+from chordcache.errors import (
+    CacheWriteError,
+    ChordcacheError,
+    DamageError,
+    NotFound,
+    TooManyFailures,
+)
+from chordcache.index.files import Index, read_index
+from chordcache.media.source_file import identity_or_none, leads_out, real_folder
+from chordcache.pipeline.options import BuildPolicy
+from chordcache.pipeline.plan import Features, artefacts_to_write, ask, fingerprints, joined
+from chordcache.pipeline.registration import earlier_config, keys_of, register, repairable, tool_versions, wanted_before
+from chordcache.pipeline.worker import BuildTask, build_video, described
+from chordcache.records import Identity, RunSummary, VideoRecord
+from chordcache.storage import layout
+from chordcache.storage.cache_header import Header
+from chordcache.storage.catalog import write_catalog
+from chordcache.storage.layout import Sidecar, printable
+from chordcache.storage.lock import locked
+from chordcache.storage.quarantine import Failure, Quarantine
+
+
+def build(
+    index: str | Path | Index,
+    cache: str | Path = "cache",
+    *,
+    tiers: Sequence[str] = ("lmdb",),
+    features: Sequence[str] | None = None,
+    config: str | Path | Config | None = None,
+    jobs: int | None = None,
+    roots: Mapping[str, str] | None = None,
+    policy: BuildPolicy | None = None,
+    progress: bool = False,
+) -> RunSummary:
+    """Cache every video of an index; what is there and up to date stays as it is.
+
+    Parameters
+    ----------
+    index : str, Path or Index
+        What ``scan`` made, or a hand-written CSV with a column ``path``.
+    cache : str or Path
+        Folder to build in; made if it is not there.
+    tiers : sequence of {"lmdb", "npz", "hdf5"}
+        Which tiers to build; the config says what goes into each.
+    features : sequence of str, optional
+        Build none but these of them.
+    config : str, Path or Config, optional
+        YAML merged onto the packaged defaults. Left out, an existing cache keeps the config that it has.
+    jobs : int, optional
+        Worker processes; by default one for each processor.
+    roots : mapping of str to str, optional
+        Where a root label's data is now, if it moved.
+    policy : BuildPolicy, optional
+        How to go about it: when to give up (by default never), whether to wait for another build, and the like.
+    progress : bool
+        Show a progress bar on standard error, if that is a terminal, and say there for whom it waits.
+
+    Returns
+    -------
+    RunSummary
+        ``num_failed`` counts the inputs of this index that are in quarantine.
+
+    Raises
+    ------
+    UsageError, ConfigError
+        If an argument is wrong.
+    NotFound
+        If there is no such index.
+    LockedError, NoSpaceError, FormatVersionError, WorkersDiedError
+        As their names say; the same call resumes.
+    TooManyFailures
+        If ``policy`` said so; the same call resumes.
+    Stopped
+        On SIGHUP, SIGINT or SIGTERM; the same call resumes.
+    """
+    folder = Path(cache).absolute()
+    policy = policy or BuildPolicy()
+    _resolve(folder, index, config, tiers, features)  # what is wrong with them is said before anybody waits
+    say = functools.partial(pool.say, shown=progress)
+    with stop_signals(), locked(folder, say if policy.wait else None):
+        # again: the build that was waited for may have changed what the cache is
+        index, config, asked = _resolve(folder, index, config, tiers, features)
+        return build_asked(index, folder, config, asked, jobs=jobs, roots=roots, policy=policy, progress=progress)
+
+
+def _resolve(
+    cache: Path,
+    index: str | Path | Index,
+    config: str | Path | Config | None,
+    tiers: Sequence[str],
+    features: Sequence[str] | None,
+) -> tuple[Index, Config, Features]:
+    """Read what ``build`` was given names of. Raises as it does."""
+    earlier = earlier_config(cache)
+    if not isinstance(config, Config):
+        config = earlier if config is None and earlier else load_config(config)
+    asked = ask(config, tiers, features)
+    return index if isinstance(index, Index) else read_index(index), config, asked
+
+
+def build_asked(
+    index: Index,
+    cache: Path,
+    config: Config,
+    asked: Features,
+    *,
+    jobs: int | None,
+    roots: Mapping[str, str] | None,
+    policy: BuildPolicy,
+    progress: bool,
+) -> RunSummary:
+    """``build`` with the features of each tier chosen one by one, under the cache's lock."""
+    moved = {name: os.path.abspath(path) for name, path in (roots or {}).items()}
+    run = _Build(cache, config, asked, index.roots, moved, policy)
+    run.register(index)
+    return run.run(index, jobs or pool.default_jobs(), progress)
+
+
+class _Build:
+    """One run over one index, under the cache's lock."""
+
+    def __init__(
+        self,
+        cache: Path,
+        config: Config,
+        asked: Features,
+        roots: Mapping[str, str],
+        moved: Mapping[str, str],
+        policy: BuildPolicy,
+    ) -> None:
+        self._cache = cache
+        self._config = config
+        self._asked = asked
+        self._wanted = joined(asked, wanted_before(cache), config)
+        self._expected = fingerprints(self._wanted, config)
+        self._asked_fingerprints = [self._expected[name] or "" for names in asked.values() for name in names]
+        self._roots = {**roots, **moved}
+        self._moved = moved.keys()
+        self._inside: dict[str, str | None] = {}
+        """Label to the real folder that links must not lead out of, None if they may"""
+        self._with_hash = policy.source_hash
+        self._policy = policy
+        with repairable(cache):
+            self._quarantine = Quarantine(cache, tool_versions())
+        self._num_inputs = self._num_done = self._num_up_to_date = self._num_failed = self._num_frames = 0
+        self._num_frames_skipped = 0
+        self._num_new_failures = 0
+        self._limit = float("inf")
+        self._bar = pool.progress_bar(None, "video", shown=False)
+
+    def register(self, index: Index) -> None:
+        """Write down what is asked for, before any of it is done."""
+        keys = keys_of(index)
+        self._num_inputs = len(keys)
+        self._limit = self._policy.limit(self._num_inputs)
+        header = Header(
+            config_to_json(self._config),
+            self._roots,
+            self._wanted,
+            tool_versions(),
+            self._policy.follow_symlinks,
+            self._policy.source_hash,
+        )
+        header = register(self._cache, index, keys, header, self._moved)
+        self._with_hash = header.source_hash
+        self._inside = {
+            label: None if header.follow_symlinks else real_folder(root) for label, root in self._roots.items()
+        }
+
+    def run(self, index: Index, jobs: int, progress: bool) -> RunSummary:
+        """Build what is missing or stale. The catalog and the quarantine are in order however the run ends."""
+        started = time.monotonic()
+        self._bar = pool.progress_bar(self._num_inputs, "video", shown=progress)
+        try:
+            outcomes = pool.run(
+                build_video, self._todo(index), jobs=jobs, limits=self._policy.limits, retry=self._once_more
+            )
+            with self._bar, closing(outcomes):  # before anything is tidied up, no worker is left to publish more
+                for task, outcome in outcomes:
+                    self._take(task, outcome)
+        except CacheWriteError:
+            layout.remove_partials(self._cache)
+            raise
+        except ChordcacheError:
+            self._finish()
+            raise
+        self._finish()
+        return RunSummary(
+            num_inputs=self._num_inputs,
+            num_done=self._num_done,
+            num_up_to_date=self._num_up_to_date,
+            num_failed=self._num_failed,
+            num_frames=self._num_frames,
+            num_frames_skipped=self._num_frames_skipped,
+            elapsed_seconds=time.monotonic() - started,
+        )
+
+    def _finish(self) -> None:
+        layout.remove_partials(self._cache)
+        self._quarantine.compact()
+        write_catalog(self._cache)
+
+    def _todo(self, index: Index) -> Iterator[BuildTask]:
+        """The tasks; what needs no worker is settled on the way."""
+        for record in index:
+            source_path, inside = os.path.join(self._roots[record.root], record.path), self._inside[record.root]
+            identity = identity_or_none(source_path, inside)
+            task = self._task(record, source_path, inside, identity)
+            if not task.artefacts and not task.adds_hash:
+                self._describe(task)
+                self._num_up_to_date += 1
+                self._quarantine.discard(task.key, self._asked_fingerprints)
+                self._bar.update()
+            elif record.error is not None and record.identity == identity and not self._policy.retry_quarantined:
+                self._fail(task, _failure_of_scan(task, record))
+            elif self._still_fails(task, identity):
+                self._num_failed += 1
+                self._bar.update()
+            else:
+                layout.check_space(self._cache)
+                yield task
+
+    def _task(self, record: VideoRecord, source_path: str, inside: str | None, identity: Identity | None) -> BuildTask:
+        """What is to be done for one video: no artefacts if it is up to date."""
+        key = layout.video_key(record.root, record.path)
+        try:
+            sidecar = layout.read_sidecar(self._cache, key)
+        except (NotFound, DamageError):
+            sidecar = None
+        asked = self._asked
+        if sidecar is not None and _is_another(sidecar, identity, source_path, inside):
+            sidecar, asked = None, self._wanted  # another source: what other tiers hold of the old one is void
+        content = record.content if record.identity == identity else None
+        return BuildTask(
+            cache=self._cache,
+            key=key,
+            root=record.root,
+            path=record.path,
+            source_path=source_path,
+            inside=inside,
+            source=sidecar.source if sidecar else identity,
+            with_hash=self._with_hash and identity is not None,  # what is cached of a lost source stays
+            config=self._config,
+            artefacts=artefacts_to_write(
+                self._cache, sidecar, asked, self._wanted, self._expected, self._policy.rebuild
+            ),
+            previous=sidecar,
+            content=content or (sidecar.content if sidecar else None),
+            label=record.label,
+            caption=record.caption,
+            extra=dict(record.extra),
+        )
+
+    def _describe(self, task: BuildTask) -> None:
+        """Rewrite the sidecar of a video whose label or caption alone has changed."""
+        if task.previous is None:
+            return
+        sidecar = described(task, task.previous)
+        if sidecar != task.previous:
+            path = layout.sidecar_path(self._cache, task.key)
+            layout.publish_text(self._cache, path, sidecar.to_line() + "\n")
+
+    def _fingerprints_of(self, task: BuildTask) -> tuple[str, ...]:
+        """Of the features that are to be extracted."""
+        return tuple(dict.fromkeys(self._expected[name] or "" for each in task.artefacts for name in each.make))
+
+    def _still_fails(self, task: BuildTask, identity: Identity | None) -> bool:
+        """Whether the input failed before, and neither it nor the tools nor what it failed at have changed."""
+        held = self._quarantine.still_holds(task.key, identity, self._fingerprints_of(task))
+        return held and not self._policy.retry_quarantined
+
+    def _once_more(self, task: BuildTask, outcome: Sidecar | Failure) -> BuildTask | None:
+        """Another attempt, if the disk that the source is on was the trouble and attempts are left."""
+        if isinstance(outcome, Failure) and outcome.cause == "io" and task.attempt <= self._policy.limits.retries:
+            return replace(task, attempt=task.attempt + 1)
+        return None
+
+    def _take(self, task: BuildTask, outcome: Sidecar | Failure | pool.Crash) -> None:
+        if isinstance(outcome, pool.Crash):
+            outcome = Failure(
+                task.key, task.root, task.path, "decode", outcome.cause, outcome.message, task.source,
+                attempts=task.attempt - 1 + outcome.attempts, fingerprints=self._fingerprints_of(task))  # fmt: skip
+        if isinstance(outcome, Failure):
+            self._fail(task, outcome)
+            return
+        self._quarantine.discard(task.key, self._fingerprints_of(task))
+        self._num_done += 1
+        self._num_frames += outcome.num_frames if task.artefacts else 0
+        self._num_frames_skipped += outcome.num_frames_skipped if task.artefacts else 0
+        self._show()
+
+    def _fail(self, task: BuildTask, failure: Failure) -> None:
+        if not self._still_fails(task, failure.source):
+            self._quarantine.add(failure)
+            self._num_new_failures += 1
+        self._num_failed += 1
+        self._show()
+        if self._num_new_failures > self._limit:
+            raise TooManyFailures(
+                f"stopped after {self._num_new_failures} failures, the last one '{printable(task.path)}': "
+                f"{failure.message}; the same command resumes"
+            )
+
+    def _show(self) -> None:
+        self._bar.update()
+        frames_per_second = self._num_frames / max(self._bar.format_dict["elapsed"], 1e-3)
+        self._bar.set_postfix_str(f"{frames_per_second:.0f} frames/s, {self._num_failed} failed", refresh=False)
+
+
+def _is_another(sidecar: Sidecar, identity: Identity | None, path: str, inside: str | None) -> bool:
+    """Whether the path now leads to another source; one that cannot be read for the moment stays the same."""
+    return leads_out(path, inside) if identity is None else identity != sidecar.source
+
+
+def _failure_of_scan(task: BuildTask, record: VideoRecord) -> Failure:
+    return Failure(
+        task.key,
+        task.root,
+        task.path,
+        record.error_stage or "probe",
+        record.error_cause or "decode",
+        record.error or "",
+        record.identity,
+    )

@@ -1,0 +1,152 @@
+"""What a cache was asked for, written down before any of it is built: its header and its index."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from chordcache import __version__
+from chordcache.config import Config, config_from_json
+from chordcache.errors import DamageError, NotFound, UsageError
+from chordcache.index.files import Index, IndexWriter, read_index
+from chordcache.pipeline.plan import Features
+from chordcache.storage import layout
+from chordcache.storage.cache_header import Header, read_header, write_header
+from chordcache.storage.layout import printable
+
+
+def tool_versions() -> dict[str, str]:
+    """Versions of what decides whether an input can be decoded, and how."""
+    tools = {name: importlib.metadata.version(name) for name in ("av", "simplejpeg")}
+    return {"chordcache": __version__, **tools}
+
+
+def earlier_config(folder: Path) -> Config | None:
+    """The config of the cache that is there, None if there is none yet or its header is damaged or lost.
+
+    Raises
+    ------
+    UsageError
+        If the folder holds something else.
+    """
+    try:
+        return config_from_json(read_header(folder).config)
+    except (NotFound, DamageError):
+        pass
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o") from None
+    if folder.is_file():
+        raise UsageError(f"'{printable(folder)}' is a file; name a folder for the cache with -o")
+    names = set(os.listdir(folder)) - {".lock", ".partial"} if folder.is_dir() else set()
+    if not names or "chordcache.json" in names or next(layout.iter_keys(folder), None) is not None:
+        return None
+    if names == {"index.jsonl"}:  # killed after it was registered what is to be done
+        read_index(folder / "index.jsonl")
+        return None
+    raise UsageError(
+        f"'{printable(folder)}' is not a cache and not empty (it holds '{printable(min(names))}'); "
+        "name another folder with -o"
+    )
+
+
+def wanted_before(cache: Path) -> Features:
+    """What earlier builds of a cache were asked for."""
+    try:
+        return read_header(cache).wanted
+    except (NotFound, DamageError):
+        return {}
+
+
+def keys_of(index: Index) -> set[str]:
+    """Keys of all videos of an index.
+
+    Raises
+    ------
+    UsageError
+        If it names one twice.
+    """
+    keys: set[str] = set()
+    for record in index:
+        key = layout.video_key(record.root, record.path)
+        if key in keys:
+            raise UsageError(f"the index names '{printable(record.path)}' of root '{record.root}' twice")
+        keys.add(key)
+    return keys
+
+
+def register(cache: Path, index: Index, keys: Container[str], header: Header, moved: Container[str]) -> Header:
+    """Write down what is asked for: the records of this index, those of earlier ones that it does not name, the header.
+
+    Parameters
+    ----------
+    cache : Path
+        Held by its lock.
+    index : Index
+        What is to be built.
+    keys : container of str
+        Of its videos, see ``keys_of``.
+    header : Header
+        With the roots of this index; those that the cache has besides are kept.
+    moved : container of str
+        Labels of roots that the caller has put elsewhere on purpose.
+
+    Returns
+    -------
+    Header
+        As it was written: with all roots, and ``follow_symlinks`` or ``source_hash`` if any build so far had it.
+
+    Raises
+    ------
+    UsageError
+        If a root's label is another folder's in the cache.
+    DamageError
+        If the index that is there is damaged.
+    """
+    layout.remove_partials(cache)
+    path = cache / "index.jsonl"
+    with repairable(cache), layout.partial_folder(cache) as folder:
+        earlier = read_index(path) if path.exists() else None
+        roots = _joined_roots(earlier.roots if earlier else {}, header.roots, moved)
+        follow = header.follow_symlinks or index.follow_symlinks or (earlier is not None and earlier.follow_symlinks)
+        with IndexWriter(folder / path.name, roots=roots, level=index.level, follow_symlinks=follow) as writer:
+            for record in earlier or ():
+                if layout.video_key(record.root, record.path) not in keys:
+                    writer.write(record)
+            for record in index:
+                writer.write(record)
+        layout.publish(folder / path.name, path)
+    header = replace(header, roots=roots, follow_symlinks=follow, source_hash=header.source_hash or _had_hash(cache))
+    write_header(cache, header)
+    return header
+
+
+def _had_hash(cache: Path) -> bool:
+    try:
+        return read_header(cache).source_hash
+    except (NotFound, DamageError):
+        return False
+
+
+def _joined_roots(earlier: Mapping[str, str], roots: Mapping[str, str], moved: Container[str]) -> dict[str, str]:
+    """Roots of the cache and of this index. One label for two folders would make one video of two."""
+    for label in earlier.keys() & roots.keys():
+        old, new = printable(earlier[label]), printable(roots[label])
+        if old != new and label not in moved:
+            raise UsageError(
+                f"root '{label}' of this cache is '{old}', the index says '{new}'; "
+                f"say --root {label}={new} if it moved, or scan with another NAME=PATH"
+            )
+    return {**earlier, **roots}
+
+
+@contextmanager
+def repairable(cache: Path) -> Iterator[None]:
+    """Say how to mend a list of the cache that is damaged."""
+    try:
+        yield
+    except DamageError as error:
+        raise DamageError(f"{error}; run 'chordcache verify --repair {printable(cache)}'") from None

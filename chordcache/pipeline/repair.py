@@ -1,0 +1,204 @@
+"""``verify --repair`` and ``gc``: what changes a cache that ``verify`` found wanting."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from chordcache.config import config_from_json
+from chordcache.engine import pool
+from chordcache.engine.limits import Limits
+from chordcache.engine.signals import stop_signals
+from chordcache.errors import ChordcacheError, DamageError, NoSpaceError
+from chordcache.index.files import IndexWriter, read_index
+from chordcache.pipeline.build import build_asked
+from chordcache.pipeline.options import BuildPolicy
+from chordcache.pipeline.verify import find_strays
+from chordcache.records import Damage, RunSummary, VideoRecord, record_from_json
+from chordcache.storage import layout
+from chordcache.storage.cache_header import Header, read_header
+from chordcache.storage.catalog import write_catalog
+from chordcache.storage.layout import printable
+from chordcache.storage.lock import locked
+
+
+def repair(
+    cache: str | Path,
+    damage: Sequence[Damage],
+    *,
+    jobs: int | None = None,
+    roots: Mapping[str, str] | None = None,
+    wait: bool = False,
+    limits: Limits | None = None,
+    progress: bool = False,
+) -> RunSummary:
+    """Build again what ``verify`` found damaged or missing, and nothing else.
+
+    Parameters
+    ----------
+    cache : str or Path
+        The cache that was verified.
+    damage : sequence of Damage
+        What ``verify`` returned.
+    jobs, roots, progress
+        As ``build`` has them.
+    wait : bool
+        Wait while another process writes to the cache.
+    limits : Limits, optional
+        What one input may cost.
+
+    Returns
+    -------
+    RunSummary
+        Of the videos that were built again.
+
+    Raises
+    ------
+    DamageError
+        If the index of the cache does not name a damaged video, so that nobody knows its source.
+    LockedError
+        If another process writes to the cache, unless ``wait``.
+    """
+    folder = Path(cache).absolute()
+    policy = BuildPolicy(rebuild=frozenset(each.file for each in _broken(damage)), limits=limits or Limits())
+    read_header(folder)  # before a lock is made in a folder that is no cache
+    say = functools.partial(pool.say, shown=progress)
+    with stop_signals(), locked(folder, say if wait else None):
+        return _repair(folder, _broken(damage), jobs, roots, policy, progress)
+
+
+def _broken(damage: Sequence[Damage]) -> list[Damage]:
+    return [each for each in damage if each.kind in ("damaged", "missing")]
+
+
+def _repair(
+    folder: Path,
+    broken: Sequence[Damage],
+    jobs: int | None,
+    roots: Mapping[str, str] | None,
+    policy: BuildPolicy,
+    progress: bool,
+) -> RunSummary:
+    header = read_header(folder)
+    artefacts = [each for each in broken if each.key is not None and each.file != "catalog.sqlite"]
+    if "index.jsonl" in policy.rebuild:
+        _mend_index(folder, header)
+    if "quarantine.jsonl" in policy.rebuild:
+        path = folder / "quarantine.jsonl"
+        layout.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
+    records = _records_of(folder, {str(each.key) for each in artefacts})
+    write_catalog(folder)
+    if not records:
+        return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
+    with tempfile.TemporaryDirectory() as temporary:
+        todo = Path(temporary, "repair.jsonl")
+        with IndexWriter(todo, roots=header.roots, level="packets", follow_symlinks=header.follow_symlinks) as writer:
+            for record in records:
+                writer.write(record)
+        return build_asked(
+            read_index(todo),
+            folder,
+            config_from_json(header.config),
+            header.wanted,
+            jobs=jobs,
+            roots=roots,
+            policy=policy,
+            progress=progress,
+        )
+
+
+def _records_of(cache: Path, keys: set[str]) -> list[VideoRecord]:
+    if not keys:
+        return []
+    found = {}
+    for record in read_index(cache / "index.jsonl"):
+        key = layout.video_key(record.root, record.path)
+        if key in keys:
+            found[key] = record
+    if unknown := sorted(keys - set(found)):
+        raise DamageError(
+            f"'{printable(unknown[0])}' is damaged and the cache's index does not name its source; "
+            "run 'chordcache build' with an index that does"
+        )
+    return list(found.values())
+
+
+def _sound_lines(path: Path) -> list[str]:
+    lines = path.read_text(encoding="ascii", errors="replace").splitlines() if path.exists() else []
+    return [line for line in lines if _is_sound(line)]
+
+
+def _is_sound(line: str) -> bool:
+    try:
+        layout.unseal(line, "")
+    except ChordcacheError:
+        return False
+    return True
+
+
+def _mend_index(cache: Path, header: Header) -> None:
+    """Keep the sound lines; a record that was lost comes back from its sidecar, without what the scan measured."""
+    records: dict[str, VideoRecord] = {}
+    for key in layout.iter_keys(cache):
+        try:
+            sidecar = layout.read_sidecar(cache, key)
+        except DamageError:
+            continue
+        records[key] = VideoRecord(sidecar.root, sidecar.path, sidecar.label, sidecar.caption, extra=sidecar.extra)
+    path = cache / "index.jsonl"
+    for line in _sound_lines(path):
+        data = layout.unseal(line, str(path))
+        if "path" in data and "root" in data:
+            record = record_from_json(data)
+            records[layout.video_key(record.root, record.path)] = record
+    with layout.partial_folder(cache) as folder:
+        with IndexWriter(
+            folder / path.name, roots=header.roots, level="packets", follow_symlinks=header.follow_symlinks
+        ) as writer:
+            for key in sorted(records):
+                writer.write(records[key])
+        layout.publish(folder / path.name, path)
+
+
+def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry_run: bool = False) -> list[str]:
+    """Remove artefacts that no sidecar names: superseded generations, and what a killed build left.
+
+    Parameters
+    ----------
+    cache : str or Path
+        A cache that nobody builds; readers that still use an old generation lose it.
+    only : sequence of str, optional
+        Remove none but these, as an earlier dry run returned them.
+    dry_run : bool
+        Only tell.
+
+    Returns
+    -------
+    list of str
+        The files, relative to the cache.
+
+    Raises
+    ------
+    DamageError
+        If a sidecar is damaged: its artefacts would look like garbage.
+    LockedError
+        If a build is running.
+    """
+    folder = Path(cache).absolute()
+    read_header(folder)
+    with locked(folder):
+        for key in layout.iter_keys(folder):
+            layout.read_sidecar(folder, key)
+        files = [stray.file for stray in find_strays(folder) if stray.mend and (only is None or stray.file in only)]
+        if not dry_run:
+            # A catalog that lags may name what goes; if there is no room for it now, there is after
+            with suppress(NoSpaceError):
+                write_catalog(folder)
+            for file in files:
+                (folder / file).unlink()
+            layout.remove_partials(folder)
+            write_catalog(folder)
+    return files

@@ -1,0 +1,385 @@
+"""``verify``: is everything there, is it what was written, does it decode, and is it still what the source shows."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from chordcache.config import Config, config_from_json
+from chordcache.digests import digest_file
+from chordcache.engine import pool
+from chordcache.engine.signals import stop_signals
+from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFound, UsageError
+from chordcache.index.files import read_index
+from chordcache.media import jpeg
+from chordcache.media.source_file import check_unchanged, hash_source, look, real_folder
+from chordcache.pipeline.plan import Features, fingerprints, is_stale
+from chordcache.pipeline.verify_source import compare_with_source
+from chordcache.records import Damage, FeatureInfo
+from chordcache.storage import layout
+from chordcache.storage.artefacts.open_files import check_artefact, open_artefact
+from chordcache.storage.cache_header import read_header
+from chordcache.storage.catalog import Catalog
+from chordcache.storage.layout import Sidecar
+from chordcache.storage.quarantine import Quarantine
+
+LEVELS = ("quick", "default", "deep")
+"""Sizes; also digests; also every frame decoded."""
+
+_TOP_LEVEL = frozenset(
+    "chordcache.json index.jsonl videos lmdb npz hdf5 catalog.sqlite quarantine.jsonl .partial .lock .on_demand".split()
+)
+
+_Results: TypeAlias = "Generator[tuple[_Check, list[Damage] | pool.Crash], None, None]"
+
+
+@dataclass(frozen=True)
+class _Check:
+    """One video to look at."""
+
+    cache: Path
+    key: str
+    level: str
+    config: Config
+    """The cache's"""
+    wanted: Features
+    """What builds were asked for"""
+    expected: Mapping[str, str | None]
+    """Fingerprints of it"""
+    roots: Mapping[str, str] | None
+    """Where the sources are; None: do not look at them"""
+    inside: Mapping[str, str]
+    """Label of a root to the real folder that links must not lead out of; empty if they may"""
+
+
+def verify(
+    cache: str | Path = "cache",
+    *,
+    level: str = "default",
+    source: bool = False,
+    jobs: int | None = None,
+    roots: Mapping[str, str] | None = None,
+    progress: bool = False,
+) -> list[Damage]:
+    """Prove a cache. Changes nothing.
+
+    Parameters
+    ----------
+    cache : str or Path
+        A folder that ``build`` made.
+    level : {"quick", "default", "deep"}
+        Files and sizes; also the digest of every file; also every record decoded, counts and times compared.
+    source : bool
+        Also look whether the sources changed, decode random frames of each again and compare pixels and times.
+    jobs : int, optional
+        Worker processes; by default one for each processor.
+    roots : mapping of str to str, optional
+        Where a root label's data is now, if it moved.
+    progress : bool
+        Show a progress bar on standard error, if that is a terminal.
+
+    Returns
+    -------
+    list of Damage
+        Empty if the cache is sound; ``exit_code`` tells how bad it is.
+
+    Raises
+    ------
+    UsageError
+        If there is no such level.
+    NotFound, DamageError, FormatVersionError
+        If the folder is no cache, or its ``chordcache.json`` cannot be read.
+    """
+    if level not in LEVELS:
+        raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(LEVELS)}")
+    folder = Path(cache).absolute()
+    header = read_header(folder)
+    where = {**header.roots, **(roots or {})} if source else None
+    keys = sorted(layout.iter_keys(folder))
+    found: list[Damage] = []
+    config = config_from_json(header.config)
+    expected = fingerprints(header.wanted, config)
+    if source and level == "quick":
+        level = "default"  # before a source is accused, the artefact is to be what was written
+    inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
+    checks = (_Check(folder, key, level, config, header.wanted, expected, where, inside) for key in keys)
+    with stop_signals(), pool.progress_bar(len(keys), "video", shown=progress) as bar:
+        if level == "quick":
+            results: _Results = ((check, _check_video(check)) for check in checks)
+        else:
+            results = pool.run(_check_video, checks, jobs=jobs or pool.default_jobs(), ordered=True)
+        with closing(results):
+            for check, damage in results:
+                found += _of_crash(check, damage) if isinstance(damage, pool.Crash) else damage
+                bar.update()
+    found = _without_quarantined(folder, found)
+    found += _check_catalog(folder, keys, header.wanted)
+    found += _check_asked(folder, set(keys), header.wanted)
+    found += find_strays(folder)
+    return found
+
+
+def exit_code(damage: Iterable[Damage]) -> int:
+    """0 if sound, 5 if data is damaged or missing, 6 if what is there is intact but something else is amiss."""
+    kinds = {each.kind for each in damage}
+    return 5 if kinds & {"damaged", "missing"} else 6 if kinds else 0
+
+
+def _relative(cache: Path, path: Path) -> str:
+    return str(path.relative_to(cache))
+
+
+def _check_video(check: _Check) -> list[Damage]:
+    """All findings about one video. Runs in a worker."""
+    try:
+        sidecar = layout.read_sidecar(check.cache, check.key)
+    except DamageError as error:
+        file = _relative(check.cache, layout.sidecar_path(check.cache, check.key))
+        return [Damage("damaged", file, str(error), _repair(check.cache), check.key)]
+    except OSError as error:
+        file = _relative(check.cache, layout.sidecar_path(check.cache, check.key))
+        return [_unreadable(check, file, error)]
+    damage: list[Damage] = []
+    for file in dict.fromkeys(info.file for info in sidecar.features if info.file is not None):
+        damage += _check_artefact(check, sidecar, [info for info in sidecar.features if info.file == file])
+    found = damage + _check_features(check, sidecar)
+    if check.roots is not None and not damage:
+        found += _check_source(check, sidecar, check.roots)
+    return found
+
+
+def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:
+    """What no process survives reading is damaged: LMDB aborts on pages that contradict each other."""
+    if crash.cause != "signal":
+        raise ChordcacheError(f"cannot check '{check.key}': {crash.message}")
+    sidecar = layout.read_sidecar(check.cache, check.key)
+    if check.roots is not None:  # it may be the source that no decoder survives
+        check = replace(check, roots=None)
+        ((_, found),) = pool.run(_check_video, [check], jobs=1)
+        if not isinstance(found, pool.Crash):
+            return found or [
+                Damage("stale", sidecar.path, f"its source cannot be read: {crash.message}", "", check.key)
+            ]
+    files = dict.fromkeys(info.file for info in sidecar.features if info.file is not None)
+    what = f"the process that read the video died: {crash.message}"
+    return [Damage("damaged", file, what, _repair(check.cache), check.key) for file in files]
+
+
+def _without_quarantined(cache: Path, found: list[Damage]) -> list[Damage]:
+    """Leave out what is missing because it could not be made: it stands in quarantine, with the reason."""
+    try:
+        quarantine = Quarantine(cache, {})
+    except DamageError:  # told by _check_asked
+        return found
+    return [each for each in found if each.kind != "incomplete" or quarantine.get(str(each.key)) is None]
+
+
+def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
+    """Look whether everything is there that was asked for, as it was asked for."""
+    found = []
+    for info in sidecar.features:
+        if info.feature in check.expected and is_stale(info, check.expected):
+            mend = _build(check.cache, [info.tier], check.wanted.get(info.tier, ()))
+            what = f"its '{info.feature}' was made with other parameters than those of chordcache.json"
+            found.append(Damage("stale", info.file or sidecar.path, what, mend, check.key))
+    for tier, names in check.wanted.items():
+        for name in names:
+            if sidecar.feature(name, tier) is None:
+                mend = _build(check.cache, [tier], names)
+                what = f"'{name}' was asked for in tier {tier}, but is not cached there"
+                found.append(Damage("incomplete", sidecar.path, what, mend, check.key))
+    return found
+
+
+def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
+    """Look at one file and the features in it."""
+    info = infos[0]
+    file = str(info.file)
+    path = check.cache / file
+    repair = _repair(check.cache)
+    try:
+        num_bytes = os.path.getsize(path)
+        if num_bytes != info.num_bytes:
+            what = f"it has {num_bytes} bytes, expected {info.num_bytes}"
+            return [Damage("damaged", file, what, repair, check.key)]
+        if check.level == "quick":
+            return []
+        digest = digest_file(path)
+    except FileNotFoundError:
+        return [Damage("missing", file, "the sidecar names it", repair, check.key)]
+    except OSError as error:
+        return [_unreadable(check, file, error)]
+    if digest != info.digest:
+        what = f"its xxh3-128 is {digest}, expected {info.digest}"
+        return [Damage("damaged", file, what, repair, check.key)]
+    return _check_rows(check, sidecar, infos) if check.level == "deep" else []
+
+
+def _unreadable(check: _Check, file: str, error: OSError) -> Damage:
+    return Damage("damaged", file, f"it cannot be read: {error.strerror}", _repair(check.cache), check.key)
+
+
+def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
+    """Read every row, decode every frame; compare counts and times."""
+    file = str(infos[0].file)
+    path = check.cache / file
+    frames = next((info for info in infos if info.feature == "frames"), None)
+    out = np.empty(frames.shape[1:] if frames else 0, np.uint8)
+    last = ""
+
+    def look(name: str, number: int, row: Any) -> None:
+        nonlocal last
+        last = f"{name} {number}"
+        if frames and name == "frames" and frames.params["codec"] == "jpeg":
+            jpeg.decode_into(row, out)
+
+    try:
+        with open_artefact(path, infos[0].num_bytes) as artefact:
+            pts_seconds, source_frames = artefact.array("pts_seconds"), artefact.array("source_frames")
+            for info in infos:
+                layout = artefact.layout(info.feature)
+                found = (layout.num_rows, *layout.row_shape), str(layout.dtype)
+                if layout.dtype is not None and found != (info.shape, info.dtype):
+                    raise DamageError(f"its '{info.feature}' is {found}, expected {(info.shape, info.dtype)}")
+        if len(pts_seconds) != sidecar.num_frames or len(source_frames) != sidecar.num_frames:
+            raise DamageError(f"it has times of {len(pts_seconds)} frames, expected {sidecar.num_frames}")
+        if pts_seconds[0] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
+            raise DamageError("its times disagree with the sidecar's")
+        num_rows = {name: count for info in infos for name, count in info.num_rows.items()}
+        check_artefact(path, infos[0].num_bytes, num_rows, look=look)
+    except DamageError as error:
+        return [Damage("damaged", file, str(error), _repair(check.cache), check.key, last or None)]
+    return []
+
+
+def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> list[Damage]:
+    """Look whether the source is still the file that was cached, and shows what is cached."""
+    path = os.path.join(roots[sidecar.root], sidecar.path)
+    inside = check.inside.get(sidecar.root)
+    try:
+        state = look(path, inside)
+        if state.identity != sidecar.source:
+            what = "the source changed after it was cached"
+            return [Damage("stale", path, what, _build(check.cache, check.wanted), check.key)]
+        found = _compare(check, sidecar, path)
+        check_unchanged(path, state, inside)
+    except MediaError as error:
+        return [Damage("stale", path, f"the source cannot be compared: {error}", "", check.key)]
+    return found
+
+
+def _compare(check: _Check, sidecar: Sidecar, path: str) -> list[Damage]:
+    """Decode the source again. The artefacts have their digests: what differs is the source's doing."""
+    try:
+        if sidecar.source_hash is not None:
+            hash_source(path, sidecar.source_hash)
+        compare_with_source(check.cache, sidecar, check.config, path)
+    except MediaError as error:
+        return [Damage("stale", path, f"the source, unchanged by its size and times: {error}", "", check.key)]
+    except DamageError as error:  # its message names the file
+        file = next((info.file for info in sidecar.features if info.file and info.file in str(error)), sidecar.path)
+        return [Damage("damaged", file, str(error), _repair(check.cache), check.key)]
+    return []
+
+
+def _check_catalog(cache: Path, keys: list[str], wanted: Features) -> list[Damage]:
+    """The catalog says what the sidecars say. A video that it knows and that has no sidecar has lost it."""
+    file = "catalog.sqlite"
+    unseen, lagging = set(keys), set()
+    found = []
+    try:
+        for key, sidecar in Catalog(cache).check():
+            if key not in unseen:
+                path = _relative(cache, layout.sidecar_path(cache, key))
+                found.append(Damage("missing", path, "the catalog names it", _repair(cache), key))
+            elif not _is_sidecar_of(cache, key, sidecar):
+                lagging.add(key)
+            unseen.discard(key)
+    except NotFound as error:
+        return [Damage("missing", file, str(error), _repair(cache))]
+    except DamageError as error:
+        return [Damage("damaged", file, str(error), _repair(cache))]
+    if late := lagging | unseen:
+        what = f"it lags behind {len(late)} sidecars, such as '{min(late)}': a build is running or was killed"
+        found.append(Damage("incomplete", file, what, _build(cache, wanted)))
+    return found
+
+
+def _is_sidecar_of(cache: Path, key: str, sidecar: Sidecar) -> bool:
+    try:
+        return layout.read_sidecar(cache, key) == sidecar
+    except DamageError:
+        return True  # reported with its video
+
+
+def _check_asked(cache: Path, keys: set[str], wanted: Features) -> list[Damage]:
+    """What was asked of the cache is either cached or in quarantine."""
+    found = []
+    try:
+        quarantine = Quarantine(cache, {})
+    except DamageError as error:
+        return [Damage("damaged", "quarantine.jsonl", str(error), _repair(cache))]
+    try:
+        for record in read_index(cache / "index.jsonl"):
+            key = layout.video_key(record.root, record.path)
+            if key not in keys and quarantine.get(key) is None:
+                what = "asked for, but neither cached nor in quarantine"
+                found.append(Damage("incomplete", record.path, what, _build(cache, wanted), key))
+    except NotFound as error:
+        found.append(Damage("missing", "index.jsonl", str(error), _repair(cache)))
+    except (DamageError, UsageError) as error:
+        found.append(Damage("damaged", "index.jsonl", str(error), _repair(cache)))
+    return found
+
+
+def find_strays(cache: Path) -> list[Damage]:
+    """Files that no sidecar names: generations that were superseded, and what does not belong here."""
+    named: set[str] = set()
+    damaged_keys: set[str] = set()
+    sidecars: set[str] = set()
+    for key in layout.iter_keys(cache):
+        sidecars.add(_relative(cache, layout.sidecar_path(cache, key)))
+        try:
+            named.update(str(info.file) for info in layout.read_sidecar(cache, key).features)
+        except DamageError:
+            damaged_keys.add(key)  # it may have named any artefact of its video
+    strays = []
+    foreign = sorted(set(os.listdir(cache)) - _TOP_LEVEL) + [f for f in _files(cache, "videos") if f not in sidecars]
+    for tier in layout.TIER_SUFFIXES:
+        for file in _files(cache, tier):
+            if not layout.is_artefact_file(tier, file):
+                foreign.append(file)
+            elif file not in named and os.path.basename(file).partition(".")[0] not in damaged_keys:
+                strays.append(file)
+    return [
+        Damage("stray", file, "no sidecar names it", f"chordcache gc {_shell(cache)}") for file in sorted(strays)
+    ] + [Damage("stray", file, "it does not belong to the cache; move it away", "") for file in sorted(foreign)]
+
+
+def _repair(cache: Path) -> str:
+    return f"chordcache verify --repair {_shell(cache)}"
+
+
+def _build(cache: Path, tiers: Iterable[str], features: Iterable[str] = ()) -> str:
+    options = "".join(f" --tier {tier}" for tier in tiers)
+    if names := ",".join(features):
+        options += f" --features {names}"
+    return f"chordcache build {_shell(cache / 'index.jsonl')} -o {_shell(cache)}{options}"
+
+
+def _shell(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return shlex.quote(str(path) if relative.startswith("..") else relative)
+
+
+def _files(cache: Path, folder: str) -> Iterator[str]:
+    for where, _, names in os.walk(cache / folder):
+        for name in names:
+            yield os.path.relpath(os.path.join(where, name), cache)

@@ -1,0 +1,162 @@
+"""Does the source still show what is cached? Some rows of each feature are made again and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from chordcache.config import Config
+from chordcache.errors import ConfigError, DamageError, MediaError
+from chordcache.features.decode_pass import Extraction
+from chordcache.features.registry import FeatureSpec, resolve
+from chordcache.media import jpeg
+from chordcache.records import FeatureInfo
+from chordcache.storage.artefacts.open_files import open_artefact
+from chordcache.storage.artefacts.writer import Block
+from chordcache.storage.layout import Sidecar
+
+NUM_SOURCE_FRAMES = 4
+"""Random frames of each source that are made again, and as many neighbours."""
+
+MIN_SOURCE_PSNR_DB = 40.0
+"""Below this a frame is another picture. Both went through the same lossy chain; another version of a codec library
+may round differently, which stays far above."""
+
+MIN_ALIKE = 0.98
+"""Share of a feature's values that must agree, for the same reason."""
+
+_TOLERANCE = 0.02
+"""Of a value, and of one: two values this close agree."""
+
+
+def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str) -> None:
+    """Decode the source of a video again and compare times, random frames, and what features make of them.
+
+    Features whose rows depend on all frames before them (pose, which tracks, and plug-ins that do not say otherwise)
+    are left out: only their digests speak for them.
+
+    Raises
+    ------
+    MediaError
+        If it cannot be decoded, or shows something else.
+    DamageError
+        If an artefact cannot be read.
+    """
+    shown = _random_frames(sidecar.num_frames)
+    specs = _comparable(sidecar, config)
+    comparers = [_Comparer(cache, info, shown) for info in sidecar.features if info.file and info.feature in specs]
+    sinks = {name: [each for each in comparers if each.feature == name] for name in specs}
+    facts = Extraction(specs, sinks, with_content=False).run(path, config.picture, only=frozenset(shown))
+    if len(facts.pts_seconds) != sidecar.num_frames:
+        raise _differs(f"it has {len(facts.pts_seconds)} frames, cached are {sidecar.num_frames}")
+    for info in {info.file: info for info in sidecar.features if info.file}.values():
+        with open_artefact(cache / str(info.file), info.num_bytes) as artefact:
+            cached = artefact.array("pts_seconds")
+        if not np.array_equal(cached, facts.pts_seconds):
+            number = int(np.argmax(cached != facts.pts_seconds))
+            raise _differs(
+                f"frame {number}, cached at {cached[number]:.6f} s, is shown at {facts.pts_seconds[number]:.6f} s"
+            )
+    for comparer in comparers:
+        comparer.finish()
+
+
+def _random_frames(num_frames: int) -> list[int]:
+    """Frame 0, which settles size and orientation, and random frames with the one after each, ascending."""
+    chosen = np.random.default_rng().choice(num_frames, min(NUM_SOURCE_FRAMES, num_frames), replace=False)
+    return sorted({0, *(n for number in chosen.tolist() for n in (number, number + 1) if n < num_frames)})
+
+
+def _comparable(sidecar: Sidecar, config: Config) -> Mapping[str, FeatureSpec]:
+    specs: dict[str, FeatureSpec] = {}
+    for info in sidecar.features:
+        if info.absent is None and info.feature in config.names():
+            try:
+                spec = resolve(info.feature, config)
+            except ConfigError:  # a plug-in that is not installed here
+                continue
+            if spec.fingerprint == info.fingerprint and (spec.is_local or spec.is_of_sound):
+                specs[info.feature] = spec
+    return specs
+
+
+class _Comparer:
+    """Takes what an extractor makes of the frames shown to it, and compares it with what is cached."""
+
+    def __init__(self, cache: Path, info: FeatureInfo, shown: Sequence[int]) -> None:
+        self._path = cache / str(info.file)
+        self._info = info
+        self.feature = info.feature
+        self._shown = shown
+        self._num_taken: dict[str, int] = {}
+
+    def append(self, name: str, rows: Block) -> None:
+        """Compare the next rows. Raises ``MediaError`` at the first that differ."""
+        first = self._num_taken.get(name, 0)
+        self._num_taken[name] = first + len(rows)
+        info = self._info
+        with open_artefact(self._path, info.num_bytes) as artefact:
+            if "row_seconds" in info.facts:
+                numbers = range(first, min(first + len(rows), info.num_rows[name]))
+                self._compare(name, first, np.asarray(rows)[: len(numbers)], artefact.rows(name, numbers))
+                return
+            for i, row in enumerate(rows):
+                number = self._shown[first + i]
+                if number >= info.num_rows[name] or not self._is_followed(first + i):
+                    continue
+                if info.feature == "frames" and info.params["codec"] == "jpeg":
+                    cached = self._decoded(next(iter(artefact.records(name, [number]))))
+                    self._compare_pictures(number, self._decoded(row), cached)
+                elif info.feature == "frames":
+                    self._compare_pictures(number, np.asarray(row), artefact.rows(name, [number])[0])
+                else:
+                    self._compare(name, number, np.asarray(row)[None], artefact.rows(name, [number]))
+
+    def _is_followed(self, position: int) -> bool:
+        """Whether the frame after it was shown too, or there is none: a row may depend on it."""
+        number = self._shown[position]
+        return position + 1 == len(self._shown) or self._shown[position + 1] == number + 1
+
+    def finish(self) -> None:
+        """Compare the number of rows of sound. Raises ``MediaError`` if it differs."""
+        for name, num_taken in self._num_taken.items():
+            if "row_seconds" in self._info.facts and num_taken != self._info.num_rows[name]:
+                raise _differs(f"'{name}' has {num_taken} rows, cached are {self._info.num_rows[name]}")
+
+    def _decoded(self, record: bytes) -> np.ndarray:
+        picture = np.empty(self._info.shape[1:], np.uint8)
+        try:
+            jpeg.decode_into(record, picture)
+        except DamageError as error:
+            raise _differs(str(error)) from None
+        return picture
+
+    def _compare_pictures(self, number: int, again: np.ndarray, cached: np.ndarray) -> None:
+        psnr = _psnr_db(cached, again) if again.shape == cached.shape else 0.0
+        if psnr < MIN_SOURCE_PSNR_DB:
+            raise _differs(f"frame {number} is shown with a PSNR of {psnr:.1f} dB to the cached one")
+
+    def _compare(self, name: str, number: int, again: np.ndarray, cached: np.ndarray) -> None:
+        alike = _share_alike(again, cached) if again.shape == cached.shape else 0.0
+        if alike < MIN_ALIKE:
+            raise _differs(f"row {number} of '{name}' agrees with the cached one in {alike:.0%} of its values")
+
+
+def _differs(what: str) -> MediaError:
+    return MediaError("decode", "changed", what)
+
+
+def _share_alike(a: np.ndarray, b: np.ndarray) -> float:
+    """Share of values that agree."""
+    if a.dtype.kind in "SUb":
+        return float(np.mean(a == b)) if a.size else 1.0
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    close = np.isclose(x, y, rtol=_TOLERANCE, atol=1 if a.dtype.kind in "iu" else _TOLERANCE, equal_nan=True)
+    return float(np.mean(close)) if a.size else 1.0
+
+
+def _psnr_db(a: np.ndarray, b: np.ndarray) -> float:
+    error = np.mean(np.square(a.astype(np.float32) - b))
+    return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))

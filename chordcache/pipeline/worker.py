@@ -1,0 +1,321 @@
+"""What happens to one video: one decode, every extractor, every tier, publish. Runs in a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from chordcache import progress
+from chordcache.config import TIERS, Config
+from chordcache.digests import digest_file
+from chordcache.errors import CacheWriteError, ConfigError, DamageError, MediaError
+from chordcache.features.decode_pass import Extraction, Facts
+from chordcache.features.registry import FeatureSpec, resolve
+from chordcache.media.source_file import SourceState, check_unchanged, hash_source, look_settled
+from chordcache.pipeline.plan import ArtefactTask
+from chordcache.records import ContentFacts, FeatureInfo, Identity
+from chordcache.storage import layout
+from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
+from chordcache.storage.artefacts.writer import ArtefactWriter
+from chordcache.storage.layout import Sidecar
+from chordcache.storage.quarantine import Failure
+
+_COPY_BYTES = 8 << 20
+"""Rows copied at a time from an artefact that is replaced."""
+
+
+@dataclass(frozen=True)
+class BuildTask:
+    """One video to build."""
+
+    cache: Path
+    key: str
+    root: str
+    path: str
+    source_path: str
+    """Absolute"""
+    config: Config
+    artefacts: tuple[ArtefactTask, ...]
+    inside: str | None = None
+    """The real folder that no link may lead ``source_path`` out of, None if one may"""
+    source: Identity | None = None
+    """What ``previous`` and ``content`` are of; None if the file could not be looked at"""
+    with_hash: bool = False
+    """Whether the sidecar is to hold a hash of the source's bytes"""
+    previous: Sidecar | None = None
+    """What there is and stays, if the source is the same"""
+    content: ContentFacts | None = None
+    """What a scan measured, so that it need not be measured again"""
+    label: str | None = None
+    caption: str | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+    attempt: int = 1
+    """How often it has been sent, this time included"""
+
+    @property
+    def adds_hash(self) -> bool:
+        """Whether there is a sidecar that lacks a hash which it is to hold."""
+        return self.with_hash and self.previous is not None and self.previous.source_hash is None
+
+
+class _CannotKeep(Exception):
+    """What was to be kept does not go with what the source shows now."""
+
+
+def build_video(task: BuildTask) -> Sidecar | Failure:
+    """Decode one video, publish its artefacts, then its sidecar."""
+    source: SourceState | None = None
+    try:
+        found = look_settled(task.source_path, task.inside)
+        if found.identity != task.source and (task.previous is not None or task.content is not None):
+            raise MediaError("open", "changed", "the file changed while it waited for its turn; run the same command")
+        source = found
+        if task.previous is not None and not task.artefacts:
+            return _publish(task, source, described(task, task.previous))
+        try:
+            return _build(task, source)
+        except _CannotKeep:
+            return _build(_from_scratch(task), source)
+    except CacheWriteError:
+        raise
+    except OSError as error:  # sources are read by libav: this is the cache's own disk, and no fault of the video
+        raise CacheWriteError(
+            f"cannot write to cache '{task.cache}': {error.strerror} ('{error.filename}'); run the same command"
+        ) from None
+    except MediaError as error:
+        return _failure(task, source, _cause(task, source, error))
+
+
+def _failure(task: BuildTask, source: SourceState | None, error: MediaError) -> Failure:
+    is_of_feature = error.cause == "extractor"
+    return Failure(
+        key=task.key,
+        root=task.root,
+        path=task.path,
+        stage=error.stage,
+        cause=error.cause,
+        message=error.message,
+        source=source.identity if source else None,
+        num_frames_ok=error.num_frames_ok,
+        attempts=task.attempt,
+        fingerprints=(resolve(error.stage, task.config).fingerprint,) if is_of_feature else (),
+    )
+
+
+def _cause(task: BuildTask, source: SourceState | None, error: MediaError) -> MediaError:
+    """What is to blame for an error: what a decoder makes of a file that changes meanwhile says nothing of the file."""
+    if source is not None:
+        try:
+            check_unchanged(task.source_path, source, task.inside, num_frames_ok=error.num_frames_ok)
+        except MediaError as change:
+            return change
+    return error
+
+
+def described(task: BuildTask, sidecar: Sidecar) -> Sidecar:
+    """A sidecar with the label and the like that the index has now."""
+    return replace(sidecar, label=task.label, caption=task.caption, extra=task.extra)
+
+
+def _from_scratch(task: BuildTask) -> BuildTask:
+    """The same task with nothing kept in the files that are written."""
+    artefacts = tuple(
+        ArtefactTask(each.tier, (*each.make, *(info.feature for info in each.keep))) for each in task.artefacts
+    )
+    return replace(task, artefacts=artefacts)
+
+
+def _build(task: BuildTask, source: SourceState) -> Sidecar:
+    with layout.partial_folder(task.cache) as folder:
+        job = _Job(task, source.identity, folder)
+        return _publish(task, source, job.run(), job.written)
+
+
+def _publish(
+    task: BuildTask, source: SourceState, sidecar: Sidecar, written: Mapping[Path, str] = MappingProxyType({})
+) -> Sidecar:
+    """Publish artefacts (partial file to final name), then the sidecar, if the source is still what was decoded."""
+    sidecar = replace(sidecar, source_hash=_source_hash(task))
+    check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
+    with progress.paused():
+        for partial, file in written.items():
+            layout.publish(partial, task.cache / file)
+        layout.publish_text(task.cache, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
+    return sidecar
+
+
+def _source_hash(task: BuildTask) -> str | None:
+    """The hash that the sidecar is to hold: an earlier one stays, and is compared."""
+    known = task.previous.source_hash if task.previous else None
+    if not task.with_hash:
+        return known
+    return hash_source(task.source_path, known)
+
+
+class _Job:
+    """One video on its way into a partial folder."""
+
+    def __init__(self, task: BuildTask, source: Identity, folder: Path) -> None:
+        self._task = task
+        self._source = source
+        self._folder = folder
+        names = dict.fromkeys(name for each in task.artefacts for name in each.make)
+        self._specs = {name: resolve(name, task.config) for name in names}
+        self.written: dict[Path, str] = {}
+        """Partial file to its final name, relative to the cache"""
+
+    def run(self) -> Sidecar:
+        """Extract and write everything; return the sidecar that is to be published after the files."""
+        task = self._task
+        with ExitStack() as stack:
+            writers = {each.tier: stack.enter_context(self._writer(each.tier)) for each in task.artefacts}
+            sinks = {name: [writers[each.tier] for each in task.artefacts if name in each.make] for name in self._specs}
+            extraction = Extraction(self._specs, sinks, with_content=task.content is None)
+            facts = extraction.run(task.source_path, task.config.picture)
+            with progress.paused():
+                others = self._others(facts)
+                made = [
+                    info
+                    for each in task.artefacts
+                    for info in self._finish(each, writers[each.tier], extraction, facts)
+                ]
+        return self._sidecar(facts, (*made, *others))
+
+    def _others(self, facts: Facts) -> list[FeatureInfo]:
+        """What stays in the tiers that are not written: nothing, if it is of other frames."""
+        task = self._task
+        if task.previous is None:
+            return []
+        tiers = {each.tier for each in task.artefacts}
+        others = [info for info in task.previous.features if info.tier not in tiers]
+        kept = [info for each in task.artefacts for info in each.keep if info.absent is None]
+        if task.previous.num_frames == len(facts.source_frames) and self._have_same_frames((*others, *kept), facts):
+            return others
+        if kept:
+            raise _CannotKeep
+        return []
+
+    def _have_same_frames(self, infos: Sequence[FeatureInfo], facts: Facts) -> bool:
+        """Whether what stays was made from the same frames of the source. What is replaced may not even be readable."""
+        for info in infos:
+            if info.file is not None:
+                try:
+                    with open_artefact(self._task.cache / info.file, info.num_bytes) as artefact:
+                        return np.array_equal(artefact.array("source_frames"), facts.source_frames)
+                except DamageError:  # the next may tell
+                    continue
+        return True
+
+    def _writer(self, tier: str) -> ArtefactWriter:
+        config = self._task.config
+        path = self._folder / f"artefact{layout.TIER_SUFFIXES[tier]}"
+        if tier == "hdf5":
+            return create_artefact(path, compression=config.hdf5.compression, chunk_frames=config.hdf5.chunk_frames)
+        return create_artefact(path, compression=config.npz.compression if tier == "npz" else "none")
+
+    def _finish(
+        self, artefact: ArtefactTask, writer: ArtefactWriter, extraction: Extraction, facts: Facts
+    ) -> list[FeatureInfo]:
+        """Complete one file; say what is in it."""
+        made = [self._info(artefact.tier, self._specs[name], extraction, facts) for name in artefact.make]
+        infos = [*made, *artefact.keep]
+        present = [info for info in infos if info.absent is None]
+        if not present or (present == self._present_before(artefact) and all(info.absent is not None for info in made)):
+            return infos  # there is nothing to add to the file that there is
+        for info in artefact.keep:
+            if info.absent is None:
+                self._copy(info, writer)
+        writer.finish(
+            {"pts_seconds": facts.pts_seconds, "source_frames": facts.source_frames},
+            {array: self._attributes(info, array) for info in present for array in info.num_rows},
+        )
+        partial = self._folder / f"artefact{layout.TIER_SUFFIXES[artefact.tier]}"
+        fingerprints = sorted(info.fingerprint for info in present)
+        file = layout.artefact_file(artefact.tier, self._task.key, fingerprints, self._source)
+        num_bytes, digest = partial.stat().st_size, digest_file(partial)
+        self.written[partial] = file
+        return [
+            info if info.absent is not None else replace(info, file=file, num_bytes=num_bytes, digest=digest)
+            for info in infos
+        ]
+
+    def _present_before(self, artefact: ArtefactTask) -> list[FeatureInfo]:
+        """What the file that is to be replaced holds of what is kept, or [] if it holds anything else."""
+        before = (
+            [info for info in self._task.previous.features if info.tier == artefact.tier and info.file]
+            if self._task.previous
+            else []
+        )
+        kept = [info for info in artefact.keep if info.absent is None]
+        return kept if {info.feature for info in kept} == {info.feature for info in before} else []
+
+    def _info(self, tier: str, spec: FeatureSpec, extraction: Extraction, facts: Facts) -> FeatureInfo:
+        made = extraction.made[spec.name]
+        info = FeatureInfo(spec.name, tier, spec.fingerprint, spec.params)
+        if made.absent is not None:
+            return replace(info, absent=made.absent)
+        shape, dtype = made.shape, made.dtype
+        if spec.name == "frames":  # as decoded: a JPEG has neither
+            shape, dtype = (len(facts.pts_seconds), facts.height, facts.width, 3), "uint8"
+        return replace(info, shape=shape, dtype=dtype, num_rows=made.num_rows, facts=made.facts)
+
+    def _copy(self, info: FeatureInfo, writer: ArtefactWriter) -> None:
+        """Copy a feature that is up to date from the published file."""
+        try:
+            with open_artefact(self._task.cache / str(info.file), info.num_bytes) as artefact:
+                for array, num_rows in info.num_rows.items():
+                    if info.feature == "frames" and info.params["codec"] == "jpeg":
+                        for record in artefact.records(array, range(num_rows)):
+                            writer.append(array, [bytes(record)])
+                        continue
+                    writer.append(array, artefact.rows(array, range(0)))
+                    row_bytes = max(1, artefact.rows(array, range(min(1, num_rows))).nbytes)
+                    step = max(1, _COPY_BYTES // row_bytes)
+                    for start in range(0, num_rows, step):
+                        writer.append(array, artefact.rows(array, range(start, min(start + step, num_rows))))
+        except DamageError:
+            raise _CannotKeep from None
+
+    def _attributes(self, info: FeatureInfo, array: str) -> dict[str, object]:
+        """What an HDF5 file says of an array."""
+        try:
+            units = resolve(info.feature, self._task.config).units
+        except ConfigError:  # kept, made by a plug-in that is not installed here
+            units = {}
+        part = array[len(info.feature) + 1 :]
+        unit = {"units": units[part]} if part in units else {}
+        return {**unit, "params": dict(info.params), "facts": dict(info.facts)}
+
+    def _sidecar(self, facts: Facts, infos: Sequence[FeatureInfo]) -> Sidecar:
+        task = self._task
+        features = sorted(infos, key=lambda info: (TIERS.index(info.tier), info.feature))
+        made = {name for each in task.artefacts for name in each.make}
+        stays = task.previous is not None and any(info.feature not in made for info in infos)
+        notes = (*task.previous.notes, *facts.notes) if task.previous and stays else facts.notes
+        frames = next((info for info in features if info.feature == "frames"), None)
+        height, width = frames.shape[1:3] if frames else (facts.height, facts.width)
+        pts_seconds = facts.pts_seconds
+        return Sidecar(
+            key=task.key,
+            root=task.root,
+            path=task.path,
+            source=self._source,
+            num_frames=len(pts_seconds),
+            width=width,
+            height=height,
+            start_seconds=float(pts_seconds[0]),
+            duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + facts.frame_seconds,
+            clock=facts.clock,
+            num_frames_skipped=facts.num_frames_skipped,
+            features=tuple(features),
+            label=task.label,
+            caption=task.caption,
+            extra=task.extra,
+            notes=tuple(dict.fromkeys(notes)),
+            content=task.content or facts.content,
+        )

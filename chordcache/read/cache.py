@@ -1,0 +1,372 @@
+"""The cache as one object: which videos there are, and their features as arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+
+from chordcache.errors import DamageError, FeatureAbsent, NotFound, UsageError
+from chordcache.read.decode_rows import iter_frames, read_frames, read_rows, read_seconds
+from chordcache.records import ContentFacts, FeatureInfo
+from chordcache.storage.artefacts.base import Artefact
+from chordcache.storage.artefacts.open_files import open_artefact
+from chordcache.storage.catalog import Catalog
+from chordcache.storage.layout import Sidecar, printable
+
+_MAX_RECENT = 256
+"""Videos that a cache keeps; then it begins anew."""
+
+
+class Video:
+    """One cached video: what its sidecar says, and its timeline."""
+
+    def __init__(self, cache: Path, sidecar: Sidecar) -> None:
+        self._cache = cache
+        self._arrays: dict[str, np.ndarray] = {}
+        self.sidecar = sidecar
+        self.key = sidecar.key
+        self.root = sidecar.root
+        self.path = sidecar.path
+        """Relative to the root"""
+        self.num_frames = sidecar.num_frames
+        self.width = sidecar.width
+        """[pixels] of the cached frames"""
+        self.height = sidecar.height
+        """[pixels] of the cached frames"""
+        self.start_seconds = sidecar.start_seconds
+        self.duration_seconds = sidecar.duration_seconds
+        self.label = sidecar.label
+        self.caption = sidecar.caption
+        self.extra = sidecar.extra
+
+    @property
+    def content(self) -> ContentFacts | None:
+        """How much the picture moves and how loud the sound is, second by second."""
+        return self.sidecar.content
+
+    def __repr__(self) -> str:
+        return f"<Video {self.key}: {self.num_frames} frames {self.width}x{self.height}, {self.duration_seconds:.2f} s>"
+
+    def feature(self, name: str, tier: str | None = None) -> FeatureInfo:
+        """The artefact that holds a feature.
+
+        Raises
+        ------
+        FeatureAbsent
+            If it was not cached, with the reason.
+        """
+        info = self.sidecar.feature(name, tier)
+        where = f" in tier '{tier}'" if tier else ""
+        if info is None:
+            have = ", ".join(f"{f.feature} ({f.tier})" for f in self.sidecar.features) or "nothing"
+            raise FeatureAbsent(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}")
+        if info.absent is not None:
+            raise FeatureAbsent(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
+        return info
+
+    @property
+    def pts_seconds(self) -> np.ndarray:
+        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the source's clock."""
+        return self._kept("pts_seconds")
+
+    @property
+    def source_frames(self) -> np.ndarray:
+        """Frame numbers in the source [shape=(num_frames,), dtype=int64]."""
+        return self._kept("source_frames")
+
+    def _kept(self, name: str) -> np.ndarray:
+        # Not a cached_property: before Python 3.12 that has one lock for all videos, which a reader in another thread
+        # may hold while a DataLoader forks, so that the worker waits for it for ever
+        if name not in self._arrays:
+            self._arrays[name] = self._array(name)
+        return self._arrays[name]
+
+    @property
+    def picture_types(self) -> np.ndarray:
+        """Type of each frame in the source, I, P or B [shape=(num_frames,), dtype=S1].
+
+        Raises
+        ------
+        FeatureAbsent
+            If the feature ``motion`` was not cached, which it comes with.
+        """
+        info = self.feature("motion")
+        with open_artefact(self._cache / str(info.file), info.num_bytes) as artefact:
+            return artefact.rows("motion.types", range(self.num_frames))
+
+    def _array(self, name: str) -> np.ndarray:
+        for info in self.sidecar.features:
+            if info.file is not None:
+                with open_artefact(self._cache / info.file, info.num_bytes) as artefact:
+                    return artefact.array(name)
+        raise FeatureAbsent(f"video '{self.key}' has no feature that is not absent, and so no timeline")
+
+    def seconds_of(self, start: int, stop: int) -> tuple[float, float]:
+        """From the time of frame ``start`` to the end of frame ``stop - 1``, half open, on the source's clock."""
+        if start >= stop:
+            return 0.0, 0.0
+        if stop < self.num_frames:
+            return float(self.pts_seconds[start]), float(self.pts_seconds[stop])
+        return float(self.pts_seconds[start]), float(np.min(self.pts_seconds)) + self.duration_seconds
+
+
+class _Opened(NamedTuple):
+    """What a process has open of a cache; in one piece, since threads may open and close it side by side."""
+
+    pid: int
+    catalog: Catalog
+    recent: dict[int | str, Video]
+    """With their times: parsed once where clips of a video come one after another"""
+
+
+class Cache:
+    """A cache opened for reading. Picklable, thread-safe and fork-safe: each process opens its own files, lazily.
+
+    Parameters
+    ----------
+    path : str or Path
+        A folder that ``build`` made.
+
+    Raises
+    ------
+    NotFound
+        If it is not a cache.
+    DamageError, FormatVersionError
+        If it cannot be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        self._opened: _Opened | None = None
+        _ = self._videos  # an error now rather than in a worker
+
+    def __getstate__(self) -> dict[str, Path]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Path]) -> None:
+        self.path = state["path"]
+        self._opened = None
+
+    def __enter__(self) -> Cache:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the catalog. Reading opens it again."""
+        self._opened = None  # it closes when no other thread reads from it any more
+
+    @property
+    def _here(self) -> _Opened:
+        opened = self._opened
+        if opened is None or opened.pid != os.getpid():
+            opened = self._opened = _Opened(os.getpid(), Catalog(self.path), {})
+        return opened
+
+    @property
+    def _videos(self) -> Catalog:
+        return self._here.catalog
+
+    def __repr__(self) -> str:
+        return f"<Cache '{printable(self.path)}': {len(self)} videos>"
+
+    def __len__(self) -> int:
+        return len(self._videos)
+
+    def __iter__(self) -> Iterator[Video]:
+        return (self[position] for position in range(len(self)))
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._videos.find(key) is not None
+
+    def __getitem__(self, video: int | str) -> Video:
+        """A video by its key, or by its position in key order.
+
+        Raises
+        ------
+        NotFound
+            If no video has this key.
+        IndexError
+            If the position is out of range.
+        """
+        opened = self._here
+        found = opened.recent.get(video)
+        if found is None:
+            found = Video(self.path, self._sidecar(opened.catalog, video))
+            if len(opened.recent) >= _MAX_RECENT:
+                opened.recent.clear()
+            opened.recent[video] = found
+        return found
+
+    def _sidecar(self, catalog: Catalog, video: int | str) -> Sidecar:
+        if not isinstance(video, str):
+            return catalog.at(video + len(catalog) if video < 0 else video)
+        sidecar = catalog.find(video)
+        if sidecar is None:
+            raise NotFound(f"video '{printable(video)}' is not in cache '{printable(self.path)}'")
+        return sidecar
+
+    def keys(self) -> list[str]:
+        """All keys, sorted: the order of iteration."""
+        return self._videos.keys()
+
+    def labels(self) -> list[str]:
+        """The distinct labels, sorted."""
+        return list(self._videos.labels)
+
+    @property
+    def num_frames(self) -> np.ndarray:
+        """Frames of every video [shape=(len(self),), dtype=int32], in the order of iteration; nothing else is read."""
+        return self._videos.num_frames
+
+    @property
+    def label_ids(self) -> np.ndarray:
+        """Position of every video's label in ``labels()`` [shape=(len(self),), dtype=int32], -1 without a label."""
+        return self._videos.label_ids
+
+    def read(
+        self,
+        video: Video | str | int,
+        feature: str = "frames",
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        indices: Sequence[int] | np.ndarray | None = None,
+        out: np.ndarray | None = None,
+        tier: str | None = None,
+    ) -> np.ndarray:
+        """Read a feature of one video, for some of its frames.
+
+        ====================  ========================================================================
+        ``frames``            [shape=(T, H, W, 3), dtype=uint8, 0 to 255, RGB]
+        ``flow``              [shape=(T, H, W, 2), pixels per frame step, (dx, dy)], float16 or float32; row i goes
+                              from frame i to frame i + 1, so that the last frame has none
+        ``motion``            [shape=(T, H/16, W/16, 2), dtype=float16, source pixels], as libavcodec exports it;
+                              ``motion.covered`` [shape=(T, H/16, W/16), dtype=bool] says which blocks have a vector,
+                              ``motion.types`` [shape=(T,), dtype=S1] is I, P or B
+        ``mel``               [shape=(n_mels, t), dtype=float32, dB], or (C, n_mels, t): the seconds from the first
+                              frame to the end of the last, silence where the sound does not reach
+        ``pose``              [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of the cached frame, visibility
+        ====================  ========================================================================
+
+        Parameters
+        ----------
+        video : Video, str or int
+            Or its key, or its position.
+        feature : str
+            What to read: a feature, or an array that goes with one, such as "motion.covered".
+        start, stop : int, optional
+            Frame numbers, half open, as slices have them; all frames by default.
+        indices : sequence of int, optional
+            Frame numbers in any order instead, repeats allowed; not for mel.
+        out : np.ndarray, optional
+            C-contiguous memory for the result, of its shape and dtype.
+        tier : str, optional
+            Where to read from. By default LMDB, then NPZ, then HDF5, whichever has it.
+
+        Returns
+        -------
+        np.ndarray
+            ``out`` if it was given.
+
+        Raises
+        ------
+        FeatureAbsent
+            If the feature was not cached for this video, with the reason.
+        DamageError
+            If a record is not what was written.
+        IndexError
+            If a frame number is out of range.
+        UsageError
+            If arguments contradict each other, ``indices`` are no numbers of frames, or ``out`` does not fit.
+        """
+        if not isinstance(video, Video):
+            video = self[video]
+        if indices is not None and (start is not None or stop is not None):
+            raise UsageError("give start and stop, or indices, not both")
+        info = video.feature(feature.partition(".")[0], tier)
+        if feature not in info.num_rows:
+            raise FeatureAbsent(f"'{feature}' of video '{video.key}' is not cached; cached: {', '.join(info.num_rows)}")
+        with self._artefact(info) as artefact:
+            if "row_seconds" in info.facts:
+                if indices is not None:
+                    raise UsageError(f"'{feature}' has a clock of its own: give start and stop, not indices")
+                numbers = range(video.num_frames)[start:stop]
+                return read_seconds(artefact, info, feature, video.seconds_of(numbers.start, numbers.stop), out)
+            chosen = _row_numbers(video, feature, info.num_rows[feature], range(video.num_frames)[start:stop], indices)
+            if feature == "frames":
+                return read_frames(artefact, info, chosen, out)
+            return read_rows(artefact, info, feature, chosen, out)
+
+    def iter_frames(self, video: Video | str | int, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
+        """Read frames of one video a few at a time, so that memory stays small however many there are.
+
+        Parameters
+        ----------
+        video : Video, str or int
+            Or its key, or its position.
+        indices : sequence of int
+            Frame numbers in any order, repeats allowed.
+
+        Yields
+        ------
+        np.ndarray [shape=(t, H, W, 3), dtype=uint8, 0 to 255, RGB]
+            The next of the frames, in memory that those after them are written to.
+
+        Raises
+        ------
+        FeatureAbsent, DamageError, IndexError, UsageError
+            As ``read``.
+        """
+        if not isinstance(video, Video):
+            video = self[video]
+        info = video.feature("frames")
+        with self._artefact(info) as artefact:
+            yield from iter_frames(artefact, info, _checked_numbers(video, "frames", info.num_rows["frames"], indices))
+
+    @contextmanager
+    def _artefact(self, info: FeatureInfo) -> Iterator[Artefact]:
+        """The file of a feature. Where it is damaged, the error says what to do."""
+        try:
+            with open_artefact(self.path / str(info.file), info.num_bytes) as artefact:
+                yield artefact
+        except DamageError as error:
+            raise DamageError(f"{error}; run 'chordcache verify --repair {printable(self.path)}'") from None
+
+
+def _row_numbers(
+    video: Video,
+    feature: str,
+    num_rows: int,
+    span: range,
+    indices: Sequence[int] | np.ndarray | None,
+) -> Sequence[int]:
+    if indices is None:
+        return range(span.start, max(span.start, min(span.stop, num_rows)))
+    return _checked_numbers(video, feature, num_rows, indices)
+
+
+def _checked_numbers(video: Video, feature: str, num_rows: int, indices: Sequence[int] | np.ndarray) -> list[int]:
+    chosen = np.asarray(indices)
+    if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):  # of 1.5 or a mask numpy would make numbers
+        raise UsageError(f"indices must be frame numbers, got {chosen.dtype} {chosen.shape}")
+    numbers: list[int] = chosen.astype(np.int64).tolist()
+    for number in numbers:
+        if not 0 <= number < num_rows:
+            what = "frames" if num_rows == video.num_frames else f"rows of '{feature}'"
+            raise IndexError(f"frame {number} is out of range for video '{video.key}' of {num_rows} {what}")
+    return numbers
+
+
+def open_cache(path: str | Path) -> Cache:
+    """Open a cache for reading. See ``Cache``."""
+    return Cache(path)

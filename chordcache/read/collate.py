@@ -1,0 +1,83 @@
+"""Samples to a batch, also where they differ in length or size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from chordcache.errors import UsageError
+from chordcache.read.batch_memory import as_one
+
+if TYPE_CHECKING:
+    from chordcache.read.text import CaptionTokenizer
+
+_NOTHING = {"audio": -100.0, "pose": math.nan}
+"""What a feature holds where there is none: no sound [dB], nobody seen. Of all others it is zero."""
+
+
+def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | None = None) -> dict[str, Any]:
+    """Make a batch of samples; what differs in shape is padded at the end of each axis. For any loader.
+
+    Tensors that lie one behind the other in one memory, as ``ChordVideoDataset.__getitems__`` decodes frames, are not
+    copied: the batch is a view of that memory.
+
+    Parameters
+    ----------
+    samples : sequence of dict
+        Of one ``ChordVideoDataset``.
+    tokenizer : CaptionTokenizer, optional
+        Also make token ids of the captions: ``functools.partial(collate, tokenizer=...)``.
+
+    Returns
+    -------
+    dict
+        What the default collate gives, tensors of one name as large as the largest; besides
+
+        ====================  ==============================================================================
+        ``lengths``           dict: name of each feature to the shapes that its samples had before
+                              [shape=(B, number of axes), dtype=int64]; ``lengths["audio"][:, -1]`` counts rows of mel
+        ``caption_ids``       [shape=(B, n), dtype=int64] the tokenizer's padding after the shorter ones
+        ``caption_mask``      [shape=(B, n), dtype=bool] True for tokens, False for padding
+        ====================  ==============================================================================
+
+        Padding is black, no motion, silence, nobody seen, and zero for all else.
+
+    Raises
+    ------
+    UsageError
+        If a feature has another number of axes in some samples.
+    """
+    batch: dict[str, Any] = {}
+    lengths = {}
+    for name, first in samples[0].items():
+        values = [sample[name] for sample in samples]
+        if isinstance(first, torch.Tensor) and first.ndim:
+            batch[name], lengths[name] = _stacked(name, values, _NOTHING.get(name, 0))
+        else:
+            batch[name] = default_collate(values)
+    if tokenizer is not None:
+        ids = [torch.from_numpy(np.array(tokenizer(sample["caption"]))) for sample in samples]
+        batch["caption_ids"], lengths["caption_ids"] = _stacked("caption_ids", ids, tokenizer.pad_id)
+        batch["caption_mask"] = torch.arange(batch["caption_ids"].shape[1]) < lengths["caption_ids"]
+    return {**batch, "lengths": lengths}
+
+
+def _stacked(name: str, values: list[torch.Tensor], nothing: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tensors as one [shape=(B, ...)], and their shapes [shape=(B, ndim)]."""
+    if len({value.ndim for value in values}) > 1:
+        shapes = " and ".join(sorted({str(tuple(value.shape)) for value in values}))
+        raise UsageError(f"'{name}' cannot be padded to one shape: the samples of a batch have {shapes}")
+    lengths = torch.tensor([value.shape for value in values])
+    largest = lengths.amax(0)
+    if bool((lengths == largest).all()):
+        whole = as_one(values)
+        return default_collate(values) if whole is None else whole, lengths
+    out = values[0].new_full((len(values), *largest.tolist()), nothing)
+    for place, value in zip(out, values, strict=True):
+        place[tuple(slice(length) for length in value.shape)] = value
+    return out, lengths

@@ -1,0 +1,350 @@
+"""Builds what readers miss, in one process in the background, however many readers there are.
+
+A reader that misses a video puts a request into the cache's ``.on_demand`` folder, a file for each video, and starts
+the process unless it is there already. Whoever holds the lock of that folder is the process: the reader that gets the
+lock hands it over, open, to the process that it starts, so that there is no moment at which a second one could be
+started; the kernel frees it when the process ends, however it does. Requests outlive everybody, and are removed when
+the build that they were part of is over.
+
+    <key>.json    what is to be built: record, root folder
+    .lock         locked while the process lives
+    .log          what it had to say since it was started
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from chordcache.config import config_from_json
+from chordcache.digests import digest_file
+from chordcache.engine import pool
+from chordcache.engine.signals import stop_signals
+from chordcache.engine.worker import SAFE_PATH
+from chordcache.errors import (
+    CacheWriteError,
+    ChordcacheError,
+    DamageError,
+    FormatVersionError,
+    NotFound,
+    Stopped,
+    UsageError,
+    WorkersDiedError,
+)
+from chordcache.index.files import IndexWriter, read_index
+from chordcache.pipeline.build import build_asked
+from chordcache.pipeline.options import BuildPolicy
+from chordcache.records import RunSummary, VideoRecord, record_from_json, to_json
+from chordcache.storage.cache_header import read_header
+from chordcache.storage.layout import printable, read_sealed, read_sidecar, seal, video_key
+from chordcache.storage.lock import locked
+
+FOLDER = ".on_demand"
+
+IDLE_SECONDS = 5.0
+"""The process ends when nothing was asked for so long; the next one needs a second to start."""
+
+_POLL_SECONDS = 0.2
+
+_NICENESS = 19
+"""Of the process and its worker: training comes first."""
+
+_AUTOGROUP = Path("/proc/self/autogroup")
+"""Where Linux shares the processor out by sessions, niceness counts within one, and this is the session's."""
+
+_PAUSE_SECONDS = 10
+"""Between a process that a full disk has stopped, say, and the next one: it keeps the lock for so long."""
+
+_FORGOTTEN_SECONDS = 3600
+"""Half a request that is older was left by somebody who was killed."""
+
+_IN_BACKGROUND = '"$@" &'
+"""A shell starts the process and ends, so that the process is nobody's child: no reader has to wait for it."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A video that is to be built, or looked at and mended."""
+
+    record: VideoRecord
+    root_folder: str
+    """Absolute folder of the record's root"""
+    follow_symlinks: bool = False
+    """Whether the scan was told to follow links out of the root"""
+
+    @property
+    def key(self) -> str:
+        """Of the video."""
+        return video_key(self.record.root, self.record.path)
+
+
+class Spool:
+    """The requests of one cache.
+
+    Parameters
+    ----------
+    cache : Path
+        A folder that ``build`` made.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._folder = cache / FOLDER
+
+    def prepare(self) -> None:
+        """Make the folder. Raises ``UsageError`` if it cannot be written to."""
+        try:
+            self._folder.mkdir(exist_ok=True)
+            os.close(self._open_lock())
+        except OSError as error:
+            raise UsageError(
+                f"on_miss='build' cannot write to cache '{printable(self._cache)}': {error.strerror}; "
+                "choose on_miss='source'"
+            ) from None
+
+    def put(self, request: Request) -> None:
+        """Ask for a video; asked for twice, it is built once. Raises ``OSError``."""
+        final = self._folder / f"{request.key}.json"
+        if not final.exists():
+            partial = self._folder / f"{uuid.uuid4().hex}.partial"
+            try:
+                partial.write_text(seal(to_json(request)) + "\n", encoding="ascii")
+                os.replace(partial, final)
+            except OSError:
+                partial.unlink(missing_ok=True)
+                raise
+        self._start()
+
+    def remind(self, key: str) -> None:
+        """Start the process if it ended before it came to a request that was put. Raises ``OSError``."""
+        if (self._folder / f"{key}.json").exists():
+            self._start()
+
+    def keys(self) -> list[str]:
+        """Keys of the videos that are asked for, sorted."""
+        try:
+            return sorted(name[:-5] for name in os.listdir(self._folder) if name.endswith(".json"))
+        except FileNotFoundError:  # somebody removed the cache
+            return []
+
+    def take(self) -> list[Request]:
+        """What is asked for now. It stays there until it is ``settled``."""
+        return [request for request in map(self._read, self.keys()) if request is not None]
+
+    def settle(self, requests: Sequence[Request]) -> None:
+        """Remove requests."""
+        for request in requests:
+            self._remove(f"{request.key}.json")
+
+    def tidy(self) -> None:
+        """Remove what readers that were killed left half written."""
+        for path in self._folder.glob("*.partial"):
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > _FORGOTTEN_SECONDS:
+                    path.unlink()
+
+    def _read(self, key: str) -> Request | None:
+        """A request; None if it is damaged, or another chordcache's, and therefore removed."""
+        try:
+            data = read_sealed(self._folder / f"{key}.json")
+            request = Request(**{**data, "record": record_from_json(data["record"])})
+            if request.key != key:
+                raise DamageError(f"'{key}' asks for '{request.key}'")
+            return request
+        except (DamageError, FormatVersionError, NotFound, KeyError, TypeError):
+            self._remove(f"{key}.json")
+            return None
+
+    def _remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            (self._folder / name).unlink()
+
+    def _open_lock(self) -> int:
+        return os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def _start(self) -> None:
+        """Start the process, unless it is there. What was asked for before this call is seen by either."""
+        with _no_fork:
+            lock = self._open_lock()
+            try:
+                if try_lock(lock):
+                    self._pass_on(self._last_words())
+                    self._start_with(lock)
+            finally:
+                os.close(lock)
+
+    def _start_with(self, lock: int) -> None:
+        """Start the process, and hand it the lock. Raises ``OSError``."""
+        command = [sys.executable, "-m", "chordcache.read.on_demand.builder_process", os.fspath(self._cache), str(lock)]
+        with open(self._folder / ".log", "wb") as log:
+            shell = subprocess.run(
+                ["/bin/sh", "-c", _IN_BACKGROUND, "sh", *command],
+                env={**os.environ, **SAFE_PATH},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[lock],
+                start_new_session=True,
+                check=False,
+            )
+        if shell.returncode:
+            raise OSError(f"/bin/sh could not start it and ended with {shell.returncode}")
+
+    def _last_words(self) -> str:
+        """The last line of the process before, or of a Python that could not start it; loky's tracker talks too."""
+        try:
+            lines = (self._folder / ".log").read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return ""
+        if any(line.startswith("Traceback ") for line in lines):
+            return next(line for line in reversed(lines) if line)  # what it died of
+        speakers = ("chordcache: ", f"{sys.executable}: ")
+        return next((line for line in reversed(lines) if line.startswith(speakers)), "")
+
+    def _pass_on(self, words: str) -> None:
+        if words:
+            cache = printable(self._cache)
+            warnings.warn(f"the last background build of cache '{cache}' said: {printable(words)}", stacklevel=6)
+
+
+_no_fork = threading.Lock()
+"""Held while this process has a lock file open: a copy in a fork's child would keep it locked for ever."""
+
+os.register_at_fork(before=_no_fork.acquire, after_in_parent=_no_fork.release, after_in_child=_no_fork.release)
+
+
+def try_lock(fd: int) -> bool:
+    """Lock a file, unless another process has."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+# The process
+
+
+def serve(cache: Path, lock: int) -> None:
+    """Build what is asked for, until nothing is for a while. ``lock`` is the spool's, open and locked."""
+    spool = Spool(cache)
+    spool.tidy()
+    while True:
+        _serve_until_idle(cache, spool)
+        # In this order: who asks after the last look finds the lock free, and who asked before it is seen below
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        if not spool.keys() or not try_lock(lock):
+            return
+
+
+def _serve_until_idle(cache: Path, spool: Spool) -> None:
+    idle_since = time.monotonic()
+    while time.monotonic() - idle_since < IDLE_SECONDS:
+        requests = spool.take()
+        if not requests:
+            time.sleep(_POLL_SECONDS)
+            continue
+        for _, group in groupby(sorted(requests, key=_origin), key=_origin):
+            _settle(cache, spool, list(group))
+        idle_since = time.monotonic()
+
+
+def _origin(request: Request) -> tuple[str, str, bool]:
+    """What the requests of one index have in common."""
+    return request.record.root, request.root_folder, request.follow_symlinks
+
+
+def _settle(cache: Path, spool: Spool, requests: Sequence[Request]) -> None:
+    """Build some videos of one root, and say what could not be."""
+    try:
+        summary = build_requests(cache, requests)
+        if summary.num_failed:
+            _say(f"{summary.num_failed} of {summary.num_inputs} videos cannot be cached; see quarantine.jsonl")
+    except (Stopped, CacheWriteError, WorkersDiedError):  # what is left is for the next process
+        raise
+    except ChordcacheError as error:
+        _say(str(error))
+    spool.settle(requests)
+
+
+def _say(message: str) -> None:
+    pool.say(message, shown=True)
+
+
+def _wait(_whom: str) -> None:
+    """Nobody needs to be told: readers have the source."""
+
+
+def build_requests(cache: Path, requests: Sequence[Request]) -> RunSummary:
+    """Build videos of one root as the cache's builds so far were asked to, under its lock, which is waited for.
+
+    Raises
+    ------
+    ChordcacheError
+        As ``build``.
+    """
+    root, folder, follow_symlinks = _origin(requests[0])
+    with stop_signals(), locked(cache, _wait), tempfile.TemporaryDirectory() as temporary:
+        header = read_header(cache)
+        todo = Path(temporary, "todo.jsonl")
+        level = requests[0].record.level
+        with IndexWriter(todo, roots={root: folder}, level=level, follow_symlinks=follow_symlinks) as writer:
+            for request in requests:
+                writer.write(request.record)
+        broken = frozenset(file for request in requests for file in _broken_files(cache, request.key))
+        return build_asked(
+            read_index(todo),
+            cache,
+            config_from_json(header.config),
+            header.wanted,
+            jobs=1,
+            roots=None,
+            policy=BuildPolicy(rebuild=broken),
+            progress=False,
+        )
+
+
+def _broken_files(cache: Path, key: str) -> Iterator[str]:
+    """Artefacts of a video that are not what was written."""
+    try:
+        sidecar = read_sidecar(cache, key)
+    except (NotFound, DamageError):
+        return
+    for file, digest in {info.file: info.digest for info in sidecar.features if info.file is not None}.items():
+        try:
+            if digest_file(cache / file) != digest:
+                yield file
+        except OSError:
+            yield file
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The process: cache, and the number of the open lock file."""
+    cache, lock = Path(arguments[0]), int(arguments[1])
+    os.set_inheritable(lock, False)
+    os.nice(_NICENESS)
+    with suppress(OSError):
+        _AUTOGROUP.write_text(str(_NICENESS))
+    try:
+        serve(cache, lock)
+    except Stopped:
+        pass
+    except (CacheWriteError, WorkersDiedError) as error:
+        _say(str(error))
+        time.sleep(_PAUSE_SECONDS)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

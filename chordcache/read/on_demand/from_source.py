@@ -1,0 +1,292 @@
+"""A video that is not cached, read from its source as if it were."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from chordcache.config import TIERS, Config, config_from_json
+from chordcache.errors import CacheWriteError, MediaError, NotFound
+from chordcache.features.frames import select_fps
+from chordcache.features.registry import resolve
+from chordcache.media import jpeg
+from chordcache.media.scaling import PictureScaler
+from chordcache.media.source_file import identify
+from chordcache.pipeline.plan import ArtefactTask, Features
+from chordcache.pipeline.worker import BuildTask, build_video
+from chordcache.read.cache import Cache, Video
+from chordcache.read.clips import FeatureReader
+from chordcache.read.sources.file import MP4Source, Show, naming
+from chordcache.records import ContentFacts, FeatureInfo, Identity, VideoRecord
+from chordcache.storage.artefacts.open_files import forget
+from chordcache.storage.cache_header import Header, write_header
+from chordcache.storage.catalog import write_catalog
+from chordcache.storage.layout import Sidecar, video_key
+from chordcache.storage.quarantine import Failure
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the source of a video is."""
+
+    record: VideoRecord
+    path: str
+    """Absolute"""
+    inside: str | None
+    """The real folder that no link may lead ``path`` out of, None if one may"""
+
+    @property
+    def key(self) -> str:
+        """Of the video, in a cache."""
+        return video_key(self.record.root, self.record.path)
+
+
+@contextmanager
+def read_source(origin: Origin, header: Header, features: Collection[str]) -> Iterator[tuple[FeatureReader, Video]]:
+    """A video, and what reads its features, bit for bit as they will be cached.
+
+    Frames alone are decoded when they are asked for. Anything else takes a whole decode, into a private cache that
+    lasts as long as the context.
+
+    Parameters
+    ----------
+    origin : Origin
+        What to read.
+    header : Header
+        Of the cache that the video is missing from: it says how its features are made.
+    features : collection of str
+        What will be read.
+
+    Raises
+    ------
+    NotFound
+        If there is no such file.
+    MediaError
+        If it cannot be read, here or where its frames are.
+    """
+    try:
+        with ExitStack() as stack:
+            with naming(origin.path):
+                identity = identify(origin.path, origin.inside)
+            build = _Private(origin, identity, header, stack)
+            source = _source_of_frames(origin.path, build.config, stack) if set(features) == {"frames"} else None
+            if source is None:
+                cache, video = build.cache({*features, "motion"})
+                yield cache, video
+            else:
+                frames = _Frames(source, build.config.picture.fps)
+                yield frames, _SourceVideo(_sidecar(origin, identity, frames, build), frames, build)
+    except MediaError as error:
+        what = f"{error.message}; nor is video '{origin.key}' cached: put the file back or mend it, or scan again"
+        if (error.stage, error.cause) == ("open", "io"):
+            raise NotFound(what) from None
+        raise MediaError(error.stage, error.cause, what, error.num_frames_ok) from error
+
+
+def first_tiers(wanted: Features, features: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Tier to the features that are read from it: from the first that holds them, see ``Cache.read``.
+
+    Examples
+    --------
+    >>> first_tiers({"lmdb": ("frames",), "npz": ("flow", "mel"), "hdf5": ("frames", "mel")}, {"frames", "flow"})
+    {'lmdb': ('frames',), 'npz': ('flow',)}
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for tier in TIERS:
+        earlier = {name for names in found.values() for name in names}
+        names = tuple(name for name in wanted.get(tier, ()) if name in features and name not in earlier)
+        if names:
+            found[tier] = names
+    return found
+
+
+class _Private:
+    """Builds the video into caches of its own, which go with the stack."""
+
+    def __init__(self, origin: Origin, identity: Identity, header: Header, stack: ExitStack) -> None:
+        self._origin = origin
+        self._identity = identity
+        self._header = header
+        self._stack = stack
+        self.config: Config = config_from_json(header.config)
+
+    def cache(self, features: Collection[str]) -> tuple[Cache, Video]:
+        """A cache of this video alone, with those of the features that the cache's builds were asked for."""
+        try:
+            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="chordcache-")))
+        except OSError as error:
+            raise CacheWriteError(f"cannot make a temporary folder: {error}; set TMPDIR to one that can be") from None
+        with naming(self._origin.path):
+            sidecar = self._build(folder, first_tiers(self._header.wanted, features))
+        write_header(folder, self._header)
+        write_catalog(folder)
+        for file in {info.file for info in sidecar.features if info.file is not None}:
+            self._stack.callback(forget, folder / file)
+        cache = Cache(folder)
+        self._stack.callback(cache.close)
+        return cache, Video(folder, sidecar)
+
+    def _build(self, folder: Path, asked: Features) -> Sidecar:
+        origin, record = self._origin, self._origin.record
+        task = BuildTask(
+            cache=folder,
+            key=origin.key,
+            root=record.root,
+            path=record.path,
+            source_path=origin.path,
+            inside=origin.inside,
+            source=self._identity,
+            config=self.config,
+            artefacts=tuple(ArtefactTask(tier, names) for tier, names in asked.items()),
+            content=self.known_content,
+            label=record.label,
+            caption=record.caption,
+            extra=dict(record.extra),
+        )
+        outcome = build_video(task)
+        if isinstance(outcome, Failure):
+            raise MediaError(outcome.stage, outcome.cause, outcome.message, outcome.num_frames_ok)
+        return outcome
+
+    @property
+    def known_content(self) -> ContentFacts | None:
+        """What the scan measured of the file as it is."""
+        record = self._origin.record
+        return record.content if record.identity == self._identity else None
+
+    def info_of_frames(self, shape: tuple[int, ...]) -> FeatureInfo:
+        """How the cache will describe the frames."""
+        (tier,) = first_tiers(self._header.wanted, {"frames"})
+        spec = resolve("frames", self.config)
+        return FeatureInfo("frames", tier, spec.fingerprint, spec.params, shape=shape, dtype="uint8")
+
+
+def _source_of_frames(path: str, config: Config, stack: ExitStack) -> MP4Source | None:
+    """Frames as the cache will hold them; None if they can only be counted from the start of the file."""
+    source = stack.enter_context(_Stored(config).open(path))
+    return None if source.sequential_reason else source
+
+
+class _Stored(MP4Source):
+    """Frames that went through the cache's codec."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config.picture)
+        if config.picture.codec == "jpeg":
+            self._show = _through_jpeg(config.picture.quality)
+
+
+def _through_jpeg(quality: int) -> Show:
+    def show(scaler: PictureScaler, picture: Any) -> np.ndarray:
+        planes = scaler.planes(picture)
+        shown = np.empty((*planes[0].shape, 3), np.uint8)
+        jpeg.decode_into(jpeg.encode_planes(*planes, quality=quality), shown)
+        return shown
+
+    return show
+
+
+class _Shown(NamedTuple):
+    """A frame of the source, for ``select_fps``."""
+
+    number: int
+    pts_seconds: float
+
+
+class _Frames:
+    """The frames of a source by the numbers that they will have in the cache."""
+
+    def __init__(self, source: MP4Source, fps: float | None) -> None:
+        self._source = source
+        times = source.pts_seconds
+        kept = [frame.number for frame in select_fps(map(_Shown, range(len(times)), times.tolist()), fps)]
+        self.source_frames = np.array(kept, np.int64)
+        self.pts_seconds = times[self.source_frames]
+        self.num_frames_skipped = source.timeline.num_frames_skipped
+        self.frame_seconds = max(float(source.timeline.frame_seconds), 1 / fps if fps else 0.0)
+
+    def read_first(self) -> np.ndarray:
+        """The first frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB], which settles the size of all."""
+        return self._source.get_frame(int(self.source_frames[0]))
+
+    def read(
+        self,
+        video: Video,
+        feature: str = "frames",
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        indices: Sequence[int] | np.ndarray | None = None,
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Decode frames [shape=(T, H, W, 3), dtype=uint8, 0 to 255, RGB]. See ``Cache.read``."""
+        chosen = slice(start, stop) if indices is None else np.asarray(indices)
+        frames = self._source.get_frames(self.source_frames[chosen])
+        if out is None:
+            return frames
+        out[...] = frames
+        return out
+
+    def iter_frames(self, video: Video, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
+        """Decode frames, all at once. See ``Cache.iter_frames``."""
+        yield self.read(video, indices=indices)
+
+
+def _sidecar(origin: Origin, identity: Identity, frames: _Frames, build: _Private) -> Sidecar:
+    """What the cache will say of the video, as far as its packets and its first picture tell."""
+    record = origin.record
+    pts_seconds = frames.pts_seconds
+    picture = frames.read_first()
+    return Sidecar(
+        key=origin.key,
+        root=record.root,
+        path=record.path,
+        source=identity,
+        num_frames=len(pts_seconds),
+        width=picture.shape[1],
+        height=picture.shape[0],
+        start_seconds=float(pts_seconds[0]),
+        duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + frames.frame_seconds,
+        clock="pts",
+        num_frames_skipped=frames.num_frames_skipped,
+        features=(build.info_of_frames((len(pts_seconds), *picture.shape)),),
+        label=record.label,
+        caption=record.caption,
+        extra=record.extra,
+        content=build.known_content,
+    )
+
+
+class _SourceVideo(Video):
+    """A video whose frames are decoded when they are read. What they do not tell costs a whole decode."""
+
+    def __init__(self, sidecar: Sidecar, frames: _Frames, build: _Private) -> None:
+        super().__init__(Path(), sidecar)
+        self._timeline = {"pts_seconds": frames.pts_seconds, "source_frames": frames.source_frames}
+        self._build = build
+        self._decoded: Video | None = None
+
+    @property
+    def content(self) -> ContentFacts | None:
+        """How much the picture moves and how loud the sound is, second by second."""
+        return self.sidecar.content or self._whole.content
+
+    @property
+    def picture_types(self) -> np.ndarray:
+        """See ``Video``."""
+        return self._whole.picture_types
+
+    @property
+    def _whole(self) -> Video:
+        if self._decoded is None:  # not a cached_property, see Video
+            self._decoded = self._build.cache({"frames", "motion"})[1]
+        return self._decoded
+
+    def _array(self, name: str) -> np.ndarray:
+        return self._timeline[name]

@@ -1,0 +1,246 @@
+"""The videos of an index, read from a cache, and what a dataset does where the cache does not have one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from chordcache.config import TIERS, load_config
+from chordcache.errors import DamageError, FeatureAbsent, NotFound, UsageError
+from chordcache.index.csv_table import open_for_reading
+from chordcache.index.files import Index, IndexWriter, read_index
+from chordcache.media.source_file import identity_or_none, real_folder
+from chordcache.pipeline.build import build
+from chordcache.pipeline.options import BuildPolicy
+from chordcache.read.cache import Cache, Video
+from chordcache.read.clips import FeatureReader
+from chordcache.read.on_demand.builder_process import Request, Spool
+from chordcache.read.on_demand.from_source import Origin, first_tiers, read_source
+from chordcache.records import VideoRecord
+from chordcache.storage.cache_header import Header, read_header
+from chordcache.storage.layout import printable, read_sidecar
+
+ON_MISS = ("error", "source", "build")
+
+Sample = TypeVar("Sample")
+
+
+class _Records:
+    """The records of an index that can be used, by position. All that is kept is where each stands in the file."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._path = Path(index.path).absolute()
+        offsets, broken = array("q"), []
+        labels: set[str] = set()
+        with open_for_reading(self._path) as file:
+            self._state = _state(file.fileno())
+            for offset, record in index.located(file):
+                if record.error is not None:
+                    broken.append(record.path)
+                    continue
+                offsets.append(offset)
+                labels.update([record.label] if record.label is not None else [])
+        self._offsets = np.asarray(offsets)
+        self.labels = sorted(labels)
+        if not offsets:
+            raise UsageError(f"index: '{printable(self._path)}' names no video that can be read")
+        if broken:
+            warnings.warn(
+                f"index '{printable(self._path)}': {len(broken)} videos are left out, which the scan could not read, "
+                f"such as '{printable(broken[0])}'",
+                stacklevel=4,
+            )
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __getitem__(self, position: int) -> VideoRecord:
+        with open_for_reading(self._path) as file:
+            if _state(file.fileno()) != self._state:
+                raise UsageError(f"index '{printable(self._path)}' changed since the dataset was made: make it anew")
+            return self._index.at(file, int(self._offsets[position]))
+
+
+def _state(fd: int) -> tuple[int, int, int]:
+    status = os.fstat(fd)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class IndexedVideos:
+    """The videos of an index in its order, with its labels and captions, whether they are cached or not.
+
+    Picklable; opens nothing until something is read.
+
+    Parameters
+    ----------
+    index : Index, str or Path
+        What ``scan`` made, or a hand-written list. Records of files that the scan could not read are left out, with a
+        warning.
+    cache : Cache, str or Path
+        Where to read. With ``on_miss="build"`` it is made if it is not there, for ``features`` and with the packaged
+        defaults.
+    features : sequence of str
+        What will be read.
+    on_miss : {"error", "source", "build"}
+        See ``ChordVideoDataset``.
+    videos : None
+        What ``ChordVideoDataset`` was given, and does not go with an index.
+
+    Raises
+    ------
+    NotFound
+        If there is no such index or cache.
+    FeatureAbsent
+        If the cache is not built for one of the features.
+    UsageError
+        If another argument is wrong, or index and cache have different folders under one root's name.
+    """
+
+    def __init__(
+        self,
+        index: Index | str | Path | None,
+        cache: Cache | str | Path,
+        features: Sequence[str],
+        on_miss: str,
+        videos: object = None,
+    ) -> None:
+        if on_miss not in ON_MISS:
+            raise UsageError(f"on_miss: got {on_miss!r}, must be one of {', '.join(ON_MISS)}")
+        if index is None:
+            raise UsageError(f"on_miss: got {on_miss!r} without an index, which is what names the sources: give index=")
+        if videos is not None:
+            raise UsageError("videos: the index says already which videos there are: give one of them")
+        self._index = index if isinstance(index, Index) else read_index(index)
+        self._features = tuple(features)
+        self._on_miss = on_miss
+        self._asked: set[str] = set()
+        """Keys of what this process asked for since it was last seen"""
+        self.cache = _cache_for(self._index, cache, features) if on_miss == "build" else _opened(cache)
+        self._spool = Spool(self.cache.path)
+        self._check(read_header(self.cache.path))
+        self._records = _Records(self._index)
+        self.labels = self._records.labels
+        """The distinct labels of the index, sorted"""
+        if on_miss == "build":
+            self._spool.prepare()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def _check(self, header: Header) -> None:
+        path = printable(self.cache.path)
+        for name in self._features:
+            if not any(name in names for names in header.wanted.values()):
+                have = ", ".join(dict.fromkeys(name for names in header.wanted.values() for name in names))
+                raise FeatureAbsent(
+                    f"features: cache '{path}' is not built for '{name}', but for {have or 'nothing'}; "
+                    "'chordcache build' with a --tier or a config that has it adds it"
+                )
+        if self._on_miss == "error":
+            return
+        for label, folder in self._index.roots.items():
+            there = header.roots.get(label, folder)
+            if there != folder:
+                raise UsageError(
+                    f"index: root '{printable(label)}' is '{printable(folder)}', in cache '{path}' it is "
+                    f"'{printable(there)}'; scan with another NAME=PATH"
+                )
+        if self._index.path.resolve() == (self.cache.path / "index.jsonl").resolve():
+            raise UsageError(f"index: '{path}/index.jsonl' is rewritten by builds; give the index that scan made")
+
+    def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
+        """What ``sample`` makes of a video, given what reads it and the video.
+
+        It is called once more, for the source, if what is cached turns out to be damaged.
+
+        Raises
+        ------
+        NotFound
+            If the video is neither cached nor, unless ``on_miss`` is "error", is there a source.
+        MediaError
+            If the source cannot be read.
+        DamageError
+            With ``on_miss="error"``.
+        """
+        record = self._records[position]
+        origin = Origin(record, os.path.join(self._index.roots[record.root], record.path), None)
+        if self._on_miss == "error":
+            return sample(self.cache, self._described(self.cache[origin.key], record))
+        try:
+            video = self._cached(origin)
+            if video is not None:
+                found = sample(self.cache, video)
+                self._asked.discard(origin.key)
+                return found
+        except DamageError as error:
+            warnings.warn(f"{error}; its source is read instead", stacklevel=2)
+        if self._on_miss == "build":
+            self._ask(origin)
+        header = read_header(self.cache.path)
+        if not (self._index.follow_symlinks or header.follow_symlinks):
+            origin = replace(origin, inside=real_folder(self._index.roots[record.root]))
+        with read_source(origin, header, self._features) as (reader, source):
+            return sample(reader, source)
+
+    def _cached(self, origin: Origin) -> Video | None:
+        """The video if it is cached, with all features, from the source that is there now.
+
+        The sidecar is read, not the catalog, which does not know what was published since it was opened.
+        """
+        try:
+            sidecar = read_sidecar(self.cache.path, origin.key)
+        except NotFound:
+            return None
+        if any(sidecar.feature(name) is None for name in self._features):
+            return None
+        if sidecar.source != origin.record.identity:  # another file may have taken the path
+            identity = identity_or_none(origin.path)
+            if identity not in (None, sidecar.source):
+                return None
+        return self._described(Video(self.cache.path, sidecar), origin.record)
+
+    def _described(self, video: Video, record: VideoRecord) -> Video:
+        """The video with the label and the like that the index has."""
+        sidecar = replace(video.sidecar, label=record.label, caption=record.caption, extra=record.extra)
+        return Video(self.cache.path, sidecar)
+
+    def _ask(self, origin: Origin) -> None:
+        """Have the video built, unless this process asked already. A sample is not lost over it."""
+        folder = self._index.roots[origin.record.root]
+        try:
+            if origin.key in self._asked:
+                self._spool.remind(origin.key)
+            else:
+                self._spool.put(Request(origin.record, folder, self._index.follow_symlinks))
+                self._asked.add(origin.key)
+        except OSError as error:
+            warnings.warn(f"video '{origin.key}' cannot be built in the background: {error}", stacklevel=3)
+
+
+def _opened(cache: Cache | str | Path) -> Cache:
+    return Cache(cache.path if isinstance(cache, Cache) else cache)
+
+
+def _cache_for(index: Index, cache: Cache | str | Path, features: Sequence[str]) -> Cache:
+    """The cache, made without a video if it is not there."""
+    try:
+        return _opened(cache)
+    except NotFound:
+        pass
+    assert not isinstance(cache, Cache)
+    wanted = first_tiers({tier: load_config(None).features_in(tier) for tier in TIERS}, features)
+    with tempfile.TemporaryDirectory() as temporary:
+        nothing = Path(temporary, "nothing.jsonl")
+        with IndexWriter(nothing, roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks):
+            pass
+        build(nothing, cache, tiers=list(wanted), features=features, policy=BuildPolicy(wait=True))
+    return Cache(cache)

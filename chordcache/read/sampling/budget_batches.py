@@ -1,0 +1,220 @@
+"""Batches of as many samples as fit into a budget: small ones of long clips, large ones of short clips."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from chordcache.digests import digest64
+from chordcache.errors import UsageError
+from chordcache.read.arguments import check_at_least
+from chordcache.read.sampling.distributed import ChordSampler
+
+if TYPE_CHECKING:
+    from chordcache.read.dataset import ChordVideoDataset
+
+Axes: TypeAlias = tuple[int, ...]
+"""Those lengths of a sample, at least 1 each, that the budget counts: their product is what it costs alone."""
+
+
+class BudgetBatchSampler:
+    """Batches that need about the same memory, whatever the lengths and sizes of the clips in them.
+
+    For a ``DataLoader``'s ``batch_sampler``, or the ``sampler`` of a ``ClipLoader`` or ``make_loader`` without a batch
+    size. ``collate`` pads each axis to the longest in the batch, so that a batch costs its number of samples times the
+    product of its longest axes; that never exceeds the budget. A batch holds samples of similar shape: of each axis,
+    the longest is less than 1.42 times the shortest.
+
+    The batches of an epoch are formed from the sampler's order of all samples, and dealt to the ranks in turn, as many
+    to each: with ``uneven="pad"`` the first of them are handed out once more, with ``"drop"`` the last are left out.
+    They depend on the order and the samples only, not on the ranks: a state may be taken up by another number of them.
+
+    Samples are measured when their epoch is chosen, since a clip sampler may draw the length of a clip: from the
+    catalog, and not from what is cached.
+
+    Parameters
+    ----------
+    dataset : ChordVideoDataset
+        What to put into batches.
+    sampler : ChordSampler, optional
+        The order, the ranks and what happens if they do not divide the batches; by default shuffled, with seed 0. From
+        now on it is this one's own.
+    max_frames : int, optional
+        Budget in frames, as many as the dataset's clip sampler chooses.
+    max_pixels : int, optional
+        Budget in pixels: frames x h x w, as ``size`` or ``window`` makes them.
+    max_tokens : int, optional
+        Budget in caption tokens. Give one of the three.
+    tokenizer : CaptionTokenizer, optional
+        What counts tokens; with ``max_tokens`` alone.
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong, or a single sample exceeds the budget.
+
+    Notes
+    -----
+    Measuring takes about 0.1 ms a sample, in every epoch; a clip sampler that reads, as ``AdaptiveSampler`` does, adds
+    to that. Over an index, videos that are not cached are opened to be measured, which takes far longer: build first.
+
+    Examples
+    --------
+    ::
+
+        batches = BudgetBatchSampler(dataset, ChordSampler(dataset, seed=1), max_frames=256)
+        loader = ClipLoader(dataset, None, sampler=batches)
+    """
+
+    def __init__(
+        self,
+        dataset: ChordVideoDataset,
+        sampler: ChordSampler | None = None,
+        *,
+        max_frames: int | None = None,
+        max_pixels: int | None = None,
+        max_tokens: int | None = None,
+        tokenizer: Callable[[str], Sized] | None = None,
+    ) -> None:
+        budgets = {"max_frames": max_frames, "max_pixels": max_pixels, "max_tokens": max_tokens}
+        given = {name: budget for name, budget in budgets.items() if budget is not None}
+        if len(given) != 1:
+            raise UsageError(f"give one of {', '.join(budgets)}; got {', '.join(given) or 'none'}")
+        check_at_least(1, **given)
+        if (tokenizer is None) != (max_tokens is None):
+            raise UsageError("give max_tokens and tokenizer, such as chordcache.CaptionTokenizer, or neither")
+        self._dataset = dataset
+        self._sampler = ChordSampler(dataset) if sampler is None else sampler
+        self._sampler.check_length(dataset)
+        ((self._unit, self._budget),) = given.items()
+        self._tokenizer = tokenizer
+        self._batches = self._formed(self._sampler)
+        self._dealer = self._sampler.of_batches(len(self._batches))
+
+    def _formed(self, sampler: ChordSampler) -> list[list[int]]:
+        """The batches of a sampler's epoch."""
+        axes = [self._axes_of(sampler.epoch, index) for index in range(sampler.num_samples)]
+        return form_batches(sampler.order().tolist(), axes, self._budget)
+
+    def _axes_of(self, epoch: int, index: int) -> Axes:
+        video, shape = self._dataset.outline((epoch, index))
+        if self._tokenizer is not None:
+            lengths: tuple[int, ...] = (len(self._tokenizer(video.caption or "")),)
+        else:
+            lengths = shape[:-3] if self._unit == "max_frames" else shape[:-1]
+        axes = tuple(max(1, length) for length in lengths)  # also what has no token fills a place
+        if math.prod(axes) > self._budget:
+            raise UsageError(
+                f"{self._unit}: got {self._budget}, but sample {index}, of video '{video.key}', alone has "
+                f"{math.prod(axes)}; raise it, or leave the video out, of videos= or of the index"
+            )
+        return axes
+
+    def check_length(self, dataset: Sized) -> None:
+        """Raise ``UsageError`` if a dataset has another number of samples."""
+        self._sampler.check_length(dataset)
+
+    @property
+    def epoch(self) -> int:
+        """Of this pass, and of the next one if nobody says otherwise."""
+        return self._sampler.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass, and form its batches now. See ``ChordSampler.set_epoch``."""
+        if epoch != self.epoch:
+            sampler = copy.copy(self._sampler)
+            sampler.set_epoch(epoch)
+            self._batches = self._formed(sampler)  # may raise: then all is as before
+            self._sampler, self._dealer = sampler, sampler.of_batches(len(self._batches))
+
+    def __len__(self) -> int:
+        """Batches of this rank in a pass; another epoch may have a few more or less."""
+        return len(self._dealer)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        """Begin a pass: over the rest of the epoch if a state was just loaded, else over all of it."""
+        batches = self._batches
+        return ([(epoch, index) for index in batches[number]] for epoch, number in self._dealer)
+
+    def state_dict(self, num_batches_consumed: int | None = None) -> dict[str, Any]:
+        """Where the run is, as plain data. See ``ChordSampler.state_dict``."""
+        return {
+            **self._sampler.state_dict(0),
+            "num_consumed": self._dealer.state_dict(num_batches_consumed)["num_consumed"],
+            "batches": _digest(self._batches),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a run was: the next pass is over the batches that are left of its epoch.
+
+        Raises
+        ------
+        UsageError
+            If it is no such state, or that of other batches: other samples, another seed or another budget.
+        """
+        if "batches" not in state:
+            raise UsageError(f"not the state of a BudgetBatchSampler: it has {', '.join(map(str, state)) or 'nothing'}")
+        sampler = copy.copy(self._sampler)
+        sampler.load_state_dict({name: value for name, value in state.items() if name != "batches"})
+        batches = self._formed(sampler)
+        if state["batches"] != _digest(batches):
+            raise UsageError(
+                f"this state is of a run with other batches: its budget was not {self._unit}={self._budget}, or its "
+                "samples were of other lengths; make the sampler and the dataset as they were"
+            )
+        self._sampler, self._batches, self._dealer = sampler, batches, sampler.of_batches(len(batches))
+        self._dealer.load_state_dict({**self._dealer.state_dict(0), "num_consumed": state["num_consumed"]})
+
+
+def form_batches(order: Iterable[int], axes: Sequence[Axes], budget: int) -> list[list[int]]:
+    """Put samples into batches of similar shape, each as large as the budget allows.
+
+    Parameters
+    ----------
+    order : iterable of int
+        Samples, as they are to come.
+    axes : sequence of tuple of int
+        Of every sample; none costs more than the budget alone.
+    budget : int
+        What a batch may cost, padded.
+
+    Returns
+    -------
+    list of list of int
+        Batches in the order of their first samples.
+
+    Examples
+    --------
+    >>> form_batches([0, 1, 2, 3, 4], axes=[(12,), (30,), (13,), (14,), (30,)], budget=60)
+    [[0, 2, 3], [1, 4]]
+    """
+    batches: list[list[int]] = []
+    open_batches: dict[Axes, tuple[list[int], Axes]] = {}
+    """Bucket: the batch that is being filled, and its longest axes"""
+    for number in order:
+        bucket = tuple(_half_octave(length) for length in axes[number])
+        batch, longest = open_batches.get(bucket, ([], ()))
+        grown = tuple(map(max, longest, axes[number]))
+        if not batch or (len(batch) + 1) * math.prod(grown) > budget:
+            batch, grown = [], axes[number]
+            batches.append(batch)
+        batch.append(number)
+        open_batches[bucket] = batch, grown
+    return batches
+
+
+def _half_octave(length: int) -> int:
+    """Number of a length's bucket, in which the longest is less than the square root of 2 times the shortest.
+
+    The buckets are 1, 2, 3, 4 to 5, 6 to 7, 8 to 11, 12 to 15, 16 to 22 ...
+    """
+    return (length * length).bit_length()
+
+
+def _digest(batches: list[list[int]]) -> int:
+    numbers = [number for batch in batches for number in (len(batch), *batch)]
+    return digest64(np.array(numbers, "<i8").tobytes())

@@ -1,0 +1,74 @@
+"""Samplers by name, as a config has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from chordcache.errors import ConfigError
+from chordcache.read.sampling.clip_samplers import (
+    AdaptiveSampler,
+    ClipSampler,
+    DenseClips,
+    KeyframeSampler,
+    RandomClipSampler,
+    SamplerSchedule,
+    UniformSampler,
+)
+
+SAMPLERS: Mapping[str, type] = {
+    "uniform": UniformSampler,
+    "random": RandomClipSampler,
+    "keyframe": KeyframeSampler,
+    "adaptive": AdaptiveSampler,
+    "dense": DenseClips,
+}
+"""Name in a config to sampler; "schedule" is the one that is made of others."""
+
+
+def make_sampler(config: Mapping[str, Any]) -> ClipSampler:
+    """Make the sampler that a config describes.
+
+    Parameters
+    ----------
+    config : mapping of str to Any
+        ``name``, of ``SAMPLERS``, and that sampler's arguments; or the name "schedule" and ``stages``, which maps the
+        epoch that each begins with to such a config.
+
+    Returns
+    -------
+    ClipSampler
+
+    Raises
+    ------
+    ConfigError
+        If there is no such sampler or argument.
+    UsageError
+        If an argument's value is wrong.
+
+    Examples
+    --------
+    >>> make_sampler({"name": "random", "num_frames": 8})
+    RandomClipSampler(num_frames=8, stride=4, pad='repeat')
+    >>> later = {"name": "adaptive", "temperature": 0.5}
+    >>> make_sampler({"name": "schedule", "stages": {0: {"name": "random"}, 10: later}}).at(10)
+    AdaptiveSampler(num_frames=16, stride=4, pad='repeat', temperature=0.5)
+    """
+    arguments = dict(config)
+    name = arguments.pop("name", None)
+    if name == "schedule":
+        _check_arguments(name, arguments, ["stages"])
+        return SamplerSchedule({epoch: make_sampler(stage) for epoch, stage in arguments.get("stages", {}).items()})
+    if name not in SAMPLERS:
+        raise ConfigError(f"sampler: got the name {name!r}, must be one of {', '.join((*SAMPLERS, 'schedule'))}")
+    kind = SAMPLERS[name]
+    _check_arguments(name, arguments, [field.name for field in fields(kind)])
+    sampler: ClipSampler = kind(**arguments)
+    return sampler
+
+
+def _check_arguments(name: str, arguments: Mapping[str, Any], valid: list[str]) -> None:
+    unknown = [argument for argument in arguments if argument not in valid]
+    if unknown:
+        raise ConfigError(f"sampler '{name}': it has no '{unknown[0]}', only {', '.join(valid)}")

@@ -1,0 +1,133 @@
+"""Samplers around a sampler: its frame numbers, played faster or slower, with frames lost, or cut short."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from chordcache.errors import UsageError
+from chordcache.read.arguments import check_at_least, check_range, check_share
+from chordcache.read.cache import Video
+from chordcache.read.sampling.clip_samplers import ClipRequest, ClipSampler, Stream
+
+
+@dataclass(frozen=True)
+class TimeWarp:
+    """Play a sampler's clips faster or slower, each at a speed of its own.
+
+    The middle of the clip stays where it is, unless the clip would then leave the video: it is moved inside, and
+    where it does not fit in at all, the speed is the highest at which it does. Mel follows the seconds that the clip
+    covers, so that its length differs from sample to sample: ``collate`` pads it.
+
+    Parameters
+    ----------
+    sampler : ClipSampler
+        Whose clips.
+    speed : tuple of float
+        (least, most): 2 takes every second frame of what 1 takes. Drawn evenly on a logarithmic scale.
+
+    Raises
+    ------
+    UsageError
+        If ``speed`` is no such pair.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from chordcache.read.sampling.clip_samplers import UniformSampler
+    >>> video, clips = SimpleNamespace(num_frames=100), UniformSampler(num_frames=5, stride=4)
+    >>> clips.frame_numbers(video, ClipRequest()).tolist()
+    [41, 45, 49, 53, 57]
+    >>> TimeWarp(clips, speed=(2, 2)).frame_numbers(video, ClipRequest()).tolist()
+    [33, 41, 49, 57, 65]
+    """
+
+    sampler: ClipSampler
+    speed: tuple[float, float] = (0.5, 2.0)
+
+    def __post_init__(self) -> None:
+        check_range("speed", self.speed)
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        clip = self.sampler.frame_numbers(video, request)
+        least, most = math.log(self.speed[0]), math.log(self.speed[1])
+        speed = math.exp(request.generator(Stream.TIME_WARP).uniform(least, most))
+        first, last = clip.min(axis=-1, keepdims=True), clip.max(axis=-1, keepdims=True)
+        room = video.num_frames - 1
+        length = np.minimum(speed * (last - first), room)
+        start = np.clip((first + last - length) / 2, 0, room - length)
+        places = start + length * (clip - first) / np.maximum(last - first, 1)
+        warped: np.ndarray = np.rint(places).astype(np.int64)
+        return warped
+
+
+@dataclass(frozen=True)
+class FrameDrop:
+    """Lose frames of a sampler's clips, as a player does whose network falters: the frame before is shown again.
+
+    Clips keep their number of frames; the first of each always arrives. ``flows`` is zero from a frame to itself.
+
+    Parameters
+    ----------
+    sampler : ClipSampler
+        Whose clips.
+    p : float
+        Probability with which each of the other frames is lost, in [0, 1].
+
+    Raises
+    ------
+    UsageError
+        If ``p`` is out of range.
+    """
+
+    sampler: ClipSampler
+    p: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_share(p=self.p)
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        clip = self.sampler.frame_numbers(video, request)
+        arrived = request.generator(Stream.FRAME_DROP).random(clip.shape) >= self.p
+        # Of 5 frames of which 1, 2 and 4 are lost: 0 0 0 3 3
+        shown = np.maximum.accumulate(np.where(arrived, np.arange(clip.shape[-1]), 0), axis=-1)
+        return np.take_along_axis(clip, shown, axis=-1)
+
+
+@dataclass(frozen=True)
+class TemporalCrop:
+    """Take some consecutive frames of a sampler's clips, from a place that is drawn.
+
+    Parameters
+    ----------
+    sampler : ClipSampler
+        Whose clips.
+    num_frames : int
+        Frames to take.
+
+    Raises
+    ------
+    UsageError
+        If it is not an integer of at least 1; from ``frame_numbers``, if the sampler gives fewer.
+    """
+
+    sampler: ClipSampler
+    num_frames: int
+
+    def __post_init__(self) -> None:
+        check_at_least(1, num_frames=self.num_frames)
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        clip = self.sampler.frame_numbers(video, request)
+        spare = clip.shape[-1] - self.num_frames
+        if spare < 0:
+            raise UsageError(
+                f"TemporalCrop of {self.num_frames} frames: the sampler gives {clip.shape[-1]} for video '{video.key}'"
+            )
+        start = int(request.generator(Stream.TEMPORAL_CROP).integers(spare + 1))
+        return clip[..., start : start + self.num_frames]

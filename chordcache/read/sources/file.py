@@ -1,0 +1,313 @@
+"""Frames decoded from their file: every one exact, whatever the container."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from itertools import chain
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from chordcache.config import FramesConfig
+from chordcache.errors import FeatureAbsent, MediaError
+from chordcache.media.audio import read_sound
+from chordcache.media.decoding import DecodedFrame
+from chordcache.media.demux import hold_media
+from chordcache.media.frame_index import Timeline, read_timeline
+from chordcache.media.geometry import Orientation
+from chordcache.media.scaling import PictureScaler
+from chordcache.read.sources.base import VideoSource
+from chordcache.storage.layout import printable
+
+Show: TypeAlias = Callable[[PictureScaler, Any], np.ndarray]
+"""What makes a frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB] of a decoded picture."""
+
+AS_STORED = FramesConfig(short_side=None)
+"""Upright and with square pixels, as ``build`` makes frames, in the source's size."""
+
+_SEEK_BACK_SECONDS = (0, 2, 20)
+"""[seconds] before the time of the keyframe to begin at, tried one after the other: containers without an index, and
+those indexed by decoding time, may go past it."""
+
+_NANOSECOND = Fraction(1, 10**9)
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Name the file in what is said of it."""
+    try:
+        yield
+    except FeatureAbsent as error:
+        raise FeatureAbsent(f"'{printable(path)}': {error}") from None
+    except MemoryError as error:  # as a file may claim to need
+        raise MediaError("decode", "oom", f"cannot read '{printable(path)}': {error or 'no memory'}") from None
+    except MediaError as error:
+        named = f"cannot read '{printable(path)}': "  # by the source that took over, perhaps
+        what = error.message if error.message.startswith(named) else named + error.message
+        raise MediaError(error.stage, error.cause, what, error.num_frames_ok) from error
+
+
+def scaler_for(frames: FramesConfig, aspect: Fraction | None) -> PictureScaler:
+    """What makes frames of decoded pictures, the same ones for all sources and for ``build``."""
+    return PictureScaler(
+        frames.short_side, aspect, hdr=frames.hdr, stereo=frames.stereo, stereo_layout=frames.stereo_layout
+    )
+
+
+class Converter:
+    """Makes frames of pictures that come in any order.
+
+    Parameters
+    ----------
+    frames : FramesConfig
+        Size, HDR and stereo treatment.
+    aspect : Fraction or None
+        Sample aspect ratio.
+    stated_size : tuple of int
+        (width, height) of the stored picture as the headers have it.
+    show : Show, optional
+        By default the scaler's RGB.
+    """
+
+    def __init__(
+        self,
+        frames: FramesConfig,
+        aspect: Fraction | None,
+        stated_size: tuple[int, int],
+        show: Show | None = None,
+    ) -> None:
+        self._show = show or PictureScaler.rgb
+        self._scaler = scaler_for(frames, aspect)
+        self._stated_size = stated_size
+        self._is_settled = False
+
+    def rgb(self, picture: Any, first: Callable[[], Any], orientation: Orientation | None = None) -> np.ndarray:
+        """Convert a picture [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB].
+
+        Parameters
+        ----------
+        picture : av.VideoFrame
+            Any frame of the video.
+        first : callable
+            Returns the picture of frame 0, which settles the size of all; called if this one's is not what the
+            headers say.
+        orientation : Orientation, optional
+            What the container says, if the picture does not know it.
+        """
+        if not self._is_settled:
+            is_like_first = (picture.width, picture.height) == self._stated_size
+            self._scaler.settle(picture if is_like_first else first())
+            self._scaler.orientation = orientation or self._scaler.orientation
+            self._is_settled = True
+        return self._show(self._scaler, picture)
+
+
+class Run:
+    """Pictures as they come out of a decoder that is at work, in the order in which they are shown.
+
+    Parameters
+    ----------
+    pictures : iterator of (int or None, av.VideoFrame)
+        With their frame numbers, None for a time at which no frame should be shown.
+    first : int
+        The number of the first frame that comes out whole.
+    """
+
+    def __init__(self, pictures: Iterator[tuple[int | None, Any]], first: int) -> None:
+        self._pictures = pictures
+        self.next = first
+        """The frame that comes next"""
+
+    def advance(self, number: int) -> Any:
+        """The picture of a frame that is yet to come.
+
+        Raises
+        ------
+        MediaError
+            If it does not come, or another one does in its place.
+        """
+        for found, picture in self._pictures:
+            if found is not None and found < self.next:
+                continue  # shown before the keyframe that decoding began at, and needs what is older
+            if found != self.next:
+                what = f"frame {self.next} does not come out of the decoder when its packet says so"
+                raise MediaError("decode", "decode", what, self.next)
+            self.next += 1
+            if found == number:
+                return picture
+        raise MediaError("decode", "short", f"frame {number} cannot be decoded", self.next)
+
+
+class _File:
+    """An open media file, its timeline, and the decoder at work on it."""
+
+    def __init__(self, path: str, frames: FramesConfig, show: Show) -> None:
+        self._path = path
+        self._media = hold_media(path)
+        self.sequential_reason: str | None = None
+        self._run: Run | None = None
+        """Goes on from where the last request ended"""
+        try:
+            video, audio = self._media.require_video(), self._media.audio
+            codec = video.codec_context
+            self._converter = Converter(frames, video.sample_aspect_ratio, (codec.width, codec.height), show)
+            self.sample_rate = audio.codec_context.sample_rate if audio else None
+            self.timeline = self._read_timeline()
+        except BaseException:  # cleanup boundary
+            self._media.close()
+            raise
+
+    def close(self) -> None:
+        self._media.close()
+
+    def frame(self, number: int) -> np.ndarray:
+        return self._converter.rgb(self._picture(number), lambda: self._picture(0))
+
+    def _read_timeline(self) -> Timeline:
+        try:
+            with self._media.listening():
+                return read_timeline(self._media)
+        except MediaError as error:
+            if error.cause != "clock":
+                raise
+            self.sequential_reason = error.message
+        return self._counted()
+
+    def _counted(self) -> Timeline:
+        """The timeline of a file that has to be decoded for it."""
+        self._reopen()
+        with self._media.listening():
+            times = [round(frame.pts_seconds / _NANOSECOND) for frame in self._media.frames()]
+        entries = np.full(len(times), -1, np.int64)
+        return Timeline(
+            np.array(times, np.int64), _NANOSECOND, entries, self._media.frame_seconds, self._media.num_skipped
+        )
+
+    def _reopen(self) -> None:
+        self._media.close()
+        self._media = hold_media(self._path)
+
+    def _picture(self, number: int) -> Any:
+        entry = int(self.timeline.entries[number])
+        run, self._run = self._run, None  # not gone on with after an error
+        if run is None or not entry <= run.next <= number:
+            run = self._run_from(entry)
+        picture = run.advance(number)
+        self._run = run
+        return picture
+
+    def _run_from(self, entry: int) -> Run:
+        """Decode from a frame that decoding can begin at, or from the first packet of the file."""
+        pts = int(self.timeline.pts[entry])
+        for back_seconds in _SEEK_BACK_SECONDS if entry >= 0 else ():
+            if not self._media.seek(pts - int(back_seconds / self.timeline.time_base)):
+                break
+            pictures = self._numbered(self._media.frames_from(pts))
+            first = next(pictures, None)
+            if first is not None:
+                return Run(chain([first], pictures), entry)
+        self._reopen()
+        return Run(self._numbered(self._media.frames_from(None)), 0)
+
+    def _numbered(self, frames: Iterator[DecodedFrame]) -> Iterator[tuple[int | None, Any]]:
+        while True:
+            with self._media.listening():
+                decoded = next(frames, None)
+            if decoded is None:
+                return
+            number = decoded.number if self.sequential_reason else self.timeline.find(decoded.picture.pts)
+            yield number, decoded.picture
+
+
+class MP4Source(VideoSource):
+    """The frames of a media file (MP4 or any other container that ``scan`` knows), decoded when they are asked for.
+
+    Frame numbers count all frames that are shown, in the order in which they are: those of a cache's
+    ``Video.source_frames``. Opening a file reads all its packets and decodes none; a frame is then decoded from the
+    keyframe that it needs, or from where the last request ended. A file whose frames cannot be told apart by their
+    time (AVI, raw streams) is decoded once as a whole when it is opened, and from its start whenever a request goes
+    back; see ``sequential_reason``.
+
+    Parameters
+    ----------
+    frames : FramesConfig
+        Size, HDR and stereo treatment, as for ``build``; by default the source's size. ``fps`` is not looked at: the
+        numbers are the source's.
+    """
+
+    def __init__(self, frames: FramesConfig = AS_STORED) -> None:
+        super().__init__()
+        self._frames = frames
+        self._show: Show = PictureScaler.rgb
+        self._file: _File | None = None
+
+    def _open(self, name: str) -> None:
+        with naming(name):
+            self._file = _File(name, self._frames, self._show)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    @property
+    def _opened(self) -> _File:
+        self._check_open()
+        assert self._file is not None
+        return self._file
+
+    @property
+    def sequential_reason(self) -> str | None:
+        """Why frames can only be counted from the start; None if any keyframe can be gone to."""
+        return self._opened.sequential_reason
+
+    @property
+    def timeline(self) -> Timeline:
+        """When each frame is shown, and where decoding begins for it."""
+        return self._opened.timeline
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of the file."""
+        return len(self.timeline)
+
+    @property
+    def fps(self) -> float:
+        """Frames per second on average; for a single frame, what the headers say."""
+        return self.timeline.fps
+
+    @property
+    def pts_seconds(self) -> np.ndarray:
+        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock that sound shares."""
+        return self.timeline.pts_seconds
+
+    @property
+    def sample_rate(self) -> int:
+        """[Hz] of the audio track."""
+        if self._opened.sample_rate is None:
+            raise FeatureAbsent(f"'{printable(self._name)}': there is no audio track")
+        return self._opened.sample_rate
+
+    def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
+        """Sound of the file's best track, all its channels, at its own rate. See ``VideoSource``.
+
+        Raises
+        ------
+        FeatureAbsent
+            If there is no audio track.
+        MediaError
+            If the file cannot be read.
+        UsageError
+            If the chunk is longer than an hour, or nothing is open.
+        """
+        self._check_open()
+        with naming(self._name):
+            return read_sound(self._name, start_seconds, duration_seconds)
+
+    def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        for number in wanted:
+            with naming(self._name):
+                frame = self._opened.frame(number)
+            yield frame

@@ -1,0 +1,258 @@
+"""Frames of streams and cameras: they come when they come, in one direction."""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from chordcache.config import FramesConfig
+from chordcache.errors import ChordcacheError, FeatureAbsent, MediaError, UsageError
+from chordcache.media.demux import Media
+from chordcache.media.network import open_device, open_stream, without_password
+from chordcache.media.scaling import PictureScaler
+from chordcache.read.sources.base import VideoSource
+from chordcache.read.sources.file import AS_STORED, scaler_for
+
+
+class _Received(NamedTuple):
+    number: int
+    pts_seconds: float
+    picture: np.ndarray
+
+
+class _Buffer:
+    """A bounded number of frames between the thread that receives them and the one that asks for them."""
+
+    def __init__(self, num_frames: int, *, newest_wins: bool) -> None:
+        self._frames: deque[_Received] = deque(maxlen=num_frames)
+        self._newest_wins = newest_wins
+        self._changed = threading.Condition()
+        self._asked = 0
+        """Frames below this number may be forgotten"""
+        self._error: ChordcacheError | None = None
+        self._is_over = False
+        self.frame_seconds: Fraction | None = None
+        """Of the headers; None until it is open"""
+        self.num_frames = 0
+
+    def opened(self, frame_seconds: Fraction) -> None:
+        with self._changed:
+            self.frame_seconds = frame_seconds
+            self._changed.notify_all()
+
+    def put(self, frame: _Received) -> bool:
+        """Add a frame, once there is room for it. False if nobody wants it any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or self._has_room())
+            if self._is_over:
+                return False
+            self._frames.append(frame)
+            self.num_frames = frame.number + 1
+            self._changed.notify_all()
+            return True
+
+    def _has_room(self) -> bool:
+        is_full = len(self._frames) == self._frames.maxlen
+        return self._newest_wins or not is_full or self._frames[0].number < self._asked
+
+    def end(self, error: ChordcacheError | None = None) -> None:
+        with self._changed:
+            self._is_over, self._error = True, error
+            self._changed.notify_all()
+
+    def wait_open(self, timeout_seconds: float) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.frame_seconds or self._is_over, timeout_seconds):
+                raise MediaError("open", "timeout", f"no answer for {timeout_seconds:g} s")
+            if self._error is not None and self.frame_seconds is None:  # else frames may have come before it
+                raise self._error
+
+    def get(self, number: int, timeout_seconds: float) -> np.ndarray:
+        """The frame of a number, or where the newest wins, the newest one from there on.
+
+        Raises
+        ------
+        IndexError
+            If it has left the buffer, or the stream ended before it.
+        MediaError
+            If the stream broke off, or nothing comes in time.
+        """
+        with self._changed:
+            self._asked = max(self._asked, number)
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self.num_frames > number or self._is_over, timeout_seconds):
+                what = f"frame {number} has not come for {timeout_seconds:g} s"
+                raise MediaError("decode", "timeout", what, self.num_frames)
+            if self.num_frames <= number:
+                raise self._error or IndexError(f"frame {number} is out of range: it ended after {self.num_frames}")
+            if self._newest_wins:
+                return self._frames[-1].picture
+            oldest = self._frames[0].number
+            if number < oldest:
+                kept = self._frames.maxlen
+                raise IndexError(f"frame {number} has left the buffer, which holds {kept}: the oldest one is {oldest}")
+            return self._frames[number - oldest].picture
+
+    def times(self) -> np.ndarray:
+        with self._changed:
+            return np.array([frame.pts_seconds for frame in self._frames], np.float64)
+
+
+class _LiveSource(VideoSource):
+    """What streams and cameras share: a thread receives and converts frames."""
+
+    def __init__(self, frames: FramesConfig, timeout_seconds: float, num_buffered: int, *, newest_wins: bool) -> None:
+        super().__init__()
+        if not 0 < timeout_seconds < threading.TIMEOUT_MAX:
+            raise UsageError(f"timeout_seconds: got {timeout_seconds!r}, must be a positive number")
+        if num_buffered < 1:
+            raise UsageError(f"buffer_frames: got {num_buffered!r}, must be at least 1")
+        self._frames_config = frames
+        self._timeout_seconds = timeout_seconds
+        self._num_buffered = num_buffered
+        self._newest_wins = newest_wins
+        self._buffer: _Buffer | None = None
+        self._thread: threading.Thread | None = None
+
+    @abstractmethod
+    def _opening(self, name: str) -> AbstractContextManager[Media]:
+        """Open it."""
+
+    def _open(self, name: str) -> None:
+        self._buffer = _Buffer(self._num_buffered, newest_wins=self._newest_wins)
+        self._thread = threading.Thread(target=self._receive, args=(name, self._buffer), daemon=True)
+        self._thread.start()
+        self._buffer.wait_open(2 * self._timeout_seconds)
+
+    def _receive(self, name: str, buffer: _Buffer) -> None:
+        shown = without_password(name)
+        try:
+            with self._opening(name) as media:
+                scaler = scaler_for(self._frames_config, media.require_video().sample_aspect_ratio)
+                buffer.opened(media.frame_seconds)
+                self._hand_on(media, scaler, buffer)
+            buffer.end()
+        except MediaError as error:
+            what = f"cannot read '{shown}': {error.message}"
+            buffer.end(MediaError(error.stage, error.cause, what, error.num_frames_ok))
+        except ChordcacheError as error:
+            buffer.end(error)
+        except MemoryError:
+            buffer.end(MediaError("decode", "oom", f"cannot read '{shown}': no memory for a picture"))
+
+    @staticmethod
+    def _hand_on(media: Media, scaler: PictureScaler, buffer: _Buffer) -> None:
+        for frame in media.frames():
+            if not buffer.put(_Received(frame.number, frame.pts_seconds, scaler.rgb(frame.picture))):
+                return
+
+    def _close(self) -> None:
+        if self._buffer is not None:
+            self._buffer.end()
+        if self._thread is not None:
+            self._thread.join(2 * self._timeout_seconds)
+        self._buffer = self._thread = None
+
+    @property
+    def _opened(self) -> _Buffer:
+        self._check_open()
+        assert self._buffer is not None
+        return self._buffer
+
+    @property
+    def num_frames(self) -> int:
+        """Frames received so far."""
+        return self._opened.num_frames
+
+    @property
+    def fps(self) -> float:
+        """Frames per second that the headers state."""
+        return float(1 / (self._opened.frame_seconds or Fraction(1)))
+
+    @property
+    def pts_seconds(self) -> np.ndarray:
+        """Presentation times of the frames in the buffer [shape=(n,), dtype=float64, seconds], oldest first."""
+        return self._opened.times()
+
+    @property
+    def sample_rate(self) -> int:
+        """Raises ``FeatureAbsent``."""
+        raise FeatureAbsent("sound of streams and cameras is not kept: record it, and open the file with MP4Source")
+
+    def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
+        """Raise ``FeatureAbsent``: only frames are received."""
+        raise FeatureAbsent("sound of streams and cameras is not kept: record it, and open the file with MP4Source")
+
+    def _check_number(self, number: int) -> None:
+        if number < 0:
+            raise IndexError(f"frame {number} is out of range: frames are counted from 0")
+
+    def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        for number in wanted:
+            yield self._opened.get(number, self._timeout_seconds)
+
+
+class StreamSource(_LiveSource):
+    """The frames of a stream: ``open`` takes an address with http, https (a file or an HLS playlist), rtsp or rtsps.
+
+    Frames are numbered from the one that comes first and can be asked for in ascending order, as far back as the buffer
+    reaches. A full buffer makes the sender wait. Sound is not kept.
+
+    Parameters
+    ----------
+    frames : FramesConfig
+        See ``MP4Source``.
+    timeout_seconds : float
+        [seconds] to wait for an answer, and for a frame.
+    buffer_frames : int
+        Frames that are kept: those received ahead, and those handed out before.
+    """
+
+    def __init__(
+        self, frames: FramesConfig = AS_STORED, *, timeout_seconds: float = 10.0, buffer_frames: int = 32
+    ) -> None:
+        super().__init__(frames, timeout_seconds, buffer_frames, newest_wins=False)
+
+    def _opening(self, name: str) -> AbstractContextManager[Media]:
+        return open_stream(name, timeout_seconds=self._timeout_seconds)
+
+
+class CameraSource(_LiveSource):
+    """The newest frame of a camera: ``open`` takes the name of a device, such as "/dev/video0".
+
+    ``get_frame(n)`` waits until n frames came before, and returns the newest one; ``get_frame(source.num_frames)``
+    waits for one that has not been seen yet.
+
+    Parameters
+    ----------
+    device_format : str
+        FFmpeg's name of the kind of device: v4l2, avfoundation, dshow, x11grab, lavfi.
+    frames : FramesConfig
+        See ``MP4Source``.
+    options : mapping of str to str
+        For the device, such as ``{"video_size": "1280x720"}``.
+    timeout_seconds : float
+        [seconds] to wait for a frame.
+    """
+
+    def __init__(
+        self,
+        device_format: str = "v4l2",
+        frames: FramesConfig = AS_STORED,
+        *,
+        options: Mapping[str, str] | None = None,
+        timeout_seconds: float = 10.0,
+    ) -> None:
+        super().__init__(frames, timeout_seconds, 1, newest_wins=True)
+        self._device_format = device_format
+        self._options = dict(options or {})
+
+    def _opening(self, name: str) -> AbstractContextManager[Media]:
+        return open_device(name, self._device_format, options=self._options, timeout_seconds=self._timeout_seconds)

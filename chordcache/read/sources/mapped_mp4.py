@@ -1,0 +1,237 @@
+"""Frames decoded from a mapped MP4: no container is opened, nothing is probed."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from chordcache.config import FramesConfig
+from chordcache.errors import MediaError
+from chordcache.media.audio import read_sound, sample_rate_of
+from chordcache.media.checks.bitstream import packet_reader
+from chordcache.media.frame_index import Timeline, entry_frames
+from chordcache.media.mp4_decoder import SampleDecoder
+from chordcache.media.mp4_samples import VideoTrack, read_video_track, refused
+from chordcache.media.source_file import identify
+from chordcache.read.sources.base import VideoSource
+from chordcache.read.sources.file import AS_STORED, Converter, MP4Source, Run, naming
+
+_HIGH_444 = 244
+"""Profile of H.264. Streams that old versions of x264 made of it have to be decoded from the start."""
+
+
+class _MappedFile:
+    """A mapped file, its timeline, and the decoder at work on it."""
+
+    def __init__(self, path: str, frames: FramesConfig) -> None:
+        identify(path)
+        self._map = _mapped(path)
+        self._data = memoryview(self._map)
+        self._track = read_video_track(self._data)
+        self.timeline, self._samples = _timeline_of(self._track)
+        self._decoder = SampleDecoder(self._track, self._data)
+        self._reader = packet_reader(self._track.codec, self._track.extradata)
+        self._check_start()
+        self._frames = frames
+        self._converter: Converter | None = None
+        self._run: Run | None = None
+        """Goes on from where the last request ended"""
+        self._last = -1
+        """The last frame that was asked for"""
+
+    def read(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        """The frames of ascending numbers."""
+        if self._map.size() < len(self._data):  # reading a map beyond the end of its file ends the process
+            raise MediaError("decode", "changed", "the file became shorter while it was open")
+        rest = wanted
+        while rest:
+            entry = self.timeline.entries[rest[0]]
+            run, self._run = self._run, None  # not gone on with after an error
+            if run is None and rest[0] == self._last + 1:  # somebody reads one frame after the other
+                run = self._run_from(int(entry))
+            if run is not None and entry <= run.next <= rest[0]:
+                group = rest[:1]
+                yield self._rgb(run.advance(rest[0]))
+                self._run = run
+            else:
+                num_near = np.searchsorted(self.timeline.entries[rest], entry, side="right")
+                group = rest[:num_near]
+                yield from map(self._rgb, self._only(int(entry), group))
+            self._last = group[-1]
+            rest = rest[len(group) :]
+
+    def _check_start(self) -> None:
+        """Leave to ``MP4Source`` what does not show exactly one frame for each sample."""
+        first, pts = self._sample(0), self._track.pts
+        is_key = bool(self._track.is_sync[0])
+        is_sound = self._reader.is_start(first, is_keyframe=is_key) and (
+            self._reader.is_clean_start(first) or (self._reader.knows_leading and pts[0] == pts.min())
+        )
+        if not is_sound:
+            raise refused("it may begin in the middle of a group of pictures")
+        if self._reader.may_share_frames(int(self._track.sizes.min())):
+            raise refused("not every one of its samples shows a frame")
+
+    def _sample(self, number: int) -> memoryview:
+        start, size = int(self._track.offsets[number]), int(self._track.sizes[number])
+        return self._data[start : start + size]
+
+    def _run_from(self, entry: int) -> Run:
+        pictures = self._decoder.pictures(self._first_sample(entry), len(self._track.sizes))
+        numbered = ((self.timeline.find(picture.pts), picture) for picture in pictures)
+        # Samples that the edit list cuts off are decoded all the same
+        return Run(((number, picture) for number, picture in numbered if number is not None), max(entry, 0))
+
+    def _only(self, entry: int, group: list[int]) -> Iterator[Any]:
+        """The pictures of some frames after a keyframe; no sample is decoded that lies behind them."""
+        stop = int(self._samples[group].max()) + 1
+        rest = iter(group)
+        number = next(rest, None)
+        for picture in self._decoder.pictures(self._first_sample(entry), stop):
+            if number is not None and self.timeline.find(picture.pts) == number:
+                yield picture
+                number = next(rest, None)
+        if number is not None:
+            raise MediaError("decode", "short", f"frame {number} cannot be decoded")
+
+    def _first_sample(self, entry: int) -> int:
+        if entry < 0:
+            return 0
+        sample = int(self._samples[entry])
+        if not self._reader.is_entry(self._sample(sample)):
+            raise refused(f"it calls sample {sample + 1} a keyframe, but what follows also needs what is before it")
+        return sample
+
+    def _rgb(self, picture: Any) -> np.ndarray:
+        if self._converter is None:
+            size = (self._track.width, self._track.height)
+            self._converter = Converter(self._frames, self._decoder.aspect, size)
+        return self._converter.rgb(picture, self._first_picture, self._track.orientation)
+
+    def _first_picture(self) -> Any:
+        """Frame 0, by another decoder: this one is at work."""
+        pictures = SampleDecoder(self._track, self._data).pictures(0, int(self._samples[0]) + 1)
+        for picture in pictures:
+            if self.timeline.find(picture.pts) == 0:
+                return picture
+        raise MediaError("decode", "short", "frame 0 cannot be decoded")
+
+
+def _mapped(path: str) -> mmap.mmap:
+    try:
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except ValueError:
+        raise refused("it is empty") from None
+    except OSError as error:
+        raise MediaError("open", "io", error.strerror or str(error)) from None
+
+
+def _timeline_of(track: VideoTrack) -> tuple[Timeline, np.ndarray]:
+    """The timeline, and the sample that each frame comes out of [shape=(T,), dtype=int64]."""
+    if track.codec == "h264" and track.extradata[1:2] == bytes([_HIGH_444]):
+        raise refused("its pictures are H.264 in 4:4:4")
+    shown = np.flatnonzero(track.is_shown)
+    samples = shown[np.argsort(track.pts[shown], kind="stable")]
+    pts = track.pts[samples]
+    keys = track.pts[track.is_shown & track.is_sync]
+    if not len(pts):
+        raise refused("its edit list leaves no frame")
+    if (np.diff(pts) <= 0).any():
+        raise refused("two of its frames are shown at the same time")
+    if (np.diff(keys) <= 0).any():
+        raise refused("its keyframes are not stored in the order in which they are shown")
+    entries = entry_frames(pts, keys)
+    return Timeline(pts, track.time_base, entries, track.last_ticks * track.time_base), samples
+
+
+class MappedMP4Source(VideoSource):
+    """The frames of an MP4 or QuickTime file, cut out of its mapped bytes by its own tables.
+
+    The same frames as ``MP4Source``, sooner: opening reads the tables and nothing else, and only the samples that are
+    needed are decoded. Files that cannot be served exactly in this way (fragmented ones, other codecs than H.264,
+    HEVC, AV1 and MPEG-4, keyframes that are none, tables that contradict the file) go to ``MP4Source``;
+    ``fallback_reason`` says why.
+
+    A mapped file must not become shorter while it is read.
+
+    Parameters
+    ----------
+    frames : FramesConfig
+        See ``MP4Source``.
+    """
+
+    def __init__(self, frames: FramesConfig = AS_STORED) -> None:
+        super().__init__()
+        self._frames = frames
+        self._file: _MappedFile | None = None
+        self._decoded = MP4Source(frames)
+        self.fallback_reason: str | None = None
+        """Why ``MP4Source`` does the work; None if it does not. It may also show when a frame is read"""
+
+    def _open(self, name: str) -> None:
+        with naming(name):
+            try:
+                self._file = _MappedFile(name, self._frames)
+            except MediaError as error:
+                self._fall_back(name, error)
+
+    def _fall_back(self, name: str, error: MediaError) -> None:
+        if error.cause != "tables":
+            raise error
+        self._file = None
+        self._decoded.open(name)
+        self.fallback_reason = error.message
+
+    def _close(self) -> None:
+        self._file = None
+        self._decoded.close()
+        self.fallback_reason = None
+
+    @property
+    def _timeline(self) -> Timeline:
+        self._check_open()
+        return self._decoded.timeline if self._file is None else self._file.timeline
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of the file."""
+        return len(self._timeline)
+
+    @property
+    def fps(self) -> float:
+        """Frames per second on average; for a single frame, what the headers say."""
+        return self._timeline.fps
+
+    @property
+    def pts_seconds(self) -> np.ndarray:
+        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock that sound shares."""
+        return self._timeline.pts_seconds
+
+    @property
+    def sample_rate(self) -> int:
+        """[Hz] of the audio track."""
+        self._check_open()
+        with naming(self._name):
+            return sample_rate_of(self._name)
+
+    def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
+        """Sound of the file's best track, see ``MP4Source``: its container is opened for it."""
+        self._check_open()
+        with naming(self._name):
+            return read_sound(self._name, start_seconds, duration_seconds)
+
+    def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        num_read = 0
+        with naming(self._name):
+            try:
+                for frame in self._file.read(wanted) if self._file is not None else ():
+                    yield frame
+                    num_read += 1
+            except MediaError as error:
+                self._fall_back(self._name, error)
+        if self._file is None:
+            yield from self._decoded.get_frames(wanted[num_read:])

@@ -1,0 +1,242 @@
+"""What the tiers have in common: an artefact is a file of named arrays, whose first axis is called rows.
+
+An array is *streamed* (appended to row by row, each row with its xxh3-64 digest) or *whole* (written at once, small,
+such as ``pts_seconds``, checked as a whole). A row is an array of one shape and dtype, or a record: bytes of any
+length. The digests of a streamed array are the whole array ``<name>.xxh3_64`` [shape=(num_rows,), dtype=uint64].
+Numbers are stored little-endian and in C order; a row's digest is that of these bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chordcache.digests import digest64
+from chordcache.errors import DamageError, UsageError
+from chordcache.storage.layout import printable
+
+DIGESTS = ".xxh3_64"
+"""Ends the name of the whole array that holds a streamed array's digests."""
+
+KINDS = "biufcS"
+"""Kinds of dtype that are stored: booleans, numbers, and bytes of one length."""
+
+_RECORDS_AT_ONCE = 16
+"""Records found and checked before they are handed out: between decodings of pictures each costs several times that."""
+
+
+def row_bytes(shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> int:
+    """Size of a row; 0 for records, which differ in it."""
+    return 0 if dtype is None else dtype.itemsize * math.prod(shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a streamed array looks like in the file."""
+
+    num_rows: int
+    row_shape: tuple[int, ...] = ()
+    dtype: np.dtype[Any] | None = None
+    """None: the rows are records"""
+
+
+class Artefact(ABC):
+    """An artefact opened for reading. Made by ``stores.registry.open_artefact``.
+
+    Parameters
+    ----------
+    path : Path
+        A published artefact.
+    num_bytes : int
+        Its size as the sidecar states it.
+
+    Raises
+    ------
+    DamageError
+        If it is missing, has another size or is no such file.
+    """
+
+    maps_file: bool = False
+    """Whether what was read stays in the process's memory until the file is closed"""
+
+    def __init__(self, path: Path, num_bytes: int) -> None:
+        self.path = path
+        self._arrays: dict[str, np.ndarray] = {}
+        self._checked: dict[str, np.ndarray] = {}
+        self._streamed: frozenset[str] | None = None
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise DamageError(f"cannot read '{printable(path)}': {error.strerror}") from None
+        if not stat.S_ISREG(status.st_mode):
+            raise self._damage("it is not a file")
+        if status.st_size != num_bytes:  # a map of a shorter file is a SIGBUS
+            raise self._damage(f"it has {status.st_size} bytes, expected {num_bytes}")
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the file."""
+
+    @property
+    def streamed(self) -> frozenset[str]:
+        """Names of the streamed arrays."""
+        if self._streamed is None:  # not a cached_property: its lock may be held where a process forks, see cache.Video
+            names = self._names()
+            self._streamed = frozenset(name for name in names if name + DIGESTS in names)
+        return self._streamed
+
+    @property
+    def whole(self) -> frozenset[str]:
+        """Names of the whole arrays, without those of digests."""
+        return self._names() - self.streamed - {name + DIGESTS for name in self.streamed}
+
+    def layout(self, name: str) -> Layout:
+        """What a streamed array looks like. Raises ``DamageError``."""
+        if name not in self.streamed:
+            raise self._damage(f"it has no array '{name}' of rows")
+        return self._layout(name)
+
+    def num_rows(self, name: str) -> int:
+        """Rows of a streamed array."""
+        return self.layout(name).num_rows
+
+    def array(self, name: str) -> np.ndarray:
+        """A whole array, read-only, checked. Raises ``DamageError``."""
+        if name not in self._arrays:
+            if name not in self._names() - self.streamed:
+                raise self._damage(f"it has no whole array '{name}'")
+            self._arrays[name] = self._read_array(name)
+        return self._arrays[name]
+
+    def rows(self, name: str, numbers: Sequence[int], out: np.ndarray | None = None) -> np.ndarray:
+        """Rows of a streamed array that is no array of records, copied, in the order of ``numbers``.
+
+        Each row is checked against its digest the first time it is read since the artefact was opened.
+
+        Parameters
+        ----------
+        numbers : sequence of int
+            Row numbers in [0, num_rows), repeats allowed; a ``range`` of step 1 is the fast case.
+        out : np.ndarray [shape=(len(numbers), ...)], optional
+            C-contiguous, of the array's dtype; filled.
+
+        Raises
+        ------
+        UsageError
+            If the array is one of records, or ``out`` does not fit.
+        DamageError
+            If a row is missing or is not what was written.
+        """
+        layout = self.layout(name)
+        if layout.dtype is None:
+            raise UsageError(f"'{name}' of '{printable(self.path)}' holds records: read them as such")
+        out = checked_out(name, (len(numbers), *layout.row_shape), layout.dtype, out)
+        digests = self._digests(name)
+        self._check_numbers("row", numbers, len(digests))
+        at = 0
+        for run in _runs(numbers):
+            target = out[at : at + len(run)]
+            self._read_rows(name, run.start, run.stop, target)
+            self._check_rows(name, run, target, digests)
+            at += len(run)
+        return out
+
+    def records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
+        """Records (bytes-like, valid until the next one is drawn), each checked against its digest every time.
+
+        Raises
+        ------
+        UsageError
+            If the array is none of records.
+        DamageError
+            As ``rows``.
+        """
+        if self.layout(name).dtype is not None:
+            raise UsageError(f"'{name}' of '{printable(self.path)}' holds rows, no records: read them as such")
+        digests = self._digests(name)
+        self._check_numbers("record", numbers, len(digests))
+        pairs = zip(numbers, self._iter_records(name, numbers), strict=True)
+        while few := list(islice(pairs, _RECORDS_AT_ONCE)):
+            for number, record in few:
+                if digest64(record) != digests[number]:
+                    raise self._damage(f"record {number} is not what was written")
+            for _, record in few:
+                yield record
+
+    def _check_numbers(self, what: str, numbers: Sequence[int], num_rows: int) -> None:
+        if len(numbers) and not (min(numbers) >= 0 and max(numbers) < num_rows):
+            number = next(number for number in numbers if not 0 <= number < num_rows)
+            raise self._damage(f"{what} {number} is missing: it holds {num_rows}")
+
+    def _digests(self, name: str) -> np.ndarray:
+        digests = self.array(name + DIGESTS)
+        if name not in self._checked:
+            num_rows = self._layout(name).num_rows
+            if digests.dtype != np.uint64 or digests.shape != (num_rows,):
+                raise self._damage(f"it holds {num_rows} rows of '{name}', but {digests.size} digests")
+            self._checked[name] = np.zeros(num_rows, bool)
+        return digests
+
+    def _check_rows(self, name: str, run: range, values: np.ndarray, digests: np.ndarray) -> None:
+        checked = self._checked[name]
+        for i in np.flatnonzero(~checked[run.start : run.stop]).tolist():
+            if digest64(values[i : i + 1]) != digests[run[i]]:
+                raise self._damage(f"row {run[i]} of '{name}' is not what was written")
+            checked[run[i]] = True
+
+    def _damage(self, what: object) -> DamageError:
+        return DamageError(f"'{printable(self.path)}' is damaged: {what}")
+
+    @abstractmethod
+    def _names(self) -> frozenset[str]:
+        """Every array in the file, streamed, whole and of digests."""
+
+    @abstractmethod
+    def _layout(self, name: str) -> Layout:
+        """Of a streamed array that is there."""
+
+    @abstractmethod
+    def _read_array(self, name: str) -> np.ndarray:
+        """A whole array that is there, read-only, with an axis; raise ``DamageError`` if it is not what was written."""
+
+    @abstractmethod
+    def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
+        """Copy rows [start, stop), which are there, without a check."""
+
+    @abstractmethod
+    def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
+        """Yield the record of each number, all in [0, num_rows), without a check; ``DamageError`` if there is none."""
+
+
+def checked_out(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray | None) -> np.ndarray:
+    """``out`` if the rows of array ``name`` fit into it, or a new array. Raises ``UsageError`` if they do not."""
+    if out is None:
+        return np.empty(shape, dtype)
+    if out.shape != shape or out.dtype != dtype or not (out.flags.c_contiguous and out.flags.writeable):
+        raise UsageError(
+            f"out for '{name}' must be a contiguous {dtype} array of shape {shape} that can be written to, "
+            f"got {out.dtype} {out.shape}"
+        )
+    return out
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[range]:
+    """Runs of consecutive numbers: [3, 4, 5, 9, 9] is range(3, 6), range(9, 10), range(9, 10)."""
+    if isinstance(numbers, range) and numbers.step == 1:
+        if numbers:
+            yield numbers
+        return
+    start = 0
+    for i in range(1, len(numbers) + 1):
+        if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:
+            yield range(int(numbers[start]), int(numbers[i - 1]) + 1)
+            start = i

@@ -1,0 +1,306 @@
+"""Which store a file belongs to, and the artefacts that this process has open.
+
+LMDB refuses a second open of one file in a process, and none of the libraries survives a fork with open files: so there
+is one registry of open artefacts in a process, and it is emptied before a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from chordcache.errors import DamageError, UsageError
+from chordcache.storage.artefacts.base import Artefact, row_bytes
+from chordcache.storage.artefacts.writer import ArtefactWriter, check_choice
+from chordcache.storage.layout import printable
+
+TIMELINE = ("pts_seconds", "source_frames")
+"""The whole arrays of every artefact of a video."""
+
+_MAX_OPEN = 64
+"""Artefacts that a process keeps open."""
+
+_FORK_PATIENCE_SECONDS = 5
+"""How long a fork waits for readers in other threads; a clip takes milliseconds."""
+
+_CHECK_RECORDS = 1000
+"""Records checked before their pages are given back."""
+
+_CHECK_BYTES = 16 << 20
+"""The same for rows, whose size is known."""
+
+
+def create_artefact(path: Path, *, compression: str = "none", chunk_frames: int = 1) -> ArtefactWriter:
+    """Begin an artefact; the suffix says in which store.
+
+    Parameters
+    ----------
+    path : Path
+        ``.lmdb``, ``.npz`` or ``.h5``, in a folder of its own.
+    compression : str
+        LMDB: "none". NPZ: "none" or "deflate". HDF5: "none", "lzf" or "gzip".
+    chunk_frames : int
+        HDF5: rows that are read and unpacked together; those of small rows are more.
+
+    Raises
+    ------
+    UsageError
+        If there is no such store or option.
+    NoSpaceError, CacheWriteError
+        If the disk takes no more.
+    """
+    if chunk_frames < 1:
+        raise UsageError(f"chunk_frames must be at least 1, got {chunk_frames}")
+    if path.suffix == ".lmdb":
+        from chordcache.storage.artefacts.lmdb_store import LmdbArtefactWriter
+
+        check_choice("compression of LMDB", compression, ["none"])
+        return LmdbArtefactWriter(path)
+    if path.suffix == ".npz":
+        from chordcache.storage.artefacts.npz_store import NpzArtefactWriter
+
+        return NpzArtefactWriter(path, compression=compression)
+    if path.suffix == ".h5":
+        from chordcache.storage.artefacts.hdf5_store import Hdf5ArtefactWriter
+
+        return Hdf5ArtefactWriter(path, compression=compression, chunk_frames=chunk_frames)
+    raise _no_store(path)
+
+
+def _open(path: Path, num_bytes: int) -> Artefact:
+    if path.suffix == ".lmdb":
+        from chordcache.storage.artefacts.lmdb_store import LmdbArtefact
+
+        return LmdbArtefact(path, num_bytes)
+    if path.suffix == ".npz":
+        from chordcache.storage.artefacts.npz_store import NpzArtefact
+
+        return NpzArtefact(path, num_bytes)
+    if path.suffix == ".h5":
+        from chordcache.storage.artefacts.hdf5_store import Hdf5Artefact
+
+        return Hdf5Artefact(path, num_bytes)
+    raise _no_store(path)
+
+
+def _no_store(path: Path) -> UsageError:
+    return UsageError(f"'{printable(path)}' belongs to no store; their suffixes are .lmdb, .npz and .h5")
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+@dataclass(eq=False)
+class _Entry:
+    artefact: Artefact
+    inode: tuple[int, int] | None
+    num_users: int = 0
+
+
+class _Registry:
+    """The open artefacts of this process, least recently used first."""
+
+    def __init__(self) -> None:
+        self._leaked: list[object] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        self._open: OrderedDict[Path, _Entry] = OrderedDict()
+        self._replaced: list[_Entry] = []  # still in use, while another file has their name
+        self._changed = threading.Condition()
+        self._is_forking = False
+
+    def acquire(self, path: Path, num_bytes: int) -> _Entry:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_forking)
+            entry = self._open.get(path)
+            if entry is not None and entry.inode != _inode(path):
+                self._retire(path)
+                entry = None
+            if entry is None:
+                inode = _inode(path)  # before it is opened: if it is replaced meanwhile, the next user sees that
+                entry = self._open[path] = _Entry(_open(path, num_bytes), inode)
+            self._open.move_to_end(path)
+            entry.num_users += 1
+            self._close_idle(len(self._open) - _MAX_OPEN)
+            return entry
+
+    def release(self, entry: _Entry) -> None:
+        with self._changed:
+            entry.num_users -= 1
+            if not entry.num_users and entry in self._replaced:
+                self._replaced.remove(entry)
+                entry.artefact.close()
+            self._changed.notify_all()
+
+    def forget(self, path: Path) -> None:
+        with self._changed:
+            entry = self._open.get(path)
+            if entry is not None and not entry.num_users:
+                self._retire(path)
+
+    def _retire(self, path: Path) -> None:
+        entry = self._open.pop(path)
+        if entry.num_users:
+            self._replaced.append(entry)
+        else:
+            entry.artefact.close()
+
+    def _close_idle(self, at_most: int) -> None:
+        idle = (path for path, entry in self._open.items() if not entry.num_users)
+        for path in list(islice(idle, max(0, at_most))):
+            self._open.pop(path).artefact.close()
+
+    def before_fork(self) -> None:
+        """Let no new reader in, wait for the others, close everything."""
+        with self._changed:
+            self._is_forking = True
+            self._changed.wait_for(
+                lambda: not self._replaced and not any(entry.num_users for entry in self._open.values()),
+                timeout=_FORK_PATIENCE_SECONDS,
+            )
+            self._close_idle(len(self._open))
+
+    def after_fork_in_parent(self) -> None:
+        with self._changed:
+            self._is_forking = False
+            self._changed.notify_all()
+
+    def after_fork_in_child(self) -> None:
+        # Those of threads that the child does not have; closing them is not the child's affair
+        self._leaked += [self._open, self._replaced]
+        self._reset()
+
+
+_registry = _Registry()
+
+
+def guard_forks() -> None:
+    """Empty the registry before whatever was registered until now runs before a fork.
+
+    h5py takes its own lock there: a reader that waits for it would never let go of its artefact. So the HDF5 store
+    calls this again once h5py is loaded; what is done twice is done once.
+    """
+    os.register_at_fork(
+        before=_registry.before_fork,
+        after_in_parent=_registry.after_fork_in_parent,
+        after_in_child=_registry.after_fork_in_child,
+    )
+
+
+guard_forks()
+
+
+@contextmanager
+def open_artefact(path: Path, num_bytes: int) -> Iterator[Artefact]:
+    """Open an artefact, or take it from the ones that this process has open.
+
+    Do not fork while one is in use: the child of a fork opens its own.
+
+    Parameters
+    ----------
+    path : Path
+        A published artefact; its suffix says which store it is of.
+    num_bytes : int
+        Its size as the sidecar states it.
+
+    Raises
+    ------
+    UsageError
+        If the suffix is that of no store.
+    DamageError
+        If the file is missing, has another size or is no such artefact.
+    """
+    entry = _registry.acquire(path, num_bytes)
+    try:
+        yield entry.artefact
+    finally:
+        _registry.release(entry)
+
+
+def forget(path: Path) -> None:
+    """Close an artefact, unless somebody uses it."""
+    _registry.forget(path)
+
+
+def check_artefact(
+    path: Path,
+    num_bytes: int,
+    num_rows: Mapping[str, int],
+    *,
+    whole: Collection[str] = TIMELINE,
+    look: Callable[[str, int, Any], None] | None = None,
+) -> None:
+    """Check every row and array of an artefact, and that it holds nothing else.
+
+    Memory is bounded: what was mapped is given back on the way.
+
+    Parameters
+    ----------
+    path, num_bytes
+        As ``open_artefact`` has them.
+    num_rows : mapping of str to int
+        Every streamed array, and how many rows it has.
+    whole : collection of str
+        Every whole array, without those of digests.
+    look : callable, optional
+        Called with the name of the streamed array, the number, and the row or record, of each that is what was
+        written; its memory is valid until the call returns.
+
+    Raises
+    ------
+    DamageError
+        At the first that is not, or if an array is missing, one too many, or of another length.
+    """
+    with open_artefact(path, num_bytes) as artefact:
+        _check_names(artefact, num_rows, whole)
+        maps_file = artefact.maps_file
+    for name in num_rows:
+        done = 0
+        while done < num_rows[name]:
+            with open_artefact(path, num_bytes) as artefact:
+                done = _check_span(artefact, name, done, look)
+            if maps_file:
+                forget(path)
+    forget(path)
+
+
+def _check_names(artefact: Artefact, num_rows: Mapping[str, int], whole: Collection[str]) -> None:
+    found = {name: f"{artefact.num_rows(name)} rows" for name in artefact.streamed}
+    found |= dict.fromkeys(artefact.whole, "a whole array")
+    wanted = {name: f"{count} rows" for name, count in num_rows.items()} | dict.fromkeys(whole, "a whole array")
+    for name in sorted({*found, *wanted}):
+        if found.get(name) != wanted.get(name):
+            have, want = found.get(name, "nothing"), wanted.get(name, "nothing")
+            what = f"of '{printable(name)}' it holds {have}, expected {want}"
+            raise DamageError(f"'{printable(artefact.path)}' is damaged: {what}")
+    for name in whole:
+        artefact.array(name)
+
+
+def _check_span(artefact: Artefact, name: str, start: int, look: Callable[[str, int, Any], None] | None) -> int:
+    """Check some rows from ``start`` on, and return the number of the next one."""
+    layout = artefact.layout(name)
+    if layout.dtype is None:
+        span = range(start, min(start + _CHECK_RECORDS, layout.num_rows))
+        values: Any = artefact.records(name, span)
+    else:
+        num_rows = max(1, _CHECK_BYTES // max(1, row_bytes(layout.row_shape, layout.dtype)))
+        span = range(start, min(start + num_rows, layout.num_rows))
+        values = artefact.rows(name, span)
+    for number, value in zip(span, values, strict=True):
+        if look is not None:
+            look(name, number, value)
+    return span.stop

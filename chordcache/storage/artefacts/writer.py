@@ -1,0 +1,177 @@
+"""How an artefact is written: what the tiers have in common."""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from chordcache.digests import digest64
+from chordcache.errors import CacheWriteError, UsageError
+from chordcache.storage.artefacts.base import DIGESTS, KINDS
+from chordcache.storage.layout import NO_SPACE, no_space, printable
+
+Block: TypeAlias = "np.ndarray | Sequence[bytes]"
+"""Some rows: [shape=(n, ...)], or n records."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
+"""A legal member of a zip, link of HDF5 and key of LMDB, where it sorts behind the frame numbers."""
+
+_MIN_FREE_BYTES = 32 << 20
+"""A disk with less room than this is full when a library fails without saying why."""
+
+
+@dataclass
+class Stream:
+    """A streamed array while it is written."""
+
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any] | None
+    """None: the rows are records"""
+    digests: array[int] = field(default_factory=lambda: array("Q"))
+
+
+class ArtefactWriter(ABC):
+    """Writes one artefact. A context manager; leaving it without ``finish`` abandons the file.
+
+    Parameters
+    ----------
+    path : Path
+        In a folder of its own: a writer may put more files beside it until it is left.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._streams: dict[str, Stream] = {}
+
+    def __enter__(self) -> ArtefactWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+
+    def append(self, name: str, rows: Block) -> None:
+        """Add rows to a streamed array; the first ones settle its row shape and dtype, also if there are none.
+
+        Raises
+        ------
+        UsageError
+            If the dtype is no number, boolean or bytes, or the rows differ from the first ones in shape or dtype.
+        NoSpaceError, CacheWriteError
+            If the disk takes no more.
+        """
+        block = _as_rows(name, rows)
+        shape, dtype = (block.shape[1:], block.dtype) if isinstance(block, np.ndarray) else ((), None)
+        stream = self._streams.get(name)
+        if stream is None:
+            _check_name(name)
+            stream = Stream(shape, dtype)
+            self._begin(name, stream)
+            self._streams[name] = stream
+        elif (stream.dtype is None, stream.dtype, stream.row_shape) != (dtype is None, dtype, shape):
+            found, first = f"{dtype or 'records'} {shape}", f"{stream.dtype or 'records'} {stream.row_shape}"
+            raise UsageError(f"rows of '{name}' are {found}, but the first ones were {first}")
+        self._write(name, block)
+        stream.digests.extend(_digests_of(block))
+
+    def finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Add the whole arrays, write everything to the disk, close, read back and compare.
+
+        ``attributes`` (array name, or "" for the file, to plain data) are stored where the format has a place for them.
+
+        Raises
+        ------
+        UsageError
+            If an array's dtype is no number or boolean, it has no axis, or its name is taken.
+        NoSpaceError, CacheWriteError
+            As ``append``.
+        DamageError
+            If what is read back is not what was written.
+        """
+        for name in arrays:
+            _check_name(name)
+            if name in self._streams:
+                raise UsageError(f"'{name}' is written row by row; give its whole array another name")
+        self._finish({name: _as_whole(name, values) for name, values in arrays.items()}, attributes)
+
+    def _lengths(self) -> dict[str, int]:
+        return {name: len(stream.digests) for name, stream in self._streams.items()}
+
+    def _digests(self) -> dict[str, np.ndarray]:
+        return {name + DIGESTS: np.asarray(stream.digests, "<u8") for name, stream in self._streams.items()}
+
+    @abstractmethod
+    def _begin(self, name: str, stream: Stream) -> None:
+        """Make room for a streamed array. Raise ``UsageError`` if the format has none for it."""
+
+    @abstractmethod
+    def _write(self, name: str, block: np.ndarray | list[bytes]) -> None:
+        """Write rows that are what ``_begin`` was told; the caller may use their memory again."""
+
+    @abstractmethod
+    def _finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write the whole arrays and the digests; close; check what was written."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Let go of the file, finished or not."""
+
+
+def write_error(path: Path, error: Exception) -> CacheWriteError:
+    """What to raise where a library could not write; not every one says that the disk is full."""
+    status = os.statvfs(path.parent)
+    if status.f_bavail * status.f_frsize < _MIN_FREE_BYTES:
+        return no_space("no space left writing", path.parent)
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        return no_space(f"{os.strerror(error.errno).lower()} writing", path.parent)
+    what = getattr(error, "strerror", None) or error
+    return CacheWriteError(f"cannot write '{printable(path)}': {what}; run the same command")
+
+
+def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
+    """Raise ``UsageError`` if an option of a store is none of its choices."""
+    if value not in choices:
+        raise UsageError(f"unknown {what} '{value}'; valid ones are {', '.join(choices)}")
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name) or name.endswith(DIGESTS):
+        raise UsageError(f"'{name}' is no name of an array: use letters, digits, '_', '-' and '.', not '{DIGESTS}'")
+
+
+def _check_kind(name: str, values: np.ndarray) -> None:
+    if values.dtype.kind not in KINDS or not values.dtype.itemsize:
+        what = "numbers, booleans, bytes of one length and records can be stored"
+        raise UsageError(f"array '{name}' has dtype {values.dtype}; {what}")
+
+
+def _as_rows(name: str, rows: Block) -> np.ndarray | list[bytes]:
+    if isinstance(rows, np.ndarray):
+        values = _as_whole(name, rows)
+        if 0 in values.shape[1:]:
+            raise UsageError(f"rows of '{name}' are empty: their shape is {values.shape[1:]}")
+        return values
+    records = list(rows)
+    if not all(isinstance(record, bytes) for record in records):
+        raise UsageError(f"rows of '{name}' are neither an array nor records of bytes")
+    return records
+
+
+def _as_whole(name: str, values: np.ndarray) -> np.ndarray:
+    _check_kind(name, values)
+    if not values.ndim:
+        raise UsageError(f"array '{name}' has no axis; give it one of length 1")
+    return np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+
+
+def _digests_of(block: np.ndarray | list[bytes]) -> list[int]:
+    if isinstance(block, np.ndarray):
+        return [digest64(block[i : i + 1]) for i in range(len(block))]
+    return [digest64(record) for record in block]

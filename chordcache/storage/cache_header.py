@@ -1,0 +1,57 @@
+"""``chordcache.json``: what a cache says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chordcache.errors import DamageError, NotFound
+from chordcache.records import to_json
+from chordcache.storage.layout import FORMAT_VERSION, printable, publish_text, read_sealed, seal
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a cache says of itself."""
+
+    config: Mapping[str, Any]
+    """The resolved config as JSON data"""
+    roots: Mapping[str, str]
+    """Label of a root folder to its absolute path"""
+    wanted: Mapping[str, tuple[str, ...]]
+    """Tier to the features that builds so far were asked for"""
+    versions: Mapping[str, str]
+    """Of the tools that built last"""
+    follow_symlinks: bool = False
+    """Whether sources may lie behind links that lead out of their roots: a scan or a build was told so"""
+    source_hash: bool = False
+    """Whether sidecars hold a hash of the source's bytes: a build was told so"""
+
+
+def read_header(cache: Path) -> Header:
+    """Read ``chordcache.json``.
+
+    Raises
+    ------
+    NotFound
+        If the folder is not a cache.
+    DamageError, FormatVersionError
+        As ``unseal``.
+    """
+    try:
+        data = read_sealed(cache / "chordcache.json")
+        wanted = {tier: tuple(names) for tier, names in data["wanted"].items()}
+        switches = data.get("follow_symlinks", False), data.get("source_hash", False)
+        return Header(data["config"], data["roots"], wanted, data["versions"], *switches)
+    except (NotFound, NotADirectoryError):
+        raise NotFound(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'") from None
+    except (DamageError, KeyError, TypeError, AttributeError) as error:
+        raise DamageError(f"{error}; run 'chordcache build' as before to write it again") from None
+
+
+def write_header(cache: Path, header: Header) -> None:
+    """Write ``chordcache.json``."""
+    line = seal({"format_version": FORMAT_VERSION, **to_json(header)})
+    publish_text(cache, cache / "chordcache.json", line + "\n")

@@ -1,0 +1,204 @@
+"""The catalog: all sidecars in one SQLite file, for readers that open a cache in O(1). Derived, rebuildable."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import urllib.parse
+import weakref
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chordcache.errors import DamageError, NotFound
+from chordcache.storage.cache_header import read_header
+from chordcache.storage.layout import (
+    Sidecar,
+    iter_keys,
+    no_space_as_error,
+    partial_folder,
+    printable,
+    publish,
+    read_sidecar,
+)
+
+_SCHEMA = """
+CREATE TABLE videos (position INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, sidecar TEXT NOT NULL);
+CREATE TABLE columns (name TEXT PRIMARY KEY, data BLOB NOT NULL);
+"""
+"""``columns`` has one value for each video, by position: ``num_frames`` and ``label_ids``, int32 in little endian, and
+``labels``, the sorted JSON list that the ids point into (-1: no label)."""
+
+_FILE = "catalog.sqlite"
+_INT32 = np.dtype("<i4")
+
+_SQLITE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""The second, where what SQLite complains of quotes damaged bytes."""
+
+
+def write_catalog(cache: Path) -> None:
+    """Rebuild the catalog from the sidecars and replace it atomically. A damaged sidecar is left to ``verify``."""
+    publish_catalog(cache, _sound_sidecars(cache))
+
+
+def _sound_sidecars(cache: Path) -> Iterator[Sidecar]:
+    for key in sorted(iter_keys(cache)):
+        with suppress(DamageError):
+            yield read_sidecar(cache, key)
+
+
+def publish_catalog(cache: Path, sidecars: Iterable[Sidecar]) -> None:
+    """Replace the catalog by one of these sidecars, in the order of their keys."""
+    num_frames, labels = array("i"), []
+
+    def rows() -> Iterator[tuple[int, str, str]]:
+        for sidecar in sidecars:
+            yield len(num_frames), sidecar.key, sidecar.to_line()
+            num_frames.append(sidecar.num_frames)
+            labels.append(sidecar.label)
+
+    with partial_folder(cache) as folder:
+        path = folder / _FILE
+        try:
+            with closing(sqlite3.connect(path)) as database, database:
+                database.execute("PRAGMA journal_mode = OFF")
+                database.executescript(_SCHEMA)
+                database.executemany("INSERT INTO videos VALUES (?, ?, ?)", rows())
+                database.executemany("INSERT INTO columns VALUES (?, ?)", _columns(num_frames, labels).items())
+        except sqlite3.OperationalError as error:
+            with no_space_as_error(path):  # SQLite's own words for a full disk are several
+                if "full" in str(error) or "I/O" in str(error):
+                    raise OSError(28, str(error)) from None
+            raise
+        try:
+            if (cache / _FILE).is_dir():
+                (cache / _FILE).rmdir()
+        except OSError:
+            raise DamageError(f"'{printable(cache / _FILE)}' is a folder; move it away") from None
+        publish(path, cache / _FILE)
+
+
+def _columns(num_frames: Sequence[int], labels: Sequence[str | None]) -> dict[str, bytes]:
+    names = sorted({label for label in labels if label is not None})
+    ids: dict[str | None, int] = {None: -1, **{name: number for number, name in enumerate(names)}}
+    return {
+        "num_frames": np.array(num_frames, _INT32).tobytes(),
+        "label_ids": np.array([ids[label] for label in labels], _INT32).tobytes(),
+        "labels": json.dumps(names).encode("ascii"),  # undecodable bytes are escaped: SQLite takes no such text
+    }
+
+
+class Catalog:
+    """Read side of the catalog. Holds a connection: one per process, see ``Cache``.
+
+    There is no ``close``: under a thread that still reads, SQLite would end the process. Let go of it instead.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        read_header(cache)
+        self._path = cache / _FILE
+        if not self._path.exists():
+            raise NotFound(
+                f"cache '{printable(cache)}' has no catalog: its build was killed; "
+                "run the same 'chordcache build', or 'chordcache verify --repair'"
+            )
+        uri = f"file:{urllib.parse.quote(os.fsencode(self._path.absolute()))}?mode=ro&immutable=1"
+        try:
+            self._database = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        except _SQLITE_ERRORS as error:
+            raise self._damage(str(error)) from None
+        weakref.finalize(self, self._database.close)
+        self.num_frames = self._int32("num_frames")
+        """Of every video [shape=(num_videos,), dtype=int32], read-only"""
+        self.label_ids = self._int32("label_ids")
+        """Position in ``labels`` of every video's label [shape=(num_videos,), dtype=int32], -1 without one"""
+        self.labels = self._read_labels()
+        """Distinct labels, sorted"""
+
+    def _query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        try:
+            return self._database.execute(sql, values).fetchall()
+        except _SQLITE_ERRORS as error:
+            raise self._damage(str(error)) from None
+
+    def _damage(self, what: str) -> DamageError:
+        path, cache = printable(self._path), printable(self._path.parent)
+        return DamageError(f"'{path}' is damaged: {what}; run 'chordcache verify --repair {cache}'")
+
+    def _sidecar(self, line: object) -> Sidecar:
+        if not isinstance(line, str):
+            raise self._damage("a row holds no sidecar")
+        return Sidecar.from_line(line, str(self._path))
+
+    def _column(self, name: str) -> bytes:
+        rows = self._query("SELECT data FROM columns WHERE name = ?", name)
+        if len(rows) != 1 or not isinstance(rows[0][0], bytes):
+            raise self._damage(f"it has no column '{name}'")
+        return rows[0][0]
+
+    def _int32(self, name: str) -> np.ndarray:
+        try:
+            return np.frombuffer(self._column(name), _INT32)
+        except ValueError:
+            raise self._damage(f"its column '{name}' is cut off") from None
+
+    def _read_labels(self) -> tuple[str, ...]:
+        try:
+            labels = json.loads(self._column("labels"))
+        except ValueError:
+            raise self._damage("its column 'labels' is not JSON") from None
+        if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+            raise self._damage("its column 'labels' is no list of labels")
+        return tuple(labels)
+
+    def __len__(self) -> int:
+        return len(self.num_frames)
+
+    def keys(self) -> list[str]:
+        """All keys, sorted."""
+        return [key for (key,) in self._query("SELECT key FROM videos ORDER BY position")]
+
+    def at(self, position: int) -> Sidecar:
+        """The sidecar at a position in [0, len). Raises ``IndexError``."""
+        rows = self._query("SELECT sidecar FROM videos WHERE position = ?", position)
+        if not rows:
+            if 0 <= position < len(self):
+                raise self._damage(f"row {position} is missing")
+            raise IndexError(f"position {position} is out of range for a cache of {len(self)} videos")
+        return self._sidecar(rows[0][0])
+
+    def find(self, key: str) -> Sidecar | None:
+        """The sidecar of a video, None if the catalog does not name it."""
+        rows = self._query("SELECT sidecar FROM videos WHERE key = ?", key)
+        return self._sidecar(rows[0][0]) if rows else None
+
+    def check(self) -> Iterator[tuple[str, Sidecar]]:
+        """Check the file and yield key and sidecar of every row, in order. Raises ``DamageError``."""
+        try:
+            ((verdict,), *_) = self._query("PRAGMA integrity_check(1)")
+            if verdict != "ok":
+                raise self._damage(verdict)
+            num_rows = 0
+            for position, key, line in self._database.execute("SELECT * FROM videos ORDER BY position"):
+                sidecar = self._sidecar(line)
+                if (position, key) != (num_rows, sidecar.key) or not self._columns_agree(position, sidecar):
+                    raise self._damage(f"the row of '{printable(str(key))}' contradicts itself")
+                yield key, sidecar
+                num_rows += 1
+            num_labels = len(np.unique(self.label_ids[self.label_ids >= 0]))
+            if not num_rows == len(self.num_frames) == len(self.label_ids) or num_labels != len(self.labels):
+                raise self._damage("its columns are of other videos than its rows")
+        except _SQLITE_ERRORS as error:
+            raise self._damage(str(error)) from None
+
+    def _columns_agree(self, position: int, sidecar: Sidecar) -> bool:
+        if position >= min(len(self.num_frames), len(self.label_ids)):
+            return False
+        label_id = int(self.label_ids[position])
+        label = self.labels[label_id] if 0 <= label_id < len(self.labels) else None
+        return (int(self.num_frames[position]), label) == (sidecar.num_frames, sidecar.label)

@@ -1,0 +1,80 @@
+"""The lock under which a cache is written."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from chordcache.errors import LockedError, NoSpaceError, UsageError
+from chordcache.storage.layout import make_folder, no_space_as_error, printable
+
+_MAX_OWNER_BYTES = 400
+
+
+@contextmanager
+def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Hold the cache for writing; the kernel frees the lock if the process dies, however it does.
+
+    Parameters
+    ----------
+    cache : Path
+        Made if it is not there.
+    on_wait : callable, optional
+        If another process holds the cache, wait until it ends instead of raising; called once, with a line that says
+        whom the wait is for. A signal whose handler raises ends the wait.
+
+    Raises
+    ------
+    LockedError
+        If another process holds it.
+    UsageError
+        If the folder cannot be made, written or locked.
+    """
+    fd = _open(cache)
+    try:
+        _lock(fd, cache, on_wait)
+        since = datetime.now(UTC).isoformat(" ", "seconds")
+        with no_space_as_error(cache):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _open(cache: Path) -> int:
+    try:
+        with no_space_as_error(cache):
+            make_folder(cache)
+            return os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except NoSpaceError:
+        raise
+    except OSError as error:
+        raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
+
+
+def _lock(fd: int, cache: Path, on_wait: Callable[[str], None] | None) -> None:
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            what = f"cache '{printable(cache)}' is being written by {_owner(fd)}"
+            if on_wait is None:
+                raise LockedError(f"{what}; wait until it ends, as 'chordcache build --wait' does") from None
+            on_wait(f"{what}; waiting until it ends")
+            fcntl.flock(fd, fcntl.LOCK_EX)
+    except OSError as error:
+        raise UsageError(
+            f"cannot lock '{printable(cache)}': {error.strerror}; name a folder on a disk that has flock"
+        ) from None
+
+
+def _owner(fd: int) -> str:
+    """Who holds the lock, as it wrote into the file."""
+    text = os.pread(fd, _MAX_OWNER_BYTES, 0).decode("ascii", "replace")
+    return printable(text.strip()) or "another process"
