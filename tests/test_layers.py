@@ -1,4 +1,4 @@
-"""Imports go down the layer table only, and a third-party package has its owners."""
+"""Folders import only folders with a lower level, and a third-party package has its owners."""
 
 from __future__ import annotations
 
@@ -12,142 +12,28 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "chordcache"
 
-LAYERS = {
-    "chordcache.errors": 0,
-    "chordcache.engine.crash_log": 0,
-    "chordcache.records": 0,
-    "chordcache.config": 0,
-    "chordcache.engine.limits": 0,
-    "chordcache.progress": 0,
-    "chordcache.digests": 0,
-    "chordcache.media.checks.bitstream": 1,
-    "chordcache.media.checks.nal_units": 1,
-    "chordcache.media.checks.packet_reader": 1,
-    "chordcache.media.checks.packet_check": 1,
-    "chordcache.media.checks.faults": 1,
-    "chordcache.media.video_decoder": 1,
-    "chordcache.media.decoding": 1,
-    "chordcache.media.checks.container_watch": 1,
-    "chordcache.media.containers": 1,
-    "chordcache.media.timestamps": 1,
-    "chordcache.media.ffmpeg_log": 1,
-    "chordcache.media.activity": 1,
-    "chordcache.media.demux": 1,
-    "chordcache.media.checks.truncation": 1,
-    "chordcache.features.base": 1,
-    "chordcache.storage.flow_int8": 1,
-    "chordcache.media.geometry": 1,
-    "chordcache.storage.cache_header": 1,
-    "chordcache.media.jpeg": 1,
-    "chordcache.media.network": 1,
-    "chordcache.storage.lock": 1,
-    "chordcache.storage.layout": 1,
-    "chordcache.media.mp4_boxes": 1,
-    "chordcache.media.mp4_samples": 1,
-    "chordcache.media.opencv": 1,
-    "chordcache.media.scaling": 1,
-    "chordcache.media.picture_data": 1,
-    "chordcache.pipeline.options": 1,
-    "chordcache.media.probe": 1,
-    "chordcache.media.resample": 1,
-    "chordcache.media.mp4_decoder": 1,
-    "chordcache.media.audio": 1,
-    "chordcache.media.source_file": 1,
-    "chordcache.media.stereo3d": 1,
-    "chordcache.storage.artefacts.base": 1,
-    "chordcache.storage.artefacts.writer": 1,
-    "chordcache.storage.artefacts.npy": 1,
-    "chordcache.media.frame_index": 1,
-    "chordcache.media.tonemap": 1,
-    "chordcache.media.checks.transport_stream": 1,
-    "chordcache.storage.catalog": 2,
-    "chordcache.index.walk": 2,
-    "chordcache.index.csv_table": 2,
-    "chordcache.features": 2,
-    "chordcache.features.flow": 2,
-    "chordcache.features.frames": 2,
-    "chordcache.features.mel": 2,
-    "chordcache.features.motion": 2,
-    "chordcache.features.pose": 2,
-    "chordcache.features.registry": 2,
-    "chordcache.index.files": 2,
-    "chordcache.index.csv_index": 2,
-    "chordcache.index.previous": 2,
-    "chordcache.index.labels": 2,
-    "chordcache.storage.quarantine": 2,
-    "chordcache.storage.artefacts": 2,
-    "chordcache.storage.artefacts.hdf5_store": 2,
-    "chordcache.storage.artefacts.lmdb_store": 2,
-    "chordcache.storage.artefacts.npz_store": 2,
-    "chordcache.storage.artefacts.open_files": 2,
-    "chordcache.read.cache": 3,
-    "chordcache.engine.pool": 3,
-    "chordcache.engine.worker": 3,
-    "chordcache.engine.signals": 3,
-    "chordcache.features.decode_pass": 3,
-    "chordcache.read.decode_rows": 3,
-    "chordcache.pipeline.plan": 3,
-    "chordcache.read.summary": 4,
-    "chordcache.pipeline.build": 4,
-    "chordcache.read": 4,
-    "chordcache.read.arguments": 4,
-    "chordcache.read.augment": 4,
-    "chordcache.read.on_demand.builder_process": 4,
-    "chordcache.read.clips": 4,
-    "chordcache.read.dataset": 4,
-    "chordcache.read.collate": 4,
-    "chordcache.read.batch_memory": 4,
-    "chordcache.read.sampling.budget_batches": 4,
-    "chordcache.read.loader": 4,
-    "chordcache.read.on_demand.indexed_videos": 4,
-    "chordcache.read.sampling.distributed": 4,
-    "chordcache.read.sampling.by_name": 4,
-    "chordcache.read.sampling.clip_samplers": 4,
-    "chordcache.read.selection": 4,
-    "chordcache.read.text": 4,
-    "chordcache.read.sampling.time_transforms": 4,
-    "chordcache.read.sources.file": 4,
-    "chordcache.read.on_demand.from_source": 4,
-    "chordcache.read.sources.live": 4,
-    "chordcache.read.sources.mapped_mp4": 4,
-    "chordcache.read.sources.base": 4,
-    "chordcache.read.transforms": 4,
-    "chordcache.read.crops": 4,
-    "chordcache.pipeline.registration": 4,
-    "chordcache.pipeline.repair": 4,
-    "chordcache.index.scan": 4,
-    "chordcache.pipeline.verify_source": 4,
-    "chordcache.pipeline.verify": 4,
-    "chordcache.pipeline.worker": 4,
-    "chordcache": 5,  # the public names; `from chordcache import __version__` is anybody's
-    "chordcache.cli": 5,
-    "chordcache.__main__": 6,
+LEVELS = {
+    "": 0,
+    "media": 1,
+    "engine": 1,
+    "storage": 1,
+    "features": 2,
+    "index": 2,
+    "pipeline": 3,
+    "read": 4,
+    "cli": 6,
 }
-"""Layer of each module. A module may import from its own layer and from those below it."""
+"""Level of each folder. A folder imports only from folders with a lower level; those with the same level do not know
+each other. Modules that lie in the package itself, such as errors and config, hold facts for all: level 0."""
+
+ENTRANCES = ("chordcache", "chordcache.__main__")
+"""Modules of the package itself that are above all folders: the public names, and the command."""
 
 OWNERS = {
-    "av": (
-        "chordcache.media.timestamps",
-        "chordcache.media.video_decoder",
-        "chordcache.media.decoding",
-        "chordcache.media.checks.container_watch",
-        "chordcache.media.containers",
-        "chordcache.media.ffmpeg_log",
-        "chordcache.media.activity",
-        "chordcache.media.demux",
-        "chordcache.features.mel",
-        "chordcache.media.network",  # opens addresses and devices, which decode refuses
-        "chordcache.media.scaling",
-        "chordcache.media.picture_data",
-        "chordcache.media.probe",
-        "chordcache.media.resample",
-        "chordcache.media.mp4_decoder",  # opens no container: it feeds a codec with samples cut out of a map
-        "chordcache.media.audio",
-    ),
+    "av": ("chordcache.media.*",),
     "click": ("chordcache.cli", "chordcache.cli.*"),
     "cv2": ("chordcache.media.opencv",),
     "h5py": ("chordcache.storage.artefacts.hdf5_store",),
-    "jinja2": ("chordcache.reporting",),
     "joblib": ("chordcache.engine.pool",),
     "kornia": ("chordcache.read.augment",),
     "librosa": ("chordcache.features.*",),
@@ -212,13 +98,31 @@ def called_name(function: ast.expr) -> str:
     return getattr(function, "attr", getattr(function, "id", ""))
 
 
-def layer_of(module: str) -> int | None:
-    """The cli's modules are many and alike; all others are listed one by one."""
-    return LAYERS["chordcache.cli"] if module.startswith("chordcache.cli.") else LAYERS.get(module)
+def folder_of(module: str, modules: set[str]) -> str:
+    """The first folder below the package; "" for modules that lie in the package itself."""
+    parts = module.split(".")
+    is_folder = len(parts) > 2 or any(other.startswith(f"{module}.") for other in modules)
+    return parts[1] if len(parts) > 1 and is_folder else ""
 
 
 def is_owner(module: str, patterns: tuple[str, ...]) -> bool:
     return any(module == p or (p.endswith("*") and module.startswith(p[:-1])) for p in patterns)
+
+
+def folder_complaint(module: str, target: str, name: str | None, modules: set[str]) -> str | None:
+    """What is wrong with an import of a module of the package."""
+    if target == "chordcache" and (name == "__version__" or folder_of(module, modules) == "cli"):
+        return None  # the command line calls the public functions, as users do
+    if target not in modules:
+        return f"imports {target}, which does not exist"
+    own, other = folder_of(module, modules), folder_of(target, modules)
+    if module in ENTRANCES or (own == other and target not in ENTRANCES):
+        return None
+    if target in ENTRANCES:
+        return f"imports {target}, which is above all folders"
+    if LEVELS[other] < LEVELS[own]:
+        return None
+    return f"'{own}', level {LEVELS[own]}, imports {target}, level {LEVELS[other]}"
 
 
 def complaint(module: str, found: Import, modules: set[str]) -> str | None:
@@ -227,16 +131,10 @@ def complaint(module: str, found: Import, modules: set[str]) -> str | None:
         return None if module in DYNAMIC_IMPORTS else "imports by a name made at run time"
     package = found.module.split(".")[0]
     if package == "chordcache":
-        if found.module == "chordcache" and found.name == "__version__":
-            return None
         submodule = f"{found.module}.{found.name}"
         target = submodule if submodule in modules else found.module
-        layer, own = layer_of(target), layer_of(module)
-        if layer is None:
-            return f"imports {target}, which is not listed in LAYERS"
-        if own is not None and layer > own:
-            return f"layer {own} imports {target}, layer {layer}"
-    elif package in OWNERS:
+        return folder_complaint(module, target, found.name, modules)
+    if package in OWNERS:
         if not is_owner(module, OWNERS[package]):
             return f"imports {package}, which belongs to {', '.join(OWNERS[package])}"
     elif package not in sys.stdlib_module_names:
@@ -246,12 +144,13 @@ def complaint(module: str, found: Import, modules: set[str]) -> str | None:
 
 def violations(source: str, module: str, modules: set[str], *, is_package: bool = False) -> list[str]:
     """Everything that is wrong with a module's imports, one line each."""
-    found = [] if layer_of(module) is not None else [f"{module}: not listed; give it a layer in LAYERS"]
+    if folder_of(module, modules) not in LEVELS:
+        return [f"{module}: its folder has no level in LEVELS"]
     try:
         imports = sorted(set(imports_of(source, module, is_package=is_package)), key=lambda i: (i.line, str(i)))
     except (SyntaxError, ValueError) as error:
-        return [*found, f"{module}: cannot be parsed: {error}"]
-    return found + [f"{module}:{i.line}: {text}" for i in imports if (text := complaint(module, i, modules))]
+        return [f"{module}: cannot be parsed: {error}"]
+    return [f"{module}:{i.line}: {text}" for i in imports if (text := complaint(module, i, modules))]
 
 
 def package_files() -> dict[str, Path]:
@@ -272,13 +171,29 @@ def test_package_keeps_to_its_layers() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
-def test_every_listed_module_exists() -> None:
-    assert set(LAYERS) <= set(package_files())
+def test_every_level_has_a_folder() -> None:
+    assert {folder for folder in LEVELS if folder} == {path.name for path in PACKAGE.iterdir() if path.is_dir()} - {
+        "__pycache__"
+    }
 
 
 # The checker itself
 
-MODULES = set(LAYERS) | {"chordcache.cli.build"}
+MODULES = {
+    "chordcache",
+    "chordcache.__main__",
+    "chordcache.records",
+    "chordcache.media.jpeg",
+    "chordcache.media.demux",
+    "chordcache.engine",
+    "chordcache.engine.pool",
+    "chordcache.storage.layout",
+    "chordcache.storage.artefacts.lmdb_store",
+    "chordcache.pipeline",
+    "chordcache.pipeline.build",
+    "chordcache.read.cache",
+    "chordcache.cli.build",
+}
 
 
 @pytest.mark.parametrize(
@@ -286,47 +201,43 @@ MODULES = set(LAYERS) | {"chordcache.cli.build"}
     [
         (
             "chordcache.records",
-            "from chordcache.pipeline.build import build",
-            "layer 0 imports chordcache.pipeline.build, layer 4",
+            "from chordcache.media import jpeg",
+            "'', level 0, imports chordcache.media.jpeg, level 1",
         ),
-        ("chordcache.records", "import chordcache.read.cache", "layer 0 imports chordcache.read.cache, layer 3"),
-        ("chordcache.media.demux", "from chordcache import engine", "layer 1 imports chordcache.engine.pool, layer 3"),
-        ("chordcache.media.demux", "from . import engine", "layer 1 imports chordcache.engine.pool, layer 3"),
+        ("chordcache.records", "import chordcache.read.cache", "level 0, imports chordcache.read.cache, level 4"),
+        ("chordcache.media.demux", "from chordcache import engine", "level 1, imports chordcache.engine, level 1"),
+        ("chordcache.media.demux", "from ..engine import pool", "level 1, imports chordcache.engine.pool, level 1"),
         (
             "chordcache.storage.artefacts.lmdb_store",
-            "from ..cache import Cache",
-            "layer 2 imports chordcache.read.cache, layer 3",
+            "from ...read.cache import Cache",
+            "level 1, imports chordcache.read",
         ),
-        ("chordcache.pipeline.build", "from chordcache import scan", "layer 4 imports chordcache, layer 5"),
+        ("chordcache.pipeline.build", "from chordcache import scan", "imports chordcache, which is above all folders"),
         (
             "chordcache.pipeline.build",
-            "from chordcache.cli import build",
-            "layer 4 imports chordcache.cli.build, layer 5",
+            "from chordcache.cli.build import command",
+            "level 3, imports chordcache.cli.build",
         ),
+        ("chordcache.records", "def f():\n    from chordcache.media import jpeg", "records:2: '', level 0, imports"),
         (
-            "chordcache.config",
-            "def f():\n    from chordcache import jpeg",
-            "config:2: layer 0 imports chordcache.media.jpeg",
-        ),
-        (
-            "chordcache.config",
+            "chordcache.records",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import chordcache.read.cache",
-            "config:3: layer 0 imports chordcache.read.cache",
+            "records:3: '', level 0, imports chordcache.read.cache",
         ),
         (
-            "chordcache.config",
+            "chordcache.records",
             "import importlib\nimportlib.import_module('chordcache.read.cache')",
-            "layer 0 imports chordcache.read.cache",
+            "level 0, imports chordcache.read.cache",
         ),
-        ("chordcache.config", "__import__(name)", "made at run time"),
-        ("chordcache.config", "import chordcache.elsewhere", "chordcache.elsewhere, which is not listed"),
+        ("chordcache.records", "__import__(name)", "made at run time"),
+        ("chordcache.records", "import chordcache.elsewhere", "chordcache.elsewhere, which does not exist"),
         ("chordcache.read.cache", "import av", "av, which belongs to"),
         ("chordcache.read.cache", "import av.filter", "av, which belongs to"),
         ("chordcache.pipeline.build", "from torch.utils import data", "torch, which belongs to"),
-        ("chordcache.clicks", "import click", "click, which belongs to"),
+        ("chordcache.pipeline.clicks", "import click", "click, which belongs to"),
         ("chordcache.pipeline.build", "import sqlite3", "sqlite3, which belongs to"),
         ("chordcache.pipeline.build", "import pandas", "pandas, which nobody owns"),
-        ("chordcache.utils", "", "chordcache.utils: not listed"),
+        ("chordcache.utils.strings", "", "chordcache.utils.strings: its folder has no level"),
         ("chordcache.read.cache", "def f(:", "cannot be parsed"),
         ("chordcache.read.cache", "\0", "cannot be parsed"),
     ],
@@ -338,15 +249,14 @@ def test_checker_sees(module: str, source: str, match: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("chordcache.pipeline.build", "import os, numpy as np\nfrom chordcache import manifest, jpeg"),
-        ("chordcache.pipeline.build", "from chordcache import __version__"),
-        ("chordcache.media.scaling", "from chordcache.media.containers import MAX_PIXELS"),
-        (
-            "chordcache.cli.build",
-            "import click\nfrom chordcache import scan\nfrom chordcache.pipeline.build import build",
-        ),
-        ("chordcache.features.mel", "import av, librosa"),
-        ("chordcache.storage.artefacts.lmdb_store", "import lmdb\nfrom ..errors import DamageError"),
+        ("chordcache.pipeline.build", "import os, numpy as np\nfrom chordcache.storage import layout"),
+        ("chordcache.pipeline.build", "from chordcache import __version__, records"),
+        ("chordcache.media.demux", "from chordcache.media import jpeg"),
+        ("chordcache.cli.build", "import click\nfrom chordcache.pipeline.build import build"),
+        ("chordcache.features.mel", "import librosa"),
+        ("chordcache.storage.artefacts.lmdb_store", "import lmdb\nfrom ..layout import video_key"),
+        ("chordcache", "from chordcache.cli import build"),
+        ("chordcache.cli.build", "import chordcache"),
         ("chordcache.cli", "import_module(name)"),
     ],
 )

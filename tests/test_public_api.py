@@ -28,11 +28,6 @@ def test_all_is_sorted_and_has_no_module() -> None:
     assert not set(chordcache.__all__) & {name.split(".")[1] for name in MODULES}
 
 
-def test_no_module_bears_a_public_name() -> None:
-    last_parts = {name.rpartition(".")[2] for name in MODULES if not name.startswith("chordcache.cli.")}
-    assert not set(chordcache.__all__) & last_parts
-
-
 def test_importing_every_module_hides_no_public_name() -> None:
     code = (
         "import importlib, sys, types, chordcache\n"

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from chordcache.media.demux import Sound
+from chordcache.media.audio_track import Sound
 from chordcache.media.scaling import Frame
 
 Rows: TypeAlias = Mapping[str, "np.ndarray | Sequence[bytes]"]

@@ -18,8 +18,9 @@ from chordcache.features.base import Extractor, Rows, VideoInfo
 from chordcache.features.frames import select_fps
 from chordcache.features.registry import FeatureSpec
 from chordcache.media.activity import ContentMeter
+from chordcache.media.audio_track import Sound
 from chordcache.media.decoding import DecodedFrame
-from chordcache.media.demux import Media, Sound, open_media
+from chordcache.media.demux import Media, open_media
 from chordcache.media.scaling import Frame, FrameMaker
 from chordcache.records import ContentFacts
 from chordcache.storage.artefacts.writer import Block

@@ -6,22 +6,10 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import ClassVar, TypeAlias
 
-import av
 import numpy as np
 
 from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
-
-JUMP_SECONDS = 0.05
-"""[seconds] that a timestamp may be off before it means a gap or an overlap: muxers round, clocks drift."""
-
-MAX_OVERLAP_SECONDS = 10.0
-"""[seconds] that a timestamp may go back; further back, the clock was set anew, as where two recordings are joined."""
-
-MAX_SILENCE_SECONDS = 600.0
-"""[seconds] of gaps that are filled in one video; a timestamp that asks for more is wrong, perhaps on purpose."""
-
-SAMPLE_RATES = range(1_000, 1_000_001)
-"""[Hz] that sound may have: at less a small file lasts for weeks, at more libswresample's filter takes gigabytes."""
+from chordcache.media.audio_track import AudioTrack, Sound
 
 MAX_AMPLITUDE = 1e9
 """Samples beyond it are cut: float samples may be anything, and the square of this one still is a float32."""
@@ -95,7 +83,7 @@ class MelExtractor(Extractor):
         self._mono = mono
         self._bands = (sample_rate, n_fft, n_mels, fmin, fmax)
         self._hop_length = hop_length
-        self._track = Track(sample_rate, mono=mono)
+        self._track = AudioTrack(sample_rate, mono=mono)
 
     def begin(self, video: VideoInfo) -> str | None:
         """Absent without an audio track."""
@@ -105,7 +93,7 @@ class MelExtractor(Extractor):
         self._spectrogram = Spectrogram(window, filters, self._hop_length)
         return None
 
-    def add_sound(self, sound: av.AudioFrame) -> Rows:
+    def add_sound(self, sound: Sound) -> Rows:
         """Take a piece of the audio track; rows come out in blocks."""
         return self._joined(self._blocks(self._track.add(sound)))
 
@@ -244,108 +232,3 @@ class Spectrogram:
     def _keep(self, samples: np.ndarray) -> None:
         self._waiting.append(samples)
         self._num_waiting += samples.shape[1]
-
-
-class Track:
-    """Decoded sound as one signal: one rate, one set of channels, and a clock that is true from end to end.
-
-    The signal is made in runs. A run ends where the timestamps jump or the format of the sound changes; the next one
-    is put where its time says, behind silence if that is later, cut at its start if it is earlier.
-
-    Parameters
-    ----------
-    sample_rate : int
-        [Hz] of the signal.
-    mono : bool
-        See ``MelExtractor``.
-    """
-
-    def __init__(self, sample_rate: int, *, mono: bool) -> None:
-        self._sample_rate = sample_rate
-        self._layout = "mono" if mono else None
-        self._resampler: av.AudioResampler | None = None
-        self._format: tuple[str, str, int] | None = None
-        self._due_seconds = 0.0  # of the next sound, from the first sample on
-        self._clock_seconds: float | None = None  # what timestamps say where due_seconds is 0
-        self._silence_seconds = 0.0
-        self._num_missing = 0  # samples of silence before what comes next; negative: so many to cut off it
-        self._last_pts: int | None = None
-        self._has_clock = True
-        self.start_seconds = 0.0
-        """[seconds] Timestamp of the first sample; 0 if it has none"""
-        self.num_samples = 0
-        """Handed out so far, of one channel"""
-        self.num_channels = 0
-
-    def add(self, sound: av.AudioFrame) -> Iterator[np.ndarray]:
-        """Take decoded sound; yield the signal's next samples [shape=(C, n), dtype=float32]."""
-        if not sound.samples or sound.sample_rate not in SAMPLE_RATES:
-            return
-        jumped = self._follow_clock(sound)
-        sound_format = (sound.format.name, sound.layout.name, sound.sample_rate)
-        if jumped or sound_format != self._format:
-            yield from self.finish()
-            self._begin_run(sound)
-            self._format = sound_format
-        self._due_seconds += sound.samples / sound.sample_rate
-        yield from self._resample(sound)
-
-    def finish(self) -> Iterator[np.ndarray]:
-        """End the run: yield what the resampler holds back."""
-        if self._resampler is not None:
-            yield from self._resample(None)
-        self._resampler = self._format = None
-
-    def _follow_clock(self, sound: av.AudioFrame) -> bool:
-        """Compare the timestamp with the time at which this sound is due. True if the sound belongs elsewhere."""
-        if sound.pts is None or sound.time_base is None:
-            return False
-        self._has_clock &= sound.pts != self._last_pts
-        if not self._has_clock:
-            return False
-        self._last_pts = sound.pts
-        seconds = float(sound.pts * sound.time_base)
-        if self._clock_seconds is None:
-            self._clock_seconds = seconds - self._due_seconds
-            self.start_seconds = self._clock_seconds
-        jump = seconds - self._clock_seconds - self._due_seconds
-        if abs(jump) <= JUMP_SECONDS:
-            return False
-        if jump < -MAX_OVERLAP_SECONDS or self._silence_seconds + jump > MAX_SILENCE_SECONDS:
-            self._clock_seconds += jump
-            return False
-        self._silence_seconds += max(0.0, jump)
-        self._due_seconds += jump
-        return True
-
-    def _begin_run(self, sound: av.AudioFrame) -> None:
-        """Make a resampler for this sound, and find where the run starts."""
-        self._layout = self._layout or sound.layout.name
-        self._resampler = av.AudioResampler("fltp", self._layout, self._sample_rate)
-        self.num_channels = self._resampler.layout.nb_channels
-        self._num_missing = round(self._due_seconds * self._sample_rate) - self.num_samples
-
-    def _resample(self, sound: av.AudioFrame | None) -> Iterator[np.ndarray]:
-        """Resample a run's sound; None yields its end."""
-        assert self._resampler is not None
-        try:
-            pieces = self._resampler.resample(sound)
-        except MemoryError:
-            raise
-        except av.error.FFmpegError:  # channels that libswresample cannot mix, for one; the next run is a new attempt
-            self._resampler = self._format = None
-            return
-        for piece in filter(None, pieces):  # PyAV hands out a None at the end if there was nothing to resample
-            yield from self._place(piece.to_ndarray())
-
-    def _place(self, samples: np.ndarray) -> Iterator[np.ndarray]:
-        """Hand out resampled sound: the first of a run behind silence, or cut."""
-        while self._num_missing > 0:
-            silence = np.zeros((len(samples), min(self._num_missing, BLOCK_SAMPLES)), np.float32)
-            self._num_missing -= silence.shape[1]
-            self.num_samples += silence.shape[1]
-            yield silence
-        kept = samples[:, -self._num_missing :]
-        self._num_missing = min(0, self._num_missing + samples.shape[1])
-        self.num_samples += kept.shape[1]
-        yield kept

@@ -9,7 +9,8 @@ import av
 import numpy as np
 
 from chordcache.errors import FeatureAbsent, MediaError, UsageError
-from chordcache.media.demux import Media, Sound, open_media
+from chordcache.media.audio_track import Sound
+from chordcache.media.demux import Media, open_media
 
 _PREROLL_SECONDS = 1
 """[seconds] decoded before what is asked for: Opus wants 0.08, MP3's bit reservoir a few frames of 0.026."""

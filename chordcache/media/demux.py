@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any
 
 import av
 
 from chordcache import progress
 from chordcache.errors import MediaError
+from chordcache.media.audio_track import Sound
 from chordcache.media.checks.bitstream import packet_reader
 from chordcache.media.checks.container_watch import ContainerWatch
 from chordcache.media.checks.faults import Faults
@@ -21,9 +22,6 @@ from chordcache.media.decoding import DecodedFrame, Decoding
 from chordcache.media.ffmpeg_log import Complaint, first_serious, listening
 from chordcache.media.mp4_boxes import has_encrypted_video
 from chordcache.media.video_decoder import VideoDecoder
-
-Sound: TypeAlias = av.AudioFrame
-"""A piece of the audio track as its decoder made it."""
 
 _FALLBACK_FPS = Fraction(25)
 """libavformat's own assumption for raw streams that state no rate."""
