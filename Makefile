@@ -42,7 +42,7 @@ test: $(STAMP) tools ## the whole test suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-pose: $(POSE_STAMP) ## the tests of body landmarks, in .venv-pose
-	$(POSE_BIN)/python -m pytest tests/pose_landmarks.py
+	$(POSE_BIN)/python -m pytest tests/features/pose_landmarks.py
 
 # Apart, since MediaPipe needs NumPy 1 and Python 3.12 at most. Its OpenCV is the one with windows, which needs libGL
 $(POSE_STAMP): pyproject.toml
@@ -60,7 +60,7 @@ $(POSE_STAMP): pyproject.toml
 
 reliability: $(STAMP) tools ## kills, full disks, damage, hostile files: an hour, resumes; ARGS='--trials 20 --only R1'
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
-	PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m reliability $(ARGS)
+	PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m fault_injection $(ARGS)
 
 check: $(STAMP) ## format, lint, strict types, layers
 	$(BIN)/ruff format --check .

@@ -1,0 +1,408 @@
+"""The engine on its own: order, laziness, tasks that kill, signals. Real processes throughout."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import processes
+
+from chordcache.engine import pool
+from chordcache.engine.signals import stop_signals
+from chordcache.errors import (
+    ChordcacheError,
+    DamageError,
+    MediaError,
+    NoSpaceError,
+    Stopped,
+    TooManyFailures,
+    WorkersDiedError,
+)
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def children() -> set[int]:
+    """Living children of this process, but for loky's resource tracker, which serves the process to its end."""
+    found = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            for pid in map(int, path.read_text().split()):
+                command = processes.command_of(pid)
+                if command and "resource_tracker" not in command:
+                    found.add(pid)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_child() -> Iterator[None]:
+    before = children()
+    yield
+    assert processes.wait_until(lambda: children() <= before, 5), [
+        processes.command_of(pid) for pid in children() - before
+    ]
+
+
+# Tasks
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def slow_first(number: int) -> int:
+    time.sleep(0.5 if number == 0 else 0)
+    return number
+
+
+class Unpicklable(Exception):
+    def __init__(self) -> None:
+        super().__init__("no way out")
+        self.lock = threading.Lock()
+
+
+class NeedsTwo(Exception):
+    """Pickles, and cannot be unpickled."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(f"{a} {b}")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def fail(error: BaseException) -> Any:
+    raise error
+
+
+def segfault() -> Any:
+    ctypes.string_at(0)
+
+
+POISONS: dict[str, tuple[str, Callable[[], Any]]] = {
+    "SIGSEGV": ("signal", lambda: os.kill(os.getpid(), signal.SIGSEGV)),
+    "SIGKILL": ("signal", lambda: os.kill(os.getpid(), signal.SIGKILL)),
+    "null pointer": ("signal", segfault),
+    "abort": ("signal", os.abort),
+    "_exit(0)": ("signal", lambda: os._exit(0)),
+    "_exit(3)": ("signal", lambda: os._exit(3)),
+    "MemoryError": ("oom", lambda: fail(MemoryError())),
+    "ValueError": ("bug", lambda: fail(ValueError("wrong"))),
+    "unpicklable exception": ("bug", lambda: fail(Unpicklable())),
+    "exception of two arguments": ("bug", lambda: fail(NeedsTwo(1, 2))),
+    "exception without words": ("bug", lambda: fail(Mute())),
+    "unpicklable result": ("bug", threading.Lock),
+    "sys.exit": ("bug", lambda: sys.exit(7)),
+    "StopIteration": ("bug", lambda: fail(StopIteration())),
+}
+"""Name: the cause that is to be stated, and what the task does."""
+
+
+def work(task: int | str) -> Any:
+    """A number is doubled, a name is poison."""
+    return 2 * task if isinstance(task, int) else POISONS[task][1]()
+
+
+# Order and laziness
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("chunk_size", [1, 7])
+def test_every_task_comes_back_once_and_in_order(jobs: int, chunk_size: int) -> None:
+    found = list(pool.run(double, range(100), jobs=jobs, chunk_size=chunk_size, ordered=True))
+    assert found == [(number, 2 * number) for number in range(100)]
+
+
+def first_waits_for_leave(task: tuple[str, int]) -> bool:
+    folder, number = task
+    return number > 0 or processes.wait_until(Path(folder, "leave").exists, 20)
+
+
+def test_unordered_hands_out_what_is_ready(tmp_path: Path) -> None:
+    found = []
+    for (_, number), outcome in pool.run(first_waits_for_leave, [(str(tmp_path), n) for n in range(3)], jobs=2):
+        found.append((number, outcome))
+        if len(found) == 2:
+            (tmp_path / "leave").touch()
+    assert sorted(found[:2]) == [(1, True), (2, True)]
+    assert found[2:] == [(0, True)]
+
+
+def test_ordered_waits_for_the_first() -> None:
+    assert [task for task, _ in pool.run(slow_first, range(20), jobs=2, ordered=True)] == list(range(20))
+
+
+def test_no_tasks() -> None:
+    assert list(pool.run(double, [], jobs=2)) == []
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_tasks_are_drawn_lazily_from_an_endless_generator(ordered: bool) -> None:
+    drawn = 0
+
+    def endless() -> Iterator[int]:
+        nonlocal drawn
+        for number in itertools.count(1):
+            drawn = number
+            yield number
+
+    results = pool.run(double, endless(), jobs=2, chunk_size=3, ordered=ordered)
+    taken = list(itertools.islice(results, 30))
+    results.close()
+    assert len(taken) == 30
+    assert drawn <= 30 + 64 * 2 * 3
+
+
+def test_a_slow_first_task_bounds_what_is_drawn_ahead() -> None:
+    drawn = 0
+
+    def endless() -> Iterator[int]:
+        nonlocal drawn
+        for number in range(10_000):
+            drawn = number
+            yield number
+
+    results = pool.run(slow_first, endless(), jobs=2, ordered=True)
+    assert next(results) == (0, 0)
+    assert drawn <= 64 * 2 + 4
+    results.close()
+
+
+def test_closed_early_leaves_no_child() -> None:
+    before = children()
+    results = pool.run(slow_first, range(1000), jobs=2)
+    next(results)
+    assert children() > before
+    results.close()
+    assert processes.wait_until(lambda: children() <= before, 5)
+
+
+def test_an_error_of_the_consumer_leaves_no_child() -> None:
+    before = children()
+    with pytest.raises(ZeroDivisionError):
+        for _ in pool.run(double, range(1000), jobs=2):
+            1 / 0  # noqa: B018
+    assert processes.wait_until(lambda: children() <= before, 5)
+
+
+def test_an_error_of_the_tasks_ends_the_run() -> None:
+    def tasks() -> Iterator[int]:
+        yield from range(5)
+        raise TooManyFailures("enough")
+
+    with pytest.raises(TooManyFailures, match="enough"):
+        list(pool.run(double, tasks(), jobs=2))
+
+
+# Tasks that kill
+
+
+@pytest.mark.parametrize("name", POISONS)
+def test_poison_costs_one_task(name: str) -> None:
+    tasks = [*range(5), name, *range(5, 12)]
+    found = list(pool.run(work, tasks, jobs=2))
+    crashes = {task: outcome for task, outcome in found if isinstance(outcome, pool.Crash)}
+    assert Counter(task for task, _ in found) == Counter(tasks)
+    assert crashes.keys() == {name}
+    assert crashes[name].cause == POISONS[name][0]
+    assert crashes[name].message
+    assert "\n" not in crashes[name].message
+    assert all(outcome == 2 * task for task, outcome in found if isinstance(task, int))
+
+
+def test_poison_in_a_chunk_and_in_order() -> None:
+    tasks: list[int | str] = list(range(40))
+    tasks[3] = tasks[17] = "SIGSEGV"
+    tasks[18] = "ValueError"
+    tasks[39] = "_exit(0)"
+    found = list(pool.run(work, tasks, jobs=2, chunk_size=4, ordered=True))
+    assert [task for task, _ in found] == tasks
+    assert [isinstance(outcome, pool.Crash) for _, outcome in found] == [isinstance(task, str) for task in tasks]
+
+
+def test_a_message_tells_how_the_worker_died() -> None:
+    ((_, crash),) = pool.run(work, ["SIGSEGV"], jobs=1)
+    assert "SIGSEGV" in crash.message
+    ((_, crash),) = pool.run(work, ["_exit(3)"], jobs=1)
+    assert "3" in crash.message
+
+
+def test_five_deaths_in_a_row_end_the_run() -> None:
+    seen = []
+    with pytest.raises(WorkersDiedError, match="5 workers in a row died"):
+        for task, outcome in pool.run(work, ["SIGKILL"] * 50, jobs=2):
+            seen.append((task, outcome))
+    assert len(seen) <= pool.MAX_DEATHS_IN_A_ROW
+
+
+def test_deaths_with_successes_between_do_not_end_the_run() -> None:
+    tasks: list[int | str] = []
+    for number in range(8):
+        tasks += ["SIGKILL", number, number]
+    found = list(pool.run(work, tasks, jobs=1))
+    assert Counter(task for task, _ in found) == Counter(tasks)
+
+
+def raise_it(error: ChordcacheError) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoSpaceError("no space left"),
+        DamageError("what is read back is not what was written"),
+        MediaError("decode", "short", "cut", 7),
+        Stopped(15),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_chordcache_error_ends_the_run_as_itself(error: ChordcacheError) -> None:
+    with pytest.raises(type(error)) as caught:
+        list(pool.run(raise_it, [error] * 9, jobs=2))
+    assert str(caught.value) == str(error)
+    assert caught.value.exit_code == error.exit_code
+    assert {k: v for k, v in vars(caught.value).items() if not k.startswith("__")} == vars(error)
+
+
+def die_once(task: tuple[str, int]) -> int:
+    """The worker of task 7 is killed the first time that somebody tries it."""
+    folder, number = task
+    if number == 7:
+        try:
+            Path(folder, "tried").touch(exist_ok=False)
+        except FileExistsError:
+            return number
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.02)
+    return number
+
+
+def test_a_worker_killed_from_outside_costs_nothing(tmp_path: Path) -> None:
+    tasks = [(str(tmp_path), number) for number in range(30)]
+    found = list(pool.run(die_once, tasks, jobs=2, ordered=True))
+    assert [outcome for _, outcome in found] == list(range(30))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_idle_worker_killed_between_tasks_costs_nothing(jobs: int) -> None:
+    outcomes = []
+    for number, (_, outcome) in enumerate(pool.run(double, range(30), jobs=jobs)):
+        outcomes.append(outcome)
+        if number == 10:
+            time.sleep(0.3)  # what was sent ahead is done: nobody works
+            os.kill(next(pid for pid in children() if "popen_loky" in processes.command_of(pid)), signal.SIGKILL)
+            time.sleep(0.3)
+    assert sorted(outcomes, key=str) == sorted((2 * number for number in range(30)), key=str)
+
+
+def environment(_task: int) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.endswith("_NUM_THREADS")}
+
+
+def test_workers_use_one_thread_each() -> None:
+    ((_, found),) = pool.run(environment, [0], jobs=1)
+    assert {found[f"{name}_NUM_THREADS"] for name in ("OMP", "OPENBLAS", "MKL")} == {"1"}
+
+
+# Signals
+
+STOPPED = """
+import sys, time
+from chordcache.errors import Stopped
+from chordcache.engine.signals import stop_signals
+try:
+    with stop_signals():
+        print("ready", flush=True)
+        try:
+            time.sleep(30)
+        finally:
+            if "slow" in sys.argv:
+                print("cleaning", flush=True)
+                time.sleep(30)
+except Stopped as error:
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops(tmp_path: Path, number: int) -> None:
+    with processes.running(tmp_path, program=("-c", STOPPED)) as run:
+        assert processes.wait_until(lambda: "ready" in run.stdout, 30)
+        os.kill(run.process.pid, number)
+        assert run.wait(5) == 128 + number
+        assert run.stderr == ""
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    with processes.running(tmp_path, "slow", program=("-c", STOPPED)) as run:
+        assert processes.wait_until(lambda: "ready" in run.stdout, 30)
+        os.kill(run.process.pid, signal.SIGTERM)
+        assert processes.wait_until(lambda: "cleaning" in run.stdout, 5)
+        os.kill(run.process.pid, signal.SIGINT)
+        assert run.wait(10) == 128 + signal.SIGINT
+
+
+STOPPED_AMID_LOCKS = """
+import os, signal, sys
+from concurrent.futures import _base
+from chordcache.engine import pool
+from chordcache.errors import Stopped
+from chordcache.engine.signals import stop_signals
+lock_all = _base._AcquireFutures.__enter__
+def lock_all_and_stop(self):
+    _base._AcquireFutures.__enter__ = lock_all
+    lock_all(self)
+    os.kill(os.getpid(), signal.SIGINT)
+_base._AcquireFutures.__enter__ = lock_all_and_stop
+try:
+    with stop_signals():
+        list(pool.run(abs, range(20), jobs=2))
+except Stopped as error:
+    sys.exit(error.exit_code)
+"""
+
+
+def test_a_signal_amid_the_locks_of_futures_leaves_none_locked(tmp_path: Path) -> None:
+    with processes.running(tmp_path, program=("-c", STOPPED_AMID_LOCKS)) as run:
+        assert run.wait(30) == 130, run.stderr
+        assert run.survivors() == []
+        assert run.stderr == ""
+
+
+def test_handlers_are_put_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
+    with stop_signals():
+        pass
+    with pytest.raises(Stopped, match="signal 15"), stop_signals():
+        signal.raise_signal(signal.SIGTERM)
+    assert [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_stop_signals_does_nothing_in_another_thread() -> None:
+    errors = []
+
+    def body() -> None:
+        try:
+            with stop_signals():
+                pass
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert errors == []

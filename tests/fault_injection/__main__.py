@@ -1,0 +1,186 @@
+"""``make reliability``: every experiment whole, one table, and where it was stopped it goes on.
+
+python -m fault_injection [--only R1,S2] [--trials N] [-j N] [--fresh] [--matrix] [--write docs/reliability.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import queue
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from pathlib import Path
+
+from tqdm import tqdm
+
+from fault_injection.experiments import EXPERIMENTS
+from fault_injection.harness import (
+    REPOSITORY,
+    Experiment,
+    Outcome,
+    digest_of_code,
+    joined,
+    make_calls,
+    matrix,
+    run_calls,
+)
+
+RESULTS = REPOSITORY / ".reliability.jsonl"
+"""One line per call; those made with other code count for nothing."""
+
+TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make reliability", description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default="", metavar="R1,S2", help="none but experiments whose name begins so")
+    parser.add_argument("--trials", type=int, metavar="N", help="of each experiment, instead of its own number")
+    parser.add_argument("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="experiments at once")
+    parser.add_argument("--fresh", action="store_true", help="forget the results, or only those chosen")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table between the marks in FILE")
+    parser.add_argument("--matrix", action="store_true", help="also tabulate the kinds of trials one by one")
+    parser.add_argument("--calls", nargs=4, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+class _Run:
+    """The calls that are made, and the results of all."""
+
+    def __init__(self, chosen: Sequence[Experiment], trials: int | None) -> None:
+        self._plan = {each.name: each.calls(trials) for each in chosen}
+        self._digests = {each.name: digest_of_code(each) for each in chosen}
+        self.outcomes: dict[str, dict[tuple[int, int], Outcome]] = {each.name: {} for each in chosen}
+        self._lock = threading.Lock()
+
+    def forget(self) -> None:
+        """Drop the results of these experiments, and no others."""
+        others = [line for line in _lines() if json.loads(line)["experiment"] not in self._plan]
+        RESULTS.write_text("".join(f"{line}\n" for line in others))
+
+    def load(self) -> None:
+        """Take over what was done with the same code."""
+        for line in _lines():
+            data = json.loads(line)
+            digest, outcome = data.pop("code"), Outcome(**data)
+            call = (outcome.start, outcome.count)
+            if self._digests.get(outcome.experiment) == digest and call in self._plan[outcome.experiment]:
+                self.outcomes[outcome.experiment][call] = outcome
+
+    def missing(self, each: Experiment) -> list[tuple[int, int]]:
+        """Calls that are still to be made."""
+        return [call for call in self._plan[each.name] if call not in self.outcomes[each.name]]
+
+    def take(self, outcome: Outcome) -> None:
+        """Keep a result, also on disk."""
+        with self._lock:
+            self.outcomes[outcome.experiment][outcome.start, outcome.count] = outcome
+            line = {**dataclasses.asdict(outcome), "code": self._digests[outcome.experiment]}
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def _lines() -> list[str]:
+    return RESULTS.read_text().splitlines() if RESULTS.exists() else []
+
+
+def _run_all(run: _Run, chosen: Sequence[Experiment], jobs: int, common: Path) -> None:
+    """Make all missing calls: side by side first, then what wants to be alone."""
+    ended: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
+
+    def work(each: Experiment) -> None:
+        try:
+            for outcome in run_calls(each, run.missing(each), common):
+                ended.put(outcome)
+            ended.put(None)
+        except BaseException as error:
+            ended.put(error)
+
+    total = sum(count for each in chosen for _, count in run.missing(each))
+    with tqdm(total=total, unit="trial", smoothing=0.02) as bar:
+        for alone in (False, True):
+            batch = [each for each in chosen if each.alone is alone and run.missing(each)]
+            with ThreadPoolExecutor(1 if alone else jobs) as threads:
+                for each in batch:
+                    threads.submit(work, each)
+                num_running = len(batch)
+                while num_running:
+                    item = ended.get()
+                    if isinstance(item, BaseException):
+                        raise item
+                    if item is None:
+                        num_running -= 1
+                        continue
+                    run.take(item)
+                    bar.update(item.count)
+                    bar.set_postfix_str(item.experiment, refresh=False)
+                    if item.failure:
+                        bar.write(f"{item.experiment} {item.start}: {item.failure}")
+
+
+def _table(run: _Run, chosen: Sequence[Experiment]) -> str:
+    lines = [
+        f"{date.today()}, {platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores, "
+        f"Python {platform.python_version()}.\n",
+        "| | what is done | trials | failures | figures |",
+        "|---|---|---:|---:|---|",
+    ]
+    for each in sorted(chosen, key=lambda each: (each.guarantee[0], int(each.guarantee[1:]))):
+        outcomes = list(run.outcomes[each.name].values())
+        variant = f" ({each.variant})" if each.variant else ""
+        num_trials = sum(outcome.count for outcome in outcomes)
+        num_failed = sum(outcome.failure is not None for outcome in outcomes)
+        lines.append(
+            f"| {each.guarantee} | {each.what}{variant} | {num_trials:,} | {num_failed} | {joined(outcomes)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _order(chosen: Sequence[Experiment]) -> list[Experiment]:
+    return sorted(chosen, key=lambda each: (each.guarantee[0], int(each.guarantee[1:]), each.name))
+
+
+def main() -> int:
+    """Run what is asked for; 1 if a guarantee was broken."""
+    arguments = _arguments()
+    if arguments.calls:
+        name, calls, *folders = arguments.calls
+        make_calls(name, [(start, count) for start, count in json.loads(calls)], *map(Path, folders))
+        return 0
+    wanted = tuple(prefix for prefix in arguments.only.split(",") if prefix)
+    begun = tuple(prefix for prefix in wanted if "." in prefix)  # "R1" is not R10
+    chosen = _order(
+        [each for each in EXPERIMENTS if not wanted or each.guarantee in wanted or each.name.startswith(begun)]
+    )
+    if not chosen:
+        sys.exit(f"no experiment {arguments.only}; there are {', '.join(each.name for each in _order(EXPERIMENTS))}")
+    run = _Run(chosen, arguments.trials)
+    if arguments.fresh:
+        run.forget()
+    run.load()
+    with tempfile.TemporaryDirectory(prefix="chordcache-reliability-") as common:
+        _run_all(run, chosen, arguments.jobs, Path(common))
+    table = _table(run, chosen)
+    sys.stdout.write(table)
+    if arguments.matrix:
+        sys.stdout.write("\n" + matrix({each: list(run.outcomes[each.name].values()) for each in chosen}))
+    if arguments.write:
+        text = arguments.write.read_text()
+        arguments.write.write_text(TABLE.sub(lambda _: table, text))
+    return 1 if any(_failures(run.outcomes)) else 0
+
+
+def _failures(outcomes: Mapping[str, Mapping[tuple[int, int], Outcome]]) -> list[str]:
+    return [outcome.failure for calls in outcomes.values() for outcome in calls.values() if outcome.failure]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

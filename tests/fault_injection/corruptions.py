@@ -1,0 +1,209 @@
+"""Damage: small caches to strike, the strokes, and what verify must then name."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import warnings
+import zipfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import yaml
+from conftest import make_planes, write_video
+from helpers import processes
+
+import chordcache as cc
+from chordcache.records import Damage
+
+CONFIG: dict[str, Any] = {
+    "frames": {"short_side": 48},
+    "features": {"flow": None, "mel": None},
+    "hdf5": {"features": ["frames"]},
+}
+"""One feature for each tier: frames in LMDB and HDF5, motion in NPZ."""
+
+LISTS = ("chordcache.json", "index.jsonl", "quarantine.jsonl", "catalog.sqlite")
+
+
+def make_cache(folder: Path, tier: str, num_videos: int, config: Mapping[str, Any] = CONFIG) -> None:
+    """videos/, no two alike and two that are none, index.json and whole/, a cache of one tier."""
+    for number in range(num_videos):
+        planes = partial(_planes_from, 3 * number)
+        path = folder / f"videos/{number:03}.mp4"
+        write_video(path, num_frames=6 + number % 3, size=(64, 48), planes=planes, audio="mel" in config["features"])
+    (folder / "videos/text.mp4").write_text("no video")
+    (folder / "videos/zero.mp4").touch()
+    (folder / "config.yaml").write_text(yaml.dump(dict(config)))
+    cc.scan([folder / "videos"], output=folder / "index.json", labels="dir", jobs=1)
+    cc.build(folder / "index.json", folder / "whole", tiers=(tier,), config=folder / "config.yaml", jobs=1)
+    assert len(processes.sidecars(folder / "whole")) == num_videos
+
+
+def _planes_from(first: int, number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return make_planes(first + number, width, height)
+
+
+def copy_of(cache: Path, folder: Path) -> Path:
+    """A copy to damage, in ``folder``."""
+    return Path(shutil.copytree(cache, folder / "cache"))
+
+
+def pairs(cache: Path) -> list[tuple[Path, Path]]:
+    """Artefact and sidecar of every video of a cache of one tier."""
+    return [(data["_artefact"], data["_sidecar"]) for data in processes.sidecars(cache).values()]
+
+
+def flip_at_random(path: Path, rng: random.Random) -> tuple[int, int]:
+    """Flip one bit of a file; return its byte and its number there."""
+    offset, bit = rng.randrange(path.stat().st_size), rng.randrange(8)
+    processes.flip(path, offset, bit)
+    return offset, bit
+
+
+# Strokes
+
+
+def _cut(path: Path, rng: random.Random) -> None:
+    os.truncate(path, rng.randrange(1, path.stat().st_size - 1))  # without its last newline, a sidecar is still whole
+
+
+def _lengthen(path: Path, rng: random.Random) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def _zero(path: Path, rng: random.Random) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def _replace(path: Path, rng: random.Random) -> None:
+    path.write_bytes(rng.randbytes(path.stat().st_size))
+
+
+Stroke = Callable[[Path, random.Random], object]
+
+ON_SIZES: Mapping[str, Stroke] = {
+    "deleted": lambda path, rng: path.unlink(),
+    "empty": lambda path, rng: os.truncate(path, 0),
+    "cut": _cut,
+    "longer": _lengthen,
+}
+"""Strokes that change the size, or leave no file"""
+
+ON_BYTES: Mapping[str, Stroke] = {"flipped": flip_at_random, "zeroed": _zero, "replaced": _replace}
+"""Strokes that leave the size as it is"""
+
+
+def make_newer(path: Path, rng: random.Random) -> None:
+    """Let an artefact be of a version of its format that is not there yet."""
+    data = bytearray(path.read_bytes())
+    marks = {".lmdb": b"\xde\xc0\xef\xbe", ".npz": b"PK\x01\x02", ".h5": b"\x89HDF\r\n\x1a\n"}
+    mark = marks[path.suffix]  # LMDB's version follows it, and so does HDF5's; a zip's comes two bytes later
+    at = data.find(mark)
+    assert at >= 0
+    while at >= 0:
+        data[at + len(mark) + (2 if path.suffix == ".npz" else 0)] = 99
+        at = data.find(mark, at + 1)
+    path.write_bytes(data)
+
+
+def _edit_lmdb(path: Path, what: str) -> None:
+    with lmdb.open(str(path), subdir=False, lock=False) as environment, environment.begin(write=True) as transaction:
+        first, second = (number.to_bytes(4, "big") for number in (0, 1))
+        if what == "added":
+            transaction.put(b"~", b"x")
+        elif what == "repeated":
+            transaction.put(second, transaction.get(first))
+        else:
+            transaction.delete(first)
+
+
+def _edit_npz(path: Path, what: str) -> None:
+    with zipfile.ZipFile(path) as archive:
+        members = [(name, archive.read(name)) for name in archive.namelist()]
+    if what == "added":
+        members.append(("more.npy", members[0][1]))
+    elif what == "repeated":
+        members.append(members[0])
+    else:
+        del members[0]
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
+        warnings.simplefilter("ignore")  # that the name is there twice
+        for name, data in members:
+            archive.writestr(name, data)
+
+
+def _edit_hdf5(path: Path, what: str) -> None:
+    with h5py.File(path, "r+") as file:
+        if what == "added":
+            file["more"] = np.arange(3)
+        elif what == "repeated":
+            file["frames"][1] = file["frames"][0]
+        else:
+            del file["source_frames"]
+
+
+_EDITORS = {".lmdb": _edit_lmdb, ".npz": _edit_npz, ".h5": _edit_hdf5}
+
+EDITS = ("added", "repeated", "removed")
+
+
+def edit(path: Path, what: str) -> None:
+    """Add, repeat or remove a record or an array of an artefact, by its own library, and do not seal it anew."""
+    before = path.read_bytes()
+    _EDITORS[path.suffix](path, what)
+    assert path.read_bytes() != before
+
+
+def strike_all(cache: Path, rng: random.Random) -> tuple[set[str], set[str]]:
+    """Deal one stroke of every kind, to a video each; return the files that were struck, and those that sizes tell."""
+    files = iter(rng.sample(pairs(cache), 2 * len(ON_SIZES) + 2 * len(ON_BYTES) + len(EDITS) + 6))
+    struck, by_size = [], []
+    for strokes, told in ((ON_SIZES, by_size), (ON_BYTES, struck)):
+        for stroke in strokes.values():
+            artefact, (_, sidecar) = next(files)[0], next(files)
+            for path in (artefact, sidecar):
+                stroke(path, rng)
+            told.append(artefact)
+            by_size.append(sidecar)  # read whole at every level
+    for what in EDITS:
+        artefact, num_bytes = (path := next(files)[0]), path.stat().st_size
+        edit(artefact, what)
+        (struck if artefact.stat().st_size == num_bytes else by_size).append(artefact)
+    one, other = next(files), next(files)
+    sizes = {pair[0].stat().st_size for pair in (one, other)}
+    processes.swap(one[0], other[0])
+    (struck if len(sizes) == 1 else by_size).extend((one[0], other[0]))
+    one, other = next(files), next(files)
+    processes.swap(one[1], other[1])
+    by_size += [one[1], other[1]]
+    sidecar = next(files)[1]
+    twin = sidecar.with_name(f"twin-{sidecar.name}")
+    shutil.copy(sidecar, twin)
+    by_size.append(twin)
+    names = [{str(path.relative_to(cache)) for path in paths} for paths in (struck, by_size)]
+    return names[0] | names[1], names[1]
+
+
+# What verify says
+
+
+def key_of(file: str) -> str:
+    """Key of the video whose artefact or sidecar that is."""
+    return os.path.basename(file).partition(".")[0]
+
+
+def check_named(damage: Sequence[Damage], struck: Collection[str]) -> None:
+    """All that was struck is named, and nothing else but what follows from it for the same videos."""
+    named = {each.file for each in damage if each.kind in ("damaged", "missing")}
+    assert named == set(struck), f"missed {sorted(set(struck) - named)}, false {sorted(named - set(struck))}"
+    keys = {key_of(file) for file in struck}
+    others = [each for each in damage if each.kind not in ("damaged", "missing")]
+    false = [each for each in others if (each.key or key_of(each.file)) not in keys and each.file != "catalog.sqlite"]
+    assert false == [], false

@@ -1,0 +1,191 @@
+"""Files that crash, hang, eat memory or raise what cannot be sent: each costs itself, and the good ones are done."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import yaml
+from conftest import write_video
+from helpers import processes
+from helpers.faulty_extractor import PLUG_IN
+
+import chordcache as cc
+from chordcache.engine import pool
+from chordcache.engine.limits import Limits
+from fault_injection.harness import Figures, Trial, experiment
+
+CAUSES = {
+    "SIGSEGV": "signal",
+    "exit 0": "signal",
+    "SIGKILL": "signal",
+    "sys.exit": "bug",
+    "sleep": "timeout",
+    "hold the interpreter": "timeout",
+    "eat memory bit by bit": "oom",
+    "unpicklable": "extractor",
+    "mute": "extractor",
+    "unpicklable facts": "extractor",
+}
+"""What a plug-in does at the fourth frame, and what its file's line in quarantine must call it."""
+
+_LETHAL = tuple(deed for deed, cause in CAUSES.items() if cause == "signal")
+
+_WIDTHS = {deed: 64 + 2 * number for number, deed in enumerate((*CAUSES, "none"))}
+"""A plug-in knows a video by its size [pixels]."""
+
+_NUM_FRAMES = 6
+
+_LIMITS = ("--stall-timeout", "2", "--file-memory", "768", "--retries", "0")
+
+
+def _make_seeds(folder: Path) -> None:
+    """A video for each deed, and the plug-in with a config of it alone."""
+    for deed, width in _WIDTHS.items():
+        write_video(folder / f"{deed}.mp4", num_frames=_NUM_FRAMES, size=(width, 48))
+    (folder / "deeds_plug_in.py").write_text(PLUG_IN)
+    deeds = {str(width): deed for deed, width in _WIDTHS.items() if deed != "none"}
+    mine = {"extractor": "deeds_plug_in:Deeds", "tier": "npz", "deeds": deeds}
+    (folder / "mine.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
+
+
+def _make_corpus(trial: Trial, deeds: Sequence[str], name: str = "corpus") -> Path:
+    """A folder with index.json of one video for each deed, in this order; what is there stays."""
+    seeds = trial.once("seeds", _make_seeds)
+    folder = trial.folder / name
+    (folder / "videos").mkdir(parents=True, exist_ok=True)
+    for number, deed in enumerate(deeds):
+        path = folder / f"videos/{number:04}.mp4"
+        if not path.exists():
+            shutil.copy(seeds / f"{deed}.mp4", path)
+    cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
+    return folder
+
+
+def _build(trial: Trial, corpus: Path, *, is_out: bool = False) -> processes.Run:
+    """Build to the end; nothing of it is alive afterwards, and no traceback was shown."""
+    seeds = trial.once("seeds", _make_seeds)
+    path = os.pathsep.join([str(seeds), *filter(None, [os.environ.get("PYTHONPATH")])])
+    args = ("build", corpus / "index.json", "-o", "cache", "-c", seeds / "mine.yaml", "--tier", "npz", *_LIMITS)
+    env = {"PYTHONPATH": path, **({"POISON_IS_OUT": "1"} if is_out else {})}
+    with processes.running(corpus, *args, "--features", "mine", "-j2", env=env) as run:
+        run.wait(300)
+        assert run.survivors() == []
+    assert processes.fine(run.stderr), run.stderr
+    assert processes.partials(corpus / "cache") == []
+    return run
+
+
+def _check_good(corpus: Path, deeds: Sequence[str]) -> None:
+    """The good files and no others are cached, with the rows that the plug-in made."""
+    sidecars = processes.sidecars(corpus / "cache")
+    assert sorted(sidecars) == [f"{number:04}.mp4" for number, deed in enumerate(deeds) if deed == "none"]
+    for data in sidecars.values():
+        with np.load(data["_artefact"], allow_pickle=False) as npz:
+            assert npz["mine"].tolist() == list(range(_NUM_FRAMES))
+
+
+@experiment(
+    "R19", "a build with one file in a hundred of each that crashes, exits, is killed, hangs, eats memory, raises",
+    trials=1_000, batch=100,
+)  # fmt: skip
+def poison(trial: Trial) -> Figures:
+    """In random order; a trial is a file."""
+    deeds = ["none"] * trial.count
+    for deed, number in zip(CAUSES, trial.rng.sample(range(trial.count), len(CAUSES)), strict=True):
+        deeds[number] = deed
+    corpus = _make_corpus(trial, deeds)
+    run = _build(trial, corpus)
+    assert run.process.returncode == 3, run.stderr
+    _check_good(corpus, deeds)
+    found = {path: line["cause"] for path, line in processes.quarantine(corpus / "cache").items()}
+    assert found == {f"{number:04}.mp4": CAUSES[deed] for number, deed in enumerate(deeds) if deed != "none"}
+
+    before = (corpus / "cache/quarantine.jsonl").read_bytes()
+    again = _build(trial, corpus)
+    assert again.process.returncode == 3, again.stderr
+    num_good = deeds.count("none")
+    assert again.stdout.startswith(f"done 0, up to date {num_good}, quarantined {len(CAUSES)} of {trial.count} ")
+    assert (corpus / "cache/quarantine.jsonl").read_bytes() == before
+    return {"sum_good_files_done": num_good, "sum_poison_isolated": len(found)}
+
+
+@experiment(
+    "R19", "a build in an environment that kills every worker: exit 14, then the same command, mended", trials=20
+)
+def a_deadly_environment(trial: Trial) -> Figures:
+    """Files that were done before stay done; none is blamed."""
+    done = ["none"] * trial.rng.randrange(1, 4)
+    _build(trial, _make_corpus(trial, done))
+    deeds = [*done, *(trial.rng.choice(_LETHAL) for _ in range(8))]
+    corpus = _make_corpus(trial, deeds)
+    run = _build(trial, corpus)
+    assert run.process.returncode == 14, run.stderr
+    assert "5 workers in a row died" in run.stderr
+    assert processes.quarantine(corpus / "cache") == {}
+    _check_good(corpus, deeds)
+    again = _build(trial, corpus, is_out=True)
+    assert again.process.returncode == 0, again.stderr
+    assert again.stdout.startswith(f"done 8, up to date {len(done)}, quarantined 0 of {len(deeds)} ")
+    _check_good(corpus, ["none"] * len(deeds))
+    return {"sum_files_blamed": 0}
+
+
+@experiment("R19", "a build in which no file can be decoded: no breaker trips", trials=5)
+def nothing_to_decode(trial: Trial) -> Figures:
+    """A scan of the headers finds nothing amiss."""
+    folder = trial.folder / "corpus"
+    for number in range(12):
+        video = write_video(folder / f"videos/{number:04}.mp4", num_frames=_NUM_FRAMES, options={"bf": "0"})
+        data = bytearray(video.read_bytes())
+        start = data.index(b"mdat") + 4
+        stop = data.index(b"moov") - 4
+        data[start:stop] = trial.rng.randbytes(stop - start)
+        video.write_bytes(data)
+    index = cc.scan([folder / "videos"], output=folder / "index.json", level="headers", jobs=1)
+    assert [record.error for record in index] == [None] * 12
+    run = _build(trial, folder)
+    assert run.process.returncode == 3, run.stderr
+    assert {line["cause"] for line in processes.quarantine(folder / "cache").values()} == {"decode"}
+    assert processes.sidecars(folder / "cache") == {}
+    return {"sum_files_in_quarantine": len(processes.quarantine(folder / "cache"))}
+
+
+# What it costs
+
+_MAX_ISOLATION_SECONDS = 0.015
+"""For one file"""
+
+
+def _nothing(number: int) -> int:
+    return number
+
+
+@experiment("R19", "what isolation costs: tasks that do nothing in a worker, and files that kill one", alone=True)
+def what_isolation_costs(trial: Trial) -> Figures:
+    """Of the worker that is lost, the next one's start is the most."""
+    num_tasks = 1_000
+    tasks = list(range(num_tasks))
+    started = time.monotonic()
+    assert [_nothing(task) for task in tasks] == tasks
+    plain_seconds = time.monotonic() - started
+    results = pool.run(_nothing, tasks, jobs=1, limits=Limits(), ordered=True)
+    assert next(results) == (0, 0)  # the start of the worker is paid once, however many files there are
+    started = time.monotonic()
+    assert [result for _, result in results] == tasks[1:]
+    isolation_seconds = (time.monotonic() - started - plain_seconds) / num_tasks
+    assert isolation_seconds <= _MAX_ISOLATION_SECONDS
+
+    seconds = {}
+    for name, deeds in {"good": ["none"] * 20, "bad": [*["none"] * 20, *_LETHAL]}.items():
+        corpus = _make_corpus(trial, deeds, name)
+        started = time.monotonic()
+        _build(trial, corpus)
+        seconds[name] = time.monotonic() - started
+        _check_good(corpus, deeds)
+    death_seconds = (seconds["bad"] - seconds["good"]) / len(_LETHAL)
+    return {"max_ms_a_file": 1e3 * isolation_seconds, "max_ms_a_death": 1e3 * death_seconds}

@@ -1,0 +1,385 @@
+"""Small films of many containers and codecs, and faults that recordings, networks and disks give them."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import av
+import numpy as np
+import xxhash
+from conftest import write_video
+
+from fault_injection.malicious_media import ffmpeg
+
+NUM_FRAMES = 48
+
+GOP_FRAMES = 12
+
+_SIZE = (160, 120)
+
+_TS_BYTES = 188
+
+_ZERO_RUN_BYTES = 200
+
+_PACK_START = b"\0\0\1\xba"
+
+_X265 = {"x265-params": "log-level=none"}
+_SVT = {"preset": "10", "svtav1-params": "keyint=12"}
+_VPX = {"deadline": "good", "cpu-used": "5", "b": "400k"}
+_FRAGMENTED = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
+
+FILMS: Mapping[str, Mapping[str, Any]] = {
+    "h264.mp4": {},
+    "h264.faststart.mp4": {"container_options": {"movflags": "faststart"}},
+    "h264.fragmented.mp4": {"container_options": _FRAGMENTED},
+    "h264.mkv": {},
+    "h264.ts": {},
+    "h264.flv": {},
+    "h264.h264": {},
+    "hevc.mp4": {"codec": "libx265", "options": _X265},
+    "hevc.mkv": {"codec": "libx265", "options": _X265},
+    "hevc.ts": {"codec": "libx265", "options": _X265},
+    "hevc.hevc": {"codec": "libx265", "options": _X265},
+    "av1.mp4": {"codec": "libsvtav1", "options": _SVT},
+    "av1.webm": {"codec": "libsvtav1", "options": _SVT},
+    "vp8.webm": {"codec": "libvpx", "options": _VPX},
+    "vp9.webm": {"codec": "libvpx-vp9", "options": _VPX},
+    "mpeg2.ts": {"codec": "mpeg2video", "options": {"bf": "2", "b": "800k"}},
+    "mpeg2.vob": {"codec": "mpeg2video", "options": {"bf": "2", "b": "800k"}},
+    "mpeg4.mp4": {"codec": "mpeg4", "options": {"bf": "2", "b": "800k"}},
+    "mpeg4.avi": {"codec": "mpeg4", "options": {"bf": "2", "b": "800k"}},
+    "theora.ogv": {"codec": "theora"},
+    "prores.mov": {"codec": "prores_ks", "pixel_format": "yuv422p10le"},
+    "mjpeg.mov": {"codec": "mjpeg", "pixel_format": "yuvj420p"},
+    "mjpeg.avi": {"codec": "mjpeg", "pixel_format": "yuvj420p"},
+}
+"""Codec and container, and how the film is written: see ``conftest.VideoSpec``."""
+
+_RAW = ("h264.h264", "hevc.hevc")
+"""Films without a container: their packets are what a parser cuts."""
+
+_JOINABLE = (".ts", ".vob", ".flv", ".ogv", ".h264", ".hevc")
+"""Formats that stay one stream when a second file is appended."""
+
+
+# What is shown
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Pictures of a film in the order in which they are shown."""
+
+    digests: tuple[int, ...]
+    """xxh3 of size, format and planes of each"""
+    times: tuple[float, ...]
+    """[seconds] of each"""
+    num_skipped: int = 0
+    """Frames before the first one, which the reader says it skipped"""
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+
+def digest_of(picture: av.VideoFrame) -> int:
+    """Digest everything of a picture that is seen: no padding, no time."""
+    digest = xxhash.xxh3_64(f"{picture.format.name} {picture.width} {picture.height}".encode())
+    sample_bytes = (picture.format.components[0].bits + 7) // 8
+    for plane in picture.planes:
+        rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
+        digest.update(np.ascontiguousarray(rows[: plane.height, : plane.width * sample_bytes]))
+    return digest.intdigest()
+
+
+Expected: TypeAlias = Callable[[Shown], bool]
+"""Judge whether what a damaged film shows is no worse than what is left in it."""
+
+
+# Films
+
+
+def _texture(seed: int) -> np.ndarray:
+    """Noise with detail of several sizes [shape=(1024, 1024), dtype=float64, 0 to 1]."""
+    rng = np.random.default_rng(seed)
+    total = np.zeros((1024, 1024))
+    for size in (4, 16, 64):
+        noise = rng.random((1024 // size, 1024 // size))
+        total += np.kron(noise, np.ones((size, size))) / 3
+    return total
+
+
+def moving_planes(seed: int) -> Callable[[int, int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return a maker of pictures whose parts all move: what is lost of a reference is missed in later pictures."""
+    ground, patch = _texture(seed), _texture(seed + 1)
+
+    def planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        y = ground[number : number + height, 2 * number : 2 * number + width].copy()
+        left, top = 20 + number, 60 - number
+        y[top : top + 48, left : left + 64] = patch[:48, :64]
+        u = ground[: height // 2, number : number + width // 2]
+        v = patch[: height // 2, number : number + width // 2]
+        return tuple((16 + 200 * plane).astype(np.uint8) for plane in (y, u, v))  # type: ignore[return-value]
+
+    return planes
+
+
+def make_films(folder: Path, name: str) -> None:
+    """Write the film called ``name``, and a second one with other pictures."""
+    os.environ.setdefault("SVT_LOG", "1")  # else SVT-AV1 prints what it does
+    for stem, seed in (("first", 1), ("second", 2)):
+        path = folder / f"{stem}{Path(name).suffix}"
+        spec = {"num_frames": NUM_FRAMES, "size": _SIZE, "gop": GOP_FRAMES, "planes": moving_planes(seed)}
+        if name == "theora.ogv":
+            lossless = write_video(path.with_suffix(".mkv"), codec="ffv1", **spec)
+            ffmpeg("-i", lossless, "-c:v", "libtheora", "-g", str(GOP_FRAMES), "-q:v", "6", path)
+            lossless.unlink()
+        else:
+            write_video(path, **spec, **FILMS[name])
+
+
+@dataclass(frozen=True)
+class Packet:
+    """Where a packet of the video lies, and when it is shown."""
+
+    start: int
+    """First byte in the file, in transport and program streams that of the unit that holds it"""
+    stop: int
+    """The byte after its last one"""
+    pts: int | None
+    """[ticks] None without a container"""
+    is_key: bool
+
+
+@dataclass(frozen=True)
+class Film:
+    """A sound film, and what to expect of it."""
+
+    name: str
+    """One of ``FILMS``"""
+    path: Path
+    shown: Shown
+    other: Path
+    """A film of the same kind with other pictures"""
+    other_shown: Shown
+
+    @cached_property
+    def data(self) -> bytes:
+        """All bytes of the file."""
+        return self.path.read_bytes()
+
+    @cached_property
+    def packets(self) -> list[Packet]:
+        """Packets of the video in the order of the file."""
+        with av.open(str(self.path)) as container:
+            found = [packet for packet in container.demux(video=0) if packet.size]
+            sizes = [packet.size for packet in found]
+            keys = [packet.is_keyframe for packet in found]
+            times = [packet.pts for packet in found]
+            starts: list[int] = []
+            for packet in found:  # a packet that begins in the middle of a unit has no place of its own
+                starts.append(starts[-1] if packet.pos is None and starts else packet.pos or 0)
+        if self.is_raw:
+            starts = np.cumsum([0, *sizes[:-1]]).tolist()
+        stops = [start + size for start, size in zip(starts, sizes, strict=True)]
+        if self.path.suffix in (".ts", ".vob", ".ogv"):  # the bytes of a packet are not together
+            stops = [next((later for later in starts if later > start), len(self.data)) for start in starts]
+        return [Packet(*each) for each in zip(starts, stops, times, keys, strict=True)]
+
+    @cached_property
+    def tick_seconds(self) -> float:
+        """Unit of the container's times [seconds]."""
+        with av.open(str(self.path)) as container:
+            return float(container.streams.video[0].time_base)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the film has no container."""
+        return self.name in _RAW
+
+    @property
+    def head_bytes(self) -> int:
+        """Length of what comes before the first packet."""
+        return self.packets[0].start
+
+    def is_whole(self, shown: Shown) -> bool:
+        """Whether every picture came, and at its time."""
+        if shown.digests != self.shown.digests:
+            return False
+        return self.is_raw or same_times(shown.times, self.shown.times, self.tick_seconds)
+
+
+def same_times(times: Sequence[float], expected: Sequence[float], tick_seconds: float) -> bool:
+    """Whether times [seconds] are equal but for a unit of the container."""
+    return bool(np.allclose(times, expected, rtol=0, atol=1.01 * tick_seconds))
+
+
+# Faults
+
+
+def _remux(film: Film, out: Path, chosen: Sequence[int]) -> None:
+    """Copy some packets, by their numbers, into a new file of the same format."""
+    options = dict(FILMS[film.name].get("container_options", {}))
+    kept = frozenset(chosen)
+    with av.open(str(film.path)) as source, av.open(str(out), "w", options=options) as target:
+        video = source.streams.video[0]
+        stream = target.add_stream_from_template(video, opaque=True)
+        for number, packet in enumerate(_dated(packet for packet in source.demux(video) if packet.size)):
+            if number in kept:
+                packet.stream = stream
+                target.mux(packet)
+
+
+def _dated(packets: Iterable[Any]) -> list[Any]:
+    """Give the first packets of Matroska, which has no decoding times, the ones that they lack."""
+    found = list(packets)
+    first = next(number for number, packet in enumerate(found) if packet.dts is not None)
+    for number in range(first):
+        found[number].dts = found[first].dts - (first - number) * found[first].duration
+    return found
+
+
+def remuxed(film: Film, out: Path) -> Expected:
+    """Copy all packets into a new file: no fault, for false alarms."""
+    _remux(film, out, range(len(film.packets)))
+    return film.is_whole
+
+
+def packet_removed(rng: random.Random, film: Film, out: Path) -> Expected:
+    """Leave out a packet other than the first."""
+    number = rng.randrange(1, len(film.packets))
+    if film.is_raw:
+        gone = film.packets[number]
+        out.write_bytes(film.data[: gone.start] + film.data[gone.stop :])
+    else:
+        _remux(film, out, [each for each in range(len(film.packets)) if each != number])
+    return film.is_whole
+
+
+def transport_packet_removed(rng: random.Random, film: Film, out: Path) -> Expected:
+    """Leave out a transport packet of the video; in other formats as many bytes."""
+    if film.path.suffix == ".ts":
+        video = _pid(film.data, film.head_bytes)
+        same = [at for at in range(film.head_bytes, len(film.data), _TS_BYTES) if _pid(film.data, at) == video]
+        start = rng.choice(same)
+    else:
+        start = rng.randrange(film.head_bytes, len(film.data) - _TS_BYTES)
+    out.write_bytes(film.data[:start] + film.data[start + _TS_BYTES :])
+    return film.is_whole
+
+
+def _pid(data: bytes, at: int) -> int:
+    """Return the stream that a transport packet belongs to."""
+    return int.from_bytes(data[at + 1 : at + 3], "big") & 0x1FFF
+
+
+def bits_flipped(rng: random.Random, film: Film, out: Path) -> Expected:
+    """Flip three bits of one packet."""
+    packet = rng.choice(film.packets)
+    data = bytearray(film.data)
+    for bit in rng.sample(range(8 * packet.start, 8 * packet.stop), 3):
+        data[bit // 8] ^= 1 << bit % 8
+    out.write_bytes(data)
+    return film.is_whole
+
+
+def zero_run(rng: random.Random, film: Film, out: Path) -> Expected:
+    """Set 200 bytes to zero."""
+    start = rng.randrange(film.head_bytes, len(film.data) - _ZERO_RUN_BYTES)
+    out.write_bytes(film.data[:start] + bytes(_ZERO_RUN_BYTES) + film.data[start + _ZERO_RUN_BYTES :])
+    return film.is_whole
+
+
+def truncated(rng: random.Random, film: Film, out: Path) -> Expected:
+    """Cut off the end, where a shorter film could not end too."""
+    cut = rng.randrange(film.head_bytes, len(film.data))
+    while _is_end_of_unit(film, cut):
+        cut = rng.randrange(film.head_bytes, len(film.data))
+    out.write_bytes(film.data[:cut])
+    return film.is_whole
+
+
+def _is_end_of_unit(film: Film, at: int) -> bool:
+    """Whether a cut here leaves a sound film in a format that states no length."""
+    if film.path.suffix == ".ts":
+        return at % _TS_BYTES == 0
+    if film.path.suffix == ".vob":
+        return film.data[at : at + 4] == _PACK_START
+    if film.is_raw:
+        return any(packet.start == at for packet in film.packets)
+    return film.name == "h264.fragmented.mp4" and film.data[at + 4 : at + 8] in (b"moof", b"mfra")
+
+
+def joined(rng: random.Random, film: Film, out: Path) -> Expected | None:
+    """Append another film of the same kind: the pictures of both, whatever their times."""
+    del rng
+    if film.path.suffix not in _JOINABLE:
+        return None
+    out.write_bytes(film.data + film.other.read_bytes())
+    return lambda shown: shown.digests == film.shown.digests + film.other_shown.digests
+
+
+def mid_gop(rng: random.Random, film: Film, out: Path) -> Expected | None:
+    """Begin between two keyframes: all pictures from the next keyframe on, perhaps some before, in their distance."""
+    keys = [number for number, packet in enumerate(film.packets) if packet.is_key]
+    between = [number for number in range(1, keys[-1]) if number not in keys]
+    if not between:
+        return None
+    start = _begin_at(rng, film, out, between)
+    key = next(number for number in keys if number >= start)
+    if film.is_raw:
+        num_sure = len(film.packets) - key - _MAX_LEADING
+    else:
+        num_sure = sum(packet.pts >= film.packets[key].pts for packet in film.packets[key:])
+    return lambda shown: len(shown) >= num_sure and is_suffix(shown, film)
+
+
+def _begin_at(rng: random.Random, film: Film, out: Path, between: Sequence[int]) -> int:
+    """Write a film that begins at a random packet, and return the number of the first one that is whole."""
+    number = rng.choice(between)
+    if film.path.suffix == ".ts":
+        last = film.packets[between[-1]].start
+        cut = rng.randrange(film.head_bytes // _TS_BYTES, last // _TS_BYTES) * _TS_BYTES
+        tables = next(at for at in range(cut, len(film.data), _TS_BYTES) if _pid(film.data, at) == 0)
+        number = next(each for each, packet in enumerate(film.packets) if packet.start >= tables)
+    elif film.path.suffix == ".vob":
+        cuts = [match.start() for match in re.finditer(re.escape(_PACK_START), film.data)]
+        cut = rng.choice([at for at in cuts if film.head_bytes < at <= film.packets[between[-1]].start])
+        number = next(each for each, packet in enumerate(film.packets) if packet.start >= cut)
+    elif film.is_raw:
+        cut = film.packets[number].start
+    else:
+        _remux(film, out, range(number, len(film.packets)))
+        return number
+    out.write_bytes(film.data[cut:])
+    return number
+
+
+_MAX_LEADING = 4
+"""Pictures that are stored after a keyframe and shown before it, which refer to older ones."""
+
+
+def is_suffix(shown: Shown, film: Film) -> bool:
+    """Whether the last pictures of a film are shown."""
+    num = len(shown)
+    if shown.digests != film.shown.digests[-num:]:
+        return False
+    steps, expected = (
+        [later - one for one, later in pairwise(times)] for times in (shown.times, film.shown.times[-num:])
+    )
+    return film.is_raw or same_times(steps, expected, film.tick_seconds)
+
+
+Fault: TypeAlias = Callable[[random.Random, Film, Path], "Expected | None"]
+"""Damages a film and returns what to expect of it; None where it does not apply to the format."""
+
+FAULTS: Mapping[str, Fault] = {
+    each.__name__: each
+    for each in (packet_removed, transport_packet_removed, bits_flipped, zero_run, truncated, joined, mid_gop)
+}

@@ -1,0 +1,595 @@
+"""Features and tiers under attack: kills, full disks, damage, hostile files, odd media, plug-ins, changes of mind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from helpers import processes
+from helpers.cache_contents import READERS, arrays, artefact, differing
+
+import chordcache as cc
+from chordcache.config import config_from_json, config_to_json
+from chordcache.engine import pool
+
+pytestmark = pytest.mark.timeout(240)
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+Maker = Callable[..., Path]
+
+TIERS = ("lmdb", "npz", "hdf5")
+TIER_ARGS = ["--tier", "lmdb", "--tier", "npz", "--tier", "hdf5"]
+FULL: dict[str, Any] = {
+    "features": {"flow": {"method": "dis"}},
+    "hdf5": {"features": ["frames", "flow", "motion", "mel"]},
+}
+
+
+def sound(cache: Path) -> list[Any]:
+    """Collect the garbage, then all that ``verify --deep --source`` has to say."""
+    cc.collect_garbage(cache)
+    return cc.verify(cache, level="deep", source=True, jobs=1)
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers in this process: a build takes a tenth of the time."""
+    monkeypatch.setattr(pool, "run", lambda function, tasks, **_: ((task, function(task)) for task in tasks))
+
+
+# Damage
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, make_video: Maker) -> Path:
+    """videos/, index.json and cache/, every feature in every tier."""
+    folder = tmp_path_factory.mktemp("whole")
+    make_video(folder / "videos/sound.mp4", num_frames=20, audio=True)
+    make_video(folder / "videos/silent.mp4", num_frames=12)
+    make_video(folder / "videos/single.mp4", num_frames=1)
+    cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
+    cc.build(folder / "index.json", folder / "cache", tiers=TIERS, config=config_from_json(FULL), jobs=1)
+    return folder
+
+
+@pytest.fixture
+def cache(whole: Path, tmp_path: Path) -> Path:
+    """A copy to damage; its sources are the original ones."""
+    return Path(shutil.copytree(whole / "cache", tmp_path / "cache"))
+
+
+def strike(cache: Path, tier: str, damage: str) -> Path:
+    """Damage the artefact of one video in one tier."""
+    path = artefact(cache, "sound.mp4", tier)
+    data = path.read_bytes()
+    if damage == "flipped":
+        processes.flip(path, len(data) // 2)
+    elif damage == "swapped":
+        processes.swap(path, artefact(cache, "silent.mp4", tier))
+    else:
+        path.unlink()
+        if damage != "deleted":
+            path.write_bytes({"truncated": data[: len(data) * 2 // 3], "empty": b"", "longer": data + b"x"}[damage])
+    return path
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "longer", "deleted", "swapped"])
+@pytest.mark.parametrize("tier", ["npz", "hdf5"])
+def test_a_damaged_artefact_is_found_named_and_made_again_alone(cache: Path, tier: str, damage: str) -> None:
+    good, before = arrays(cache), processes.files_of(cache)
+    hurt = {str(strike(cache, tier, damage).relative_to(cache))}
+    if damage == "swapped":
+        hurt.add(str(artefact(cache, "silent.mp4", tier).relative_to(cache)))
+    findings = cc.verify(cache, jobs=1)
+    assert cc.exit_code(findings) == 5
+    assert {each.file for each in findings} == hurt
+    assert cc.repair(cache, findings, jobs=1).num_done == len(hurt)
+    assert differing(arrays(cache), good) == []
+    after = processes.files_of(cache)
+    assert {name for name in after if after[name] != before.get(name) and not name.startswith("videos/")} == hurt
+    assert sound(cache) == []
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "longer", "deleted", "swapped"])
+@pytest.mark.parametrize("tier", ["npz", "hdf5"])
+def test_reading_what_is_damaged(cache: Path, tier: str, damage: str) -> None:
+    path = strike(cache, tier, damage)
+    with cc.open_cache(cache) as opened:
+        (video,) = (each for each in opened if each.path == "sound.mp4")
+        for feature in ("flow", "motion", "motion.types", "mel"):
+            with pytest.raises(cc.DamageError, match=rf"{path.name}'.*run 'chordcache verify --repair"):
+                opened.read(video, feature, tier=tier)
+        assert opened.read(video, "frames", tier="lmdb").shape[0] == 20  # the other tiers are none of its business
+
+
+# Odd media
+
+
+def ffmpeg(*args: str | Path) -> None:
+    command = ["ffmpeg", "-v", "error", "-nostdin", "-y", *map(str, args)]
+    subprocess.run(command, check=True, timeout=60)
+
+
+def _tone(seconds: float, rate: int = 16000) -> list[str]:
+    return ["-f", "lavfi", "-i", f"sine=frequency=440:sample_rate={rate}:duration={seconds}"]
+
+
+PICTURE = ["-f", "lavfi", "-i", "testsrc=size=64x48:rate=25:duration=1"]
+MUX = ["-c:v", "libx264", "-c:a", "pcm_s16le"]
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory, make_video: Maker) -> Path:
+    """A cache, every feature in NPZ and HDF5, of a second of picture with sound that does not fit it."""
+    folder = tmp_path_factory.mktemp("odd")
+    videos = folder / "videos"
+    videos.mkdir()
+    ffmpeg(*PICTURE, *_tone(0.01), *MUX, videos / "short.mkv")
+    ffmpeg(*PICTURE, *_tone(0.3), *MUX, videos / "early_end.mkv")
+    ffmpeg(*PICTURE, "-itsoffset", "0.5", *_tone(0.5), *MUX, videos / "late.mkv")
+    ffmpeg(*PICTURE, *_tone(1, 8000), *MUX, videos / "8khz.mkv")
+    ffmpeg(*PICTURE, *_tone(1), *MUX, "-ac", "6", videos / "surround.mkv")
+    make_video(videos / "one.mkv", num_frames=1, audio=True)
+    parts = [make_video(folder / f"{w}.ts", num_frames=8, size=(w, h)) for w, h in ((64, 48), (96, 64))]
+    (videos / "grows.ts").write_bytes(b"".join(part.read_bytes() for part in parts))
+    ffmpeg(*_tone(0.5), videos / "sound_only.mp4")
+    cover = ["-f", "lavfi", "-i", "color=red:size=64x48:duration=0.1", "-map", "0", "-map", "1", "-frames:v", "1"]
+    ffmpeg(*_tone(0.5), *cover, "-c:v", "png", "-disposition:v", "attached_pic", videos / "cover.mp4")
+    cc.scan([videos], output=folder / "index.json", jobs=2)
+    (folder / "full.yaml").write_text(yaml.dump(FULL))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def odd_cache(odd: Path, run_cli: Cli) -> Path:
+    args = ["-o", "cache", "-j2", "-c", "full.yaml", "--tier", "npz", "--tier", "hdf5"]
+    done = run_cli("build", odd / "index.json", *args, cwd=odd)
+    assert (done.returncode, done.stderr) == (3, "")
+    return odd / "cache"
+
+
+def test_what_has_no_picture_is_in_quarantine(odd_cache: Path) -> None:
+    causes = {path: line["cause"] for path, line in processes.quarantine(odd_cache).items()}
+    assert causes == {"sound_only.mp4": "no-video", "cover.mp4": "no-video"}
+
+
+@pytest.mark.parametrize("tier", ["npz", "hdf5"])
+@pytest.mark.parametrize(
+    ("path", "num_frames", "heard"),
+    [
+        ("short.mkv", 25, (0.0, 0.01)),
+        ("early_end.mkv", 25, (0.0, 0.3)),
+        ("late.mkv", 25, (0.5, 1.0)),
+        ("8khz.mkv", 25, (0.0, 1.0)),
+        ("surround.mkv", 25, (0.0, 1.0)),
+        ("one.mkv", 1, (0.0, 0.04)),
+    ],
+)
+def test_sound_that_does_not_fit(
+    odd_cache: Path, tier: str, path: str, num_frames: int, heard: tuple[float, float]
+) -> None:
+    """A row each 10 ms for all of the picture, loud where the tone is and silent where its window does not reach."""
+    with cc.open_cache(odd_cache) as opened:
+        (video,) = (each for each in opened if each.path == path)
+        mel = opened.read(video, "mel", tier=tier)
+        assert opened.read(video, "flow", tier=tier).shape == (num_frames - 1, 48, 64, 2)
+    assert mel.shape == (80, num_frames * 4)
+    times = np.arange(mel.shape[1]) * 0.01
+    window = 0.0125 + 0.01  # half of it, and a row for where the clocks of picture and sound begin
+    inside = (times > heard[0] + window) & (times < heard[1] - window)
+    outside = (times < heard[0] - window) | (times > heard[1] + window)
+    assert np.all(mel[:, outside] == -100)
+    assert np.all(mel[:, inside].max(axis=0) > -20)
+    assert mel.max() > -60
+
+
+@pytest.mark.parametrize("tier", ["npz", "hdf5"])
+def test_frames_whose_size_changes_midway(odd_cache: Path, tier: str) -> None:
+    with cc.open_cache(odd_cache) as opened:
+        (video,) = (each for each in opened if each.path == "grows.ts")
+        assert "8 frames of another size scaled to the first one's" in video.sidecar.notes
+        assert opened.read(video, "flow", tier=tier).shape == (15, 48, 64, 2)
+        motion = opened.read(video, "motion", tier=tier)
+        assert motion.shape == (16, 3, 4, 2)
+        assert opened.read(video, "motion.types", tier=tier)[[0, 8]].tolist() == [b"I", b"I"]
+
+
+def test_the_odd_cache_is_sound(odd_cache: Path) -> None:
+    assert sound(odd_cache) == []
+
+
+REAL = (
+    "low_rate_audio/bear_mpeg4asp_mp3.avi", "audio_mismatch/testvid_1022ms.mp4", "tiny_frames/unordered.mov",
+    "tiny_frames/tiny_av1.mp4", "tiny_frames/hevc_white_frame.mp4", "vfr/var_fps_video.mp4",
+    "rotation/video_rotation_90.mp4", "rotation/video_180.mov", "attached_pic/with-attached-pic.mp3",
+    "multi_audio/bug516323.ogv", "audio_only/aac_lc_sr16k_br48k_6c_16b_libfdk_aac.m4a",
+    "start_offset/bbb_800x640_768kbps_30fps_avc_2b_firstpts_10_sec.mp4",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_real_odd_files(corpus: Path, tmp_path: Path, run_cli: Cli) -> None:
+    """Of each, every feature of the right length, or absent for a true reason."""
+    for name in REAL:
+        shutil.copy(corpus / "odd" / name, tmp_path)
+    (tmp_path / "list.csv").write_text("path\n" + "".join(f"{Path(name).name}\n" for name in REAL))
+    (tmp_path / "full.yaml").write_text(yaml.dump(FULL))
+    done = run_cli("build", "list.csv", "-j2", "-c", "full.yaml", *TIER_ARGS, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (3, "")
+    causes = {path: line["cause"] for path, line in processes.quarantine(tmp_path / "cache").items()}
+    without_picture = ("aac_lc_sr16k_br48k_6c_16b_libfdk_aac.m4a", "with-attached-pic.mp3")
+    assert causes == dict.fromkeys(without_picture, "no-video")
+    for path, data in processes.sidecars(tmp_path / "cache").items():
+        infos = {(each["tier"], each["feature"]): each for each in data["features"]}
+        lengths = {name: each["shape"][0] for (_, name), each in infos.items() if "file" in each}
+        absent = {name: each["absent"] for (_, name), each in infos.items() if "file" not in each}
+        num_frames = data["num_frames"]
+        assert lengths["frames"] == num_frames
+        assert lengths["flow"] == num_frames - 1
+        codec, has_sound = _streams(tmp_path / path)
+        assert ("mel" in absent) == (not has_sound), path
+        assert lengths.get("motion", num_frames) == num_frames
+        assert ("motion" in absent) == (codec not in ("h264", "mpeg4")), path
+    assert cc.verify(tmp_path / "cache", level="deep", source=True, jobs=2) == []
+
+
+def _streams(path: Path) -> tuple[str, bool]:
+    """Codec of the video, and whether there is sound, by ffprobe."""
+    command = ["ffprobe", "-v", "error", "-show_entries", "stream=codec_type,codec_name", "-of", "json", path]
+    streams = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)["streams"]
+    codecs = [each["codec_name"] for each in streams if each["codec_type"] == "video"]
+    return codecs[0], any(each["codec_type"] == "audio" for each in streams)
+
+
+# Changes of mind
+
+
+def build(whole: Path, cache: Path, tiers: Sequence[str], config: Mapping[str, Any] = FULL) -> None:
+    summary = cc.build(whole / "index.json", cache, tiers=tiers, config=config_from_json(config))
+    assert summary.num_failed == 0
+
+
+CHANGES: list[dict[str, Any]] = [
+    FULL,
+    {**FULL, "frames": {"fps": 5}},
+    {**FULL, "frames": {"quality": 50, "short_side": 32}},
+    {**FULL, "features": {"flow": {"method": "dis", "dtype": "int8"}, "mel": {"n_mels": 40}}},
+    {"features": {"flow": None, "motion": None}, "hdf5": {"features": ["frames", "mel"]}},
+    {"features": {"flow": {"method": "dis"}, "mel": None}, "hdf5": {"features": ["flow"]}},
+    {"features": {"motion": None}, "hdf5": {"features": ["frames", "flow", "mel"], "compression": "lzf"}},
+]
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("seed", range(6))
+def test_any_sequence_of_builds_ends_in_the_same_cache(whole: Path, tmp_path: Path, seed: int) -> None:
+    random = processes.Rng(seed)
+    history = []
+    while len(history) < 4:
+        config = config_from_json(CHANGES[random.below(len(CHANGES))])
+        names = [name for name in config.names() if random.below(2)]
+        tiers = [tier for tier in TIERS if random.below(3) and {*names} & {*config.features_in(tier)}]
+        if tiers:
+            cc.build(whole / "index.json", tmp_path / "cache", tiers=tiers, features=names, config=config)
+            history.append((tiers, names, config_to_json(config)))
+    build(whole, tmp_path / "cache", TIERS)
+    assert differing(arrays(tmp_path / "cache"), arrays(whole / "cache")) == [], history
+    assert sound(tmp_path / "cache") == [], history
+
+
+@pytest.mark.usefixtures("inline")
+def test_another_rate_makes_a_feature_with_a_clock_of_its_own_again(whole: Path, tmp_path: Path) -> None:
+    """Its rows stay the same, but not the times of the frames that lie beside them."""
+    config: dict[str, Any] = {"features": {"flow": None, "motion": None}}
+    slow = {**config, "frames": {"fps": 5}}
+    build(whole, tmp_path / "fresh", ["lmdb", "npz"], slow)
+    build(whole, tmp_path / "cache", ["lmdb", "npz"], config)
+    build(whole, tmp_path / "cache", ["lmdb", "npz"], slow)
+    assert differing(arrays(tmp_path / "cache"), arrays(tmp_path / "fresh")) == []
+    build(whole, tmp_path / "mel", ["npz"], config)
+    build(whole, tmp_path / "mel", ["npz"], slow)
+    assert sound(tmp_path / "mel") == []
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_feature_taken_out_leaves_its_files_with_the_next_build(whole: Path, tmp_path: Path) -> None:
+    without: dict[str, Any] = {"features": {"flow": None}, "hdf5": {"features": ["frames", "motion", "mel"]}}
+    build(whole, tmp_path / "fresh", TIERS, without)
+    build(whole, tmp_path / "cache", TIERS)
+    build(whole, tmp_path / "cache", TIERS, without)
+    assert differing(arrays(tmp_path / "cache"), arrays(tmp_path / "fresh")) == []
+    assert sound(tmp_path / "cache") == []
+
+
+@pytest.mark.usefixtures("inline")
+def test_what_a_tier_no_longer_holds_is_not_asked_of_repair(whole: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    build(whole, cache, TIERS)
+    build(whole, cache, ["lmdb"], {**FULL, "hdf5": {"features": ["frames"]}})
+    processes.flip(artefact(cache, "sound.mp4", "hdf5"), 5000)
+    assert cc.repair(cache, cc.verify(cache), jobs=1).num_done == 1
+    assert sound(cache) == []
+    build(whole, cache, ["lmdb"], {**FULL, "hdf5": {"features": []}})
+    processes.flip(artefact(cache, "sound.mp4", "lmdb"), 5000)
+    assert cc.repair(cache, cc.verify(cache), jobs=1).num_done == 1
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_config_that_contradicts_a_tier_of_the_cache_is_refused(whole: Path, tmp_path: Path) -> None:
+    """Otherwise neither build nor repair could be told to mend that tier."""
+    build(whole, tmp_path / "cache", TIERS)
+    with pytest.raises(cc.ConfigError, match=r"hdf5\.features: no feature 'flow'; there are frames, motion, mel"):
+        build(whole, tmp_path / "cache", ["lmdb"], {"features": {"flow": None}})
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("tier", ["npz", "hdf5"])
+def test_damage_found_while_copying_costs_no_other_tier(whole: Path, cache: Path, tier: str) -> None:
+    before = processes.files_of(cache)
+    path = artefact(cache, "sound.mp4", tier)
+    row = dict(READERS[tier](path))["motion"][5].tobytes()
+    processes.flip(path, path.read_bytes().index(row) + 3)
+    config = {**FULL, "features": {"flow": {"method": "dis"}, "mel": {"n_mels": 40}}}
+    build(whole, cache, [tier], config)
+    others = [name for name in before if name.startswith(tuple({"lmdb/", "npz/", "hdf5/"} - {f"{tier}/"}))]
+    after = processes.files_of(cache)
+    assert {name: after[name] for name in others} == {name: before[name] for name in others}
+    assert {info["tier"] for info in processes.sidecars(cache)["sound.mp4"]["features"]} == set(TIERS)
+    assert {each.kind for each in cc.verify(cache, level="deep")} <= {"stale", "stray"}
+    build(whole, cache, TIERS, config)
+    assert sound(cache) == []
+
+
+# Reading
+
+
+@pytest.mark.parametrize("tier", ["lmdb", "npz", "hdf5"])
+def test_reads_are_slices_of_the_whole(whole: Path, tier: str) -> None:
+    random = np.random.default_rng(3)
+    with cc.open_cache(whole / "cache") as opened:
+        (video,) = (each for each in opened if each.path == "sound.mp4")
+        names = ["frames"] if tier == "lmdb" else ["flow", "motion", "motion.covered", "motion.types"]
+        for name in names:
+            full = opened.read(video, name, tier=tier)
+            for _ in range(60):
+                start, stop = (None if random.random() < 0.2 else int(n) for n in random.integers(-30, 40, 2))
+                found = opened.read(video, name, start, stop, tier=tier)
+                np.testing.assert_array_equal(found, full[_span(start, stop)])
+                chosen = random.integers(len(full), size=random.integers(6)).astype(random.choice(["u1", "i8"]))
+                out = np.empty((len(chosen), *full.shape[1:]), full.dtype)
+                assert opened.read(video, name, indices=chosen, out=out, tier=tier) is out
+                np.testing.assert_array_equal(out, full[chosen])
+
+
+def _span(start: int | None, stop: int | None) -> slice:
+    """Frame numbers as slices have them, of 20 frames: flow has a row less, and -1 is the last frame all the same."""
+    span = range(20)[start:stop]
+    return slice(span.start, max(span.start, span.stop))
+
+
+@pytest.mark.parametrize(
+    "indices", [[1.7], [True, False], [[1, 2]], 3, "12", [2**70], [None], np.zeros(20, bool), np.zeros((0, 2), int)]
+)
+@pytest.mark.parametrize("feature", ["frames", "flow"])
+def test_indices_that_are_no_frame_numbers(whole: Path, feature: str, indices: Any) -> None:
+    with (
+        cc.open_cache(whole / "cache") as opened,
+        pytest.raises(cc.UsageError, match="indices must be frame numbers, got"),
+    ):
+        opened.read(_key(opened), feature, indices=indices)
+
+
+def _key(opened: cc.Cache) -> str:
+    (key,) = (each.key for each in opened if each.path == "sound.mp4")
+    return key
+
+
+@pytest.mark.parametrize(
+    ("feature", "tier"), [("frames", "lmdb"), ("frames", "hdf5"), ("flow", "npz"), ("flow", "hdf5")]
+)
+def test_an_out_that_cannot_be_written_is_not_damage(whole: Path, feature: str, tier: str) -> None:
+    with cc.open_cache(whole / "cache") as opened:
+        out = opened.read(_key(opened), feature, 0, 4, tier=tier)
+        expected = out.copy()
+        out.setflags(write=False)
+        with pytest.raises(cc.UsageError, match="that can be written to"):
+            opened.read(_key(opened), feature, 5, 9, out=out, tier=tier)
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_names_that_are_no_features(whole: Path) -> None:
+    with cc.open_cache(whole / "cache") as opened:
+        for name in ("", ".", "frames.", "pts_seconds", "flow.xxh3_64", "motion.nothing", "../flow"):
+            with pytest.raises(cc.FeatureAbsent, match="is not cached"):
+                opened.read(_key(opened), name)
+        with pytest.raises(cc.FeatureAbsent, match="is not cached in tier 'tape'"):
+            opened.read(_key(opened), "frames", tier="tape")
+
+
+# Plug-ins
+
+ROWS = """
+import numpy as np
+import chordcache as cc
+
+class Rows(cc.Extractor):
+    def __init__(self, name, how):
+        super().__init__(name)
+        self.how, self.buffer, self.held = how, np.zeros((1, 6), "f4"), []
+
+    def add_frame(self, frame):
+        row = np.arange(6.0)[None] + frame.number
+        if self.how == "views of one buffer":
+            self.buffer[:] = row
+            return {self.name: self.buffer}
+        if self.how == "on finish only":
+            self.held.append(row)
+            return {}
+        if self.how == "no rows in between":
+            self.held.append(row)
+            rows, self.held = (self.held, []) if frame.number % 3 == 2 else ([np.zeros((0, 6))], self.held)
+            return {self.name: np.concatenate(rows)}
+        if self.how == "every other column":
+            return {self.name: np.repeat(row, 2, axis=1)[:, ::2]}
+        if self.how == "Fortran order":
+            return {self.name: np.asfortranarray(np.stack([row, row + 1], 2))}
+        if self.how == "prints":
+            print("hello from a plug-in")
+        return {self.name: row.astype({"big-endian": ">f4", "bool": "?"}.get(self.how, "f8"))}
+
+    def finish(self):
+        return {self.name: np.concatenate(self.held)} if self.held else {}
+
+class Million(cc.Extractor):
+    def finish(self):
+        self.facts.update(start_seconds=0.0, row_seconds=1e-6, silence=0)
+        return {self.name: np.arange(1_000_000, dtype="i4")[:, None]}
+
+    def num_rows(self, num_frames):
+        return None
+
+class Wrong(cc.Extractor):
+    def __init__(self, name, how):
+        super().__init__(name)
+        self.how = how
+
+    def num_rows(self, num_frames):
+        return None if self.how == "clock" else num_frames
+
+    def add_frame(self, frame):
+        if self.how == "nothing":
+            return None
+        if self.how == "array":
+            return np.zeros((1, 2))
+        if self.how == "usage":
+            raise cc.UsageError("not my day")
+        return {self.name: np.zeros((1, 2))}
+
+    def finish(self):
+        if self.how == "clock":
+            self.facts.update(start_seconds=0, row_seconds=0, silence=0)
+        return {}
+"""
+
+
+def build_plug_in(
+    whole: Path, folder: Path, run_cli: Cli, extractor: str, *options: str, **params: Any
+) -> subprocess.CompletedProcess[str]:
+    """Build the feature "mine" alone, in NPZ and HDF5."""
+    (folder / "attack_plug_in.py").write_text(ROWS)
+    mine = {"extractor": f"attack_plug_in:{extractor}", **params}
+    config = {"features": {"mine": mine}, "hdf5": {"features": ["mine"]}}
+    (folder / "mine.yaml").write_text(yaml.dump(config))
+    return run_cli(
+        "build", whole / "index.json", "-o", folder / "cache", "-c", folder / "mine.yaml", "-j2",
+        "--tier", "npz", "--tier", "hdf5", "--features", "mine", *options,
+        env={"PYTHONPATH": f"{folder}:{Path(cc.__file__).parent.parent}"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "views of one buffer",
+        "on finish only",
+        "no rows in between",
+        "every other column",
+        "Fortran order",
+        "big-endian",
+        "bool",
+        "float64",
+    ],
+)
+def test_rows_of_every_kind(whole: Path, tmp_path: Path, run_cli: Cli, how: str) -> None:
+    done = build_plug_in(whole, tmp_path, run_cli, "Rows", how=how)
+    assert done.returncode == 0, done.stderr
+    expected = np.arange(20)[:, None] + np.arange(6.0)
+    if how == "Fortran order":
+        expected = np.stack([expected, expected + 1], 2)
+    expected = expected.astype({"views of one buffer": "f4", "big-endian": "f4", "bool": "?"}.get(how, "f8"))
+    with cc.open_cache(tmp_path / "cache") as opened:
+        for tier in ("npz", "hdf5"):
+            found = opened.read(_key(opened), "mine", tier=tier)
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found, expected)
+            assert opened[_key(opened)].feature("mine", tier).dtype == expected.dtype
+    assert cc.verify(tmp_path / "cache", level="deep", jobs=1) == []
+
+
+@pytest.mark.slow
+def test_a_million_rows_at_once(whole: Path, tmp_path: Path, run_cli: Cli) -> None:
+    assert build_plug_in(whole, tmp_path, run_cli, "Million").returncode == 0
+    with cc.open_cache(tmp_path / "cache") as opened:
+        for tier in ("npz", "hdf5"):
+            found = opened.read(_key(opened), "mine", 5, 10, tier=tier)
+            np.testing.assert_array_equal(found[:, 0], np.arange(200_000, 400_000))
+
+
+def test_what_a_plug_in_prints_is_no_result(whole: Path, tmp_path: Path, run_cli: Cli) -> None:
+    done = build_plug_in(whole, tmp_path, run_cli, "Rows", "--json", how="prints")
+    assert json.loads(done.stdout)["num_done"] == 3
+    assert set(done.stderr.splitlines()) == {"hello from a plug-in"}
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("nothing", "it handed out a NoneType, must be a mapping of array names to rows"),
+        ("array", "it handed out a ndarray, must be a mapping of array names to rows"),
+        ("usage", "chordcache.errors.UsageError: not my day"),
+        ("clock", "it has a clock of its own, but its facts do not say which"),
+    ],
+)
+def test_a_plug_in_that_does_wrong_costs_its_video(
+    whole: Path, tmp_path: Path, run_cli: Cli, how: str, message: str
+) -> None:
+    done = build_plug_in(whole, tmp_path, run_cli, "Wrong", how=how)
+    assert (done.returncode, done.stderr) == (3, "")
+    failed = processes.quarantine(tmp_path / "cache")
+    assert {(line["stage"], line["cause"], line["message"]) for line in failed.values()} == {
+        ("mine", "extractor", message)
+    }
+    assert len(failed) == 3
+
+
+# Cost
+
+
+LOADED = """
+import json
+stores = {'h5py', 'lmdb', 'chordcache.storage.artefacts.npz_store', 'chordcache.storage.artefacts.hdf5_store'}
+print(json.dumps(sorted(stores & {*sys.modules})))
+"""
+
+
+def loaded_by(code: str, *args: str | Path) -> list[str]:
+    """Which stores a process loaded."""
+    command = [sys.executable, "-c", code + LOADED, *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return json.loads(done.stdout)
+
+
+def test_quick_verify_reads_no_artefact(cache: Path) -> None:
+    for tier in TIERS:
+        path = artefact(cache, "sound.mp4", tier)
+        size = path.stat().st_size
+        path.write_bytes(b"")
+        os.truncate(path, size)
+    assert loaded_by("import sys, chordcache as cc\nassert cc.verify(sys.argv[1], level='quick') == []", cache) == []
+    assert len([each for each in cc.verify(cache, jobs=1) if each.kind == "damaged"]) == 3
+
+
+@pytest.mark.parametrize(("feature", "store"), [("frames", "lmdb"), ("flow", "chordcache.storage.artefacts.npz_store")])
+def test_reading_loads_one_store(whole: Path, feature: str, store: str) -> None:
+    code = "import sys, chordcache as cc\nwith cc.open_cache(sys.argv[1]) as cache: cache.read(0, sys.argv[2])"
+    assert loaded_by(code, whole / "cache", feature) == [store]

@@ -1,0 +1,489 @@
+"""Features and tiers as a build makes them: one decode, independent artefacts, absence, plug-ins."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import yaml
+from helpers.processes import files_of, quarantine, sidecars
+
+import chordcache as cc
+from chordcache.config import Config, config_from_json
+from chordcache.errors import ConfigError, FeatureAbsent, UsageError
+
+Cli = Callable[..., Any]
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "features.md"
+EVERY_TIER = ("lmdb", "npz", "hdf5")
+ALL_IN_HDF5 = {"hdf5": {"features": ["frames", "flow", "motion", "mel"]}}
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    folder = tmp_path_factory.mktemp("features") / "videos"
+    make_video(folder / "sound.mp4", num_frames=40, audio=True)
+    make_video(folder / "silent.mp4", num_frames=25)
+    make_video(folder / "single.mp4", num_frames=1)
+    make_video(folder / "vp9.webm", num_frames=10, codec="libvpx-vp9", audio=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def index(videos: Path) -> Path:
+    path = videos.parent / "index.json"
+    cc.scan([videos], output=path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def full(index: Path) -> Path:
+    """Every feature in every tier. Do not write into it."""
+    cache = index.parent / "full"
+    summary = cc.build(index, cache, tiers=EVERY_TIER, config=config_from_json(ALL_IN_HDF5), jobs=2)
+    assert (summary.num_done, summary.num_failed) == (4, 0)
+    return cache
+
+
+def info_of(cache: Path, path: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """(tier, feature) to what the sidecar says."""
+    return {(each["tier"], each["feature"]): each for each in sidecars(cache)[path]["features"]}
+
+
+def video_of(cache: cc.Cache, path: str) -> cc.Video:
+    (video,) = (video for video in cache if video.path == path)
+    return video
+
+
+@pytest.fixture
+def opens(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every path that libavformat is asked to open in this process."""
+    opened: list[str] = []
+    really = av.open
+
+    def count(path: Any, *args: Any, **options: Any) -> Any:
+        opened.append(str(path))
+        return really(path, *args, **options)
+
+    monkeypatch.setattr(av, "open", count)
+    return opened
+
+
+def build_here(monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> cc.RunSummary:
+    """``build`` with its worker in this process, so that what it does can be watched."""
+    from chordcache.engine import pool
+
+    monkeypatch.setattr(pool, "run", lambda function, tasks, **_: ((task, function(task)) for task in tasks))
+    return cc.build(*args, **options)
+
+
+def test_one_decode_feeds_everything(
+    index: Path, tmp_path: Path, opens: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_from_json(ALL_IN_HDF5)
+    summary = build_here(monkeypatch, index, tmp_path / "cache", tiers=EVERY_TIER, config=config)
+    assert summary.num_done == 4
+    assert sorted(Path(path).name for path in opens) == ["silent.mp4", "single.mp4", "sound.mp4", "vp9.webm"]
+
+
+def test_everything_is_there(full: Path) -> None:
+    infos = info_of(full, "sound.mp4")
+    assert set(infos) == {
+        ("lmdb", "frames"),
+        *(("npz", name) for name in ("flow", "motion", "mel")),
+        *(("hdf5", name) for name in ("frames", "flow", "motion", "mel")),
+    }
+    assert len({each["file"] for each in infos.values()}) == 3
+    assert infos["npz", "flow"]["shape"] == [39, 48, 64, 2]
+    assert infos["npz", "motion"]["shape"] == [40, 3, 4, 2]
+    assert infos["npz", "mel"]["shape"][1:] == [80]
+    assert cc.verify(full, level="deep", source=True) == []
+
+
+@pytest.mark.parametrize("feature", ["frames", "flow", "motion", "motion.covered", "motion.types", "mel"])
+def test_tiers_agree(full: Path, feature: str) -> None:
+    with cc.open_cache(full) as cache:
+        video = video_of(cache, "sound.mp4")
+        arrays = [
+            cache.read(video, feature, 3, 9, tier=tier)
+            for tier in ("lmdb", "npz", "hdf5")
+            if video.sidecar.feature(feature.partition(".")[0], tier)
+        ]
+        assert len(arrays) == 2
+        np.testing.assert_array_equal(*arrays)
+        assert arrays[0].size
+
+
+def test_np_load_opens_npz(full: Path) -> None:
+    file = full / info_of(full, "sound.mp4")["npz", "flow"]["file"]
+    with cc.open_cache(full) as cache, np.load(file) as npz:
+        np.testing.assert_array_equal(npz["flow"], cache.read(video_of(cache, "sound.mp4"), "flow"))
+        np.testing.assert_array_equal(npz["pts_seconds"], np.arange(40) / 25)
+
+
+LOOK = """
+import h5py, json, sys
+with h5py.File(sys.argv[1]) as h5:
+    print(json.dumps([h5["flow"].attrs["units"], json.loads(h5["flow"].attrs["params"])["method"],
+                      h5["motion"].dims[0][0].name, h5["frames"][3].tobytes()[:2].hex()]))
+"""
+
+
+def test_other_tools_open_hdf5(full: Path) -> None:
+    file = full / info_of(full, "sound.mp4")["hdf5", "flow"]["file"]
+    done = subprocess.run([sys.executable, "-c", LOOK, file], check=True, capture_output=True, text=True)
+    assert json.loads(done.stdout) == ["pixels per kept-frame step, (dx, dy)", "farneback", "/pts_seconds", "ffd8"]
+
+
+def test_slices_are_frame_numbers(full: Path) -> None:
+    with cc.open_cache(full) as cache:
+        video = video_of(cache, "sound.mp4")
+        flow = cache.read(video, "flow")
+        assert flow.shape == (39, 48, 64, 2)
+        np.testing.assert_array_equal(cache.read(video, "flow", 5, 9), flow[5:9])
+        np.testing.assert_array_equal(cache.read(video, "flow", 36, 40), flow[36:])
+        np.testing.assert_array_equal(cache.read(video, "flow", -4), flow[36:])
+        np.testing.assert_array_equal(cache.read(video, "flow", indices=[7, 7, 0]), flow[[7, 7, 0]])
+        assert cache.read(video, "motion", 38).shape == (2, 3, 4, 2)
+        out = np.empty((4, 48, 64, 2), np.float16)
+        assert cache.read(video, "flow", 5, 9, out=out) is out
+        np.testing.assert_array_equal(out, flow[5:9])
+        with pytest.raises(IndexError, match="frame 39 is out of range for video '.*' of 39 rows of 'flow'"):
+            cache.read(video, "flow", indices=[39])
+        with pytest.raises(
+            UsageError, match=r"out for 'flow' must be a contiguous float16 array of shape \(4, 48, 64, 2\)"
+        ):
+            cache.read(video, "flow", 5, 9, out=np.empty((4, 48, 64, 2), np.float32))
+
+
+def test_mel_covers_the_seconds_of_its_frames(full: Path) -> None:
+    with cc.open_cache(full) as cache:
+        video = video_of(cache, "sound.mp4")
+        info = video.feature("mel")
+        whole = cache.read(video, "mel")
+        assert whole.shape == (80, 160)  # 1.6 s in steps of 10 ms
+        clip = cache.read(video, "mel", 10, 20)
+        assert clip.shape == (80, 40)
+        first = round((0.4 - info.facts["start_seconds"]) / 0.01)
+        with np.load(full / str(info.file)) as npz:
+            np.testing.assert_array_equal(clip, npz["mel"][first : first + 40].T)
+        with pytest.raises(UsageError, match="'mel' has a clock of its own: give start and stop, not indices"):
+            cache.read(video, "mel", indices=[3])
+
+
+def test_absent_with_a_reason(full: Path) -> None:
+    with cc.open_cache(full) as cache:
+        silent, vp9 = video_of(cache, "silent.mp4"), video_of(cache, "vp9.webm")
+        with pytest.raises(FeatureAbsent, match="'mel' of video '.*' is absent: no audio track"):
+            cache.read(silent, "mel", 0, 5)
+        with pytest.raises(FeatureAbsent, match="'motion' of video '.*' is absent: codec 'vp9' exports no motion vect"):
+            cache.read(vp9, "motion", 0, 5)
+        assert cache.read(vp9, "flow", 0, 5).shape == (5, 48, 64, 2)
+    assert cc.summarize(full)["absent"]["mel in npz: no audio track"] == 3
+
+
+def test_an_array_that_there_is_not(full: Path) -> None:
+    with (
+        cc.open_cache(full) as cache,
+        pytest.raises(FeatureAbsent, match=r"'flow.scale' of video '.*' is not cached; cached: flow"),
+    ):
+        cache.read(video_of(cache, "sound.mp4"), "flow.scale")
+
+
+def test_one_frame_has_no_flow(full: Path) -> None:
+    with cc.open_cache(full) as cache:
+        for tier in ("npz", "hdf5"):
+            assert cache.read(video_of(cache, "single.mp4"), "flow", tier=tier).shape == (0, 48, 64, 2)
+
+
+def test_content_facts_equal_the_scan(full: Path, videos: Path) -> None:
+    records = {record.path: record for record in cc.scan([videos], level="content")}
+    with cc.open_cache(full) as cache:
+        for video in cache:
+            assert video.content is not None
+            assert video.content == records[video.path].content
+
+
+# Independent artefacts
+
+
+def test_adding_a_tier_touches_nothing_else(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache)
+    before = files_of(cache)
+    summary = cc.build(index, cache, tiers=["npz"])
+    assert summary.num_done == 4
+    after = files_of(cache)
+    assert {file: after[file] for file in before if file.startswith("lmdb/")} == {
+        file: stat for file, stat in before.items() if file.startswith("lmdb/")
+    }
+    assert {tier for tier, _ in info_of(cache, "sound.mp4")} == {"lmdb", "npz"}
+    assert cc.verify(cache, level="deep", source=True) == []
+    assert cc.build(index, cache, tiers=["lmdb", "npz"]).num_up_to_date == 4
+
+
+def test_a_parameter_of_flow_rebuilds_flow_alone(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["lmdb", "npz"])
+    before = info_of(cache, "sound.mp4")
+    made: list[str] = []
+    from chordcache.features.registry import FeatureSpec
+
+    really = FeatureSpec.make
+    monkeypatch.setattr(FeatureSpec, "make", lambda spec: (made.append(spec.name), really(spec))[1])
+    config = config_from_json({"features": {"flow": {"method": "dis"}}})
+    summary = build_here(monkeypatch, index, cache, tiers=["lmdb", "npz"], config=config)
+    assert summary.num_done == 4
+    assert made == ["flow"] * 4
+    after = info_of(cache, "sound.mp4")
+    assert after["lmdb", "frames"] == before["lmdb", "frames"]
+    assert after["npz", "flow"]["params"]["method"] == "dis"
+    for name in ("motion", "mel"):
+        with np.load(cache / before["npz", name]["file"]) as old, np.load(cache / after["npz", name]["file"]) as new:
+            np.testing.assert_array_equal(old[name], new[name])
+    strays = cc.verify(cache, level="deep", source=True)
+    assert {each.kind for each in strays} == {"stray"}
+    cc.collect_garbage(cache)
+    assert cc.verify(cache, level="deep", source=True) == []
+
+
+def test_features_narrow_a_tier_and_keep_the_rest(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["npz"], features=["mel"])
+    assert set(info_of(cache, "sound.mp4")) == {("npz", "mel")}
+    cc.build(index, cache, tiers=["npz"], features=["motion"])
+    assert set(info_of(cache, "sound.mp4")) == {("npz", "mel"), ("npz", "motion")}
+    cc.collect_garbage(cache)
+    assert cc.verify(cache, level="deep", source=True) == []
+
+
+def test_a_cache_without_frames_has_a_timeline(index: Path, tmp_path: Path) -> None:
+    cc.build(index, tmp_path / "cache", tiers=["npz"], features=["flow"])
+    with cc.open_cache(tmp_path / "cache") as cache:
+        video = video_of(cache, "sound.mp4")
+        np.testing.assert_array_equal(video.pts_seconds, np.arange(40) / 25)
+        with pytest.raises(FeatureAbsent, match=r"'frames' of video '.*' is not cached; cached: flow \(npz\)"):
+            cache.read(video, "frames")
+
+
+def test_a_changed_source_rebuilds_every_tier(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "videos" / "a.mp4", num_frames=10)
+    cache = tmp_path / "cache"
+    cc.build(cc.scan([tmp_path / "videos"]), cache, tiers=["lmdb", "npz"])
+    make_video(tmp_path / "videos" / "a.mp4", num_frames=14)
+    cc.build(cc.scan([tmp_path / "videos"]), cache, tiers=["lmdb"])
+    infos = info_of(cache, "a.mp4")
+    assert infos["lmdb", "frames"]["shape"][0] == 14
+    assert infos["npz", "flow"]["shape"][0] == 13
+    cc.collect_garbage(cache)
+    assert cc.verify(cache, level="deep", source=True) == []
+
+
+def test_another_rate_in_one_tier_does_not_leave_the_other_with_other_frames(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["lmdb", "npz"])
+    cc.build(index, cache, tiers=["lmdb"], config=config_from_json({"frames": {"fps": 5}}))
+    assert {tier for tier, _ in info_of(cache, "sound.mp4")} == {"lmdb"}
+    findings = cc.verify(cache)
+    assert {each.kind for each in findings} == {"incomplete", "stale", "stray"}
+    assert {each.file for each in findings if each.kind == "stale"} == {
+        info_of(cache, "single.mp4")["npz", "flow"]["file"],  # of one frame at any rate, and so it stayed
+        "single.mp4",  # for mel, which is absent
+    }
+    assert all("--tier npz --features " in each.mend for each in findings if each.kind == "incomplete")
+    cc.build(index, cache, tiers=["lmdb", "npz"])
+    cc.collect_garbage(cache)
+    assert cc.verify(cache, level="deep", source=True) == []
+
+
+def test_repair_makes_the_damaged_artefact_and_no_other(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["lmdb", "npz"])
+    before = files_of(cache)
+    victim = str(info_of(cache, "sound.mp4")["npz", "flow"]["file"])
+    with open(cache / victim, "r+b") as file:
+        file.seek(-2000, 2)
+        byte = file.read(1)[0]
+        file.seek(-2000, 2)
+        file.write(bytes([byte ^ 1]))
+    damage = cc.verify(cache)
+    assert [each.file for each in damage] == [victim]
+    assert cc.repair(cache, damage).num_done == 1
+    assert cc.verify(cache, level="deep", source=True) == []
+    after = files_of(cache)
+    changed = {file for file in after if after[file] != before.get(file)}
+    assert {file for file in changed if not file.startswith("videos/")} == {victim}
+
+
+def test_a_damaged_feature_is_not_copied_into_a_new_file(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["npz"], features=["motion", "mel"])
+    file = cache / info_of(cache, "sound.mp4")["npz", "motion"]["file"]
+    with np.load(file) as npz:
+        sound = npz["motion"]
+    data = file.read_bytes()
+    at = data.index(sound.tobytes()[:64]) + 10
+    file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    config = config_from_json({"features": {"mel": {"n_mels": 40}}})
+    assert cc.build(index, cache, tiers=["npz"], features=["motion", "mel"], config=config).num_done == 4
+    with np.load(cache / info_of(cache, "sound.mp4")["npz", "motion"]["file"]) as npz:
+        np.testing.assert_array_equal(npz["motion"], sound)
+
+
+def test_options_that_do_not_go_together(index: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown tier 'zarr'; valid tiers are lmdb, npz, hdf5"):
+        cc.build(index, tmp_path / "cache", tiers=["zarr"])
+    with pytest.raises(UsageError, match="unknown feature 'depth'; this config has frames, flow, motion, mel"):
+        cc.build(index, tmp_path / "cache", features=["depth"])
+    with pytest.raises(ConfigError, match="the config puts none of flow into tier lmdb: nothing to build there"):
+        cc.build(index, tmp_path / "cache", features=["flow"])
+    with pytest.raises(ConfigError, match="the config puts nothing into tier lmdb"):
+        cc.build(index, tmp_path / "cache", config=Config(frames=None))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_command_line(index: Path, tmp_path: Path, run_cli: Cli) -> None:
+    arguments = (
+        "build",
+        index,
+        "-o",
+        tmp_path / "cache",
+        "--tier",
+        "lmdb",
+        "--tier",
+        "npz",
+        "--features",
+        "frames,mel",
+    )
+    assert run_cli(*arguments).returncode == 0
+    assert set(info_of(tmp_path / "cache", "sound.mp4")) == {("lmdb", "frames"), ("npz", "mel")}
+    result = run_cli("build", index, "-o", tmp_path / "cache", "--features", "nothing")
+    assert result.returncode == 2
+    assert result.stderr.startswith("chordcache build: error: unknown feature 'nothing'; this config has frames")
+
+
+# Plug-ins
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the plug-in and the config that the docs show."""
+    folder = tmp_path_factory.mktemp("example")
+    for name, text in re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", DOCS.read_text(), re.DOTALL):
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_the_example_of_the_docs(example: Path, index: Path, tmp_path: Path, run_cli: Cli) -> None:
+    assert len((example / "meancolor.py").read_text().splitlines()) <= 30
+    cache = tmp_path / "cache"
+    arguments = ("build", index, "-o", cache, "-c", example / "mine.yaml", "--tier", "npz", "--features", "color")
+    environment = {"PYTHONPATH": f"{example}:{Path(cc.__file__).parent.parent}"}
+    result = run_cli(*arguments, env=environment)
+    assert result.returncode == 0, result.stderr
+    raw = tmp_path / "raw"
+    cc.build(index, raw, config=config_from_json({"frames": {"codec": "raw"}}))
+    with cc.open_cache(cache) as colors, cc.open_cache(raw) as frames:
+        for video in frames:
+            rgb = frames.read(video).astype(np.float64)
+            found = colors.read(video.key, "color")
+            assert found.shape == (video.num_frames, 2, 2, 3)
+            np.testing.assert_allclose(found[:, 0, 1], rgb[:, :24, 32:].mean((1, 2)), rtol=1e-4)
+    assert run_cli("verify", cache, "--deep", "--source", env=environment).returncode == 0
+    assert run_cli("verify", cache, "--deep").returncode == 0  # where the plug-in is not installed
+
+
+BROKEN = """
+import numpy as np
+import chordcache as cc
+
+class Broken(cc.Extractor):
+    def __init__(self, name, how="raise"):
+        super().__init__(name)
+        self.how = how
+
+    def add_frame(self, frame):
+        if self.how == "exit" and frame.number == 3:
+            import os; os._exit(9)
+        if self.how == "raise" and frame.number == 3:
+            raise ValueError("no\\nsuch thing")
+        if self.how == "short" and frame.number == 3:
+            return {}
+        if self.how == "name":
+            return {"else": np.zeros((1, 2))}
+        if self.how == "object":
+            return {self.name: np.array([[None]])}
+        if self.how == "shape":
+            return {self.name: np.zeros((1, 2 + frame.number))}
+        if self.how == "facts":
+            self.facts["x"] = np.float32(1)
+        return {self.name: np.zeros((1, 2))}
+
+class NotOne:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "cause", "match"),
+    [
+        ("raise", "extractor", "ValueError: no such thing"),
+        ("short", "extractor", "'mine' has 24 rows, expected 25 for 25 frames"),
+        ("name", "extractor", r"it handed out an array 'else', whose name must begin with 'mine\.'"),
+        ("object", "extractor", "'mine'.* object"),
+        ("shape", "extractor", "'mine'"),
+        ("facts", "extractor", "TypeError: Object of type float32 is not JSON serializable"),
+        ("exit", "signal", "the worker died"),
+    ],
+)
+def test_a_plug_in_that_fails_costs_its_video(
+    index: Path, tmp_path: Path, run_cli: Cli, how: str, cause: str, match: str
+) -> None:
+    (tmp_path / "mine.py").write_text(BROKEN)
+    (tmp_path / "mine.yaml").write_text(yaml.dump({"features": {"mine": {"extractor": "mine:Broken", "how": how}}}))
+    environment = {"PYTHONPATH": f"{tmp_path}:{Path(cc.__file__).parent.parent}"}
+    cache = tmp_path / "cache"
+    arguments = ("build", index, "-o", cache, "-c", tmp_path / "mine.yaml", "--tier", "npz", "--features", "mine,mel")
+    result = run_cli(*arguments, env=environment)
+    assert result.returncode == 3, result.stderr
+    assert "Traceback" not in result.stderr
+    failed = quarantine(cache)
+    assert "silent.mp4" in failed
+    assert (failed["silent.mp4"]["cause"], failed["silent.mp4"]["stage"] in ("mine", "decode")) == (cause, True)
+    assert re.search(match, failed["silent.mp4"]["message"])
+    assert ("single.mp4" in failed) == (how in ("name", "object", "facts"))
+    # the feature is at fault, not the file: what does not need it is built
+    result = run_cli("build", index, "-o", cache, "--tier", "npz", "--features", "mel", env=environment)
+    assert result.returncode == 0, result.stderr
+    assert run_cli("verify", cache, env=environment).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("section", "match"),
+    [
+        ({"extractor": "nowhere_at_all:Class"}, "cannot import 'nowhere_at_all:Class': ModuleNotFoundError: No module"),
+        ({"extractor": "mine:Missing"}, "cannot import 'mine:Missing': AttributeError"),
+        ({"extractor": "mine:NotOne"}, "'mine:NotOne' is no subclass of chordcache.Extractor"),
+        ({"extractor": "mine:Broken", "size": 3}, "'mine:Broken' does not take its parameters: got an unexpected"),
+    ],
+)
+def test_an_extractor_that_cannot_be_had(
+    index: Path, tmp_path: Path, run_cli: Cli, section: dict[str, Any], match: str
+) -> None:
+    (tmp_path / "mine.py").write_text(BROKEN)
+    (tmp_path / "mine.yaml").write_text(yaml.dump({"features": {"mine": section}}))
+    result = run_cli(
+        "build", index, "-o", tmp_path / "cache", "-c", tmp_path / "mine.yaml", "--tier", "npz",
+        env={"PYTHONPATH": f"{tmp_path}:{Path(cc.__file__).parent.parent}"},
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert match in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "cache").exists()

@@ -1,0 +1,77 @@
+"""What a cache holds, in every tier, read past the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from chordcache.storage.artefacts import open_files
+from helpers import processes
+
+Arrays = dict[tuple[str, str, str], Any]
+
+
+def of_hdf5(path: Path) -> Iterator[tuple[str, Any]]:
+    """Name and values of every dataset, and what its attributes say of it."""
+    with h5py.File(path) as file:
+        for name, dataset in file.items():
+            is_record = h5py.check_vlen_dtype(dataset.dtype) is not None
+            yield name, [row.tobytes() for row in dataset] if is_record else dataset[...]
+            told = {key: dataset.attrs[key] for key in ("units", "params", "facts") if key in dataset.attrs}
+            yield f"{name} attributes", sorted(told.items())
+
+
+def of_npz(path: Path) -> Iterator[tuple[str, Any]]:
+    with np.load(path, allow_pickle=False) as npz:
+        yield from npz.items()
+
+
+def of_lmdb(path: Path) -> Iterator[tuple[str, Any]]:
+    open_files.forget(path)  # LMDB opens a file but once in a process
+    yield "entries", sorted(processes.entries(path).items())
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "lmdb": of_lmdb,
+    "npz": of_npz,
+    "hdf5": of_hdf5,
+}
+
+
+def arrays(cache: Path) -> Arrays:
+    """(path, tier, array) to what is stored; what is absent, to the reason."""
+    found: Arrays = {}
+    for path, data in processes.sidecars(cache).items():
+        for info in data["features"]:
+            if "file" not in info:
+                found[path, info["tier"], info["feature"]] = info["absent"]
+        for tier, file in {(info["tier"], info["file"]) for info in data["features"] if "file" in info}:
+            found.update({(path, tier, name): values for name, values in READERS[tier](cache / file)})
+    return found
+
+
+def differing(found: Arrays, expected: Arrays) -> list[tuple[str, str, str]]:
+    """What two caches do not have in common."""
+    return sorted(
+        name
+        for name in found.keys() | expected.keys()
+        if name not in found or name not in expected or not _same(found[name], expected[name])
+    )
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    return type(a) is type(b) and bool(a == b)
+
+
+def artefact(cache: Path, path: str, tier: str) -> Path:
+    files = {
+        each["file"] for each in processes.sidecars(cache)[path]["features"] if each["tier"] == tier and "file" in each
+    }
+    (file,) = files
+    return cache / file

@@ -1,0 +1,57 @@
+"""What an earlier index knows of files that have not changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from test_index_files import FORMATS, RECORDS, write_index
+
+from chordcache.errors import UsageError
+from chordcache.index.previous import ReusableRecords
+from chordcache.records import Identity
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_unchanged_files_are_found_again(tmp_path: Path, suffix: str) -> None:
+    path = write_index(tmp_path / f"index{suffix}")
+    with ReusableRecords(path) as earlier:
+        write_index(path, [])  # the new index takes the place of the one that is being read
+        assert (earlier.problem, len(earlier)) == (None, 3)
+        for record in reversed(RECORDS):
+            assert record.identity is not None
+            assert record.level is not None
+            assert earlier.get("v", record.path, record.identity, record.level) == record
+            assert earlier.get("v", record.path, record.identity, "headers") == record
+            assert earlier.get("w", record.path, record.identity, "headers") is None
+            for field in ("size", "mtime_ns", "ctime_ns"):
+                changed = dataclasses.replace(record.identity, **{field: 77})
+                assert earlier.get("v", record.path, changed, "headers") is None
+        assert earlier.get("v", "a.mp4", Identity(1, 2, 3), "content") is None
+        assert earlier.get("v", "none.mp4", Identity(1, 2, 3), "headers") is None
+
+
+def test_no_earlier_index(tmp_path: Path) -> None:
+    with ReusableRecords(tmp_path / "index.json") as earlier:
+        assert (earlier.problem, len(earlier)) == (None, 0)
+        assert earlier.get("v", "a.mp4", Identity(1, 2, 3), "headers") is None
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_damaged_earlier_index_is_not_used_and_that_is_said(tmp_path: Path, suffix: str) -> None:
+    path = write_index(tmp_path / f"index{suffix}")
+    path.write_bytes(path.read_bytes().replace(b"c.mp4", b"../../c.mp4"))
+    with ReusableRecords(path) as earlier:
+        assert len(earlier) == 0
+        assert earlier.get("v", "a.mp4", Identity(1, 2, 3), "headers") is None
+        assert earlier.problem is not None
+        assert "the earlier index is not used: '" in earlier.problem
+
+
+@pytest.mark.parametrize(("name", "text"), [("v.csv", "path\na.mp4\n"), ("v.json", '{"my": "annotations"}')])
+def test_what_is_no_index_of_a_scan_is_not_overwritten(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(UsageError, match="would be overwritten: name another file with -o"):
+        ReusableRecords(path)

@@ -1,0 +1,526 @@
+"""Everything that strangers may call a video, through the command line: a clear line, never a traceback or a hang."""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from helpers import processes
+
+import chordcache as cc
+
+pytestmark = pytest.mark.timeout(120)
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+Maker = Callable[..., Path]
+
+LIBAV_LINE = re.compile(r"^\[[\w,]+ @ 0x[0-9a-f]+\]", re.MULTILINE)
+"""How libav begins what it says on a terminal."""
+
+
+def quiet(done: subprocess.CompletedProcess[str]) -> bool:
+    """Nothing on the terminal that should not be there."""
+    output = done.stdout + done.stderr
+    return processes.fine(output) and not LIBAV_LINE.search(output) and "\x1b" not in output
+
+
+def journey(folder: Path, run_cli: Cli, **options: object) -> tuple[int, int, int]:
+    """Scan, build and verify ``folder/corpus``; exit codes of the three."""
+    codes = []
+    for args in (["scan", "corpus", "-j1"], ["build", "-j1"], ["verify", "-j1"]):
+        done = run_cli(*args, cwd=folder, timeout=60, **options)
+        assert quiet(done), done.stdout + done.stderr
+        codes.append(done.returncode)
+    return codes[0], codes[1], codes[2]
+
+
+# What is no video: name, how it is made, cause in the quarantine
+
+
+def _truncated(path: Path, make_video: Maker) -> None:
+    make_video(path, num_frames=60)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def _audio_only(path: Path, _make_video: Maker) -> None:
+    _ffmpeg("-f", "lavfi", "-i", "sine=duration=1", "-c:a", "aac", path)
+
+
+def _no_frames(path: Path, make_video: Maker) -> None:
+    """A track whose sample table is empty; the muxer would leave the track out."""
+    make_video(path, num_frames=3, audio=True)
+    data = bytearray(path.read_bytes())
+    for box in (b"stsz", b"stts", b"stsc", b"stco"):  # of the first track, the video's
+        count = data.index(box) + (12 if box == b"stsz" else 8)
+        data[count : count + 4] = bytes(4)
+    path.write_bytes(data)
+
+
+def _ffmpeg(*args: str | Path) -> None:
+    subprocess.run(["ffmpeg", "-v", "error", "-nostdin", "-y", *map(str, args)], check=True, capture_output=True)
+
+
+def _bitflips(path: Path, make_video: Maker) -> None:
+    make_video(path, num_frames=60, size=(160, 120), codec="mpeg4")
+    data = bytearray(path.read_bytes())
+    start = data.find(b"mdat")
+    for offset in range(start + 300, start + 3000, 37):
+        data[offset] ^= 0x5A
+    path.write_bytes(data)
+
+
+REFUSED = {"refused-format", "decode"}
+
+BROKEN: dict[str, tuple[Callable[[Path, Maker], None], set[str]]] = {
+    "zero.mp4": (lambda path, _: path.touch(), {"decode"}),
+    "one_byte.mp4": (lambda path, _: path.write_bytes(b"x"), {"decode"}) ,
+    "truncated.mp4": (_truncated, {"decode"}),
+    "truncated.mkv": (_truncated, {"truncated", "short", "decode"}),
+    "truncated.avi": (_truncated, {"truncated", "short", "decode"}),
+    "random.mp4": (lambda path, _: path.write_bytes(os.urandom(5000)), REFUSED),
+    "random.mkv": (lambda path, _: path.write_bytes(os.urandom(50_000)), REFUSED),
+    "text.mp4": (lambda path, _: path.write_text("This is a list of words.\n" * 50), REFUSED),
+    "html.mp4": (lambda path, _: path.write_text("<!DOCTYPE html><html>404 not found</html>"), REFUSED),
+    "audio.mp4": (_audio_only, {"no-video"}),
+    "empty_track.mp4": (_no_frames, {"no-video", "no-frames", "decode"}),
+    "flips.mp4": (_bitflips, {"decode"}),
+    "fifo.mp4": (lambda path, _: os.mkfifo(path), {"not-regular"}),
+    "dangling.mp4": (lambda path, _: path.symlink_to("nowhere"), {"io"}),
+    "loop.mp4": (lambda path, _: path.symlink_to("loop.mp4"), {"io"}),
+    "subtitle.mp4": (lambda path, _: path.write_text("1\n00:00:00,000 --> 00:00:01,000\nhello\n"), REFUSED),
+}  # fmt: skip
+
+
+ONLY_A_DECODER_KNOWS = ("flips.mp4",)
+"""A scan, which reads packets, finds nothing wrong with these."""
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_one_broken_input(tmp_path: Path, run_cli: Cli, make_video: Maker, name: str) -> None:
+    (tmp_path / "corpus").mkdir()
+    BROKEN[name][0](tmp_path / "corpus" / name, make_video)
+    assert journey(tmp_path, run_cli) == (0 if name in ONLY_A_DECODER_KNOWS else 3, 3, 0)
+    line = processes.quarantine(tmp_path / "cache")[name]
+    assert line["cause"] in BROKEN[name][1], line
+    assert line["message"]
+    assert line["stage"]
+    assert processes.contents(tmp_path / "cache") == {}
+
+
+@pytest.mark.parametrize("name", ["truncated.mkv", "truncated.mp4", "flips.mp4", "fifo.mp4", "zero.mp4", "loop.mp4"])
+def test_one_broken_input_without_a_scan(tmp_path: Path, run_cli: Cli, make_video: Maker, name: str) -> None:
+    BROKEN[name][0](tmp_path / name, make_video)
+    (tmp_path / "list.csv").write_text(f"path\n{name}\n")
+    done = run_cli("build", "list.csv", "-j1", cwd=tmp_path, timeout=60)
+    assert done.returncode == 3
+    assert quiet(done), done.stderr
+    assert processes.quarantine(tmp_path / "cache")[name]["cause"] in BROKEN[name][1]
+    assert run_cli("verify", "-j1", cwd=tmp_path).returncode == 0
+
+
+NAMES: list[str | bytes] = [
+    "with space.mp4",
+    "new\nline.mp4",
+    "tab\tand\rreturn.mp4",
+    b"not\xff\xfeutf8.mp4",
+    "n" * 251 + ".mp4",
+    "\u00e4" * 125 + "x.mp4",
+    "-dash.mp4",
+    "--help.mp4",
+    "esc\x1b[31mred\x1b]0;title\x07.mp4",
+    "=cmd|x.mp4",
+    "%03d.mp4",
+    "quote'\"`$(x).mp4",
+    "back\\slash.mp4",
+    "\u202ertl.mp4",
+    ".hidden.mp4",
+    "...mp4",
+    "caf\u00e9.mp4",
+    "cafe\u0301.mp4",
+    "UPPER.MP4",
+    "upper.mp4",
+    "http:x.mp4",
+    "concat:a|b.mp4",
+    "a.json.mp4",
+]
+
+
+def _write_named(folder: Path, make_video: Maker) -> list[str]:
+    folder.mkdir()
+    seed = make_video(folder.parent / "seed.mp4", num_frames=4)
+    names = []
+    for name in NAMES:
+        path = os.path.join(os.fsencode(folder), os.fsencode(name))
+        shutil.copy(seed, path)
+        names.append(os.fsdecode(name))
+    return names
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "csv"])
+def test_any_legal_name(tmp_path: Path, run_cli: Cli, make_video: Maker, form: str) -> None:
+    names = _write_named(tmp_path / "corpus", make_video)
+    index = f"index.{form}"
+    for args in (["scan", "corpus", "-o", index], ["build", index], ["verify", "--source"], ["info"], ["info", index]):
+        done = run_cli(*args, *(["-j2"] if args[0] in ("scan", "build", "verify") else []), cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert quiet(done), (done.stdout + done.stderr).encode("utf-8", "surrogateescape")
+    opened = cc.open_cache(tmp_path / "cache")
+    assert sorted(video.path for video in opened) == sorted(names)
+    assert len(set(opened.keys())) == len(names)
+    assert all(opened.read(video).shape == (4, 48, 64, 3) for video in opened)
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_a_broken_file_of_any_name_is_told_in_one_clean_line(tmp_path: Path, run_cli: Cli, name: str | bytes) -> None:
+    (tmp_path / "corpus").mkdir()
+    with open(os.path.join(os.fsencode(tmp_path / "corpus"), os.fsencode(name)), "wb") as file:
+        file.write(b"junk" * 100)
+    (tmp_path / "list.csv").touch()
+    scanned = run_cli("scan", "corpus", "-j1", cwd=tmp_path)
+    built = run_cli("build", "-j1", "--fail-fast", cwd=tmp_path)
+    assert (scanned.returncode, built.returncode) == (3, 4), scanned.stderr + built.stderr
+    for done in (scanned, built):
+        assert quiet(done)
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", done.stdout + done.stderr)
+    assert len(built.stderr.splitlines()) == 1
+    assert processes.quarantine(tmp_path / "cache").keys() == {os.fsdecode(name)}
+
+
+@pytest.mark.parametrize(
+    ("codec", "suffix"), [("ffv1", ".mkv"), ("mjpeg", ".avi"), ("mpeg4", ".avi"), ("libx264", ".mkv")]
+)
+def test_what_a_decoder_complains_of_is_not_cached_as_if_fine(
+    tmp_path: Path, make_video: Maker, codec: str, suffix: str
+) -> None:
+    """Each copy is damaged in one place; where the ffmpeg command says that a picture is damaged, none is cached."""
+    pixel_format = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+    whole = make_video(
+        tmp_path / f"whole{suffix}", codec=codec, pixel_format=pixel_format, size=(160, 120)
+    ).read_bytes()
+    random = processes.Rng(2)
+    (tmp_path / "corpus").mkdir()
+    for number in range(6):
+        data = bytearray(whole)
+        start = len(data) // 4 + random.below(len(data) * 3 // 4 - 200)
+        for offset in range(start, start + 12):
+            data[offset] ^= 1 + random.below(255)
+        (tmp_path / f"corpus/{number}{suffix}").write_bytes(data)
+    cc.build(cc.scan([tmp_path / "corpus"], jobs=2), tmp_path / "cache", jobs=2)
+    silent = [path for path in processes.contents(tmp_path / "cache") if _error_lines(tmp_path / "corpus" / path)[1]]
+    assert silent == []
+
+
+def test_folders_named_like_videos(tmp_path: Path, run_cli: Cli, make_video: Maker) -> None:
+    make_video(tmp_path / "corpus/x.mp4/inner.mp4", num_frames=4)
+    (tmp_path / "corpus/empty.mp4").mkdir()
+    make_video(tmp_path / "corpus/esc\x1b[2J/a.mp4", num_frames=4)
+    assert journey(tmp_path, run_cli) == (0, 0, 0)
+    assert set(processes.contents(tmp_path / "cache")) == {"x.mp4/inner.mp4", "esc\x1b[2J/a.mp4"}
+
+
+def test_a_folder_in_a_list(tmp_path: Path, run_cli: Cli) -> None:
+    (tmp_path / "x.mp4").mkdir()
+    (tmp_path / "list.csv").write_text("path\nx.mp4\n")
+    done = run_cli("build", "list.csv", "-j1", cwd=tmp_path)
+    assert done.returncode == 3
+    assert quiet(done)
+    assert processes.quarantine(tmp_path / "cache")["x.mp4"]["cause"] == "not-regular"
+
+
+def test_all_of_it_in_one_corpus(tmp_path: Path, run_cli: Cli, make_video: Maker) -> None:
+    names = _write_named(tmp_path / "corpus", make_video)
+    for name, (make, _) in BROKEN.items():
+        make(tmp_path / "corpus" / name, make_video)
+    (tmp_path / "corpus/dir.mp4").mkdir()
+    for args in (["scan", "corpus", "-j2"], ["build", "-j2"]):
+        done = run_cli(*args, cwd=tmp_path)
+        assert done.returncode == 3
+        assert quiet(done), (done.stdout + done.stderr).encode("utf-8", "surrogateescape")
+    assert set(processes.contents(tmp_path / "cache")) == set(names)
+    assert set(processes.quarantine(tmp_path / "cache")) == set(BROKEN)
+    done = run_cli("verify", "--deep", "--source", "-j2", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+# Who may not read, who may not write
+
+
+def _give_up_privileges() -> None:
+    """Let the rights of files hold for root too: without these capabilities it is an owner like any other."""
+    cap_dac_override, cap_dac_read_search, pr_capbset_drop = 1, 2, 24
+    for capability in (cap_dac_override, cap_dac_read_search):
+        if os.geteuid() == 0 and ctypes.CDLL(None, use_errno=True).prctl(pr_capbset_drop, capability, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl")
+
+
+def as_nobody(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """The command line, bound by the rights of files."""
+    return subprocess.run(
+        [sys.executable, "-m", "chordcache", *args],
+        cwd=folder, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+        preexec_fn=_give_up_privileges,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def open_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder that pytest can remove, whatever the test took away."""
+    yield tmp_path
+    subprocess.run(["chmod", "-R", "u+rwX", tmp_path], check=True)
+
+
+def test_an_unreadable_file_and_folder(open_folder: Path, make_video: Maker) -> None:
+    make_video(open_folder / "corpus/good.mp4", num_frames=4)
+    make_video(open_folder / "corpus/secret.mp4", num_frames=4).chmod(0)
+    make_video(open_folder / "corpus/vault/x.mp4", num_frames=4)
+    (open_folder / "corpus/vault").chmod(0)
+    for args, code in ((["scan", "corpus", "-j1"], 3), (["build", "-j1"], 3), (["verify", "-j1"], 0)):
+        done = as_nobody(open_folder, *args)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert quiet(done), done.stderr
+    line = processes.quarantine(open_folder / "cache")["secret.mp4"]
+    assert (line["cause"], line["message"]) == ("io", "Permission denied")
+    assert set(processes.quarantine(open_folder / "cache")) == {"secret.mp4", "vault"}
+    assert set(processes.contents(open_folder / "cache")) == {"good.mp4"}
+
+
+@pytest.mark.parametrize("state", ["new", "built"])
+def test_a_cache_folder_that_cannot_be_written(open_folder: Path, make_video: Maker, state: str) -> None:
+    make_video(open_folder / "corpus/good.mp4", num_frames=4)
+    index = cc.scan([open_folder / "corpus"], output=open_folder / "index.json", jobs=1)
+    if state == "built":
+        cc.build(index, open_folder / "cache", jobs=1)
+        make_video(open_folder / "corpus/more.mp4", num_frames=4)
+        cc.scan([open_folder / "corpus"], output=open_folder / "index.json", jobs=1)
+    else:
+        (open_folder / "cache").mkdir()
+    subprocess.run(["chmod", "-R", "a-w,a+rX", open_folder / "cache", open_folder / "index.json"], check=True)
+    done = as_nobody(open_folder, "build", "-j1")
+    assert quiet(done), done.stderr
+    assert done.returncode in (2, 12), done.stderr
+    assert "cache" in done.stderr
+    if state == "built":  # and whoever may only read can read
+        for args in (["verify", "-j1", "--deep"], ["info"]):
+            done = as_nobody(open_folder, *args)
+            assert (done.returncode in (0, 6), done.stderr) == (True, ""), done.stdout + done.stderr
+
+
+def test_a_parent_folder_that_cannot_be_written(open_folder: Path, make_video: Maker) -> None:
+    make_video(open_folder / "corpus/good.mp4", num_frames=4)
+    cc.scan([open_folder / "corpus"], output=open_folder / "index.json", jobs=1)
+    (open_folder / "index.json").chmod(0o644)
+    (open_folder / "locked").mkdir(mode=0o555)
+    done = as_nobody(open_folder, "build", "-j1", "-o", "locked/cache")
+    assert done.returncode == 2, done.stderr
+    assert quiet(done)
+
+
+# Playlists
+
+
+def _playlists(secret: Path) -> dict[str, str]:
+    return {
+        "hls.mp4": f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{secret}\n#EXT-X-ENDLIST\n",
+        "ffconcat.mp4": f"ffconcat version 1.0\nfile '{secret}'\n",
+        "dash.mp4": '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static">'
+        f"<Period><AdaptationSet mimeType='video/mp4'><Representation id='1'><BaseURL>{secret}</BaseURL>"
+        "</Representation></AdaptationSet></Period></MPD>",
+        "sdp.mp4": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
+        "a=rtpmap:96 H264/90000\n",
+        "image.mp4": "%03d.png",
+    }
+
+
+@pytest.mark.parametrize("name", _playlists(Path("x")))
+def test_a_playlist_opens_nothing_else(tmp_path: Path, run_cli: Cli, make_video: Maker, name: str) -> None:
+    secret = make_video(tmp_path / "elsewhere/secret.mp4", num_frames=5)
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / name).write_text(_playlists(secret)[name])
+    os.utime(secret, (1, 1))
+    assert journey(tmp_path, run_cli) == (3, 3, 0)
+    assert processes.contents(tmp_path / "cache") == {}
+    (tmp_path / "list.csv").write_text(f"path\ncorpus/{name}\n")
+    args = ["build", "list.csv", "-o", "traced", "-j1"]
+    tracer = shutil.which("strace")
+    if tracer is None:
+        assert run_cli(*args, cwd=tmp_path).returncode == 3
+    else:
+        trace = tmp_path / "trace"
+        done = subprocess.run(
+            [tracer, "-f", "-qq", "-e", "trace=open,openat,connect", "-o", trace,
+             sys.executable, "-m", "chordcache", *args],
+            cwd=tmp_path, capture_output=True, text=True, timeout=90,
+        )  # fmt: skip
+        text = trace.read_text(errors="replace")
+        assert done.returncode == 3, done.stderr
+        assert name in text  # the tracer sees what it is to see
+        assert "secret.mp4" not in text
+        assert "AF_INET" not in text
+    assert processes.contents(tmp_path / "traced") == {}
+
+
+# Arguments
+
+
+@pytest.fixture
+def one(tmp_path: Path, make_video: Maker) -> Path:
+    """videos/ and index.json."""
+    make_video(tmp_path / "videos/a.mp4", num_frames=4)
+    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["scan", "no-such-folder"], 10, ["no-such-folder"]),
+        (["scan", "videos", "no-such-folder"], 10, ["no-such-folder"]),
+        (["scan", "no\x1b[31m-such"], 10, [r"no\x1b[31m-such"]),
+        (["build", "no-such.json"], 10, ["no-such.json"]),
+        (["build", "no-such-index.csv"], 10, ["no-such-index.csv"]),
+        (["build", "videos"], 2, ["videos"]),
+        (["build", "-c", "no-such.yaml"], 10, ["no-such.yaml"]),
+        (["build", "-c", "unknown.yaml"], 2, ["qualty", "quality", "short_side", "fps", "codec", "tier"]),
+        (["build", "-c", "section.yaml"], 2, ["flows", "frames"]),
+        (["build", "-c", "list.yaml"], 2, ["list.yaml"]),
+        (["build", "-c", "broken.yaml"], 2, ["broken.yaml"]),
+        (["build", "-c", "binary.yaml"], 2, ["binary.yaml"]),
+        (["build", "--tier", "tape"], 2, ["tape", "lmdb"]),
+        (["build", "--features", "flow"], 2, ["flow", "lmdb"]),
+        (["build", "-o", "full"], 2, ["full", "thesis.tex"]),
+        (["build", "-o", "file"], 2, ["file"]),
+        (["build", "-o", "file/cache"], 2, ["file"]),
+        (["build", "-o", "/dev/null"], 2, ["/dev/null"]),
+        (["build", "-o", "n" * 300], 2, ["nnn"]),
+        (["build", "-o", "a\0b"], 2, []),
+        (["build", "-j", "0"], 2, ["-j"]),
+        (["build", "-j", "many"], 2, ["many"]),
+        (["build", "--root", "x"], 2, ["NAME=PATH"]),
+        (["verify", "no-such-cache"], 10, ["no-such-cache"]),
+        (["verify", "file"], 10, ["file"]),
+        (["scan", "videos", "-o", "index.xml"], 2, [".json", ".csv"]),
+        (["scan", "videos", "-o", "full"], 2, ["full"]),
+        (["scan", "a=videos", "a=full"], 2, ["a"]),
+        (["scan", "videos", "--labels", "no-such.csv"], 10, ["no-such.csv"]),
+        (["scan"], 2, []),
+        (["fly"], 2, ["fly"]),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
+)  # fmt: skip
+def test_a_wrong_argument(one: Path, run_cli: Cli, args: Sequence[str], code: int, words: Sequence[str]) -> None:
+    (one / "full").mkdir()
+    (one / "full/thesis.tex").touch()
+    (one / "file").touch()
+    (one / "unknown.yaml").write_text("frames: {qualty: 3}")
+    (one / "section.yaml").write_text("flows: {}")
+    (one / "list.yaml").write_text("- 1\n- 2\n")
+    (one / "broken.yaml").write_text("frames: {quality: [")
+    (one / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    if any("\0" in arg for arg in args):
+        done = subprocess.run(  # no command line can hold NUL; a script's arguments can
+            [sys.executable, "-c", f"from chordcache.cli import cli; cli({[*args]!r}, prog_name='chordcache')"],
+            cwd=one, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    else:
+        done = run_cli(*args, cwd=one)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert quiet(done), done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+    assert not (one / "cache").exists()
+    assert os.listdir(one / "full") == ["thesis.tex"]
+
+
+def test_a_file_whose_name_begins_with_a_dash(tmp_path: Path, run_cli: Cli, make_video: Maker) -> None:
+    make_video(tmp_path / "-x.mp4", num_frames=4)
+    done = run_cli("scan", "--", "-x.mp4", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert run_cli("build", "-j1", cwd=tmp_path).returncode == 0
+    assert set(processes.contents(tmp_path / "cache")) == {"-x.mp4"}
+
+
+@pytest.mark.slow
+def test_modules_among_the_videos_are_not_imported(tmp_path: Path, make_video: Maker) -> None:
+    make_video(tmp_path / "a.mp4", num_frames=3)
+    for name in ("joblib", "numpy", "pickle", "random", "select", "signal", "tempfile", "usercustomize"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write('{name} ')\n")
+    # Not python -m, which looks into the working folder itself
+    script = Path(sys.executable).with_name("chordcache")
+    for command in ("scan .", "build -j2", "verify --deep --source -j2"):
+        done = subprocess.run([script, *command.split()], cwd=tmp_path, capture_output=True, text=True)
+        assert not (tmp_path / "imported").exists(), (tmp_path / "imported").read_text()
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+def test_the_cache_inside_the_corpus_is_no_input(tmp_path: Path, run_cli: Cli, make_video: Maker) -> None:
+    make_video(tmp_path / "a.mp4", num_frames=4)
+    for _ in range(2):
+        assert run_cli("scan", "corpus=.", "-j1", cwd=tmp_path).returncode == 0
+        assert run_cli("build", "-j1", cwd=tmp_path).returncode == 0
+    assert len(cc.open_cache(tmp_path / "cache")) == 1
+
+
+# The corpus of broken files
+
+
+AUDIO_OR_METADATA = (
+    "vorbis|SEI type|Error while decoding stream #0:1|Failed to open codec in avformat_find_stream_info|Audio|mp3|aac"
+)
+
+
+def _error_lines(path: Path) -> tuple[int, int, str]:
+    """Frames and error lines of the video track by ffmpeg's own command, and the lines."""
+    done = subprocess.run(
+        ["ffmpeg", "-v", "error", "-nostdin", "-i", f"file:{path}", "-map", "0:v:0", "-fps_mode", "passthrough",
+         "-f", "framemd5", "-"],
+        capture_output=True, text=True, errors="replace", timeout=60,
+    )  # fmt: skip
+    frames = [line for line in done.stdout.splitlines() if line and not line.startswith("#")]
+    lines = [
+        line for line in done.stderr.splitlines()
+        if not re.search(AUDIO_OR_METADATA, line)
+    ]  # fmt: skip
+    return len(frames), len(lines), "\n".join(lines)
+
+
+@pytest.mark.slow
+def test_the_broken_corpus(tmp_path: Path, corpus: Path, run_cli: Cli) -> None:
+    for args in (["scan", corpus / "broken", "-j2"], ["build", "-j2"]):
+        done = run_cli(*args, cwd=tmp_path)
+        assert done.returncode == 3
+        assert quiet(done), done.stdout + done.stderr
+        assert len(done.stderr.splitlines()) <= 1
+    done = run_cli("verify", "--deep", "--source", "-j2", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert all(line["message"] and line["cause"] for line in processes.quarantine(tmp_path / "cache").values())
+    with open(corpus / "facts.csv", newline="", encoding="utf-8") as file:
+        facts = {row["path"]: row for row in csv.DictReader(file)}
+    silent = []
+    for path, (num_frames, _, _) in processes.contents(tmp_path / "cache").items():
+        decoded, num_lines, lines = _error_lines(corpus / "broken" / path)
+        if num_lines or decoded != num_frames:
+            silent.append((path, num_frames, decoded, facts[f"broken/{path}"]["note"], lines[:120]))
+    assert silent == []
+
+
+@pytest.mark.slow
+def test_the_broken_corpus_without_a_scan(tmp_path: Path, corpus: Path, run_cli: Cli) -> None:
+    """A hand-written list goes straight to the decoders: the same files are cached, the same refused."""
+    shutil.copytree(corpus / "broken", tmp_path / "broken")
+    names = [p.relative_to(tmp_path) for p in sorted(tmp_path.rglob("*")) if p.is_file()]
+    (tmp_path / "list.csv").write_text("path\n" + "".join(f'"{name}"\n' for name in names))
+    done = run_cli("build", "list.csv", "-j2", cwd=tmp_path)
+    assert done.returncode == 3
+    assert quiet(done), done.stderr
+    assert run_cli("scan", "broken", "-j2", cwd=tmp_path).returncode == 3
+    assert run_cli("build", "-o", "scanned", "-j2", cwd=tmp_path).returncode == 3
+    direct = {path.removeprefix("broken/") for path in processes.contents(tmp_path / "cache")}
+    assert direct == set(processes.contents(tmp_path / "scanned"))

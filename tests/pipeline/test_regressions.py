@@ -1,0 +1,349 @@
+"""Sequences that once lost or garbled something, each as a user would run into it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+from conftest import make_planes
+from helpers import processes
+
+import chordcache as cc
+from chordcache.digests import digest_file
+from chordcache.engine import pool
+from chordcache.storage.layout import seal, unseal
+from chordcache.storage.quarantine import Quarantine
+
+
+@pytest.fixture
+def built(tmp_path, make_video) -> Path:
+    """A folder with videos/, index.json and cache/."""
+    for name in ("a", "b"):
+        make_video(tmp_path / "videos" / f"{name}.mp4", num_frames=10, size=(96, 64))
+    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
+    cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=1)
+    return tmp_path
+
+
+def test_a_folder_of_videos_never_becomes_a_cache(tmp_path, make_video):
+    make_video(tmp_path / "data" / "videos" / "a.mp4")
+    index = cc.scan([tmp_path / "data" / "videos"], output=tmp_path / "index.json")
+    with pytest.raises(cc.UsageError, match="is not a cache and not empty"):
+        cc.build(index, tmp_path / "data")
+
+
+def test_gc_leaves_what_the_catalog_names_alone(built):
+    """A build with other parameters was killed before it could write the catalog."""
+    catalog = (built / "cache/catalog.sqlite").read_bytes()
+    (built / "small.yaml").write_text("frames: {short_side: 32}\n")
+    cc.build(built / "index.json", built / "cache", config=built / "small.yaml", jobs=1)
+    (built / "cache/catalog.sqlite").write_bytes(catalog)
+    assert len(cc.collect_garbage(built / "cache")) == 2
+    with cc.open_cache(built / "cache") as cache:
+        assert [cache.read(video).shape[1] for video in cache] == [32, 32]
+
+
+def test_gc_removes_only_what_chordcache_makes(built):
+    (built / "cache/lmdb/notes.txt").write_text("mine")
+    (built / "cache/videos/00").mkdir(exist_ok=True)
+    (built / "cache/videos/00/notes.json").write_text("{}")
+    assert cc.collect_garbage(built / "cache") == []
+    strays = cc.verify(built / "cache")
+    assert [damage.kind for damage in strays] == ["stray", "stray"]
+    assert cc.exit_code(strays) == 6
+
+
+def test_scan_does_not_overwrite_a_file_that_is_none_of_its_own(built):
+    (built / "index.json").write_text('{"my": "annotations"}')
+    with pytest.raises(cc.UsageError, match="would be overwritten: name another file with -o"):
+        cc.scan([built / "videos"], output=built / "index.json")
+    assert (built / "index.json").read_text() == '{"my": "annotations"}'
+
+
+def test_a_reader_sees_what_repair_mended(built):
+    cache = cc.open_cache(built / "cache")
+    video = cache[0]
+    path = built / "cache" / video.feature("frames").file
+    data = bytearray(path.read_bytes())
+    record = bytes(data).rfind(b"\xff\xd8\xff")
+    data[record + 300] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(cc.DamageError, match="--repair"):
+        cache.read(video)
+    cc.repair(built / "cache", cc.verify(built / "cache", jobs=1), jobs=1)
+    assert cache.read(video).shape == (10, 64, 96, 3)
+
+
+def test_labels_of_undecodable_bytes(tmp_path, make_video):
+    folder = os.fsdecode(b"caf\xe9")
+    make_video(tmp_path / "videos" / folder / "a.mp4")
+    cc.build(cc.scan([tmp_path / "videos"], labels="dir"), tmp_path / "cache")
+    with cc.open_cache(tmp_path / "cache") as cache:
+        assert cache.labels() == [cache[0].label] == [folder]
+
+
+def test_a_failure_of_the_moment_is_not_for_ever(built):
+    """A record with an error, such as that of a worker that was killed, is looked at again."""
+    records = list(cc.read_index(built / "index.json"))
+    text = (built / "index.json").read_text()
+    assert len(records) == 2
+    bad = built / "videos" / "b.mp4"
+    good = bad.read_bytes()
+    bad.write_bytes(b"junk")
+    cc.scan([built / "videos"], output=built / "index.json")
+    bad.write_bytes(good)
+    status = bad.stat()
+    reports = []
+    cc.scan([built / "videos"], output=built / "index.json", on_end=reports.append)
+    assert reports[0].summary.num_failed == 0
+    assert status.st_size == len(good)
+    assert text
+
+
+def test_two_folders_of_one_name_do_not_become_one(built, tmp_path_factory, make_video):
+    other = tmp_path_factory.mktemp("other") / "videos"
+    make_video(other / "a.mp4", num_frames=5)
+    index = cc.scan([other])
+    with pytest.raises(cc.UsageError, match="scan with another NAME=PATH"):
+        cc.build(index, built / "cache")
+    cc.build(cc.scan([f"other={other}"]), built / "cache")
+    assert len(cc.open_cache(built / "cache")) == 3
+
+
+def test_a_cache_keeps_its_config(built):
+    (built / "small.yaml").write_text("frames: {short_side: 32}\n")
+    cc.build(built / "index.json", built / "cache", config=built / "small.yaml", jobs=1)
+    summary = cc.build(built / "index.json", built / "cache", jobs=1)
+    assert (summary.num_done, summary.num_up_to_date) == (0, 2)
+
+
+def test_half_a_change_of_parameters_is_stale(built):
+    (built / "small.yaml").write_text("frames: {short_side: 32}\n")
+    (built / "one.csv").write_text("path\nvideos/a.mp4\n")
+    index = built / "half.jsonl"
+    cc.read_index(built / "index.json").write(index)
+    header = built / "cache/chordcache.json"
+    before = header.read_text()
+    cc.build(built / "index.json", built / "cache", config=built / "small.yaml", jobs=1)
+    header.write_text(before)
+    damage = cc.verify(built / "cache", jobs=1)
+    assert {each.kind for each in damage} == {"stale", "stray"}
+    assert cc.exit_code(damage) == 6
+
+
+def test_a_fault_of_the_caches_disk_condemns_no_video(built):
+    """lmdb/ cannot be made, here because a file is in its place."""
+    index = built / "index.json"
+    (built / "new").mkdir()
+    (built / "new" / "chordcache.json").write_bytes((built / "cache/chordcache.json").read_bytes())
+    (built / "new" / "lmdb").write_text("in the way")
+    with pytest.raises(cc.CacheWriteError, match="cannot write to cache"):
+        cc.build(index, built / "new", jobs=1)
+    (built / "new" / "lmdb").unlink()
+    summary = cc.build(index, built / "new", jobs=1)
+    assert (summary.num_done, summary.num_failed) == (2, 0)
+
+
+def test_nohup_is_heeded(built):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "chordcache", "build", "index.json", "-o", "other", "-j", "1"],
+        cwd=built,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN) and None,
+    )
+    while not (built / "other/.lock").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 0
+
+
+def test_a_sample_that_is_no_number_costs_nothing(tmp_path, make_video):
+    import av
+
+    path = tmp_path / "videos" / "nan.mov"
+    path.parent.mkdir()
+    with av.open(str(path), "w") as container:
+        video = container.add_stream("mpeg4", rate=25)
+        video.width, video.height = 64, 48
+        sound = container.add_stream("pcm_f32le", rate=16000, layout="mono")
+        for _ in range(25):
+            container.mux(video.encode(av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), "rgb24")))
+        container.mux(video.encode(None))
+        samples = np.zeros((1, 16000), np.float32)
+        samples[0, 100] = np.nan
+        frame = av.AudioFrame.from_ndarray(samples, "flt", "mono")
+        frame.sample_rate = 16000
+        container.mux(sound.encode(frame))
+        container.mux(sound.encode(None))
+    (record,) = cc.scan([tmp_path / "videos"], level="content")
+    assert record.error is None
+    assert all(np.isfinite(record.content.audio_energy_per_second))
+
+
+def test_fps_is_a_number_however_it_is_written(built):
+    for text in ("25", "25.0"):
+        (built / "fps.yaml").write_text(f"frames: {{fps: {text}}}\n")
+        summary = cc.build(built / "index.json", built / "cache", config=built / "fps.yaml", jobs=1)
+    assert summary.num_up_to_date == 2
+
+
+def test_the_dataset_opens_nothing_where_it_is_made(built):
+    before = set(os.listdir("/proc/self/fd"))
+    dataset = cc.ChordVideoDataset(built / "cache")
+    after = {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in set(os.listdir("/proc/self/fd")) - before if
+             os.path.exists(f"/proc/self/fd/{fd}")}  # fmt: skip
+    assert not [name for name in after.values() if "cache" in name]
+    assert len(dataset) == 2
+
+
+def test_a_move_with_its_cache(built, tmp_path_factory):
+    """Caches and sources move together; the sidecars name no absolute path."""
+    new = tmp_path_factory.mktemp("new") / "place"
+    shutil.move(built / "cache", new)
+    assert cc.verify(new, level="deep", jobs=1) == []
+    assert json.loads((new / "chordcache.json").read_text())["roots"] == {"videos": str(built / "videos")}
+
+
+def test_a_track_without_a_decoder_is_no_bug(tmp_path, make_video):
+    """The picture's is refused in words; the sound's does not keep the picture out."""
+    sound = make_video(tmp_path / "videos/sound.mp4", num_frames=10, audio=True)
+    picture = make_video(tmp_path / "videos/picture.mp4", num_frames=10)
+    sound.write_bytes(sound.read_bytes().replace(b"mp4a", b"xxxx").replace(b"esds", b"free"))
+    picture.write_bytes(picture.read_bytes().replace(b"avc1", b"xxxx"))
+    records = {record.path: record for record in cc.scan([tmp_path / "videos"], jobs=1)}
+    assert (records["sound.mp4"].error, records["sound.mp4"].audio) == (None, None)
+    refused = records["picture.mp4"]
+    assert (refused.error, refused.error_cause) == ("there is no decoder for the video track", "decode")
+
+
+def test_sealed_lines_that_say_something_else_are_damage(built):
+    """Their digest is right: another program wrote them."""
+    cache = built / "cache"
+    quarantine, header, index = cache / "quarantine.jsonl", cache / "chordcache.json", cache / "index.jsonl"
+    first, *records, _last = index.read_text().splitlines()
+    index.write_text("\n".join([first, *records, seal({"num_records": None})]) + "\n")
+    with pytest.raises(cc.DamageError, match="its last line does not count its records"):
+        cc.read_index(index)
+    quarantine.write_text(seal({"key": "a", "root": "videos"}) + "\n")
+    with pytest.raises(cc.DamageError, match="it has a line that is no failure"):
+        Quarantine(cache, {})
+    quarantine.unlink()
+    said = unseal(header.read_text(), "header")
+    header.write_text(seal({**said, "wanted": {"lmdb": None}}) + "\n")
+    with pytest.raises(cc.DamageError, match="run 'chordcache build' as before to write it again"):
+        cc.open_cache(cache)
+
+
+def test_no_worker_outlives_a_build_that_gives_up(tmp_path, make_video):
+    """They went on publishing after the lock was given back."""
+    for number in range(8):
+        make_video(tmp_path / f"videos/{number}.mp4", num_frames=60, size=(320, 240))
+    (tmp_path / "videos/0.mp4").write_bytes((tmp_path / "videos/0.mp4").read_bytes()[:-2000])
+    with pytest.raises(cc.TooManyFailures):
+        cc.build(_list_of(tmp_path), tmp_path / "cache", jobs=2, policy=cc.BuildPolicy(max_failures=0))
+    before = processes.files_of(tmp_path / "cache")
+    time.sleep(1)
+    assert processes.files_of(tmp_path / "cache") == before
+    assert processes.partials(tmp_path / "cache") == []
+
+
+def _list_of(folder: Path) -> Path:
+    """A hand-written index, of which nothing is known before the build."""
+    names = sorted(path.name for path in (folder / "videos").iterdir())
+    (folder / "list.csv").write_text("path\n" + "".join(f"videos/{name}\n" for name in names))
+    return folder / "list.csv"
+
+
+def _other_planes(number, width, height):
+    return make_planes(number + 50, width, height)
+
+
+def test_a_source_that_is_replaced_while_it_waits_for_its_turn(built, make_video, monkeypatch):
+    """Its old frames and its new motion would have stood under one sidecar."""
+    other = make_video(built / "other.mp4", num_frames=10, size=(96, 64), planes=_other_planes)
+
+    def run(function, tasks, **_):
+        for task in tasks:
+            shutil.copy(other, built / "videos" / task.path)
+            yield task, function(task)
+
+    monkeypatch.setattr(pool, "run", run)
+    (built / "motion.yaml").write_text("features: {motion: {}}\n")
+    options = {"config": built / "motion.yaml", "jobs": 1}
+    assert cc.build(built / "index.json", built / "cache", tiers=("npz",), **options).num_failed == 2
+    assert {failure["cause"] for failure in processes.quarantine(built / "cache").values()} == {"changed"}
+    monkeypatch.undo()
+    assert {each.kind for each in cc.verify(built / "cache", source=True)} == {"stale"}
+    assert cc.build(built / "index.json", built / "cache", tiers=("lmdb", "npz"), **options).num_done == 2
+    cc.collect_garbage(built / "cache")
+    assert cc.verify(built / "cache", source=True) == []
+
+
+def test_what_no_process_survives_reading_is_repaired(built):
+    """LMDB aborts on a branch page with one key, and the digest says that it is so by right."""
+    data = processes.sidecars(built / "cache")["a.mp4"]
+    path = data["_artefact"]
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as environment:
+        page_size = environment.stat()["psize"]
+    page = bytearray(path.read_bytes())
+    branches = [at for at in range(0, len(page), page_size) if page[at + 10] == 1 and page[at + 11] == 0]
+    assert branches
+    for at in branches:
+        page[at + 12 : at + 14] = (18).to_bytes(2, "little")  # mp_lower: the header of 16 bytes and one key
+    path.write_bytes(page)
+    sidecar = unseal(data["_sidecar"].read_text(), "")
+    for info in sidecar["features"]:
+        info["digest"] = digest_file(path)
+    data["_sidecar"].write_text(seal(sidecar) + "\n")
+    found = cc.verify(built / "cache", level="deep", jobs=1)
+    assert ("damaged", str(path.relative_to(built / "cache"))) in {(each.kind, each.file) for each in found}
+    assert cc.repair(built / "cache", found, jobs=1).num_done == 1
+    assert cc.verify(built / "cache", level="deep", jobs=1) == []
+
+
+@pytest.mark.parametrize("level", ["quick", "default"])
+def test_one_file_that_cannot_be_read_hides_no_other_finding(built, level):
+    first, second = (data["_artefact"] for data in processes.sidecars(built / "cache").values())
+    first.unlink()
+    first.symlink_to(first.name)
+    second.unlink()
+    found = cc.verify(built / "cache", level=level, jobs=1)
+    assert {(each.kind, each.message) for each in found} == {
+        ("damaged", "it cannot be read: Too many levels of symbolic links"),
+        ("missing", "the sidecar names it"),
+    }
+
+
+def test_an_avi_that_was_written_to_a_pipe_is_whole(tmp_path, make_video):
+    source = make_video(tmp_path / "x.mkv", num_frames=12, size=(96, 64))
+    command = ["ffmpeg", "-v", "error", "-i", source, "-c:v", "mpeg4", "-f", "avi", "pipe:1"]
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos/x.avi").write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
+    (record,) = cc.scan([tmp_path / "videos"], jobs=1)
+    assert (record.error, record.packets.num_frames) == (None, 12)
+
+
+def test_a_cache_remembers_that_its_sources_are_hashed(built):
+    for policy in (cc.BuildPolicy(source_hash=True), cc.BuildPolicy()):
+        os.utime(built / "videos/a.mp4")  # another source now
+        cc.build(built / "index.json", built / "cache", jobs=1, policy=policy)
+        assert all(data["source_hash"] for data in processes.sidecars(built / "cache").values())
+    processes.sidecars(built / "cache")["b.mp4"]["_sidecar"].write_text("{}")
+    cc.repair(built / "cache", cc.verify(built / "cache", jobs=1), jobs=1)
+    assert all(data["source_hash"] for data in processes.sidecars(built / "cache").values())
+
+
+def test_a_limit_that_is_none_is_told_before_anything_is_made(tmp_path, make_video, run_cli):
+    make_video(tmp_path / "videos/a.mp4")
+    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
+    done = run_cli("build", "--max-failures", "abc", "--wait", cwd=tmp_path)
+    assert done.returncode == 2
+    assert not (tmp_path / "cache").exists()

@@ -1,0 +1,323 @@
+"""Sources that change: under the decoder, within one tick of a clock, or without a trace in size and times."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import xxhash
+from helpers import processes
+
+import chordcache as cc
+from chordcache.media import source_file
+from chordcache.media.source_file import TICK_SECONDS, look, look_settled
+
+pytestmark = pytest.mark.timeout(120)
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+Maker = Callable[..., Path]
+
+# Under the decoder
+
+MEDDLER = """
+import os, pathlib, shutil
+import numpy as np
+from chordcache import Extractor
+
+SOURCE, NEW = (pathlib.Path(os.environ[name]) for name in ("SOURCE", "NEW"))
+
+def in_place():
+    "The middle is other bytes of the same number, and the mtime is put back."
+    status = SOURCE.stat()
+    with open(SOURCE, "r+b") as file:
+        file.seek(status.st_size // 2)
+        file.write(b"x" * 64)
+    os.utime(SOURCE, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+def appended():
+    with open(SOURCE, "ab") as file:
+        file.write(b"x")
+
+def truncated():
+    os.truncate(SOURCE, SOURCE.stat().st_size // 4)
+
+def renamed():
+    "Another file of the same size and mtime, put in its place in one step."
+    status = SOURCE.stat()
+    data = bytearray(SOURCE.read_bytes())
+    data[status.st_size // 2] ^= 1
+    NEW.write_bytes(data)
+    os.utime(NEW, ns=(status.st_atime_ns, status.st_mtime_ns))
+    NEW.rename(SOURCE)
+
+def removed():
+    SOURCE.unlink()
+
+def twin():
+    "The folder above it gives way to another; all times are those of the first."
+    SOURCE.parent.rename(SOURCE.parent.with_name("aside"))
+    NEW.parent.rename(SOURCE.parent)
+
+class Meddler(Extractor):
+    def begin(self, video):
+        self.seen = 0
+
+    def add_frame(self, frame):
+        self.seen += 1
+        if self.seen == 20:
+            globals()[os.environ["HOW"]]()
+        return {self.name: np.zeros((1, 1), np.uint8)}
+"""
+
+
+@pytest.fixture
+def meddled(tmp_path: Path, clips: Path, run_cli: Cli) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Build root/sub/a.mp4, a real clip, with a plug-in that changes the source when it sees frame 20."""
+    source = tmp_path / "root/sub/a.mp4"
+    source.parent.mkdir(parents=True)
+    shutil.copy(clips / "street/bikes.mp4", source)
+    assert source.stat().st_size > 200_000  # far more than a demuxer has read at frame 20
+    (tmp_path / "meddler.py").write_text(MEDDLER)
+    (tmp_path / "c.yaml").write_text('features: {meddled: {extractor: "meddler:Meddler"}}')
+
+    def build(how: str) -> subprocess.CompletedProcess[str]:
+        cc.scan([tmp_path / "root"], output=tmp_path / "index.json", jobs=1)
+        new = tmp_path / ("elsewhere/a.mp4" if how == "twin" else "new.mp4")
+        env = {"HOW": how, "SOURCE": str(source), "NEW": str(new)}
+        env["PYTHONPATH"] = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+        args = ["build", "index.json", "-c", "c.yaml", "--tier", "npz", "--features", "meddled", "-j1"]
+        return run_cli(*args, cwd=tmp_path, env=env)
+
+    return build
+
+
+@pytest.mark.parametrize("how", ["in_place", "appended", "truncated", "renamed"])
+def test_a_change_under_the_decoder_is_named_and_nothing_is_published(
+    tmp_path: Path, meddled: Callable[[str], subprocess.CompletedProcess[str]], how: str
+) -> None:
+    done = meddled(how)
+    assert done.returncode == 3, done.stdout + done.stderr
+    line = processes.quarantine(tmp_path / "cache")["sub/a.mp4"]
+    assert (line["cause"], line["message"]) == ("changed", "the file changed while it was read")
+    assert processes.sidecars(tmp_path / "cache") == {}
+    assert not (tmp_path / "cache/npz").exists()
+    # at rest it is tried again without being asked: its identity is another one
+    again = cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=1)
+    line = processes.quarantine(tmp_path / "cache").get("sub/a.mp4", {})
+    assert (again.num_done, line.get("cause")) in {(1, None), (0, "decode"), (0, "truncated"), (0, "short")}
+
+
+def test_a_source_that_goes_away_under_the_decoder(
+    tmp_path: Path, meddled: Callable[[str], subprocess.CompletedProcess[str]]
+) -> None:
+    done = meddled("removed")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert processes.quarantine(tmp_path / "cache")["sub/a.mp4"]["cause"] == "io"
+    assert processes.sidecars(tmp_path / "cache") == {}
+
+
+def test_a_twin_of_the_same_times_is_told_by_its_inode(
+    tmp_path: Path, meddled: Callable[[str], subprocess.CompletedProcess[str]]
+) -> None:
+    """Two files of one size, mtime and ctime, made in one tick of the clock; renaming their folders changes neither."""
+    source, twin = tmp_path / "root/sub/a.mp4", tmp_path / "elsewhere/a.mp4"
+    data = source.read_bytes()
+    twin.parent.mkdir()
+    twin.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+    def are_twins() -> bool:
+        for path in (source, twin):
+            os.utime(path, ns=(10**18, 10**18))
+        return look(str(source)).identity == look(str(twin)).identity
+
+    if not processes.wait_until(are_twins, 10, step=0):
+        pytest.skip("the clock of this file system is too fine for twins")
+    done = meddled("twin")
+    assert done.returncode == 3, done.stdout + done.stderr
+    line = processes.quarantine(tmp_path / "cache")["sub/a.mp4"]
+    assert (line["cause"], line["message"]) == ("changed", "the file changed while it was read")
+
+
+# Within one tick
+
+
+def test_a_write_right_after_a_settled_look_always_shows(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    for number in range(30):
+        path.write_bytes(b"%d" % (number % 2))
+        state = look_settled(str(path))
+        mtime_ns = path.stat().st_mtime_ns
+        path.write_bytes(b"%d" % ((number + 1) % 2))
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+        assert look(str(path)) != state
+
+
+@pytest.mark.parametrize("off_seconds", [-86400, -0.01, 0, 0.01, 86400])
+@pytest.mark.parametrize("age_seconds", [0, 0.1])
+def test_a_wrong_clock_costs_a_tick_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_seconds: float, age_seconds: float
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"a")
+    time.sleep(age_seconds)
+    naps: list[float] = []
+    time_ns = time.time_ns
+    monkeypatch.setattr(source_file.time, "time_ns", lambda: time_ns() + int(off_seconds * 1e9))
+    monkeypatch.setattr(source_file.time, "sleep", naps.append)
+    assert look_settled(str(path)) == look(str(path))
+    assert naps in ([], [TICK_SECONDS])
+    if off_seconds < 0 or (off_seconds == 0 and not age_seconds):
+        assert naps == [TICK_SECONDS] or age_seconds
+
+
+def test_a_file_that_is_written_to_all_the_time_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.touch()
+    stop = threading.Event()
+
+    def write() -> None:
+        with open(path, "ab", buffering=0) as file:
+            while not stop.wait(0.002):
+                file.write(b"x")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert processes.wait_until(lambda: path.stat().st_size > 3, 10)
+        with pytest.raises(cc.MediaError, match="it is being written to; build again when it is complete") as caught:
+            look_settled(str(path))
+        assert caught.value.cause == "changed"
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_an_old_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"a")
+    time.sleep(2 * TICK_SECONDS)
+    naps: list[float] = []
+    monkeypatch.setattr(source_file.time, "sleep", naps.append)
+    assert look_settled(str(path)) == look(str(path))
+    assert naps == []
+
+
+# Without a trace: --source-hash
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """disk/, an ext4 file system of its own in disk.img."""
+    image, folder = tmp_path / "disk.img", tmp_path / "disk"
+    folder.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(16 << 20)
+    made = shutil.which("mkfs.ext4") and subprocess.run(["mkfs.ext4", "-q", image], capture_output=True).returncode == 0
+    if not made or subprocess.run(["mount", "-o", "loop", image, folder], capture_output=True).returncode:
+        pytest.skip("no right to mount an image")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def rot(disk: Path, source: Path) -> None:
+    """Flip one bit of a file beneath its file system, which notices nothing."""
+    status, data = source.stat(), source.read_bytes()
+    subprocess.run(["umount", disk], check=True)
+    image = disk.with_name("disk.img")
+    at = image.read_bytes().index(data[:4096]) + 4096 * (len(data) // 8192)
+    assert image.read_bytes()[at : at + 16] == data[4096 * (len(data) // 8192) :][:16]
+    processes.flip(image, at)
+    subprocess.run(["mount", "-o", "loop", image, disk], check=True)
+    after = source.stat()
+    assert (after.st_size, after.st_mtime_ns, after.st_ctime_ns) == (
+        status.st_size, status.st_mtime_ns, status.st_ctime_ns,
+    )  # fmt: skip
+    assert source.read_bytes() != data
+
+
+def test_bit_rot_of_a_source_is_found_by_its_hash(tmp_path: Path, disk: Path, make_video: Maker, run_cli: Cli) -> None:
+    source = make_video(disk / "root/a.mp4", num_frames=30, size=(128, 96), options={"crf": "5"})
+    truth = xxhash.xxh3_128_hexdigest(source.read_bytes())
+    assert run_cli("scan", disk / "root", "-j1", cwd=tmp_path).returncode == 0
+    assert run_cli("build", "--source-hash", "-j1", cwd=tmp_path).returncode == 0
+    assert processes.sidecars(tmp_path / "cache")["a.mp4"]["source_hash"] == truth
+    assert run_cli("verify", "--source", "-j1", cwd=tmp_path).returncode == 0
+    rot(disk, source)
+    found = xxhash.xxh3_128_hexdigest(source.read_bytes())
+    done = run_cli("verify", "--source", "-j1", cwd=tmp_path)
+    assert done.returncode == 6, done.stdout
+    assert done.stdout == (
+        f"stale: '{source}': the source, unchanged by its size and times: its bytes changed: xxh3-128 {found}, "
+        f"was {truth}; restore the file, or touch it if it is right\n1 findings\n"
+    )
+    # what is cached stays; another tier of other bytes is not put beside it
+    assert run_cli("build", "-j1", cwd=tmp_path).stdout.startswith("done 0, up to date 1, quarantined 0 of 1")
+    done = run_cli("build", "--tier", "npz", "--features", "flow", "--source-hash", "-j1", cwd=tmp_path)
+    line = processes.quarantine(tmp_path / "cache")["a.mp4"]
+    if line["cause"] == "changed":  # if the decoder did not stumble over the bit before
+        assert line["message"].startswith("its bytes changed: ")
+    assert (done.returncode, processes.sidecars(tmp_path / "cache")["a.mp4"]["source_hash"]) == (3, truth)
+    assert not (tmp_path / "cache/npz").exists()
+
+
+@pytest.fixture
+def plain(tmp_path: Path, make_video: Maker) -> Path:
+    """Two videos, their index, and cache/, built without hashes."""
+    for name in ("a", "b"):
+        make_video(tmp_path / f"root/{name}.mp4", num_frames=6, audio=True)
+    cc.scan([tmp_path / "root"], output=tmp_path / "index.json", jobs=1)
+    cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=1)
+    return tmp_path
+
+
+def hashes(work: Path) -> dict[str, str | None]:
+    return {path: data.get("source_hash") for path, data in processes.sidecars(work / "cache").items()}
+
+
+def truths(work: Path) -> dict[str, str | None]:
+    return {path.name: xxhash.xxh3_128_hexdigest(path.read_bytes()) for path in (work / "root").iterdir()}
+
+
+def test_hashes_are_added_to_what_is_cached_and_nothing_is_decoded_again(plain: Path, run_cli: Cli) -> None:
+    assert hashes(plain) == {"a.mp4": None, "b.mp4": None}
+    before = {name: facts for name, facts in processes.files_of(plain / "cache").items() if name.startswith("lmdb/")}
+    (plain / "root/b.mp4").rename(plain / "b.mp4")  # what cannot be read keeps what it has
+    done = run_cli("build", "--source-hash", "-j1", "--json", cwd=plain)
+    assert done.returncode == 0, done.stderr
+    assert '"num_done": 1,' in done.stdout
+    assert '"num_frames": 0,' in done.stdout
+    (plain / "b.mp4").rename(plain / "root/b.mp4")  # which moves its ctime
+    summary = cc.build(plain / "index.json", plain / "cache", jobs=1, policy=cc.BuildPolicy(source_hash=True))
+    assert (summary.num_done, summary.num_up_to_date) == (1, 1)
+    assert hashes(plain) == truths(plain)
+    after = processes.files_of(plain / "cache")
+    assert [name for name in before if "/a-" in name and after[name] != before[name]] == []
+    summary = cc.build(plain / "index.json", plain / "cache", jobs=1, policy=cc.BuildPolicy(source_hash=True))
+    assert (summary.num_done, summary.num_up_to_date) == (0, 2)
+    assert cc.verify(plain / "cache", source=True, jobs=1)[0].kind == "stray"  # b's earlier artefact, nothing else
+
+
+def test_a_hash_outlives_what_is_built_beside_it_and_is_made_anew_for_another_source(
+    plain: Path, make_video: Maker
+) -> None:
+    policy = cc.BuildPolicy(source_hash=True)
+    cc.build(plain / "index.json", plain / "cache", jobs=1, policy=policy)
+    cc.build(plain / "index.json", plain / "cache", jobs=1, tiers=["npz"], features=["mel"])
+    assert hashes(plain) == truths(plain)
+    make_video(plain / "root/b.mp4", num_frames=9)
+    cc.build(plain / "index.json", plain / "cache", jobs=1)
+    assert hashes(plain) == truths(plain)
+
+
+def test_a_changed_file_is_no_bit_rot(plain: Path) -> None:
+    """A file that somebody touched is said to have changed, whatever its bytes."""
+    cc.build(plain / "index.json", plain / "cache", jobs=1, policy=cc.BuildPolicy(source_hash=True))
+    (plain / "root/a.mp4").touch()
+    damage = cc.verify(plain / "cache", source=True, jobs=1)
+    assert [(each.kind, each.message) for each in damage] == [("stale", "the source changed after it was cached")]

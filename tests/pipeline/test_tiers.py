@@ -1,0 +1,205 @@
+"""What stays and what is made again when tiers, features and parameters change between builds."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from helpers.processes import files_of, sidecars
+from test_verify import reseal
+
+import chordcache as cc
+from chordcache.config import Config, config_from_json
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    folder = tmp_path_factory.mktemp("tiers")
+    make_video(folder / "videos" / "sound.mp4", num_frames=30, size=(160, 120), audio=True)
+    make_video(folder / "videos" / "silent.mp4", num_frames=20, size=(160, 120))
+    cc.scan([folder / "videos"], output=folder / "index.json")
+    return folder / "index.json"
+
+
+def config(**features: Any) -> Config:
+    frames = features.pop("frames", {})
+    return config_from_json({"frames": frames, "features": features})
+
+
+def features_of(cache: Path, path: str) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(each["tier"], each["feature"]): each for each in sidecars(cache)[path]["features"]}
+
+
+def sound(cache: Path, wrapped: list[cc.Cache]) -> cc.Video:
+    wrapped.append(cc.open_cache(cache))
+    return next(video for video in wrapped[-1] if video.path == "sound.mp4")
+
+
+@pytest.fixture
+def opened() -> Any:
+    caches: list[cc.Cache] = []
+    yield lambda cache: sound(cache, caches)
+    for each in caches:
+        each.close()
+
+
+def test_as_many_frames_are_not_the_same_frames(index: Path, tmp_path: Path) -> None:
+    """At 12.5 and at 12.3 frames a second the clip keeps 15 frames, and not the same ones."""
+    cache = tmp_path / "cache"
+    cc.build(index, cache, config=config(frames={"fps": 12.5}))
+    cc.build(index, cache, tiers=["npz"], features=["flow"], config=config(frames={"fps": 12.3}))
+    assert {tier for tier, _ in features_of(cache, "sound.mp4")} == {"npz"}
+    cc.build(index, cache, tiers=["lmdb", "npz"], features=["frames", "flow"])
+    with cc.open_cache(cache) as opened:
+        for video in opened:
+            frames = [opened[video.key].sidecar.feature(name) for name in ("frames", "flow")]
+            assert all(info is not None and info.params["picture"]["fps"] == 12.3 for info in frames)
+    cc.collect_garbage(cache)
+    assert cc.verify(cache, level="deep", source=True) == []
+
+
+def test_size_is_that_of_the_frames_that_stay(index: Path, tmp_path: Path, opened: Any) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache)
+    cc.build(index, cache, tiers=["npz"], features=["flow"], config=config(frames={"short_side": 60}))
+    video = opened(cache)
+    assert (video.width, video.height) == (160, 120) == video.feature("frames").shape[2:0:-1]
+    assert video.feature("flow").shape == (29, 60, 80, 2)
+
+
+@pytest.mark.parametrize(("fps", "length"), [(5, 40), (12.5, 16)])
+def test_sound_of_the_last_clip_is_as_long_as_of_the_others(
+    index: Path, tmp_path: Path, fps: float, length: int
+) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["npz"], features=["mel"], config=config(frames={"fps": fps}))
+    with cc.open_cache(cache) as opened:
+        video = next(video for video in opened if video.path == "sound.mp4")
+        lengths = {opened.read(video, "mel", start, start + 2).shape for start in range(video.num_frames - 1)}
+    assert lengths == {(80, length)}
+
+
+def test_notes_of_what_stays_stay(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "videos" / "a.mp4", num_frames=5, rotation=90, audio=True)
+    cache = tmp_path / "cache"
+    cc.build(cc.scan([tmp_path / "videos"]), cache)
+    assert sidecars(cache)["a.mp4"]["notes"] == ["turned 90 degrees clockwise"]
+    path = next((cache / "videos").glob("*/*.json"))
+    reseal(path, notes=["left eye cut out of side by side"])
+    cc.build(cc.scan([tmp_path / "videos"]), cache, tiers=["npz"], features=["mel"])
+    assert sidecars(cache)["a.mp4"]["notes"] == ["left eye cut out of side by side", "turned 90 degrees clockwise"]
+
+
+def test_an_absent_feature_leaves_the_file_alone(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["npz", "hdf5"], features=["flow"])
+    before = files_of(cache)
+    cc.build(index, cache, tiers=["npz", "hdf5"], features=["flow", "mel"])
+    after = files_of(cache)
+    for tier in ("npz", "hdf5"):
+        file = features_of(cache, "silent.mp4")[tier, "flow"]["file"]
+        assert before[file] == after[file]
+        assert features_of(cache, "silent.mp4")[tier, "mel"]["absent"] == "no audio track"
+        assert features_of(cache, "sound.mp4")[tier, "flow"]["file"] not in before
+    cc.collect_garbage(cache)
+    assert cc.verify(cache, level="deep") == []
+
+
+def test_a_feature_taken_out_is_not_called_stale(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["npz"])
+    cc.build(index, cache, config=config(flow=None))
+    assert cc.verify(cache, level="deep", source=True) == []
+    cc.build(index, cache, tiers=["npz"])
+    assert ("npz", "flow") not in features_of(cache, "sound.mp4")
+    cc.collect_garbage(cache)
+    assert cc.verify(cache, level="deep", source=True) == []
+
+
+def test_repair_asks_each_tier_for_its_own(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["npz"], features=["mel"])
+    cc.build(index, cache, tiers=["hdf5"], features=["flow"])
+    (cache / features_of(cache, "sound.mp4")["hdf5", "flow"]["file"]).unlink()
+    damage = cc.verify(cache)
+    assert [each.kind for each in damage] == ["missing"]
+    cc.repair(cache, damage)
+    assert set(features_of(cache, "sound.mp4")) == {("npz", "mel"), ("hdf5", "flow")}
+    assert cc.verify(cache, level="deep", source=True) == []
+
+
+def test_what_failed_is_in_quarantine_and_not_incomplete(index: Path, tmp_path: Path, run_cli: Cli) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import chordcache as cc\n\nclass Picky(cc.Extractor):\n    def add_frame(self, frame):\n"
+        "        if frame.number == 25:\n            raise ValueError('long')\n"
+        "        return {self.name: frame.rgb()[None, :1, :1]}\n"
+    )
+    (tmp_path / "mine.yaml").write_text(yaml.dump({"features": {"mine": {"extractor": "mine:Picky"}}}))
+    environment = {"PYTHONPATH": f"{tmp_path}:{Path(cc.__file__).parent.parent}"}
+    cache = tmp_path / "cache"
+    cc.build(index, cache)
+    build = ("build", index, "-o", cache, "-c", tmp_path / "mine.yaml", "--tier", "npz", "--features", "mine")
+    assert run_cli(*build, env=environment).returncode == 3
+    result = run_cli("verify", cache, "--deep", env=environment)
+    assert (result.returncode, result.stdout) == (0, "sound: 2 videos\n")
+
+
+@pytest.mark.parametrize("compression", ["none", "deflate"])
+def test_int8_flow_comes_in_pixels(index: Path, tmp_path: Path, opened: Any, compression: str) -> None:
+    data = {"hdf5": {"features": ["flow"], "compression": "gzip"}, "npz": {"compression": compression}}
+    for dtype in ("float32", "int8"):
+        cc.build(
+            index,
+            tmp_path / dtype,
+            tiers=["npz", "hdf5"],
+            features=["flow"],
+            config=config_from_json({**data, "features": {"flow": {"dtype": dtype}}}),
+        )
+    exact, coded = opened(tmp_path / "float32"), opened(tmp_path / "int8")
+    info = coded.feature("flow")
+    assert (info.dtype, info.facts["clipped_share"]) == ("int8", 0.0)
+    with cc.open_cache(tmp_path / "float32") as one, cc.open_cache(tmp_path / "int8") as other:
+        for tier in ("npz", "hdf5"):
+            scale = other.read(coded, "flow.scale", tier=tier)
+            truth, found = one.read(exact, "flow", 4, 20, tier=tier), other.read(coded, "flow", 4, 20, tier=tier)
+            assert (found.dtype, scale.shape) == (np.float32, (29,))
+            assert np.all(np.abs(truth - found) <= 0.51 * scale[4:20, None, None, None])
+        out = np.empty_like(found)
+        assert other.read(coded, "flow", 4, 20, out=out) is out
+        np.testing.assert_array_equal(out, found)
+
+
+def test_compression_is_seen_by_other_tools(index: Path, tmp_path: Path) -> None:
+    sizes = {}
+    for compression in ("none", "deflate"):
+        cache = tmp_path / compression
+        data = {"npz": {"compression": compression}, "features": {"flow": {"dtype": "int8"}}}
+        cc.build(index, cache, tiers=["npz"], features=["flow"], config=config_from_json(data))
+        file = cache / features_of(cache, "sound.mp4")["npz", "flow"]["file"]
+        sizes[compression] = file.stat().st_size
+        with zipfile.ZipFile(file) as archive:
+            kinds = {item.compress_type for item in archive.infolist() if item.filename == "flow.npy"}
+        assert kinds == {zipfile.ZIP_STORED if compression == "none" else zipfile.ZIP_DEFLATED}
+        assert cc.verify(cache, level="deep", source=True) == []
+    assert sizes["deflate"] < sizes["none"] / 2
+
+
+def test_deep_compares_shapes_with_the_sidecar(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["npz"], features=["flow"])
+    data = sidecars(cache)["silent.mp4"]
+    (info,) = data["features"]
+    for change in ({"dtype": "float32"}, {"shape": [19, 160, 120, 2]}):
+        reseal(data["_sidecar"], features=[{**info, **change}])
+        cc.collect_garbage(cache)  # rewrites the catalog
+        assert cc.verify(cache) == []
+        (found,) = cc.verify(cache, level="deep")
+        assert (found.kind, found.file) == ("damaged", info["file"])
+        assert found.message.startswith("its 'flow' is ((19, 120, 160, 2), 'float16'), expected ")

@@ -1,0 +1,188 @@
+"""Streams from real servers on loopback, and a device of libavdevice."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import pickle
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import rtsp_server
+
+import chordcache as cc
+
+NUM_FRAMES = 50
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def media(make_video: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    make_video(folder / "a.mp4", num_frames=NUM_FRAMES, options={"bf": "2"}, audio=True)
+    command = ["ffmpeg", "-v", "error", "-i", folder / "a.mp4", "-c", "copy", "-f", "hls", "-hls_time", "0.5"]
+    subprocess.run([*command, "-hls_playlist_type", "vod", folder / "a.m3u8"], check=True)
+    assert len(list(folder.glob("*.ts"))) > 1
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(media: Path) -> Iterator[str]:
+    handler = functools.partial(Quiet, directory=str(media))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+
+
+@pytest.fixture(scope="module")
+def expected(media: Path) -> np.ndarray:
+    with cc.MP4Source().open(media / "a.mp4") as source:
+        return source.get_frames(range(NUM_FRAMES))
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.m3u8"])
+def test_http_and_hls_show_the_frames_of_the_file(name: str, server: str, expected: np.ndarray) -> None:
+    with cc.StreamSource(buffer_frames=8).open(f"{server}/{name}") as source:
+        assert source.fps == pytest.approx(25)
+        for number in range(NUM_FRAMES):
+            assert np.array_equal(source.get_frame(number), expected[number]), number
+        assert source.num_frames == NUM_FRAMES
+        assert np.allclose(np.diff(source.pts_seconds), 1 / 25, atol=1e-4)
+        assert len(source.pts_seconds) == 8
+        with pytest.raises(IndexError, match=f"frame {NUM_FRAMES} is out of range: it ended after {NUM_FRAMES}"):
+            source.get_frame(NUM_FRAMES)
+
+
+def test_the_buffer_is_bounded_and_goes_one_way(server: str, expected: np.ndarray) -> None:
+    with cc.StreamSource(buffer_frames=4).open(f"{server}/a.mp4") as source:
+        found = source.get_frames([6, 5, 6])
+        assert np.array_equal(found, expected[[6, 5, 6]])
+        assert np.array_equal(source.get_frame(6), expected[6])
+        time.sleep(0.3)  # time enough to receive it all, were there no bound
+        assert source.num_frames <= 6 + 1 + 4
+        source.get_frame(20)
+        with pytest.raises(IndexError, match="frame 3 has left the buffer, which holds 4"):
+            source.get_frame(3)
+        with pytest.raises(IndexError, match="counted from 0"):
+            source.get_frame(-1)
+        with pytest.raises(cc.FeatureAbsent, match="sound of streams"):
+            source.get_audio_chunk(0, 1)
+
+
+def test_rtsp_shows_the_frames_of_the_file(media: Path, expected: np.ndarray) -> None:
+    with rtsp_server.serving(media / "a.mp4") as url, cc.StreamSource(timeout_seconds=20).open(url) as source:
+        for number in range(40):
+            assert np.array_equal(source.get_frame(number), expected[number]), number
+
+
+def test_a_server_that_says_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://user:secret@127.0.0.1:{silent.getsockname()[1]}/a.mp4"
+        with pytest.raises(cc.MediaError, match=r"\*\*\*@127.0.0.1") as caught:
+            cc.StreamSource(timeout_seconds=0.5).open(url)
+        assert "secret" not in str(caught.value)
+
+
+def test_a_stream_that_stops(media: Path) -> None:
+    data = (media / "a0.ts").read_bytes()
+    done = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: video/mp2t\r\n\r\n" + data)
+            done.wait(20)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/live.ts"
+        with cc.StreamSource(timeout_seconds=1).open(url) as source:
+            assert source.get_frame(3).shape == (48, 64, 3)
+            with pytest.raises(cc.MediaError, match=r"cannot read 'http.*live.ts': nothing came after packet"):
+                source.get_frames(range(4, NUM_FRAMES))
+        done.set()
+
+
+def test_a_playlist_leads_to_no_file(media: Path, server: str) -> None:
+    (media / "evil.m3u8").write_text(
+        f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile://{media / 'a0.ts'}\n#EXT-X-ENDLIST\n"
+    )
+    with pytest.raises(cc.MediaError, match=r"cannot read 'http.*evil.m3u8'"):
+        cc.StreamSource(timeout_seconds=2).open(f"{server}/evil.m3u8")
+
+
+@pytest.mark.parametrize("url", ["a.mp4", "file:///etc/passwd", "concat:a|b", "ftp://x/y", "rtmp://x/y"])
+def test_what_is_no_address_of_a_stream(url: str) -> None:
+    with pytest.raises(cc.UsageError, match="must be an address with http, https, rtsp, rtsps"):
+        cc.StreamSource().open(url)
+
+
+def test_missing_at_the_server(server: str) -> None:
+    source = cc.StreamSource()
+    with pytest.raises(cc.MediaError, match=r"cannot read 'http.*missing.mp4': it cannot be opened"):
+        source.open(f"{server}/missing.mp4")
+    assert pickle.loads(pickle.dumps(source)) is not source
+
+
+def test_settings_out_of_range() -> None:
+    with pytest.raises(cc.UsageError, match="timeout_seconds: got 0"):
+        cc.StreamSource(timeout_seconds=0)
+    with pytest.raises(cc.UsageError, match="buffer_frames: got 0"):
+        cc.StreamSource(buffer_frames=0)
+
+
+# Cameras
+
+CLOCK = "color=black:size=64x48:rate=50,geq=lum='N':cb=128:cr=128,realtime"
+"""A device whose every frame is brighter than the one before, 50 a second"""
+
+
+def test_the_newest_frame_wins() -> None:
+    with cc.CameraSource("lavfi").open(CLOCK) as camera:
+        assert camera.fps == pytest.approx(50)
+        first = camera.get_frame(0)
+        assert first.shape == (48, 64, 3)
+        time.sleep(0.5)
+        num_seen = camera.num_frames
+        assert num_seen > 5
+        later = camera.get_frame(0)  # not frame 0, which is over
+        assert later.mean() > first.mean() + 4
+        assert camera.get_frame(camera.num_frames).mean() >= later.mean()
+        assert camera.num_frames > num_seen
+        assert len(camera.pts_seconds) == 1
+
+
+def test_a_camera_that_is_not_there() -> None:
+    with pytest.raises(cc.MediaError, match="cannot read 'nonsense'"):
+        cc.CameraSource("lavfi").open("nonsense")
+    with pytest.raises(cc.UsageError, match="no_such_format"):
+        cc.CameraSource("no_such_format").open("x")
+
+
+def test_a_camera_ends() -> None:
+    with cc.CameraSource("lavfi").open("testsrc=duration=0.2:rate=10") as camera:
+        with pytest.raises(IndexError, match="it ended after 2"):
+            camera.get_frame(5)
+        assert camera.num_frames == 2
+
+
+def test_closing_while_frames_come_ends_the_thread() -> None:
+    before = threading.active_count()
+    camera = cc.CameraSource("lavfi").open(CLOCK)
+    assert threading.active_count() == before + 1
+    camera.close()
+    assert threading.active_count() == before
+    with camera.open(CLOCK):
+        assert camera.get_frame(2).shape == (48, 64, 3)

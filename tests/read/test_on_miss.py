@@ -1,0 +1,502 @@
+"""Videos that are not cached: the same samples from their sources, built by one process in the background."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import processes
+
+torch = pytest.importorskip("torch")
+
+from chordcache.digests import digest_file  # noqa: E402
+from chordcache.errors import DamageError, FeatureAbsent, MediaError, NotFound, UsageError  # noqa: E402
+from chordcache.index.files import read_index  # noqa: E402
+from chordcache.index.scan import scan  # noqa: E402
+from chordcache.pipeline.build import build  # noqa: E402
+from chordcache.pipeline.verify import verify  # noqa: E402
+from chordcache.read.cache import Cache  # noqa: E402
+from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
+from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
+from chordcache.read.on_demand.builder_process import FOLDER, Spool, try_lock  # noqa: E402
+from chordcache.read.sampling.clip_samplers import AdaptiveSampler, KeyframeSampler, UniformSampler  # noqa: E402
+from chordcache.read.sampling.distributed import ChordSampler  # noqa: E402
+from chordcache.storage.artefacts.open_files import forget  # noqa: E402
+from chordcache.storage.lock import locked  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+CLIP = UniformSampler(num_frames=4, stride=3)
+
+BUILD_SECONDS = 120
+"""Until a background build must be over; it takes two, on an idle machine"""
+
+VIDEOS = {
+    "jump/b-frames.mp4": {"num_frames": 40, "size": (96, 64), "options": {"bf": "2"}},
+    "jump/turned.mp4": {"num_frames": 30, "size": (96, 64), "rotation": 90, "audio": True},
+    "run/scaled.mkv": {"num_frames": 25, "size": (640, 480), "fps": 30},
+    "run/counted.avi": {"num_frames": 20, "size": (80, 64), "codec": "mpeg4"},
+}
+"""In the order in which ``scan`` lists them; the last has no presentation times"""
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    folder = tmp_path_factory.mktemp("on_miss")
+    for path, spec in VIDEOS.items():
+        make_video(folder / "videos" / path, **spec)
+    scan([folder / "videos"], output=folder / "index.jsonl", labels="dir", jobs=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sparse(sources: Path) -> Path:
+    """A cache for frames and features that holds no video."""
+    nothing = sources / "nothing.csv"
+    nothing.write_text("path\n")
+    build(nothing, sources / "sparse", tiers=["lmdb", "npz"], jobs=1)
+    return sources / "sparse"
+
+
+@pytest.fixture(scope="module")
+def whole(sources: Path) -> Path:
+    """The same cache with all videos, from an ordinary build."""
+    summary = build(sources / "index.jsonl", sources / "whole", tiers=["lmdb", "npz"], jobs=1)
+    assert (summary.num_done, summary.num_failed) == (4, 0)
+    return sources / "whole"
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """What the environment of every process of this test holds; no builder is left, whose workers end with it."""
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(processes.MARK, mark)
+    yield mark
+    for pid in builders(mark):
+        os.kill(pid, signal.SIGKILL)
+
+
+def builders(mark: str) -> list[int]:
+    command = f"{sys.executable} -m chordcache.read.on_demand.builder_process "
+    return [pid for pid in processes.alive_with(mark) if processes.command_of(pid).startswith(command)]
+
+
+HOLD = """
+import signal, sys
+from pathlib import Path
+from chordcache.storage.lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    signal.pause()
+"""
+
+
+@contextlib.contextmanager
+def held_by_another_process(cache: Path) -> Iterator[None]:
+    """The cache's lock; held here, forked workers would hold it too, and on."""
+    with subprocess.Popen([sys.executable, "-c", HOLD, cache], stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            yield
+        finally:
+            holder.kill()
+
+
+def wait_for_build(cache: Path) -> None:
+    """Until nothing is asked for any more."""
+    assert processes.wait_until(lambda: not Spool(cache).keys(), BUILD_SECONDS, step=0.1), log(cache)
+
+
+def wait_for_end(cache: Path, mark: str) -> None:
+    """Until the builder is gone, and its lock, which a dying process keeps for some time after its environment."""
+
+    def ended() -> bool:
+        with (cache / FOLDER / ".lock").open() as lock:
+            return not processes.alive_with(mark) and try_lock(lock.fileno())
+
+    assert processes.wait_until(ended, BUILD_SECONDS), log(cache)
+
+
+def log(cache: Path) -> str:
+    return (cache / FOLDER / ".log").read_text()
+
+
+def on_demand(folder: Path, cache: Path | str = "cache", on_miss: str = "build", **settings: Any) -> ChordVideoDataset:
+    settings = {"sampler": CLIP, "size": None, **settings}
+    return ChordVideoDataset(folder / cache, index=folder / "index.jsonl", on_miss=on_miss, **settings)
+
+
+def only_from_cache(folder: Path, cache: Path | str = "cache", **settings: Any) -> list[dict[str, Any]]:
+    dataset = on_demand(folder, cache, "error", **settings)
+    return [dataset[i] for i in range(len(dataset))]
+
+
+def assert_same(sample: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert sample.keys() == expected.keys()
+    for name, value in expected.items():
+        if isinstance(value, torch.Tensor):
+            assert (name, value.dtype, value.shape) == (name, sample[name].dtype, sample[name].shape)
+            assert torch.equal(value.nan_to_num(), sample[name].nan_to_num()), name
+        else:
+            assert sample[name] == value
+
+
+@pytest.fixture
+def copy(sources: Path, tmp_path: Path) -> Path:
+    """Two of the videos and their index, to do anything to."""
+    for path in list(VIDEOS)[:2]:
+        (tmp_path / "videos" / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(sources / "videos" / path, tmp_path / "videos" / path)
+    scan([tmp_path / "videos"], output=tmp_path / "index.jsonl", labels="dir", jobs=1)
+    return tmp_path
+
+
+@pytest.fixture
+def built(copy: Path) -> Path:
+    build(copy / "index.jsonl", copy / "cache", jobs=1)
+    return copy
+
+
+def artefact_of(cache: Path, path: str) -> Path:
+    return processes.sidecars(cache)[path]["_artefact"]
+
+
+def spoil(artefact: Path) -> None:
+    """Flip a bit of every JPEG."""
+    data = artefact.read_bytes()
+    at = data.find(b"\xff\xd8\xff")
+    while at >= 0:
+        processes.flip(artefact, at + 100)
+        at = data.find(b"\xff\xd8\xff", at + 1)
+
+
+# From the source
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"size": (40, 50), "clips_per_video": 2, "seed": 3},
+        {"sampler": KeyframeSampler(num_frames=3, stride=2)},
+        {"sampler": AdaptiveSampler(num_frames=3, stride=2)},
+        {"features": ("frames", "flow", "mel", "motion"), "missing": "zeros", "size": (32, 32)},
+    ],
+    ids=["frames", "crop", "keyframes", "adaptive", "features"],
+)
+def test_a_source_gives_what_the_cache_gives(sources: Path, sparse: Path, whole: Path, settings: Any) -> None:
+    expected = only_from_cache(sources, whole, **settings)
+    dataset = on_demand(sources, sparse, "source", **settings)
+    assert len(dataset) == len(expected) == len(VIDEOS) * settings.get("clips_per_video", 1)
+    for i, sample in enumerate(expected):
+        assert_same(dataset[i], sample)
+    assert len(Cache(sparse)) == 0
+    assert not (sparse / FOLDER).exists()
+
+
+def test_the_index_orders_and_labels(sources: Path, sparse: Path) -> None:
+    dataset = on_demand(sources, sparse, "source")
+    assert dataset.classes == ["jump", "run"]
+    paths = [record.path for record in read_index(sources / "index.jsonl")]
+    keys = [dataset[i]["video"] for i in range(len(dataset))]
+    assert [key.rpartition("-")[0] for key in keys] == [Path(path).stem for path in paths]
+    assert [dataset.classes[dataset[i]["label"]] for i in range(4)] == [Path(path).parent.name for path in paths]
+
+
+@pytest.mark.parametrize(
+    "frames", ["{codec: raw, short_side: 48}", "{fps: 10, quality: 70}"], ids=["raw", "ten a second"]
+)
+def test_the_config_of_the_cache_counts(sources: Path, tmp_path: Path, frames: str) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(f"frames: {frames}\n")
+    (tmp_path / "nothing.csv").write_text("path\n")
+    build(tmp_path / "nothing.csv", tmp_path / "sparse", config=config, jobs=1)
+    build(sources / "index.jsonl", tmp_path / "whole", config=config, jobs=1)
+    dataset = on_demand(sources, tmp_path / "sparse", "source")
+    for i, sample in enumerate(only_from_cache(sources, tmp_path / "whole")):
+        assert_same(dataset[i], sample)
+
+
+# What cannot be read
+
+
+def test_error_is_as_before(built: Path) -> None:
+    expected = [ChordVideoDataset(built / "cache", sampler=CLIP, size=None)[i] for i in range(2)]
+    for sample in only_from_cache(built):
+        assert_same(sample, next(each for each in expected if each["video"] == sample["video"]))
+    lost = processes.sidecars(built / "cache")["jump/turned.mp4"]["key"]
+    (built / "videos/half.csv").write_text("path\njump/b-frames.mp4\n")
+    build(built / "videos/half.csv", built / "half", jobs=1)
+    dataset = on_demand(built, "half", "error")
+    assert dataset[0]["frames"].shape == (4, 3, 64, 96)
+    with pytest.raises(NotFound, match=f"video '{lost}' is not in cache"):
+        dataset[1]
+    spoil(artefact_of(built / "half", "jump/b-frames.mp4"))
+    with pytest.raises(DamageError, match="verify --repair"):
+        dataset[0]
+    assert not (built / "half" / FOLDER).exists()
+
+
+@pytest.mark.parametrize("features", [("frames",), ("mel",)])
+def test_a_source_that_vanished(copy: Path, sparse: Path, features: tuple[str, ...]) -> None:
+    dataset = on_demand(copy, sparse, "source", features=features, missing="zeros")
+    path = copy / "videos/jump/turned.mp4"
+    path.unlink()
+    with pytest.raises(NotFound, match=f"cannot read '{path}': No such file or directory; nor is video 'turned-"):
+        dataset[1]
+    assert dataset[0]["video"].startswith("b-frames-")
+
+
+def test_a_source_that_broke(copy: Path, sparse: Path) -> None:
+    dataset = on_demand(copy, sparse, "source")
+    path = copy / "videos/jump/turned.mp4"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(MediaError, match=f"cannot read '{path}': .*; nor is video 'turned-"):
+        dataset[1]
+    loader = make_loader(dataset, 1, 1, sampler=ChordSampler(2, shuffle=False))
+    with pytest.raises(MediaError, match=f"(?s)in DataLoader worker.*cannot read '{path}': "):
+        list(loader)
+    path.unlink()
+    with pytest.raises(NotFound, match=f"(?s)in DataLoader worker.*cannot read '{path}': No such file"):
+        list(loader)
+
+
+def test_a_link_that_leads_out_of_its_root_is_refused(copy: Path, sparse: Path) -> None:
+    dataset = on_demand(copy, sparse, "source")
+    path = copy / "videos/jump/turned.mp4"
+    path.rename(copy / "outside.mp4")
+    path.symlink_to(copy / "outside.mp4")
+    with pytest.raises(MediaError, match="a symbolic link leads it out of its root"):
+        dataset[1]
+
+
+def test_another_file_under_the_path_is_another_video(built: Path, make_video: Callable[..., Path]) -> None:
+    path = built / "videos/jump/turned.mp4"
+    make_video(path, num_frames=10, size=(64, 64))
+    scan([built / "videos"], output=built / "index.jsonl", labels="dir", jobs=1)
+    assert on_demand(built, on_miss="error")[1]["frames"].shape == (4, 3, 96, 64)
+    assert on_demand(built, on_miss="source")[1]["frames"].shape == (4, 3, 64, 64)
+
+
+def test_broken_records_are_left_out(copy: Path, sparse: Path) -> None:
+    (copy / "videos/jump/turned.mp4").write_bytes(b"no video" * 100)
+    scan([copy / "videos"], output=copy / "index.jsonl", labels="dir", jobs=1)
+    with pytest.warns(UserWarning, match="1 videos are left out, which the scan could not read, such as 'jump/turned"):
+        assert len(on_demand(copy, sparse, "source")) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "match"),
+    [
+        ({"on_miss": "download"}, UsageError, "on_miss: got 'download', must be one of error, source, build"),
+        ({"index": None}, UsageError, "on_miss: got 'source' without an index"),
+        ({"index": "none.jsonl"}, NotFound, "no such file '.*none.jsonl'"),
+        ({"videos": ["a-0123456789abcdef"]}, UsageError, "videos: the index says already"),
+        ({"features": ("pose",)}, FeatureAbsent, "is not built for 'pose', but for frames"),
+        ({"cache": "none"}, NotFound, "no cache at"),
+        ({"index": "cache/index.jsonl"}, UsageError, "is rewritten by builds"),
+        ({"classes": ["run"]}, UsageError, "label 'jump' of the index is not among the classes"),
+    ],
+)
+def test_wrong_arguments(built: Path, settings: Any, error: type[Exception], match: str, monkeypatch: Any) -> None:
+    monkeypatch.chdir(built)
+    with pytest.raises(error, match=match):
+        ChordVideoDataset(**{"cache": "cache", "index": "index.jsonl", "on_miss": "source", **settings})
+
+
+def test_roots_that_differ(built: Path) -> None:
+    (built / "videos").rename(built / "moved")
+    scan([f"videos={built / 'moved'}"], output=built / "index.jsonl", labels="dir", jobs=1)
+    with pytest.raises(UsageError, match="root 'videos' is '.*/moved', in cache '.*' it is '.*/videos'"):
+        on_demand(built, on_miss="source")
+
+
+def test_an_index_that_was_replaced(copy: Path, sparse: Path) -> None:
+    dataset = on_demand(copy, sparse, "source")
+    (copy / "videos/jump/turned.mp4").unlink()
+    scan([copy / "videos"], output=copy / "index.jsonl", labels="dir", jobs=1)
+    with pytest.raises(UsageError, match="changed since the dataset was made: make it anew"):
+        dataset[0]
+
+
+# Built in the background
+
+
+@pytest.mark.slow
+def test_the_first_access_is_as_the_later_ones(copy: Path, mark: str) -> None:
+    dataset = on_demand(copy)  # there is no cache yet
+    first = [dataset[i] for i in range(2)]
+    assert processes.wait_until(lambda: len(builders(mark)) == 1, BUILD_SECONDS)
+    wait_for_build(copy / "cache")
+    os.rename(copy / "videos", copy / "away")  # so that it must be the cache that is read
+    for i, sample in enumerate(first):
+        assert_same(dataset[i], sample)
+    wait_for_end(copy / "cache", mark)
+    os.rename(copy / "away", copy / "videos")
+    assert verify(copy / "cache", jobs=1) == []
+    assert log(copy / "cache") == ""
+
+
+@pytest.mark.slow
+def test_one_process_for_all_workers_and_datasets(sources: Path, tmp_path: Path, mark: str) -> None:
+    loaders = []
+    for start_method in ("fork", "spawn"):
+        dataset = on_demand(sources, tmp_path / "cache", size=(32, 32))
+        order = ChordSampler(len(dataset), shuffle=False)
+        loaders.append(make_loader(dataset, 1, 4, sampler=order, start_method=start_method, prefetch_factor=1))
+    first: list[list[Any]] = [[], []]
+    seen: set[int] = set()
+    with held_by_another_process(tmp_path / "cache"):  # nothing is built, so that every worker misses
+        for batches in zip(*loaders, strict=True):
+            for samples, batch in zip(first, batches, strict=True):
+                samples.append(batch)
+            seen.update(builders(mark))
+        (only,) = builders(mark)
+    assert seen | {only} == {only}
+    wait_for_build(tmp_path / "cache")
+    assert builders(mark) == [only]
+    assert os.getpriority(os.PRIO_PROCESS, only) == 19
+    autogroup = Path(f"/proc/{only}/autogroup")
+    assert not autogroup.exists() or autogroup.read_text().endswith("nice 19\n")
+    assert len(processes.sidecars(tmp_path / "cache")) == len(VIDEOS)
+    expected = list(ClipLoader(on_demand(sources, tmp_path / "cache", size=(32, 32), on_miss="error"), 1, num_threads=2,
+                               sampler=ChordSampler(len(VIDEOS), shuffle=False)))  # fmt: skip
+    for samples in first:
+        for batch, sample in zip(samples, expected, strict=True):
+            assert torch.equal(batch["frames"], sample["frames"])
+            assert batch["video"] == sample["video"]
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed(copy: Path, mark: str) -> None:
+    dataset = on_demand(copy)
+    for i in range(2):
+        dataset[i]
+    assert processes.wait_until(lambda: len(builders(mark)) == 1, BUILD_SECONDS)
+    (victim,) = builders(mark)
+    os.kill(victim, signal.SIGKILL)
+    wait_for_end(copy / "cache", mark)
+    loader = ClipLoader(dataset, 1, num_threads=2, sampler=ChordSampler(2, shuffle=False))
+    assert [len(batch["frames"]) for batch in loader] == [1, 1]
+    assert victim not in builders(mark)
+    wait_for_build(copy / "cache")
+    assert sorted(processes.sidecars(copy / "cache")) == ["jump/b-frames.mp4", "jump/turned.mp4"]
+    wait_for_end(copy / "cache", mark)
+    assert verify(copy / "cache", jobs=1) == []
+
+
+@pytest.mark.slow
+def test_a_full_disk(copy: Path, small_disk: tuple[Path, Any, Callable[[], Any]], mark: str) -> None:
+    disk, _, free = small_disk
+    if not os.path.ismount(disk):
+        pytest.skip("no right to mount a small disk")
+    dataset = on_demand(copy, disk / "cache")
+    with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"\0" * 4096)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "video '.*' cannot be built in the background: .*No space left")
+        expected = [dataset[i] for i in range(2)]
+        (disk / "ballast").write_bytes(b"\0" * (2 << 20))  # requests find room now, videos do not
+        for i in range(2):
+            assert_same(dataset[i], expected[i])
+    assert processes.wait_until(lambda: "no space left" in log(disk / "cache"), BUILD_SECONDS)
+    wait_for_end(disk / "cache", mark)
+    free()
+    with pytest.warns(UserWarning, match="the last background build of cache '.*' said: chordcache: no space left"):
+        assert_same(dataset[0], expected[0])
+    wait_for_build(disk / "cache")
+    assert len(processes.sidecars(disk / "cache")) == 2
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_of_itself(copy: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = on_demand(copy)
+    (copy / "broken").mkdir()
+    (copy / "broken" / "tempfile.py").write_text("raise OSError('no room for a temporary file')\n")
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{copy / 'broken'}:{os.environ.get('PYTHONPATH', '')}")
+        dataset[0]
+        wait_for_end(copy / "cache", mark)
+    with pytest.warns(UserWarning, match="said: OSError: no room for a temporary file"):
+        dataset[0]
+    wait_for_build(copy / "cache")
+
+
+@pytest.mark.slow
+def test_no_module_comes_from_the_working_folder(copy: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (copy / "tempfile.py").write_text("raise OSError('somebody else')\n")
+    monkeypatch.chdir(copy)
+    dataset = on_demand(copy)
+    dataset[0]
+    wait_for_build(copy / "cache")
+    assert list(processes.sidecars(copy / "cache")) == ["jump/b-frames.mp4"]
+    assert log(copy / "cache") == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [spoil, lambda path: os.truncate(path, 5000), Path.unlink])
+def test_a_damaged_artefact_is_mended(built: Path, mark: str, damage: Callable[[Path], object]) -> None:
+    expected = only_from_cache(built)
+    artefact = artefact_of(built / "cache", "jump/turned.mp4")
+    digest, before = digest_file(artefact), processes.files_of(built / "cache")
+    forget(artefact)  # who has a file mapped while it is cut short does not survive
+    damage(artefact)
+    dataset = on_demand(built)
+    with pytest.warns(UserWarning, match=f"{artefact.name}.*; its source is read instead"):
+        assert_same(dataset[1], expected[1])
+    assert_same(dataset[0], expected[0])
+    wait_for_build(built / "cache")
+    assert digest_file(artefact) == digest
+    untouched = {file: state for file, state in before.items() if "turned" not in file}
+    assert untouched.items() <= processes.files_of(built / "cache").items()
+    assert_same(dataset[1], expected[1])  # a warning would be an error
+
+
+@pytest.mark.slow
+def test_it_waits_for_a_build_and_says_what_it_could_not_do(copy: Path, mark: str) -> None:
+    dataset = on_demand(copy)
+    path = copy / "videos/jump/turned.mp4"
+    with locked(copy / "cache"):
+        assert dataset[0]["frames"].shape == (4, 3, 64, 96)
+        path.write_bytes(b"no video" * 100)
+        with pytest.raises(MediaError, match=f"cannot read '{path}'"):
+            dataset[1]
+        assert processes.wait_until(lambda: len(builders(mark)) == 1, BUILD_SECONDS)
+        assert not processes.sidecars(copy / "cache")
+    wait_for_build(copy / "cache")
+    assert list(processes.sidecars(copy / "cache")) == ["jump/b-frames.mp4"]
+    assert list(processes.quarantine(copy / "cache")) == ["jump/turned.mp4"]
+    wait_for_end(copy / "cache", mark)
+    again = on_demand(copy)
+    said = "said: chordcache: 1 of . videos cannot be cached; see quarantine.jsonl"
+    with pytest.warns(UserWarning, match=said), pytest.raises(MediaError):
+        again[1]
+
+
+def test_a_request_that_is_damaged_is_dropped(built: Path) -> None:
+    spool = Spool(built / "cache")
+    spool.prepare()
+    for name, text in {"a": "", "b": '{"record": {}}', "c": json.dumps({"xxh3_128": "0"})}.items():
+        (built / "cache" / FOLDER / f"{name}.json").write_text(text)
+    assert spool.take() == []
+    assert spool.keys() == []
+    assert verify(built / "cache", jobs=1) == []
+
+
+def test_a_cache_that_cannot_be_written_to(built: Path) -> None:
+    (built / "cache" / FOLDER).write_text("")
+    with pytest.raises(UsageError, match=r"on_miss='build' cannot write to cache .*; choose on_miss='source'"):
+        on_demand(built)

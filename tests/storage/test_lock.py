@@ -1,0 +1,235 @@
+"""One writer at a time: who comes second ends with 11 or waits, and a dead writer is in nobody's way."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers import processes
+
+import chordcache as cc
+from chordcache.errors import LockedError
+from chordcache.storage.lock import locked
+
+pytestmark = pytest.mark.timeout(120)
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+HOLD = """
+import sys
+from pathlib import Path
+from chordcache.storage.lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def work(tmp_path: Path, make_video: Callable[..., Path]) -> Path:
+    """Three videos and their index."""
+    for number in range(3):
+        make_video(tmp_path / f"videos/{number}.mp4", num_frames=6 + number)
+    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
+    return tmp_path
+
+
+@pytest.fixture
+def holder(work: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the lock of cache/ until its standard input ends."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, work / "cache"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def is_waiting(run: processes.Run) -> bool:
+    return "waiting until it ends" in run.stderr
+
+
+def test_the_lock_holds_against_another_process_and_dies_with_its_own(
+    work: Path, holder: subprocess.Popen[str]
+) -> None:
+    with pytest.raises(LockedError, match=f"is being written by process {holder.pid} on"), locked(work / "cache"):
+        pass
+    holder.kill()
+    holder.wait()
+    with (
+        locked(work / "cache"),
+        pytest.raises(LockedError, match=f"process {os.getpid()} on .* since 20"),
+        locked(work / "cache"),
+    ):
+        pass
+
+
+def test_the_second_build_ends_with_11_and_touches_nothing(
+    work: Path, holder: subprocess.Popen[str], run_cli: Cli
+) -> None:
+    done = run_cli("build", "-j1", cwd=work)
+    assert done.returncode == 11
+    assert re.fullmatch(
+        rf"chordcache build: error: cache '.*/cache' is being written by process {holder.pid} on \S+ since [\d :+-]+; "
+        r"wait until it ends, as 'chordcache build --wait' does\n",
+        done.stderr,
+    )
+    assert [path.name for path in (work / "cache").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("end", ["leaves", "is killed"])
+def test_wait_goes_on_when_the_other_one_ends(work: Path, holder: subprocess.Popen[str], end: str) -> None:
+    with processes.running(work, "build", "--wait", "-j1") as run:
+        assert processes.wait_until(lambda: is_waiting(run), 30)
+        assert [path.name for path in (work / "cache").iterdir()] == [".lock"]
+        if end == "leaves":
+            assert holder.stdin is not None
+            holder.stdin.close()
+        else:
+            holder.kill()
+        assert run.wait() == 0, run.stderr
+        assert run.stdout.startswith("done 3, up to date 0, quarantined 0 of 3")
+        assert re.fullmatch(
+            rf"chordcache: cache '.*/cache' is being written by process {holder.pid} on \S+ since [\d :+-]+; "
+            r"waiting until it ends\n",
+            run.stderr,
+        )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_wait(work: Path, holder: subprocess.Popen[str], number: signal.Signals) -> None:
+    with processes.running(work, "build", "--wait", "-j1") as run:
+        assert processes.wait_until(lambda: is_waiting(run), 30)
+        os.kill(run.process.pid, number)
+        assert run.wait() == 128 + number
+        assert run.survivors() == []
+        assert processes.fine(run.stderr)
+    assert [path.name for path in (work / "cache").iterdir()] == [".lock"]
+
+
+def test_three_that_wait_build_everything_once(work: Path, holder: subprocess.Popen[str]) -> None:
+    runs = [processes.start(work, "build", "--wait", "-j1") for _ in range(3)]
+    try:
+        assert processes.wait_until(lambda: all(map(is_waiting, runs)), 60)
+        holder.kill()
+        assert [run.wait() for run in runs] == [0, 0, 0]
+    finally:
+        for run in runs:
+            run.kill_all()
+    done = sorted(run.stdout.partition(" quarantined")[0] for run in runs)
+    assert done == ["done 0, up to date 3,", "done 0, up to date 3,", "done 3, up to date 0,"]
+    assert cc.verify(work / "cache", jobs=1) == []
+
+
+def test_what_the_cache_became_meanwhile_counts(work: Path, holder: subprocess.Popen[str]) -> None:
+    """The cache that the other build made has a config of its own: who waited keeps it, as who comes later does."""
+    (work / "c.yaml").write_text("frames: {quality: 50}")
+    cc.build(work / "index.json", work / "other", config=work / "c.yaml", jobs=1)
+    with processes.running(work, "build", "--wait", "-j1") as run:
+        assert processes.wait_until(lambda: is_waiting(run), 30)
+        shutil.copytree(work / "other", work / "cache", dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
+        holder.kill()
+        assert run.wait() == 0, run.stderr
+        assert run.stdout.startswith("done 0, up to date 3, quarantined 0 of 3")
+    assert processes.contents(work / "cache") == processes.contents(work / "other")
+
+
+def test_repair_waits_if_it_is_told_to(work: Path, run_cli: Cli) -> None:
+    assert run_cli("build", "-j1", cwd=work).returncode == 0
+    processes.flip(processes.sidecars(work / "cache")["1.mp4"]["_artefact"], 5000)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, work / "cache"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert run_cli("verify", "--repair", "-j1", cwd=work).returncode == 11
+        with processes.running(work, "verify", "--repair", "--wait", "-j1") as run:
+            assert processes.wait_until(lambda: is_waiting(run), 30)
+            holder.kill()
+            assert run.wait() == 0, run.stderr
+    assert cc.verify(work / "cache", level="deep", jobs=1) == []
+
+
+def test_wait_without_repair_is_refused(work: Path, run_cli: Cli) -> None:
+    done = run_cli("verify", "--wait", cwd=work)
+    assert done.returncode == 2
+    assert done.stderr == "chordcache verify: error: --wait goes with --repair: nothing else waits for a lock\n"
+
+
+def test_a_disk_without_flock_is_told(work: Path) -> None:
+    tracer = shutil.which("strace")
+    if tracer is None:
+        pytest.skip("no strace")
+    done = subprocess.run(
+        [tracer, "-f", "-qq", "-o", os.devnull, "-e", "trace=flock", "-e", "inject=flock:error=ENOLCK",
+         sys.executable, "-m", "chordcache", "build", "-j1"],
+        cwd=work, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert re.fullmatch(
+        r"chordcache build: error: cannot lock '.*/cache': No locks available; "
+        r"name a folder on a disk that has flock\n",
+        done.stderr,
+    )
+
+
+def test_nothing_that_stands_in_the_lock_file_reaches_the_terminal_raw(
+    work: Path, holder: subprocess.Popen[str]
+) -> None:
+    (work / "cache/.lock").write_bytes(b"\x1b[31mred\xff\n" + b"x" * 5000)
+    with pytest.raises(LockedError, match=r"written by \\x1b\[31mred.{1,10}x") as caught, locked(work / "cache"):
+        pass
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
+
+
+# Room on the disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", folder], capture_output=True).returncode:
+        pytest.skip("no right to mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_with_no_room_for_a_video_is_told_before_one_is_begun(
+    work: Path, small_disk: Path, run_cli: Cli
+) -> None:
+    args = ["build", work / "index.json", "-o", small_disk / "cache", "-j1"]
+    (small_disk / "ballast").write_bytes(bytes((7 << 20) + (1 << 19)))
+    done = run_cli(*args)
+    assert done.returncode == 12
+    assert re.fullmatch(
+        r"chordcache build: error: no space left for cache '.*/disk/cache' \(0\.[345] of 8\.0 MiB are free\); "
+        r"make room and run the same command\n",
+        done.stderr,
+    )
+    assert processes.partials(small_disk / "cache") == []
+    (small_disk / "ballast").unlink()
+    assert run_cli(*args).returncode == 0
+    (small_disk / "ballast").write_bytes(bytes(7 << 20))  # what is complete needs no room
+    assert run_cli(*args).stdout.startswith("done 0, up to date 3, quarantined 0 of 3")
+
+
+def test_a_disk_that_fills_under_a_worker_says_how_much_is_free(
+    work: Path, small_disk: Path, make_video: Callable[..., Path], run_cli: Cli
+) -> None:
+    make_video(work / "videos/long.mp4", num_frames=600, size=(320, 240))
+    cc.scan([work / "videos"], output=work / "index.json", jobs=1)
+    (small_disk / "c.yaml").write_text("frames: {codec: raw}")
+    done = run_cli("build", work / "index.json", "-o", small_disk / "cache", "-c", small_disk / "c.yaml", "-j1")
+    assert done.returncode == 12, done.stderr
+    assert re.search(r"no space left .*\(\d\.\d of 8\.0 MiB are free\); ", done.stderr), done.stderr

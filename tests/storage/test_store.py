@@ -1,0 +1,412 @@
+"""What LMDB has of its own beside the contract of all stores: its layout, full maps, many open; the cache above it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import multiprocessing
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import processes
+
+import chordcache as cc
+from chordcache.digests import digest64
+from chordcache.errors import DamageError
+from chordcache.storage.artefacts import lmdb_store, npy, open_files
+from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def arrays(num_records: int) -> dict[str, np.ndarray]:
+    return {"pts_seconds": np.arange(num_records) / 25, "source_frames": np.arange(num_records)}
+
+
+def write(path: Path, records: list[bytes]) -> int:
+    """Write an environment and return its size."""
+    with create_artefact(path) as writer:
+        for record in records:
+            writer.append("frames", [record])
+        writer.finish(arrays(len(records)), {})
+    return path.stat().st_size
+
+
+def some_records(num_records: int, size: int = 3000) -> list[bytes]:
+    return [os.urandom(size + 13 * number) for number in range(num_records)]
+
+
+def read_all(path: Path, num_bytes: int, numbers: list[int]) -> list[bytes]:
+    with open_artefact(path, num_bytes) as artefact:
+        return [bytes(record) for record in artefact.records("frames", numbers)]
+
+
+# The file
+
+
+def test_the_layout_is_the_one_that_the_module_draws(tmp_path: Path) -> None:
+    wanted = some_records(3)
+    write(tmp_path / "a.lmdb", wanted)
+    found = processes.entries(tmp_path / "a.lmdb")
+    assert found.keys() == {
+        *(b"\0\0\0\0", b"\0\0\0\1", b"\0\0\0\2"),
+        *(b"frames.xxh3_64", b"pts_seconds", b"source_frames"),
+    }
+    assert [found[number.to_bytes(4, "big")] for number in range(3)] == wanted
+    value = found[b"frames.xxh3_64"]
+    assert value[:8] == digest64(value[8:]).to_bytes(8, "little")
+    digests = np.load(io.BytesIO(value[8:]))
+    assert digests.dtype == np.dtype("<u8")
+    assert digests.tolist() == [digest64(record) for record in wanted]
+    assert np.load(io.BytesIO(found[b"pts_seconds"][8:])).tolist() == [0, 0.04, 0.08]
+
+
+def test_raw_rows_carry_their_shape(tmp_path: Path) -> None:
+    rows = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
+    with create_artefact(tmp_path / "a.lmdb") as writer:
+        writer.append("frames", rows)
+        writer.finish({}, {})
+    found = processes.entries(tmp_path / "a.lmdb")
+    assert found[b"\0\0\0\1"] == rows[1].tobytes()
+    assert np.load(io.BytesIO(found[b"frames.shape"][8:])).tolist() == [4, 5, 3]
+
+
+@pytest.mark.parametrize("values", [np.zeros(3), np.zeros((2, 0), "u1"), np.arange(6, dtype="<i2").reshape(1, 6, 1)])
+def test_npy_is_that_of_numpy(values: np.ndarray) -> None:
+    data = npy.dumps(values)
+    for found in (np.load(io.BytesIO(data)), npy.loads(data)):
+        assert (found.dtype, found.shape) == (values.dtype, values.shape)
+        assert np.array_equal(found, values)
+
+
+@pytest.mark.parametrize("first_map_bytes", [1 << 16, 1 << 20])
+def test_a_full_map_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_map_bytes: int) -> None:
+    monkeypatch.setattr(lmdb_store, "_FIRST_MAP_BYTES", first_map_bytes)
+    monkeypatch.setattr(lmdb_store, "_BATCH_BYTES", 1 << 17)
+    wanted = some_records(400, 9000)
+    num_bytes = write(tmp_path / "a.lmdb", wanted)
+    assert num_bytes > 4 << 20
+    assert read_all(tmp_path / "a.lmdb", num_bytes, list(range(400))) == wanted
+
+
+def test_a_record_larger_than_the_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lmdb_store, "_FIRST_MAP_BYTES", 1 << 16)
+    wanted = [os.urandom(5 << 20)]
+    assert read_all(tmp_path / "a.lmdb", write(tmp_path / "a.lmdb", wanted), [0]) == wanted
+
+
+def test_more_than_the_first_map_of_address_space(tmp_path: Path) -> None:
+    one = os.urandom(40 << 20)
+    with create_artefact(tmp_path / "a.lmdb") as writer:
+        for _ in range(7):
+            writer.append("frames", [one])
+        writer.finish(arrays(7), {})
+    num_bytes = (tmp_path / "a.lmdb").stat().st_size
+    assert num_bytes > lmdb_store._FIRST_MAP_BYTES
+    assert read_all(tmp_path / "a.lmdb", num_bytes, [6]) == [one]
+
+
+# Damage
+
+
+def test_a_longer_file_reads_where_the_sidecar_agrees(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    wanted = some_records(20)
+    num_bytes = write(path, wanted)
+    path.write_bytes(path.read_bytes() + bytes(4096))
+    with pytest.raises(DamageError, match=f"it has {num_bytes + 4096} bytes, expected {num_bytes}"):
+        read_all(path, num_bytes, [0])
+    with pytest.raises(DamageError, match="the pages of its tree are not what was written"):
+        read_all(path, num_bytes + 4096, [0])
+
+
+def test_a_damaged_frame_costs_that_frame(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    wanted = some_records(20, size=5000)
+    num_bytes = write(path, wanted)
+    data = path.read_bytes()
+    for number in (0, 7, 19):
+        at = data.index(wanted[number]) + 2500
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        open_files.forget(path)
+        others = [other for other in range(20) if other != number]
+        assert read_all(path, num_bytes, others) == [wanted[other] for other in others]
+        with pytest.raises(DamageError, match=f"record {number} .*is not what was written"):
+            read_all(path, num_bytes, [number])
+
+
+def test_a_damaged_page_of_the_tree_reaches_no_reader_of_lmdb(tmp_path: Path) -> None:
+    """Most of these end the process, or the search, inside LMDB."""
+    path = tmp_path / "a.lmdb"
+    num_bytes = write(path, some_records(400, size=5000))
+    data = path.read_bytes()
+    page_bytes, num_pages = struct.unpack("<2Q", data[-16:])
+    numbers = struct.unpack(f"<{num_pages}Q", data[-24 - 8 * num_pages : -24])
+    assert 5 < num_pages < 20  # of 800 pages and more
+    assert {0, 1} < set(numbers)
+    for number in numbers:
+        for at in (10, 12, 14, 16, 100, page_bytes - 20):
+            at += number * page_bytes
+            path.write_bytes(data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :])
+            with pytest.raises(DamageError, match="the pages of its tree are not what was written"):
+                read_all(path, num_bytes, [0])
+    (digest,) = struct.unpack("<Q", data[-24:-16])
+    most = 2**64 - 1
+    for footer in [(digest ^ 1, page_bytes, num_pages), (digest, 0, num_pages), (digest, most, num_pages)] + [
+        (digest, page_bytes, num) for num in (0, num_pages - 1, num_pages + 1, most)
+    ]:
+        path.write_bytes(data[:-24] + struct.pack("<3Q", *footer))
+        with pytest.raises(DamageError, match="the pages of its tree are not what was written"):
+            read_all(path, num_bytes, [0])
+    path.write_bytes(data)
+    assert len(read_all(path, num_bytes, [0, 399])) == 2
+
+
+FUZZ = """
+import os, signal, sys
+import numpy as np
+from pathlib import Path
+from chordcache.errors import DamageError
+from chordcache.storage.artefacts.open_files import open_artefact
+from helpers import processes
+
+path, size = Path(sys.argv[1]), int(sys.argv[2])
+data = path.read_bytes()
+random = processes.Rng(1)
+bits = [random.below(len(data) * 8) for _ in range(150)]
+bits += [(page + byte) * 8 + random.below(8) for page in range(0, len(data), 4096) for byte in range(0, 48, 1)][:700]
+
+def outcome():
+    with open_artefact(path, size) as artefact:
+        values = [bytes(record) for record in artefact.records("frames", range(artefact.num_rows("frames")))]
+        return values, [artefact.array(n).tobytes() for n in ("pts_seconds", "source_frames", "frames.xxh3_64")]
+
+child = os.fork()
+if child == 0:
+    import pickle
+    Path(sys.argv[3]).write_bytes(pickle.dumps(outcome()))
+    os._exit(0)
+os.waitpid(child, 0)
+import pickle
+good = pickle.loads(Path(sys.argv[3]).read_bytes())
+for bit in bits:
+    processes.flip(path, bit // 8, bit % 8)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        try:
+            os._exit(0 if outcome() == good else 3)
+        except DamageError:
+            os._exit(5)
+        except BaseException as error:
+            print(repr(error), flush=True)
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status not in (0, 5):
+        print(f"bit {bit % 8} of byte {bit // 8}: {status}", flush=True)
+    processes.flip(path, bit // 8, bit % 8)
+print("end", len(bits))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_records", "size"), [(30, 700), (200, 5000)])
+def test_a_flipped_bit_is_damage_or_harmless_never_a_crash(tmp_path: Path, num_records: int, size: int) -> None:
+    path = tmp_path / "a.lmdb"
+    num_bytes = write(path, some_records(num_records, size))
+    done = subprocess.run(
+        [sys.executable, "-c", FUZZ, path, str(num_bytes), tmp_path / "good"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=80,
+    )
+    assert done.stderr == ""
+    assert done.stdout.split("\n")[0].startswith("end"), done.stdout
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_writer_that_cannot_write_says_so(tmp_path: Path) -> None:
+    (tmp_path / "full.lmdb").symlink_to("/dev/full")
+    with pytest.raises(cc.NoSpaceError, match=f"no space left on device writing '{tmp_path}'"):
+        write(tmp_path / "full.lmdb", some_records(3))
+    (tmp_path / "folder.lmdb").mkdir()
+    with pytest.raises(cc.CacheWriteError, match="cannot write '.*folder.lmdb'.*directory; run the same command"):
+        write(tmp_path / "folder.lmdb", some_records(3))
+
+
+# Many, forks, threads
+
+
+def test_what_is_kept_open_is_what_the_process_has_open(tmp_path: Path) -> None:
+    sizes = {tmp_path / f"{number}.lmdb": write(tmp_path / f"{number}.lmdb", [b"x" * 50]) for number in range(80)}
+    for path, num_bytes in sizes.items():
+        assert read_all(path, num_bytes, [0]) == [b"x" * 50]
+    open_now = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    assert 0 < sum(name.startswith(str(tmp_path)) for name in open_now) <= 64
+
+
+def test_more_environments_in_use_at_once_than_are_kept_open(tmp_path: Path) -> None:
+    sizes = {tmp_path / f"{number}.lmdb": write(tmp_path / f"{number}.lmdb", [b"x" * 50]) for number in range(70)}
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(open_artefact(path, num_bytes)) for path, num_bytes in sizes.items()]
+        assert all(bytes(next(artefact.records("frames", [0]))) == b"x" * 50 for artefact in held)
+    path, num_bytes = next(iter(sizes.items()))
+    assert read_all(path, num_bytes, [0]) == [b"x" * 50]
+    assert len(open_files._registry._open) <= 65
+
+
+def in_child(body: Callable[[], bool], timeout: int = 20) -> int:
+    """Fork, run ``body`` in the child, return 0 if it was true."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(timeout)
+        try:
+            os._exit(0 if body() else 3)
+        except BaseException as error:
+            os.write(2, f"{error!r}\n".encode())
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.timeout(240)
+def test_forks_while_threads_read(tmp_path: Path) -> None:
+    wanted = some_records(50)
+    path = tmp_path / "a.lmdb"
+    num_bytes = write(path, wanted)
+    ended = threading.Event()
+    wrong: list[object] = []
+
+    def reader() -> None:
+        while not ended.is_set():
+            try:
+                if read_all(path, num_bytes, list(range(50))) != wanted:
+                    wrong.append("bytes")
+            except Exception as error:
+                wrong.append(error)
+
+    codes: list[int] = []
+    threads = [threading.Thread(target=reader) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            codes.append(in_child(lambda: read_all(path, num_bytes, list(range(50))) == wanted))
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert codes == [0] * 5
+    assert wrong == []
+
+
+def test_threads_share_an_environment(tmp_path: Path) -> None:
+    wanted = some_records(100)
+    paths = {}
+    for number in range(6):
+        path = tmp_path / f"{number}.lmdb"
+        paths[path] = write(path, wanted)
+    wrong: list[object] = []
+
+    def reader(seed: int) -> None:
+        random = processes.Rng(seed)
+        for _ in range(60):
+            path = list(paths)[random.below(6)]
+            numbers = [random.below(100) for _ in range(16)]
+            try:
+                if read_all(path, paths[path], numbers) != [wanted[n] for n in numbers]:
+                    wrong.append("bytes")
+            except Exception as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=reader, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# The cache above it
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    """Five small videos, one of which has the same frame size and length as another."""
+    folder = tmp_path_factory.mktemp("store")
+    for number in range(5):
+        make_video(folder / "videos" / f"{number}.mp4", num_frames=10 + 5 * number)
+    cc.build(cc.scan([folder / "videos"], jobs=2), folder / "cache", jobs=2)
+    return folder / "cache"
+
+
+def first_frames(opened: cc.Cache) -> list[bytes]:
+    return [opened.read(video, "frames", 0, 1).tobytes() for video in opened]
+
+
+@pytest.mark.parametrize("was_read", [False, True])
+def test_a_cache_pickles_small_and_works(cache: Path, was_read: bool) -> None:
+    opened = cc.open_cache(cache)
+    frames = first_frames(opened) if was_read else None
+    data = pickle.dumps(opened)
+    assert len(data) < 500
+    again = pickle.loads(data)
+    assert len(again) == 5
+    assert again.keys() == opened.keys()
+    assert frames is None or first_frames(again) == frames
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_cache_travels_to_processes(cache: Path, method: str) -> None:
+    opened = cc.open_cache(cache)
+    frames = first_frames(opened)
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        assert pool.map(first_frames, [opened] * 3, chunksize=1) == [frames] * 3
+        pool.close()
+        pool.join()
+
+
+def test_one_cache_opened_twice(cache: Path) -> None:
+    with cc.open_cache(cache) as a, cc.open_cache(cache) as b:
+        assert first_frames(a) == first_frames(b)
+    assert len(a) == 5  # reading opens it again
+
+
+def test_a_cache_in_threads(cache: Path) -> None:
+    opened = cc.open_cache(cache)
+    frames = first_frames(opened)
+    found: list[list[bytes]] = []
+    threads = [threading.Thread(target=lambda: found.append(first_frames(opened))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [frames] * 8
+
+
+def test_a_forked_child_has_its_own_catalog(cache: Path) -> None:
+    opened = cc.open_cache(cache)
+    frames = first_frames(opened)
+    assert in_child(lambda: first_frames(opened) == frames and len(opened) == 5) == 0
+    assert first_frames(opened) == frames
+
+
+def test_reading_goes_on_while_the_video_is_built_again(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "videos/a.mp4", num_frames=12)
+    index = cc.scan([tmp_path / "videos"], jobs=1)
+    cc.build(index, tmp_path / "cache", jobs=1)
+    opened = cc.open_cache(tmp_path / "cache")
+    before = opened.read(0)
+    make_video(tmp_path / "videos/a.mp4", num_frames=20)
+    cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", jobs=1)
+    assert np.array_equal(opened.read(opened.keys()[0])[:12], before[:12]) or len(opened.read(0)) == 20
+    assert len(cc.open_cache(tmp_path / "cache").read(0)) == 20
