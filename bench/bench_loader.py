@@ -46,7 +46,7 @@ def make_cache(work: Path, clip: Path, codec: str) -> Path:
 
 def dataset_of(cache: Path, size: tuple[int, int] | None = CROP) -> cc.ChordVideoDataset:
     """All clips of a cache."""
-    return cc.ChordVideoDataset(cache, sampler=SAMPLER, size=size, clips_per_video=CLIPS_PER_VIDEO)
+    return cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, size=size, clips_per_video=CLIPS_PER_VIDEO)
 
 
 def epoch_of(loader: Any) -> Callable[[], None]:

@@ -14,14 +14,14 @@ from chordcache.errors import (
     ChordcacheError,
     ConfigError,
     DamageError,
-    FeatureAbsent,
+    FeatureAbsentError,
     FormatVersionError,
     LockedError,
     MediaError,
     NoSpaceError,
-    NotFound,
-    Stopped,
-    TooManyFailures,
+    NotFoundError,
+    StoppedError,
+    TooManyFailuresError,
     UsageError,
     WorkersDiedError,
 )
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from chordcache.index.scan import ScanReport, scan
     from chordcache.media.scaling import Frame
     from chordcache.pipeline.build import build
-    from chordcache.pipeline.options import BuildPolicy
+    from chordcache.pipeline.options import BuildOptions
     from chordcache.pipeline.repair import collect_garbage, repair
     from chordcache.pipeline.verify import exit_code, verify
     from chordcache.read.augment import BatchAugment
     from chordcache.read.cache import Cache, Video, open_cache
     from chordcache.read.collate import collate
-    from chordcache.read.crops import CenterCrop, HorizontalFlip, Pad, RandomResizedCrop, Resize, Window
+    from chordcache.read.crops import CenterCrop, CropBox, HorizontalFlip, Pad, RandomResizedCrop, Resize
     from chordcache.read.dataset import ChordVideoDataset
     from chordcache.read.loader import ClipLoader, make_loader
     from chordcache.read.sampling.budget_batches import BudgetBatchSampler
@@ -68,7 +68,7 @@ __all__ = [
     "AdaptiveSampler",
     "BatchAugment",
     "BudgetBatchSampler",
-    "BuildPolicy",
+    "BuildOptions",
     "Cache",
     "CacheWriteError",
     "CachedSource",
@@ -80,11 +80,12 @@ __all__ = [
     "ChordcacheError",
     "ClipLoader",
     "ConfigError",
+    "CropBox",
     "Damage",
     "DamageError",
     "DenseClips",
     "Extractor",
-    "FeatureAbsent",
+    "FeatureAbsentError",
     "FormatVersionError",
     "Frame",
     "FrameDrop",
@@ -97,7 +98,7 @@ __all__ = [
     "MappedMP4Source",
     "MediaError",
     "NoSpaceError",
-    "NotFound",
+    "NotFoundError",
     "Pad",
     "RandomClipSampler",
     "RandomResizedCrop",
@@ -105,18 +106,17 @@ __all__ = [
     "RunSummary",
     "SamplerSchedule",
     "ScanReport",
-    "Stopped",
+    "StoppedError",
     "StreamSource",
     "TemporalCrop",
     "TimeWarp",
-    "TooManyFailures",
+    "TooManyFailuresError",
     "UniformSampler",
     "UsageError",
     "Video",
     "VideoInfo",
     "VideoRecord",
     "VideoSource",
-    "Window",
     "WorkersDiedError",
     "__version__",
     "build",
@@ -137,7 +137,7 @@ _LAZY = {
     "AdaptiveSampler": "chordcache.read.sampling.clip_samplers",
     "BatchAugment": "chordcache.read.augment",
     "BudgetBatchSampler": "chordcache.read.sampling.budget_batches",
-    "BuildPolicy": "chordcache.pipeline.options",
+    "BuildOptions": "chordcache.pipeline.options",
     "Cache": "chordcache.read.cache",
     "CachedSource": "chordcache.read.sources.base",
     "CameraSource": "chordcache.read.sources.live",
@@ -172,7 +172,7 @@ _LAZY = {
     "VideoInfo": "chordcache.features.base",
     "VideoRecord": "chordcache.records",
     "VideoSource": "chordcache.read.sources.base",
-    "Window": "chordcache.read.crops",
+    "CropBox": "chordcache.read.crops",
     "build": "chordcache.pipeline.build",
     "collate": "chordcache.read.collate",
     "collect_garbage": "chordcache.pipeline.repair",

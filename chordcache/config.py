@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from chordcache.errors import ConfigError, NotFound
+from chordcache.errors import ConfigError, NotFoundError
 
 TIERS = ("lmdb", "npz", "hdf5")
 """Where artefacts can go, in the order in which readers look for a feature."""
@@ -352,7 +352,7 @@ def load_config(path: str | Path | None) -> Config:
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If there is no such file.
     ConfigError
         If it is not YAML, or as ``config_from_json``.
@@ -362,7 +362,7 @@ def load_config(path: str | Path | None) -> Config:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise NotFound(f"no config file '{path}'") from None
+        raise NotFoundError(f"no config file '{path}'") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read config '{path}': {error}") from None
     try:

@@ -19,7 +19,7 @@ class ConfigError(UsageError):
     """A configuration has an unknown key or a value out of range."""
 
 
-class FeatureAbsent(UsageError, LookupError):
+class FeatureAbsentError(UsageError, LookupError):
     """A feature was not cached for this video; the message says why."""
 
 
@@ -54,7 +54,7 @@ class MediaError(ChordcacheError):
         return self.message
 
 
-class TooManyFailures(ChordcacheError):
+class TooManyFailuresError(ChordcacheError):
     """A build was stopped by ``fail_fast`` or ``max_failures``; the same command resumes it."""
 
     exit_code = 4
@@ -66,7 +66,7 @@ class DamageError(ChordcacheError):
     exit_code = 5
 
 
-class NotFound(ChordcacheError, FileNotFoundError):
+class NotFoundError(ChordcacheError, FileNotFoundError):
     """No such cache, index, corpus or video."""
 
     exit_code = 10
@@ -100,7 +100,7 @@ class WorkersDiedError(ChordcacheError):
     exit_code = 14
 
 
-class Stopped(ChordcacheError):
+class StoppedError(ChordcacheError):
     """The run was stopped by a signal; the same command resumes it."""
 
     def __init__(self, signal_number: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from chordcache.errors import UsageError
 
-LEVELS = ("headers", "packets", "content")
+SCAN_LEVELS = ("headers", "packets", "content")
 """How deep a scan looks; each level includes the one before it."""
 
 
@@ -134,7 +134,7 @@ class VideoRecord:
     identity: Identity | None = None
     """None in a hand-written index"""
     level: str | None = None
-    """Of ``LEVELS``; None in a hand-written index"""
+    """Of ``SCAN_LEVELS``; None in a hand-written index"""
     error: str | None = None
     """Why the file cannot be used, for people"""
     error_cause: str | None = None
@@ -196,12 +196,12 @@ class Damage:
     """One finding of ``verify``."""
 
     kind: str
-    """"damaged" or "missing" (exit code 5); "stale", "incomplete" or "stray" (6: what is there is intact)"""
+    """"damaged" or "missing" (exit code 5); "stale", "incomplete" or "orphan" (6: what is there is intact)"""
     file: str
     """Relative to the cache, or the source's path"""
     message: str
     """What was expected and what was found"""
-    mend: str
+    fix_command: str
     """The command that mends it, "" where a person must"""
     key: str | None = None
     """The video, where one is concerned"""

@@ -74,9 +74,9 @@ def make_loader(args: argparse.Namespace) -> tuple[cc.ClipLoader, int]:
     cache = cc.open_cache(args.cache)
     dataset = cc.ChordVideoDataset(
         cache,
-        sampler=cc.RandomClipSampler(num_frames=NUM_FRAMES, stride=STRIDE),
+        clip_sampler=cc.RandomClipSampler(num_frames=NUM_FRAMES, stride=STRIDE),
         features=("frames", "flow", "mel"),
-        window=cc.HorizontalFlip(0.5, cc.RandomResizedCrop(SIZE, scale=(0.5, 1.0))),
+        crop=cc.HorizontalFlip(0.5, cc.RandomResizedCrop(SIZE, scale=(0.5, 1.0))),
         missing="zeros",  # a silent video, or one of a single frame
         videos=lambda video: video.label is not None,
         seed=args.seed,

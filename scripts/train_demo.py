@@ -60,7 +60,7 @@ def make_dataset(path: str, seed: int) -> tuple[cc.ChordVideoDataset, bool]:
     videos = [video.key for video in cache if video.label is not None] if has_labels else cache.keys()
     dataset = cc.ChordVideoDataset(
         cache,
-        sampler=cc.RandomClipSampler(num_frames=NUM_FRAMES, stride=STRIDE),
+        clip_sampler=cc.RandomClipSampler(num_frames=NUM_FRAMES, stride=STRIDE),
         size=SIZE,
         videos=videos,
         clips_per_video=-(-NUM_CLIPS_AT_LEAST // len(videos)),

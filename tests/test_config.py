@@ -19,7 +19,7 @@ from chordcache.config import (
     config_to_json,
     load_config,
 )
-from chordcache.errors import ConfigError, NotFound, UsageError
+from chordcache.errors import ConfigError, NotFoundError, UsageError
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 DEFAULT_YAML = CONFIGS / "default.yaml"
@@ -194,7 +194,7 @@ def test_refuses_files(tmp_path: Path, text: str | bytes, match: str) -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="no config file '.*none.yaml'"):
+    with pytest.raises(NotFoundError, match="no config file '.*none.yaml'"):
         load_config(tmp_path / "none.yaml")
 
 

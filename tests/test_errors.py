@@ -8,15 +8,15 @@ import signal
 import pytest
 
 from chordcache import errors
-from chordcache.errors import ChordcacheError, MediaError, NoSpaceError, NotFound, Stopped, UsageError
+from chordcache.errors import ChordcacheError, MediaError, NoSpaceError, NotFoundError, StoppedError, UsageError
 
 EXIT_CODES = {
     "ChordcacheError": 1,
     "UsageError": 2,
     "MediaError": 3,
-    "TooManyFailures": 4,
+    "TooManyFailuresError": 4,
     "DamageError": 5,
-    "NotFound": 10,
+    "NotFoundError": 10,
     "LockedError": 11,
     "CacheWriteError": 12,
     "FormatVersionError": 13,
@@ -40,23 +40,23 @@ def test_exit_codes_are_distinct() -> None:
 
 
 def test_the_others_inherit_a_code_that_is_no_bug() -> None:
-    inheriting = {name for name, value in CLASSES.items() if "exit_code" not in vars(value)} - {"Stopped"}
-    assert inheriting == {"ConfigError", "FeatureAbsent", "NoSpaceError"}
+    inheriting = {name for name, value in CLASSES.items() if "exit_code" not in vars(value)} - {"StoppedError"}
+    assert inheriting == {"ConfigError", "FeatureAbsentError", "NoSpaceError"}
     assert all(CLASSES[name].exit_code != ChordcacheError.exit_code for name in inheriting)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopped_ends_as_the_shell_has_it(number: int, code: int) -> None:
-    assert Stopped(number).exit_code == code
-    assert str(Stopped(number)) == f"stopped by signal {int(number)}; the same command resumes"
+    assert StoppedError(number).exit_code == code
+    assert str(StoppedError(number)) == f"stopped by signal {int(number)}; the same command resumes"
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        *(value("what") for name, value in CLASSES.items() if name not in ("MediaError", "Stopped")),
+        *(value("what") for name, value in CLASSES.items() if name not in ("MediaError", "StoppedError")),
         MediaError("decode", "short", "the last 2.000 s cannot be decoded", 48),
-        Stopped(15),
+        StoppedError(15),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -70,8 +70,8 @@ def test_some_are_the_builtin_too() -> None:
     with pytest.raises(ValueError, match="x"):
         raise UsageError("x")
     with pytest.raises(FileNotFoundError, match="x"):
-        raise NotFound("x")
+        raise NotFoundError("x")
     with pytest.raises(OSError, match="x"):
         raise NoSpaceError("x")
     with pytest.raises(LookupError, match="x"):
-        raise errors.FeatureAbsent("x")
+        raise errors.FeatureAbsentError("x")

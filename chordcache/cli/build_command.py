@@ -22,7 +22,7 @@ from chordcache.cli.options import (
 from chordcache.storage.layout import printable
 
 _OF_POLICY = ("retry_quarantined", "wait", "follow_symlinks", "source_hash", "limits")
-"""Options that are fields of ``BuildPolicy``."""
+"""Options that are fields of ``BuildOptions``."""
 
 
 @click.command()
@@ -54,7 +54,7 @@ def build(index: str, cache: str, max_failures: str | None, fail_fast: bool, as_
       chordcache build index.json -o cache --tier lmdb --tier npz --features frames,flow
     """
     of_policy = {name: options.pop(name) for name in _OF_POLICY}
-    policy = cc.BuildPolicy("0" if fail_fast else max_failures, **of_policy)
+    policy = cc.BuildOptions("0" if fail_fast else max_failures, **of_policy)
     summary = cc.build(index, cache, policy=policy, progress=True, **options)
     line = (
         f"done {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "

@@ -8,7 +8,7 @@ import click
 
 import chordcache as cc
 from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option, limits_options, skipped_frames
-from chordcache.records import LEVELS
+from chordcache.records import SCAN_LEVELS
 from chordcache.storage.layout import printable
 
 
@@ -16,7 +16,7 @@ from chordcache.storage.layout import printable
 @click.argument("roots", nargs=-1, required=True, type=PATH, metavar="ROOT...")
 @click.option("-o", "--output", type=PATH, default="index.json", show_default=True, help=".json, .jsonl or .csv")
 @click.option(
-    "--level", type=click.Choice(LEVELS), default="packets", show_default=True,
+    "--level", type=click.Choice(SCAN_LEVELS), default="packets", show_default=True,
     help="Read headers; also all packets; also decode, for motion and loudness.",
 )  # fmt: skip
 @click.option("--labels", metavar="dir|FILE.csv", help="Label by parent folder, or join columns path,label,caption.")

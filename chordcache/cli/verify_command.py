@@ -78,5 +78,5 @@ def _echo(damage: Sequence[Damage], cache: str, as_json: bool) -> None:
     for each in damage:
         record = f", record {each.record}" if each.record else ""
         what = f"'{printable(each.file)}'{record}: {printable(each.message)}"
-        click.echo(f"{each.kind}: {what}; run '{each.mend}'" if each.mend else f"{each.kind}: {what}")
+        click.echo(f"{each.kind}: {what}; run '{each.fix_command}'" if each.fix_command else f"{each.kind}: {what}")
     click.echo(f"{len(damage)} findings" if damage else f"sound: {len(cc.open_cache(cache))} videos")

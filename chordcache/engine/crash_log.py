@@ -62,7 +62,7 @@ def _is_standard(path: str) -> bool:
     return path.startswith("<frozen") or (path.startswith(_STANDARD_LIBRARY) and "-packages" not in path)
 
 
-class LastWords:
+class CrashLog:
     """The parent's end of the file."""
 
     def __init__(self, num_slots: int) -> None:
@@ -91,9 +91,9 @@ class Slot:
     Parameters
     ----------
     parent : int
-        Process that made the ``LastWords``.
+        Process that made the ``CrashLog``.
     fd, num_slots : int
-        Of that ``LastWords``.
+        Of that ``CrashLog``.
 
     Raises
     ------

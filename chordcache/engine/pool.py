@@ -26,9 +26,9 @@ from joblib.externals.loky import ProcessPoolExecutor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from tqdm import tqdm
 
-from chordcache.engine.crash_log import LastWords, Note
+from chordcache.engine.crash_log import CrashLog, Note
 from chordcache.engine.limits import NO_LIMITS, Limits
-from chordcache.engine.signals import whole
+from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import ONE_THREAD, SAFE_PATH, STOP_SIGNALS, describe, run_task, run_unit, start_worker
 from chordcache.engine.worker import Crash as Crash  # what callers get is theirs to name
 from chordcache.errors import ChordcacheError, WorkersDiedError
@@ -169,7 +169,7 @@ class _Pool:
         self._limits = limits
         self._retry = retry
         self._executor: ProcessPoolExecutor | None = None
-        self._last_words: LastWords | None = None
+        self._crash_log: CrashLog | None = None
         self._num_oom_kills = 0
         """Of the whole machine, when the workers were started"""
         self._num_drawn = 0
@@ -178,13 +178,13 @@ class _Pool:
         self._deaths: list[tuple[int, Any, Crash]] = []
         """Tasks that killed their workers one after the other: held back, for at the fifth they are innocent"""
 
-    @whole()
+    @uninterruptible()
     def shutdown(self) -> list[Note]:
         """End the workers, whatever they are at, and leave no thread that Python would cut short at its exit.
 
         Returns what they were at.
         """
-        if self._executor is None or self._last_words is None:
+        if self._executor is None or self._crash_log is None:
             return []
         executor, self._executor = self._executor, None
         # By ourselves: told to kill them, loky 3.6 trips over tasks that it has queued and then forgotten
@@ -196,11 +196,11 @@ class _Pool:
         for thread in threading.enumerate():
             if thread.name == "QueueFeederThread":
                 thread.join(_FEEDER_PATIENCE_SECONDS)
-        notes = self._last_words.read()
-        self._last_words.close()
+        notes = self._crash_log.read()
+        self._crash_log.close()
         return notes
 
-    @whole()
+    @uninterruptible()
     @_safe_path()
     def _submit(self, unit: _Unit[Any]) -> Future[list[Any]]:
         # Processes inherit the mask: no signal hits one before it has its handlers (see start_worker)
@@ -210,11 +210,11 @@ class _Pool:
                 resource_tracker.ensure_running()  # loky would start it, and Python unblocks signals when it does
                 signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
                 self._num_oom_kills = _num_oom_kills()
-                self._last_words = LastWords(self._jobs)
+                self._crash_log = CrashLog(self._jobs)
                 self._executor = ProcessPoolExecutor(
                     self._jobs,
                     initializer=start_worker,
-                    initargs=(os.getpid(), self._last_words.fd, self._jobs, self._limits),
+                    initargs=(os.getpid(), self._crash_log.fd, self._jobs, self._limits),
                     env={**ONE_THREAD, **SAFE_PATH},
                     timeout=None,
                 )
@@ -349,7 +349,7 @@ class _Pool:
 def _wait(futures: Iterable[Future[Any]]) -> set[Future[Any]]:
     """Those that are done, one at least."""
     while True:
-        with whole():
+        with uninterruptible():
             done, _ = wait(futures, _WAIT_SECONDS, FIRST_COMPLETED)
         if done:
             return done

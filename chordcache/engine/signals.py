@@ -9,37 +9,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from chordcache.engine.worker import STOP_SIGNALS
-from chordcache.errors import Stopped
+from chordcache.errors import StoppedError
 
-_whole_now: list[None] = []
-"""As long as the main thread is deep in what is ``whole``"""
+_blocks: list[None] = []
+"""As long as the main thread is deep in what is ``uninterruptible``"""
 _stopped_meanwhile: list[int] = []
 """The signal that came there; a second one ends the process"""
 
 
 @contextmanager
-def whole() -> Iterator[None]:
-    """Put off ``Stopped`` to the end: raised amid loky and the locks of futures, it leaves locks that nobody opens.
+def uninterruptible() -> Iterator[None]:
+    """Defer ``StoppedError`` until the block ends. Raised inside loky, it can leave a lock held.
 
     For the main thread, and for what takes no longer than a user who stops it would wait.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _whole_now.append(None)
+    _blocks.append(None)
     try:
         yield
     finally:
-        _whole_now.pop()
-        if _stopped_meanwhile and not _whole_now:
-            raise Stopped(_stopped_meanwhile.pop())
+        _blocks.pop()
+        if _stopped_meanwhile and not _blocks:
+            raise StoppedError(_stopped_meanwhile.pop())
 
 
 @contextmanager
 def stop_signals() -> Iterator[None]:
-    """Turn SIGHUP, SIGINT and SIGTERM into ``Stopped``; a second one ends the process at once.
+    """Turn SIGHUP, SIGINT and SIGTERM into ``StoppedError``; a second one ends the process at once.
 
-    ``Stopped`` is raised wherever the main thread is, but for what is ``whole``.
+    ``StoppedError`` is raised wherever the main thread is, but for what is ``uninterruptible``.
 
     Does nothing outside the main thread, where Python delivers no signals.
     """
@@ -50,10 +50,10 @@ def stop_signals() -> Iterator[None]:
     def stop(number: int, _frame: object) -> None:
         for each in heard:
             signal.signal(each, lambda again, _frame: os._exit(128 + again))
-        if _whole_now:
+        if _blocks:
             _stopped_meanwhile.append(number)
         else:
-            raise Stopped(number)
+            raise StoppedError(number)
 
     # what is ignored stays so: nohup, and a shell's background jobs, ignore on purpose
     heard = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]

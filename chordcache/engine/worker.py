@@ -36,11 +36,11 @@ class Crash:
     attempts: int = 1
 
 
-def start_worker(parent: int, last_words_fd: int, num_slots: int, limits: Limits) -> None:
+def start_worker(parent: int, crash_log_fd: int, num_slots: int, limits: Limits) -> None:
     """Make this process a worker.
 
     Ctrl-C is the parent's affair; a worker ends with its parent, however that ends. What it prints is no result. Its
-    last words go to a slot of the parent's ``LastWords``.
+    last words go to a slot of the parent's ``CrashLog``.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the others are as they were inherited: nohup's stays ignored
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -54,7 +54,7 @@ def start_worker(parent: int, last_words_fd: int, num_slots: int, limits: Limits
             os._exit(1)
     slot = None
     with suppress(OSError):  # no /proc, or a limit on the size of files: then time has none
-        slot = Slot(parent, last_words_fd, num_slots)
+        slot = Slot(parent, crash_log_fd, num_slots)
     watchdog.start(limits, slot)
 
 

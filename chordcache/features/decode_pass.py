@@ -34,7 +34,7 @@ class Sink(Protocol):
 
 
 @dataclass
-class Made:
+class FeatureResult:
     """What one extractor made of a video."""
 
     absent: str | None = None
@@ -47,7 +47,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Facts:
+class DecodeResult:
     """What the decode itself tells."""
 
     pts_seconds: np.ndarray
@@ -67,7 +67,7 @@ class Facts:
     content: ContentFacts | None
 
 
-class Extraction:
+class DecodePass:
     """One decode of one video.
 
     Parameters
@@ -89,10 +89,10 @@ class Extraction:
         self._extractors: dict[str, Extractor] = {}
         """Those that have something to do"""
         self._num_frames = 0
-        self.made: dict[str, Made] = {}
+        self.made: dict[str, FeatureResult] = {}
         """By feature"""
 
-    def run(self, path: str, picture: FramesConfig, *, only: Container[int] | None = None) -> Facts:
+    def run(self, path: str, picture: FramesConfig, *, only: Container[int] | None = None) -> DecodeResult:
         """Decode a file from the first frame to the last.
 
         ``only``: frame numbers that are shown to the extractors; by default all.
@@ -123,7 +123,7 @@ class Extraction:
                 source_frames.append(frame.source_number)
             self._finish()
             width, height = maker.scaler.size
-            return Facts(
+            return DecodeResult(
                 pts_seconds=np.asarray(pts_seconds),
                 source_frames=np.asarray(source_frames),
                 width=width,
@@ -140,7 +140,7 @@ class Extraction:
             with _calling(name, 0):
                 extractor = spec.make()
                 absent = extractor.begin(video)
-            self.made[name] = Made(absent=absent)
+            self.made[name] = FeatureResult(absent=absent)
             if absent is None:
                 self._extractors[name] = extractor
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from chordcache.index.csv_table import Table, open_table, text_of, to_cell
 from chordcache.records import (
-    LEVELS,
+    SCAN_LEVELS,
     AudioFacts,
     ContentFacts,
     HeaderFacts,
@@ -112,7 +112,7 @@ class CsvSource:
         self.num_records = 0
         with open(path, "rb") as file:
             levels = self._survey(file)
-        self.level = next((level for level in LEVELS if level in levels), None)
+        self.level = next((level for level in SCAN_LEVELS if level in levels), None)
 
     @property
     def is_hand_written(self) -> bool:
@@ -209,7 +209,7 @@ def _value(cell: str, kind: str) -> Any:
 
 def record_problem(record: VideoRecord) -> str | None:
     """Why a record that was read cannot be one, or None if it can."""
-    if record.level not in (None, *LEVELS):
+    if record.level not in (None, *SCAN_LEVELS):
         return f"unknown level '{printable(str(record.level))}'"
     if not isinstance(record.extra, Mapping) or not all(isinstance(text, str) for text in record.extra.values()):
         return "'extra' is not all text"

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from chordcache.errors import ChordcacheError, DamageError, NotFound, UsageError
+from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UsageError
 from chordcache.storage.layout import printable
 
 _FORMULA = ("=", "+", "-", "@", "'")
@@ -51,7 +51,7 @@ def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If there is no such file; ``advice`` ends the message.
     UsageError
         If it may not be read.
@@ -59,7 +59,7 @@ def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
     try:
         return open(path, "rb")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise NotFound(f"no such file '{printable(path)}'{advice}") from None
+        raise NotFoundError(f"no such file '{printable(path)}'{advice}") from None
     except PermissionError as error:
         raise UsageError(f"cannot read '{printable(path)}': {error.strerror}") from None
 
@@ -143,7 +143,7 @@ def open_table(path: Path) -> Table:
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If there is no such file.
     UsageError
         If it may not be read, has no column ``path``, or one column twice.

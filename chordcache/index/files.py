@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 from chordcache.errors import DamageError, UsageError
 from chordcache.index.csv_index import CsvSink, CsvSource, record_problem
 from chordcache.index.csv_table import open_for_reading
-from chordcache.records import LEVELS, VideoRecord, path_problem, record_from_json, to_json
+from chordcache.records import SCAN_LEVELS, VideoRecord, path_problem, record_from_json, to_json
 from chordcache.storage.layout import FORMAT_VERSION, NO_SPACE, no_space_as_error, printable, publish, seal, unseal
 
 FORMAT = "chordcache-index"
@@ -96,7 +96,7 @@ class _JsonSource:
         file.seek(0)
         header = self._unseal(file.readline(_MAX_HEADER_BYTES), "line 1", *self._dress.header)
         roots, level = header.get("roots"), header.get("level")
-        is_one = header.get("format") == FORMAT and level in (None, *LEVELS) and _are_roots(roots)
+        is_one = header.get("format") == FORMAT and level in (None, *SCAN_LEVELS) and _are_roots(roots)
         if not is_one or not isinstance(header.get("follow_symlinks", False), bool):
             raise DamageError(f"'{printable(self._path)}' does not begin with the header of an index")
         return header
@@ -162,7 +162,7 @@ class Index:
     roots : dict[str, str]
         Label to absolute folder.
     level : str | None
-        Of ``LEVELS``; None if hand-written.
+        Of ``SCAN_LEVELS``; None if hand-written.
     follow_symlinks : bool
         Whether the scan was told to follow links out of the roots; a CSV file does not say, and counts as False.
     """
@@ -205,7 +205,7 @@ def read_index(path: str | os.PathLike[str]) -> Index:
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If there is no such file.
     UsageError
         If the file is no index, or a hand-written list has a mistake.
@@ -256,7 +256,7 @@ class IndexWriter:
     roots : Mapping[str, str]
         Label to absolute folder.
     level : str | None
-        How deep the scan looked, of ``LEVELS``.
+        How deep the scan looked, of ``SCAN_LEVELS``.
     follow_symlinks : bool
         Whether records may lie behind links that lead out of their roots. A CSV file has no place for it.
 

@@ -36,7 +36,7 @@ class Labels:
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If there is no such file.
     UsageError
         If it has no column ``path``, or one path twice.

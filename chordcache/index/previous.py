@@ -9,7 +9,7 @@ from pathlib import Path
 from chordcache.errors import ChordcacheError, DamageError, UsageError
 from chordcache.index.csv_table import open_for_reading
 from chordcache.index.files import read_index
-from chordcache.records import LEVELS, Identity, VideoRecord
+from chordcache.records import SCAN_LEVELS, Identity, VideoRecord
 from chordcache.storage.layout import printable
 
 
@@ -73,7 +73,7 @@ class ReusableRecords:
         identity : Identity
             Of the file now.
         level : str
-            What is asked for, of ``LEVELS``; a record of a deeper level will do.
+            What is asked for, of ``SCAN_LEVELS``; a record of a deeper level will do.
         """
         offset = self._offsets.get(hash((root, path)))
         if offset is None:
@@ -81,7 +81,7 @@ class ReusableRecords:
         record = self._index.at(self._file, offset)
         if (record.root, record.path, record.identity) != (root, path, identity) or record.level is None:
             return None
-        return record if LEVELS.index(record.level) >= LEVELS.index(level) else None
+        return record if SCAN_LEVELS.index(record.level) >= SCAN_LEVELS.index(level) else None
 
     def close(self) -> None:
         """Forget all and close the file."""

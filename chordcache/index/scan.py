@@ -21,7 +21,7 @@ from chordcache.index.previous import ReusableRecords
 from chordcache.index.walk import Corpus, CorpusFile, parse_roots
 from chordcache.media.probe import probe
 from chordcache.media.source_file import identity_or_none
-from chordcache.records import LEVELS, Identity, RunSummary, VideoRecord
+from chordcache.records import SCAN_LEVELS, Identity, RunSummary, VideoRecord
 
 _CHUNK_SIZE = 8
 """Files per task: demuxing a short clip takes a few milliseconds, sending a task half of one."""
@@ -98,13 +98,13 @@ def scan(
     ------
     UsageError
         If an argument is wrong, or two roots have one label.
-    NotFound
+    NotFoundError
         If there is no such root or labels file.
     NoSpaceError, WorkersDiedError, Stopped
         As their names say; an earlier index at ``output`` stays as it was.
     """
-    if level not in LEVELS:
-        raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(LEVELS)}")
+    if level not in SCAN_LEVELS:
+        raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(SCAN_LEVELS)}")
     corpora = parse_roots([os.fspath(root) for root in roots])
     run = _Scan(corpora, level, Labels(labels) if labels else None, follow_symlinks, limits or Limits())
     if output is not None:

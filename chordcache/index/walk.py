@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from chordcache.errors import NotFound, UsageError
+from chordcache.errors import NotFoundError, UsageError
 from chordcache.media.source_file import leads_out, real_folder
 from chordcache.storage.layout import printable
 
@@ -75,11 +75,11 @@ def iter_files(root: str, *, follow_symlinks: bool = False) -> Iterator[CorpusFi
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If there is no such corpus.
     """
     if not os.path.lexists(root):
-        raise NotFound(f"no such corpus '{printable(root)}'")
+        raise NotFoundError(f"no such corpus '{printable(root)}'")
     inside = real_folder(root)
     seen: set[tuple[int, int]] = set()
     _was_seen(root, seen)
@@ -209,7 +209,7 @@ def parse_roots(args: Sequence[str]) -> list[Corpus]:
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If there is no such corpus.
     UsageError
         If two folders have one label, or one has none.
@@ -233,7 +233,7 @@ def _parse_root(arg: str) -> Corpus:
     if not equals or not re.fullmatch(r"\w[\w.-]*", name) or os.path.lexists(arg):
         name, path = "", arg
     if not os.path.lexists(path):
-        raise NotFound(f"no such corpus '{printable(path)}'")
+        raise NotFoundError(f"no such corpus '{printable(path)}'")
     folder, file_name = os.path.abspath(path), ""
     if not os.path.isdir(path):
         folder, file_name = os.path.split(folder)

@@ -8,7 +8,7 @@ from fractions import Fraction
 import av
 import numpy as np
 
-from chordcache.errors import FeatureAbsent, MediaError, UsageError
+from chordcache.errors import FeatureAbsentError, MediaError, UsageError
 from chordcache.media.audio_track import Sound
 from chordcache.media.demux import Media, open_media
 
@@ -39,7 +39,7 @@ def read_sound(path: str, start_seconds: float, duration_seconds: float) -> np.n
 
     Raises
     ------
-    FeatureAbsent
+    FeatureAbsentError
         If there is no audio track.
     MediaError
         If the file cannot be read.
@@ -53,7 +53,7 @@ def read_sound(path: str, start_seconds: float, duration_seconds: float) -> np.n
         )
     with open_media(path) as media:
         if media.audio is None:
-            raise FeatureAbsent("there is no audio track")
+            raise FeatureAbsentError("there is no audio track")
         reader = _SoundReader(media.audio, start_seconds, duration_seconds)
         if media.seek_sound(start_seconds - _PREROLL_SECONDS) and reader.read(media):
             return reader.samples
@@ -66,7 +66,7 @@ def sample_rate_of(path: str) -> int:
     """[Hz] of a file's audio track. Raises as ``read_sound``."""
     with open_media(path) as media:
         if media.audio is None:
-            raise FeatureAbsent("there is no audio track")
+            raise FeatureAbsentError("there is no audio track")
         return media.audio.codec_context.sample_rate
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import av
 
 from chordcache.errors import MediaError
-from chordcache.media.ffmpeg_log import Complaint
+from chordcache.media.ffmpeg_log import LogMessage
 from chordcache.media.source_file import identify
 
 CONTAINERS = (
@@ -22,8 +22,8 @@ MAX_PIXELS = 1 << 27
 """Largest coded picture, 134 megapixels (16384 x 8192); a header that claims more is refused before it is allocated."""
 
 
-def open_container(path: str, complaints: list[Complaint]) -> Any:
-    """Open a media file that strangers made. See ``decode.hold_media``; ``complaints`` gets what is said meanwhile."""
+def open_container(path: str, messages: list[LogMessage]) -> Any:
+    """Open a media file that strangers made. See ``decode.hold_media``; ``messages`` gets what is said meanwhile."""
     identify(path)
     options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file", "max_pixels": str(MAX_PIXELS)}
     try:
@@ -31,7 +31,7 @@ def open_container(path: str, complaints: list[Complaint]) -> Any:
     except MemoryError:
         raise
     except av.error.FFmpegError as error:
-        raise _refusal(error, complaints) from None
+        raise _refusal(error, messages) from None
     try:
         _refuse_impossible(container)
     except MediaError:
@@ -65,8 +65,8 @@ def _refuse_impossible(container: Any) -> None:
             raise MediaError("open", "refused-size", what)
 
 
-def _refusal(error: av.error.FFmpegError, complaints: list[Complaint]) -> MediaError:
-    said = [" ".join(text.split()) for _, _, text in complaints]
+def _refusal(error: av.error.FFmpegError, messages: list[LogMessage]) -> MediaError:
+    said = [" ".join(text.split()) for _, _, text in messages]
     if any("not on whitelist" in text.lower() for text in said):
         return MediaError("open", "refused-format", "not a video container that is read (playlist, picture or text)")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT):

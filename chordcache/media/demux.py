@@ -19,7 +19,7 @@ from chordcache.media.checks.packet_check import PacketCheck, Role
 from chordcache.media.checks.truncation import may_end_anywhere
 from chordcache.media.containers import best_audio, best_video, open_container
 from chordcache.media.decoding import DecodedFrame, Decoding
-from chordcache.media.ffmpeg_log import Complaint, first_serious, listening
+from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious
 from chordcache.media.mp4_boxes import has_encrypted_video
 from chordcache.media.video_decoder import VideoDecoder
 
@@ -30,10 +30,10 @@ _FALLBACK_FPS = Fraction(25)
 class Media:
     """An open media file and its best video track. Made by ``open_media`` and ``hold_media``."""
 
-    def __init__(self, container: Any, complaints: list[Complaint], *, is_file: bool = True) -> None:
+    def __init__(self, container: Any, messages: list[LogMessage], *, is_file: bool = True) -> None:
         self.container = container
         self._is_file = is_file
-        self._complaints = complaints
+        self._messages = messages
         self._num_heard = 0
         """Complaints that were judged already"""
         self.video: av.VideoStream | None = best_video(container)
@@ -54,10 +54,10 @@ class Media:
         self.container.close()
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def capture(self) -> Iterator[None]:
         """Hear what is complained of from here on, in this thread; for a file that ``hold_media`` opened."""
-        with listening() as complaints:
-            self._complaints, self._num_heard = complaints, 0
+        with capture() as messages:
+            self._messages, self._num_heard = messages, 0
             yield
 
     def seek(self, pts: int) -> bool:
@@ -177,7 +177,7 @@ class Media:
                     self._settle_clock(packet)
                     if self._is_file:
                         self._refuse_encrypted(packet)
-                is_silent = len(self._complaints) == self._num_heard
+                is_silent = len(self._messages) == self._num_heard
                 fault = None if is_silent else self._demuxer_fault(all_codecs=not check.has_started)
                 if fault or self._opening_fault or watch.counts_frames:
                     watch.refuse_chained(packet, fault or self._opening_fault)
@@ -188,7 +188,7 @@ class Media:
                     faults.add("decode", what)
                 if packet.size or packet.pts is None:  # else Theora's "show the last frame again", no end to a decoder
                     yield packet
-                    self._num_heard = len(self._complaints)  # of decoders, who are asked for themselves
+                    self._num_heard = len(self._messages)  # of decoders, who are asked for themselves
         except MemoryError:  # libav's is an FFmpegError too, and says nothing of the file
             raise
         except av.error.ExitError:  # of streams and devices; files have no such limit
@@ -221,10 +221,10 @@ class Media:
                 yield packet
                 continue
             progress.beat()
-            num_said = len(self._complaints)
+            num_said = len(self._messages)
             for sound in self._heard(packet):
                 on_sound(sound)
-            del self._complaints[num_said:]  # what its decoder and its users say is about no picture
+            del self._messages[num_said:]  # what its decoder and its users say is about no picture
 
     def _demuxed(self, tracks: Sequence[Any]) -> Iterator[Any]:
         """Packets of some tracks, and an empty one of each at the end."""
@@ -253,9 +253,9 @@ class Media:
 
         ``all_codecs``: also apart from what the video's decoder said, which will say it again.
         """
-        if len(self._complaints) == self._num_heard:
+        if len(self._messages) == self._num_heard:
             return None
-        said, self._num_heard = self._complaints[self._num_heard :], len(self._complaints)
+        said, self._num_heard = self._messages[self._num_heard :], len(self._messages)
         codecs = {
             name
             for stream in self.container.streams
@@ -355,7 +355,7 @@ class Media:
             name = self.container.format.name
             checks_end = self._is_file and may_end_anywhere(self.container.name, name, track=video.id)
             self._decoder = VideoDecoder(
-                context, lambda: self._complaints, motion_vectors=motion_vectors, checks_end=checks_end
+                context, lambda: self._messages, motion_vectors=motion_vectors, checks_end=checks_end
             )
             if self.audio is not None and not self.audio.codec_context.is_open:
                 self.audio.codec_context.thread_count = 1
@@ -376,8 +376,8 @@ def _from_entry(packets: Iterator[Any], entry_pts: int) -> Iterator[Any]:
 @contextmanager
 def open_media(path: str) -> Iterator[Media]:
     """Open a media file that strangers made, and listen to its complaints until it is closed. See ``hold_media``."""
-    with listening() as complaints:
-        media = Media(open_container(path, complaints), complaints)
+    with capture() as messages:
+        media = Media(open_container(path, messages), messages)
         try:
             yield media
         finally:
@@ -385,7 +385,7 @@ def open_media(path: str) -> Iterator[Media]:
 
 
 def hold_media(path: str) -> Media:
-    """Open a media file that strangers made, to come back to it: whoever reads on does so within ``listening``.
+    """Open a media file that strangers made, to come back to it: whoever reads on does so within ``capture``.
 
     The format whitelist keeps a playlist that calls itself .mp4 from opening other files and addresses, the absolute
     path keeps a name like ``http:x.mp4`` from being one.
@@ -400,5 +400,5 @@ def hold_media(path: str) -> Media:
     MediaError
         If it is no media file, or one that is not allowed.
     """
-    with listening() as complaints:
-        return Media(open_container(path, complaints), complaints)
+    with capture() as messages:
+        return Media(open_container(path, messages), messages)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import av.logging
 
-Complaint: TypeAlias = "tuple[int, str, str]"
+LogMessage: TypeAlias = "tuple[int, str, str]"
 """(level, who, what)."""
 
 _HARMLESS = re.compile(r"SEI type \d+ size \d+ truncated|missing mandatory atoms")
@@ -37,7 +37,7 @@ os.register_at_fork(after_in_child=_nobody_listens)
 
 
 @contextmanager
-def listening() -> Iterator[list[Complaint]]:
+def capture() -> Iterator[list[LogMessage]]:
     """Collect this thread's libav error messages; outside of it libav stays silent, as PyAV has it."""
     global _num_listeners, _quiet_level
     with _lock:
@@ -47,8 +47,8 @@ def listening() -> Iterator[list[Complaint]]:
             av.logging.set_skip_repeated(False)
         _num_listeners += 1
     try:
-        with av.logging.Capture() as complaints:
-            yield complaints
+        with av.logging.Capture() as messages:
+            yield messages
     finally:
         with _lock:
             _num_listeners -= 1
@@ -56,17 +56,17 @@ def listening() -> Iterator[list[Complaint]]:
                 av.logging.set_level(_quiet_level)
 
 
-def first_serious(complaints: Sequence[Complaint], *, besides: Collection[str] = ()) -> str | None:
+def first_serious(messages: Sequence[LogMessage], *, besides: Collection[str] = ()) -> str | None:
     """Return the first message that speaks of damage, such as "hevc: Could not find ref with POC 12".
 
     Parameters
     ----------
-    complaints : sequence of Complaint
+    messages : sequence of LogMessage
         What was said.
     besides : collection of str
         Names of who is not listened to.
     """
-    for _, source, text in complaints:
+    for _, source, text in messages:
         if source not in besides and not _HARMLESS.search(text):
             return f"{source}: {' '.join(text.split())}"
     return None

@@ -14,7 +14,7 @@ from chordcache.media.demux import Media
 
 
 @dataclass(frozen=True)
-class Timeline:
+class FrameIndex:
     """The frames of a video in the order in which they are shown."""
 
     pts: np.ndarray
@@ -51,7 +51,7 @@ class Timeline:
         return frame if frame < len(self) and self.pts[frame] == pts else None
 
 
-def entry_frames(pts: ArrayLike, keys: ArrayLike) -> np.ndarray:
+def seek_frames_of(pts: ArrayLike, keys: ArrayLike) -> np.ndarray:
     """For each frame, where decoding has to begin.
 
     Parameters
@@ -68,7 +68,7 @@ def entry_frames(pts: ArrayLike, keys: ArrayLike) -> np.ndarray:
 
     Examples
     --------
-    >>> entry_frames([0, 1, 2, 3, 4, 5], [1, 4]).tolist()
+    >>> seek_frames_of([0, 1, 2, 3, 4, 5], [1, 4]).tolist()
     [-1, 1, 1, 1, 4, 4]
     """
     times = np.asarray(pts, np.int64)
@@ -78,7 +78,7 @@ def entry_frames(pts: ArrayLike, keys: ArrayLike) -> np.ndarray:
     return np.maximum.accumulate(starts)
 
 
-def read_timeline(media: Media) -> Timeline:
+def read_frame_index(media: Media) -> FrameIndex:
     """Demux a file from where it stands to its end, without decoding.
 
     Raises
@@ -104,10 +104,10 @@ def read_timeline(media: Media) -> Timeline:
         problem = _clock_problem(pts, keys)
     if problem is not None:
         raise MediaError("open", "clock", problem)
-    return Timeline(
+    return FrameIndex(
         np.array(pts, np.int64),
         video.time_base or Fraction(1),
-        entry_frames(pts, keys),
+        seek_frames_of(pts, keys),
         media.frame_seconds,
         media.num_skipped,
     )

@@ -14,7 +14,7 @@ from chordcache.media.checks.bitstream import packet_reader
 from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.packet_check import PacketCheck
 from chordcache.media.containers import MAX_PIXELS
-from chordcache.media.ffmpeg_log import Complaint, listening
+from chordcache.media.ffmpeg_log import LogMessage, capture
 from chordcache.media.mp4_samples import VideoTrack
 from chordcache.media.video_decoder import VideoDecoder
 
@@ -42,10 +42,10 @@ class SampleDecoder:
         self._track = track
         self._data = data
         self._codec = self._context(track)
-        self._said: list[Complaint] = []
+        self._said: list[LogMessage] = []
         self._decoder = VideoDecoder(self._codec, lambda: self._said)
         try:
-            with listening():
+            with capture():
                 self._codec.open()
         except MemoryError:
             raise
@@ -96,7 +96,7 @@ class SampleDecoder:
         yield from self._decoded(None, stop)
 
     def _decoded(self, packet: Any, sample: int) -> list[Any]:
-        with listening() as self._said:
+        with capture() as self._said:
             pictures = self._decoder.decode(packet, sample) if packet is not None else self._decoder.finish()
         if self._decoder.problem:
             raise MediaError("decode", "decode", f"packet {sample}: {self._decoder.problem}")

@@ -16,7 +16,7 @@ import av
 from chordcache.errors import MediaError, UsageError
 from chordcache.media.containers import CONTAINERS, MAX_PIXELS
 from chordcache.media.demux import Media
-from chordcache.media.ffmpeg_log import listening
+from chordcache.media.ffmpeg_log import capture
 
 _SCHEMES = {
     "http": "http,https,tcp,tls,crypto,data",
@@ -77,7 +77,7 @@ def without_password(url: str) -> str:
 
 @contextmanager
 def _opened(name: str, device_format: str | None, options: dict[str, str], timeout_seconds: float) -> Iterator[Media]:
-    with listening() as complaints:
+    with capture() as messages:
         try:
             container: Any = av.open(
                 name, "r", format=device_format, options=options, timeout=timeout_seconds, metadata_errors="replace"
@@ -90,7 +90,7 @@ def _opened(name: str, device_format: str | None, options: dict[str, str], timeo
             raise MediaError("open", "io", f"it cannot be opened: {error.strerror or error}") from None
         except ValueError as error:  # an input format that this libavdevice does not know
             raise UsageError(f"device: {error}") from None
-        media = Media(container, complaints, is_file=False)
+        media = Media(container, messages, is_file=False)
         try:
             yield media
         finally:

@@ -17,7 +17,7 @@ from chordcache.media.demux import Media, open_media
 from chordcache.media.geometry import Orientation, display_size, orientation_of_matrix
 from chordcache.media.mp4_boxes import display_matrices
 from chordcache.media.source_file import identify
-from chordcache.records import LEVELS, AudioFacts, ContentFacts, HeaderFacts, PacketFacts, VideoRecord
+from chordcache.records import SCAN_LEVELS, AudioFacts, ContentFacts, HeaderFacts, PacketFacts, VideoRecord
 
 _MATRICES = {
     0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",
@@ -58,8 +58,8 @@ def probe(path: str, *, root: str, relative_path: str, level: str = "packets") -
     UsageError
         If there is no such level.
     """
-    if level not in LEVELS:
-        raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(LEVELS)}")
+    if level not in SCAN_LEVELS:
+        raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(SCAN_LEVELS)}")
     record = VideoRecord(root=root, path=relative_path, level=level)
     found: dict[str, Any] = {}
     try:

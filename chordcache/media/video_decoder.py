@@ -11,7 +11,7 @@ import av.codec.context
 import numpy as np
 
 from chordcache.errors import MediaError
-from chordcache.media.ffmpeg_log import Complaint, first_serious
+from chordcache.media.ffmpeg_log import LogMessage, first_serious
 
 Tagged: TypeAlias = "list[tuple[Any, Any]]"
 """Pictures that came out of the decoder, each with the tag of its packet; the tag is None if no packet is known."""
@@ -56,7 +56,7 @@ class VideoDecoder:
     def __init__(
         self,
         context: Any,
-        said: Callable[[], list[Complaint]],
+        said: Callable[[], list[LogMessage]],
         *,
         motion_vectors: bool = False,
         checks_end: bool = False,

@@ -17,13 +17,13 @@ from chordcache.errors import (
     CacheWriteError,
     ChordcacheError,
     DamageError,
-    NotFound,
-    TooManyFailures,
+    NotFoundError,
+    TooManyFailuresError,
 )
 from chordcache.index.files import Index, read_index
 from chordcache.media.source_file import identity_or_none, leads_out, real_folder
-from chordcache.pipeline.options import BuildPolicy
-from chordcache.pipeline.plan import Features, artefacts_to_write, ask, fingerprints, joined
+from chordcache.pipeline.options import BuildOptions
+from chordcache.pipeline.plan import Features, artefacts_to_write, fingerprints, merge, requested_features
 from chordcache.pipeline.registration import earlier_config, keys_of, register, repairable, tool_versions, wanted_before
 from chordcache.pipeline.worker import BuildTask, build_video, described
 from chordcache.records import Identity, RunSummary, VideoRecord
@@ -44,7 +44,7 @@ def build(
     config: str | Path | Config | None = None,
     jobs: int | None = None,
     roots: Mapping[str, str] | None = None,
-    policy: BuildPolicy | None = None,
+    policy: BuildOptions | None = None,
     progress: bool = False,
 ) -> RunSummary:
     """Cache every video of an index; what is there and up to date stays as it is.
@@ -65,7 +65,7 @@ def build(
         Worker processes; by default one for each processor.
     roots : mapping of str to str, optional
         Where a root label's data is now, if it moved.
-    policy : BuildPolicy, optional
+    policy : BuildOptions, optional
         How to go about it: when to give up (by default never), whether to wait for another build, and the like.
     progress : bool
         Show a progress bar on standard error, if that is a terminal, and say there for whom it waits.
@@ -79,17 +79,17 @@ def build(
     ------
     UsageError, ConfigError
         If an argument is wrong.
-    NotFound
+    NotFoundError
         If there is no such index.
     LockedError, NoSpaceError, FormatVersionError, WorkersDiedError
         As their names say; the same call resumes.
-    TooManyFailures
+    TooManyFailuresError
         If ``policy`` said so; the same call resumes.
-    Stopped
+    StoppedError
         On SIGHUP, SIGINT or SIGTERM; the same call resumes.
     """
     folder = Path(cache).absolute()
-    policy = policy or BuildPolicy()
+    policy = policy or BuildOptions()
     _resolve(folder, index, config, tiers, features)  # what is wrong with them is said before anybody waits
     say = functools.partial(pool.say, shown=progress)
     with stop_signals(), locked(folder, say if policy.wait else None):
@@ -109,7 +109,7 @@ def _resolve(
     earlier = earlier_config(cache)
     if not isinstance(config, Config):
         config = earlier if config is None and earlier else load_config(config)
-    asked = ask(config, tiers, features)
+    asked = requested_features(config, tiers, features)
     return index if isinstance(index, Index) else read_index(index), config, asked
 
 
@@ -121,7 +121,7 @@ def build_asked(
     *,
     jobs: int | None,
     roots: Mapping[str, str] | None,
-    policy: BuildPolicy,
+    policy: BuildOptions,
     progress: bool,
 ) -> RunSummary:
     """``build`` with the features of each tier chosen one by one, under the cache's lock."""
@@ -141,12 +141,12 @@ class _Build:
         asked: Features,
         roots: Mapping[str, str],
         moved: Mapping[str, str],
-        policy: BuildPolicy,
+        policy: BuildOptions,
     ) -> None:
         self._cache = cache
         self._config = config
         self._asked = asked
-        self._wanted = joined(asked, wanted_before(cache), config)
+        self._wanted = merge(asked, wanted_before(cache), config)
         self._expected = fingerprints(self._wanted, config)
         self._asked_fingerprints = [self._expected[name] or "" for names in asked.values() for name in names]
         self._roots = {**roots, **moved}
@@ -240,7 +240,7 @@ class _Build:
         key = layout.video_key(record.root, record.path)
         try:
             sidecar = layout.read_sidecar(self._cache, key)
-        except (NotFound, DamageError):
+        except (NotFoundError, DamageError):
             sidecar = None
         asked = self._asked
         if sidecar is not None and _is_another(sidecar, identity, source_path, inside):
@@ -311,7 +311,7 @@ class _Build:
         self._num_failed += 1
         self._show()
         if self._num_new_failures > self._limit:
-            raise TooManyFailures(
+            raise TooManyFailuresError(
                 f"stopped after {self._num_new_failures} failures, the last one '{printable(task.path)}': "
                 f"{failure.message}; the same command resumes"
             )

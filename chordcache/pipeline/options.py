@@ -10,7 +10,7 @@ from chordcache.errors import UsageError
 
 
 @dataclass(frozen=True)
-class BuildPolicy:
+class BuildOptions:
     """How a build goes about its work: when it gives up, what it does again, what it trusts.
 
     Raises

@@ -29,7 +29,7 @@ class ArtefactTask:
     """Features that are up to date, copied from the file that is there"""
 
 
-def ask(config: Config, tiers: Sequence[str], features: Sequence[str] | None) -> Features:
+def requested_features(config: Config, tiers: Sequence[str], features: Sequence[str] | None) -> Features:
     """Tier to the features that a config puts into it, narrowed to ``features``.
 
     Raises
@@ -56,7 +56,7 @@ def ask(config: Config, tiers: Sequence[str], features: Sequence[str] | None) ->
     return asked
 
 
-def joined(new: Features, earlier: Features, config: Config) -> Features:
+def merge(new: Features, earlier: Features, config: Config) -> Features:
     """What a build asks for and what earlier ones did, as far as the config still puts it there.
 
     Raises

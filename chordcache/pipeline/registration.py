@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chordcache import __version__
 from chordcache.config import Config, config_from_json
-from chordcache.errors import DamageError, NotFound, UsageError
+from chordcache.errors import DamageError, NotFoundError, UsageError
 from chordcache.index.files import Index, IndexWriter, read_index
 from chordcache.pipeline.plan import Features
 from chordcache.storage import layout
@@ -35,7 +35,7 @@ def earlier_config(folder: Path) -> Config | None:
     """
     try:
         return config_from_json(read_header(folder).config)
-    except (NotFound, DamageError):
+    except (NotFoundError, DamageError):
         pass
     except (OSError, ValueError) as error:
         raise UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o") from None
@@ -57,7 +57,7 @@ def wanted_before(cache: Path) -> Features:
     """What earlier builds of a cache were asked for."""
     try:
         return read_header(cache).wanted
-    except (NotFound, DamageError):
+    except (NotFoundError, DamageError):
         return {}
 
 
@@ -127,7 +127,7 @@ def register(cache: Path, index: Index, keys: Container[str], header: Header, mo
 def _had_hash(cache: Path) -> bool:
     try:
         return read_header(cache).source_hash
-    except (NotFound, DamageError):
+    except (NotFoundError, DamageError):
         return False
 
 
@@ -145,7 +145,7 @@ def _joined_roots(earlier: Mapping[str, str], roots: Mapping[str, str], moved: C
 
 @contextmanager
 def repairable(cache: Path) -> Iterator[None]:
-    """Say how to mend a list of the cache that is damaged."""
+    """Say how to repair a damaged list of the cache."""
     try:
         yield
     except DamageError as error:

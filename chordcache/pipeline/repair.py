@@ -15,8 +15,8 @@ from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, NoSpaceError
 from chordcache.index.files import IndexWriter, read_index
 from chordcache.pipeline.build import build_asked
-from chordcache.pipeline.options import BuildPolicy
-from chordcache.pipeline.verify import find_strays
+from chordcache.pipeline.options import BuildOptions
+from chordcache.pipeline.verify import find_orphans
 from chordcache.records import Damage, RunSummary, VideoRecord, record_from_json
 from chordcache.storage import layout
 from chordcache.storage.cache_header import Header, read_header
@@ -63,7 +63,7 @@ def repair(
         If another process writes to the cache, unless ``wait``.
     """
     folder = Path(cache).absolute()
-    policy = BuildPolicy(rebuild=frozenset(each.file for each in _broken(damage)), limits=limits or Limits())
+    policy = BuildOptions(rebuild=frozenset(each.file for each in _broken(damage)), limits=limits or Limits())
     read_header(folder)  # before a lock is made in a folder that is no cache
     say = functools.partial(pool.say, shown=progress)
     with stop_signals(), locked(folder, say if wait else None):
@@ -79,7 +79,7 @@ def _repair(
     broken: Sequence[Damage],
     jobs: int | None,
     roots: Mapping[str, str] | None,
-    policy: BuildPolicy,
+    policy: BuildOptions,
     progress: bool,
 ) -> RunSummary:
     header = read_header(folder)
@@ -192,7 +192,11 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
     with locked(folder):
         for key in layout.iter_keys(folder):
             layout.read_sidecar(folder, key)
-        files = [stray.file for stray in find_strays(folder) if stray.mend and (only is None or stray.file in only)]
+        files = [
+            orphan.file
+            for orphan in find_orphans(folder)
+            if orphan.fix_command and (only is None or orphan.file in only)
+        ]
         if not dry_run:
             # A catalog that lags may name what goes; if there is no room for it now, there is after
             with suppress(NoSpaceError):

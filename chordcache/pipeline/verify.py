@@ -16,7 +16,7 @@ from chordcache.config import Config, config_from_json
 from chordcache.digests import digest_file
 from chordcache.engine import pool
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFound, UsageError
+from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFoundError, UsageError
 from chordcache.index.files import read_index
 from chordcache.media import jpeg
 from chordcache.media.source_file import check_unchanged, hash_source, look, real_folder
@@ -30,7 +30,7 @@ from chordcache.storage.catalog import Catalog
 from chordcache.storage.layout import Sidecar
 from chordcache.storage.quarantine import Quarantine
 
-LEVELS = ("quick", "default", "deep")
+VERIFY_LEVELS = ("quick", "default", "deep")
 """Sizes; also digests; also every frame decoded."""
 
 _TOP_LEVEL = frozenset(
@@ -94,11 +94,11 @@ def verify(
     ------
     UsageError
         If there is no such level.
-    NotFound, DamageError, FormatVersionError
+    NotFoundError, DamageError, FormatVersionError
         If the folder is no cache, or its ``chordcache.json`` cannot be read.
     """
-    if level not in LEVELS:
-        raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(LEVELS)}")
+    if level not in VERIFY_LEVELS:
+        raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(VERIFY_LEVELS)}")
     folder = Path(cache).absolute()
     header = read_header(folder)
     where = {**header.roots, **(roots or {})} if source else None
@@ -122,7 +122,7 @@ def verify(
     found = _without_quarantined(folder, found)
     found += _check_catalog(folder, keys, header.wanted)
     found += _check_asked(folder, set(keys), header.wanted)
-    found += find_strays(folder)
+    found += find_orphans(folder)
     return found
 
 
@@ -186,15 +186,15 @@ def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
     found = []
     for info in sidecar.features:
         if info.feature in check.expected and is_stale(info, check.expected):
-            mend = _build(check.cache, [info.tier], check.wanted.get(info.tier, ()))
+            fix_command = _build(check.cache, [info.tier], check.wanted.get(info.tier, ()))
             what = f"its '{info.feature}' was made with other parameters than those of chordcache.json"
-            found.append(Damage("stale", info.file or sidecar.path, what, mend, check.key))
+            found.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
     for tier, names in check.wanted.items():
         for name in names:
             if sidecar.feature(name, tier) is None:
-                mend = _build(check.cache, [tier], names)
+                fix_command = _build(check.cache, [tier], names)
                 what = f"'{name}' was asked for in tier {tier}, but is not cached there"
-                found.append(Damage("incomplete", sidecar.path, what, mend, check.key))
+                found.append(Damage("incomplete", sidecar.path, what, fix_command, check.key))
     return found
 
 
@@ -302,7 +302,7 @@ def _check_catalog(cache: Path, keys: list[str], wanted: Features) -> list[Damag
             elif not _is_sidecar_of(cache, key, sidecar):
                 lagging.add(key)
             unseen.discard(key)
-    except NotFound as error:
+    except NotFoundError as error:
         return [Damage("missing", file, str(error), _repair(cache))]
     except DamageError as error:
         return [Damage("damaged", file, str(error), _repair(cache))]
@@ -332,14 +332,14 @@ def _check_asked(cache: Path, keys: set[str], wanted: Features) -> list[Damage]:
             if key not in keys and quarantine.get(key) is None:
                 what = "asked for, but neither cached nor in quarantine"
                 found.append(Damage("incomplete", record.path, what, _build(cache, wanted), key))
-    except NotFound as error:
+    except NotFoundError as error:
         found.append(Damage("missing", "index.jsonl", str(error), _repair(cache)))
     except (DamageError, UsageError) as error:
         found.append(Damage("damaged", "index.jsonl", str(error), _repair(cache)))
     return found
 
 
-def find_strays(cache: Path) -> list[Damage]:
+def find_orphans(cache: Path) -> list[Damage]:
     """Files that no sidecar names: generations that were superseded, and what does not belong here."""
     named: set[str] = set()
     damaged_keys: set[str] = set()
@@ -350,17 +350,17 @@ def find_strays(cache: Path) -> list[Damage]:
             named.update(str(info.file) for info in layout.read_sidecar(cache, key).features)
         except DamageError:
             damaged_keys.add(key)  # it may have named any artefact of its video
-    strays = []
+    orphans = []
     foreign = sorted(set(os.listdir(cache)) - _TOP_LEVEL) + [f for f in _files(cache, "videos") if f not in sidecars]
     for tier in layout.TIER_SUFFIXES:
         for file in _files(cache, tier):
             if not layout.is_artefact_file(tier, file):
                 foreign.append(file)
             elif file not in named and os.path.basename(file).partition(".")[0] not in damaged_keys:
-                strays.append(file)
+                orphans.append(file)
     return [
-        Damage("stray", file, "no sidecar names it", f"chordcache gc {_shell(cache)}") for file in sorted(strays)
-    ] + [Damage("stray", file, "it does not belong to the cache; move it away", "") for file in sorted(foreign)]
+        Damage("orphan", file, "no sidecar names it", f"chordcache gc {_shell(cache)}") for file in sorted(orphans)
+    ] + [Damage("orphan", file, "it does not belong to the cache; move it away", "") for file in sorted(foreign)]
 
 
 def _repair(cache: Path) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from chordcache.config import Config
 from chordcache.errors import ConfigError, DamageError, MediaError
-from chordcache.features.decode_pass import Extraction
+from chordcache.features.decode_pass import DecodePass
 from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.media import jpeg
 from chordcache.records import FeatureInfo
@@ -48,7 +48,7 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     specs = _comparable(sidecar, config)
     comparers = [_Comparer(cache, info, shown) for info in sidecar.features if info.file and info.feature in specs]
     sinks = {name: [each for each in comparers if each.feature == name] for name in specs}
-    facts = Extraction(specs, sinks, with_content=False).run(path, config.picture, only=frozenset(shown))
+    facts = DecodePass(specs, sinks, with_content=False).run(path, config.picture, only=frozenset(shown))
     if len(facts.pts_seconds) != sidecar.num_frames:
         raise _differs(f"it has {len(facts.pts_seconds)} frames, cached are {sidecar.num_frames}")
     for info in {info.file: info for info in sidecar.features if info.file}.values():

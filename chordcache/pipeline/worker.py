@@ -14,7 +14,7 @@ from chordcache import progress
 from chordcache.config import TIERS, Config
 from chordcache.digests import digest_file
 from chordcache.errors import CacheWriteError, ConfigError, DamageError, MediaError
-from chordcache.features.decode_pass import Extraction, Facts
+from chordcache.features.decode_pass import DecodePass, DecodeResult
 from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.media.source_file import SourceState, check_unchanged, hash_source, look_settled
 from chordcache.pipeline.plan import ArtefactTask
@@ -175,18 +175,18 @@ class _Job:
         with ExitStack() as stack:
             writers = {each.tier: stack.enter_context(self._writer(each.tier)) for each in task.artefacts}
             sinks = {name: [writers[each.tier] for each in task.artefacts if name in each.make] for name in self._specs}
-            extraction = Extraction(self._specs, sinks, with_content=task.content is None)
-            facts = extraction.run(task.source_path, task.config.picture)
+            decode_pass = DecodePass(self._specs, sinks, with_content=task.content is None)
+            facts = decode_pass.run(task.source_path, task.config.picture)
             with progress.paused():
                 others = self._others(facts)
                 made = [
                     info
                     for each in task.artefacts
-                    for info in self._finish(each, writers[each.tier], extraction, facts)
+                    for info in self._finish(each, writers[each.tier], decode_pass, facts)
                 ]
         return self._sidecar(facts, (*made, *others))
 
-    def _others(self, facts: Facts) -> list[FeatureInfo]:
+    def _others(self, facts: DecodeResult) -> list[FeatureInfo]:
         """What stays in the tiers that are not written: nothing, if it is of other frames."""
         task = self._task
         if task.previous is None:
@@ -200,7 +200,7 @@ class _Job:
             raise _CannotKeep
         return []
 
-    def _have_same_frames(self, infos: Sequence[FeatureInfo], facts: Facts) -> bool:
+    def _have_same_frames(self, infos: Sequence[FeatureInfo], facts: DecodeResult) -> bool:
         """Whether what stays was made from the same frames of the source. What is replaced may not even be readable."""
         for info in infos:
             if info.file is not None:
@@ -219,10 +219,10 @@ class _Job:
         return create_artefact(path, compression=config.npz.compression if tier == "npz" else "none")
 
     def _finish(
-        self, artefact: ArtefactTask, writer: ArtefactWriter, extraction: Extraction, facts: Facts
+        self, artefact: ArtefactTask, writer: ArtefactWriter, decode_pass: DecodePass, facts: DecodeResult
     ) -> list[FeatureInfo]:
         """Complete one file; say what is in it."""
-        made = [self._info(artefact.tier, self._specs[name], extraction, facts) for name in artefact.make]
+        made = [self._info(artefact.tier, self._specs[name], decode_pass, facts) for name in artefact.make]
         infos = [*made, *artefact.keep]
         present = [info for info in infos if info.absent is None]
         if not present or (present == self._present_before(artefact) and all(info.absent is not None for info in made)):
@@ -254,8 +254,8 @@ class _Job:
         kept = [info for info in artefact.keep if info.absent is None]
         return kept if {info.feature for info in kept} == {info.feature for info in before} else []
 
-    def _info(self, tier: str, spec: FeatureSpec, extraction: Extraction, facts: Facts) -> FeatureInfo:
-        made = extraction.made[spec.name]
+    def _info(self, tier: str, spec: FeatureSpec, decode_pass: DecodePass, facts: DecodeResult) -> FeatureInfo:
+        made = decode_pass.made[spec.name]
         info = FeatureInfo(spec.name, tier, spec.fingerprint, spec.params)
         if made.absent is not None:
             return replace(info, absent=made.absent)
@@ -291,7 +291,7 @@ class _Job:
         unit = {"units": units[part]} if part in units else {}
         return {**unit, "params": dict(info.params), "facts": dict(info.facts)}
 
-    def _sidecar(self, facts: Facts, infos: Sequence[FeatureInfo]) -> Sidecar:
+    def _sidecar(self, facts: DecodeResult, infos: Sequence[FeatureInfo]) -> Sidecar:
         task = self._task
         features = sorted(infos, key=lambda info: (TIERS.index(info.tier), info.feature))
         made = {name for each in task.artefacts for name in each.make}

@@ -143,7 +143,7 @@ class BatchAugment:
         if left_behind:
             raise UsageError(
                 f"policy and mix change frames alone, but this batch also has {', '.join(left_behind)}; leave them out"
-                ", or use a window such as RandomResizedCrop, which moves all features of a clip"
+                ", or use a crop such as RandomResizedCrop, which moves all features of a clip"
             )
         # On a GPU looking would wait for all that it has to do; there one_hot's own assertion fails
         if self._mix is not None and not batch["label"].is_cuda and int(batch["label"].max()) >= self._num_classes:

@@ -89,7 +89,7 @@ class RecycledMemory:
                 return memory
 
 
-Slot = Callable[[tuple[int, ...]], "torch.Tensor | None"]
+FrameBuffer = Callable[[tuple[int, ...]], "torch.Tensor | None"]
 """Shape of a clip's frames to the memory that they are wanted in, if there is such memory."""
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chordcache.errors import DamageError, FeatureAbsent, NotFound, UsageError
+from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError
 from chordcache.read.decode_rows import iter_frames, read_frames, read_rows, read_seconds
 from chordcache.records import ContentFacts, FeatureInfo
 from chordcache.storage.artefacts.base import Artefact
@@ -58,16 +58,16 @@ class Video:
 
         Raises
         ------
-        FeatureAbsent
+        FeatureAbsentError
             If it was not cached, with the reason.
         """
         info = self.sidecar.feature(name, tier)
         where = f" in tier '{tier}'" if tier else ""
         if info is None:
             have = ", ".join(f"{f.feature} ({f.tier})" for f in self.sidecar.features) or "nothing"
-            raise FeatureAbsent(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}")
+            raise FeatureAbsentError(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}")
         if info.absent is not None:
-            raise FeatureAbsent(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
+            raise FeatureAbsentError(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
         return info
 
     @property
@@ -93,7 +93,7 @@ class Video:
 
         Raises
         ------
-        FeatureAbsent
+        FeatureAbsentError
             If the feature ``motion`` was not cached, which it comes with.
         """
         info = self.feature("motion")
@@ -105,7 +105,7 @@ class Video:
             if info.file is not None:
                 with open_artefact(self._cache / info.file, info.num_bytes) as artefact:
                     return artefact.array(name)
-        raise FeatureAbsent(f"video '{self.key}' has no feature that is not absent, and so no timeline")
+        raise FeatureAbsentError(f"video '{self.key}' has no feature that is not absent, and so no timeline")
 
     def seconds_of(self, start: int, stop: int) -> tuple[float, float]:
         """From the time of frame ``start`` to the end of frame ``stop - 1``, half open, on the source's clock."""
@@ -135,7 +135,7 @@ class Cache:
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If it is not a cache.
     DamageError, FormatVersionError
         If it cannot be read.
@@ -193,7 +193,7 @@ class Cache:
 
         Raises
         ------
-        NotFound
+        NotFoundError
             If no video has this key.
         IndexError
             If the position is out of range.
@@ -212,7 +212,7 @@ class Cache:
             return catalog.at(video + len(catalog) if video < 0 else video)
         sidecar = catalog.find(video)
         if sidecar is None:
-            raise NotFound(f"video '{printable(video)}' is not in cache '{printable(self.path)}'")
+            raise NotFoundError(f"video '{printable(video)}' is not in cache '{printable(self.path)}'")
         return sidecar
 
     def keys(self) -> list[str]:
@@ -280,7 +280,7 @@ class Cache:
 
         Raises
         ------
-        FeatureAbsent
+        FeatureAbsentError
             If the feature was not cached for this video, with the reason.
         DamageError
             If a record is not what was written.
@@ -295,7 +295,9 @@ class Cache:
             raise UsageError("give start and stop, or indices, not both")
         info = video.feature(feature.partition(".")[0], tier)
         if feature not in info.num_rows:
-            raise FeatureAbsent(f"'{feature}' of video '{video.key}' is not cached; cached: {', '.join(info.num_rows)}")
+            raise FeatureAbsentError(
+                f"'{feature}' of video '{video.key}' is not cached; cached: {', '.join(info.num_rows)}"
+            )
         with self._artefact(info) as artefact:
             if "row_seconds" in info.facts:
                 if indices is not None:
@@ -324,7 +326,7 @@ class Cache:
 
         Raises
         ------
-        FeatureAbsent, DamageError, IndexError, UsageError
+        FeatureAbsentError, DamageError, IndexError, UsageError
             As ``read``.
         """
         if not isinstance(video, Video):

@@ -1,4 +1,4 @@
-"""The features of one clip, as arrays that fit each other: one window, one set of frames."""
+"""The features of one clip, as arrays that fit each other: one crop, one set of frames."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from chordcache.errors import FeatureAbsent, UsageError
+from chordcache.errors import FeatureAbsentError, UsageError
 from chordcache.media.geometry import scaled_size
 from chordcache.read.cache import Video
-from chordcache.read.crops import Framing, Window
+from chordcache.read.crops import CropBox, SpatialTransform
 from chordcache.read.decode_rows import num_rows_in
 from chordcache.read.transforms import (
     compose_flow,
@@ -69,7 +69,7 @@ class ClipReader:
     """
 
     features: tuple[str, ...]
-    framing: Framing | None
+    spatial_transform: SpatialTransform | None
     """What is seen of the pictures; None leaves everything as it is stored"""
     flow_mode: str
     """Of ``FLOW_MODES``"""
@@ -87,29 +87,31 @@ class ClipReader:
                 raise UsageError(f"{what}: got {value!r}, must be one of {', '.join(valid)}")
 
     def check(self, video: Video) -> None:
-        """Raise ``FeatureAbsent`` if a feature was never cached for a video."""
+        """Raise ``FeatureAbsentError`` if a feature was never cached for a video."""
         have = tuple(dict.fromkeys(info.feature for info in video.sidecar.features))
         for name in self.features:
             if name not in have:
-                raise FeatureAbsent(
+                raise FeatureAbsentError(
                     f"features: '{name}' of video '{video.key}' is not cached; cached: {', '.join(have)}; "
                     "'chordcache build' with a --tier or a config that has it adds it"
                 )
 
-    def window(self, video: Video, random: np.random.Generator) -> Window | None:
+    def crop(self, video: Video, random: np.random.Generator) -> CropBox | None:
         """What a sample sees of its pictures; None: all of them, as they are stored."""
-        return None if self.framing is None else self.framing.choose(video.height, video.width, random)
+        return (
+            None if self.spatial_transform is None else self.spatial_transform.choose(video.height, video.width, random)
+        )
 
-    def frames_shape(self, video: Video, numbers: np.ndarray, window: Window | None) -> tuple[int, ...]:
+    def frames_shape(self, video: Video, numbers: np.ndarray, crop: CropBox | None) -> tuple[int, ...]:
         """Shape of the frames that ``read`` decodes, or would if they were asked for, (T, h, w, 3)."""
-        return (*numbers.shape, *(window.size if window else (video.height, video.width)), 3)
+        return (*numbers.shape, *(crop.size if crop else (video.height, video.width)), 3)
 
     def read(
         self,
         cache: FeatureReader,
         video: Video,
         numbers: np.ndarray,
-        window: Window | None,
+        crop: CropBox | None,
         *,
         one_thread: bool,
         frames_out: np.ndarray | None = None,
@@ -124,8 +126,8 @@ class ClipReader:
             One of its videos.
         numbers : np.ndarray [shape=(T,) or (N, T), dtype=int64, frame numbers]
             In any order, repeats allowed. Of several clips, each array has one more leading dimension.
-        window : Window or None
-            As ``window`` has chosen it.
+        crop : CropBox or None
+            As ``crop`` has chosen it.
         one_thread : bool
             Switch OpenCV's own threads off, for the whole process and from now on, if OpenCV has to work.
         frames_out : np.ndarray, optional [shape=``frames_shape``, dtype=uint8]
@@ -141,7 +143,7 @@ class ClipReader:
         ------
         IndexError
             If a frame number is out of range.
-        FeatureAbsent, DamageError
+        FeatureAbsentError, DamageError
             As ``Cache.read``.
         UsageError
             If frames go backwards and flow is asked for between them; if several clips differ in a shape.
@@ -149,11 +151,11 @@ class ClipReader:
         if numbers.ndim > 1:
             outs = [None] * len(numbers) if frames_out is None else frames_out
             clips = [
-                self.read(cache, video, each, window, one_thread=one_thread, frames_out=out)
+                self.read(cache, video, each, crop, one_thread=one_thread, frames_out=out)
                 for each, out in zip(numbers, outs, strict=True)
             ]
             return {name: _stacked(name, video, [clip[name] for clip in clips]) for name in clips[0]}
-        clip = Clip(cache, video, numbers, window, self.flow_mode, one_thread, frames_out)
+        clip = Clip(cache, video, numbers, crop, self.flow_mode, one_thread, frames_out)
         arrays: Arrays = {}
         present = []
         for name in self.features:
@@ -175,7 +177,7 @@ class Clip:
     video: Video
     numbers: np.ndarray
     """[shape=(T,), dtype=int64, frame numbers]"""
-    window: Window | None
+    crop: CropBox | None
     flow_mode: str
     one_thread: bool
     frames_out: np.ndarray | None = None
@@ -218,30 +220,30 @@ def _read(clip: Clip, name: str) -> Arrays:
 
 
 def _frames(clip: Clip) -> Arrays:
-    if clip.window is None or clip.window == Window(0, 0, *clip.picture, clip.picture):
+    if clip.crop is None or clip.crop == CropBox(0, 0, *clip.picture, clip.picture):
         pictures = clip.cache.read(clip.video, indices=clip.numbers, out=clip.frames_out)
     else:
-        pictures = _cut(clip, clip.window)
+        pictures = _cut(clip, clip.crop)
     if clip.frames_out is not None:
         return {}
     # Contiguous: stacking permuted views without a worker costs several times what this copy does
     return {"frames": pictures.transpose(0, 3, 1, 2).copy()}
 
 
-def _cut(clip: Clip, window: Window) -> np.ndarray:
+def _cut(clip: Clip, crop: CropBox) -> np.ndarray:
     """What is seen of the frames. Cut where they are decoded, before their pixels leave the CPU's cache."""
     out = clip.frames_out
     if out is None:
-        out = np.empty((len(clip.numbers), *window.size, 3), np.uint8)
+        out = np.empty((len(clip.numbers), *crop.size, 3), np.uint8)
     done = 0
     for frames in clip.cache.iter_frames(clip.video, clip.numbers):
-        cut_frames(frames, window, out=out[done : done + len(frames)], one_thread=clip.one_thread)
+        cut_frames(frames, crop, out=out[done : done + len(frames)], one_thread=clip.one_thread)
         done += len(frames)
     return out
 
 
 def _flows(clip: Clip) -> Arrays:
-    height, width = clip.window.size if clip.window else clip.video.feature("flow").shape[1:3]
+    height, width = clip.crop.size if clip.crop else clip.video.feature("flow").shape[1:3]
     flows = np.zeros((max(0, len(clip.numbers) - 1), 2, height, width), np.float32)
     for flow, (start, stop) in zip(flows, pairwise(clip.numbers.tolist()), strict=True):
         field = _flow(clip, start, stop)
@@ -263,9 +265,9 @@ def _flow(clip: Clip, start: int, stop: int) -> np.ndarray | None:
     if not len(steps):  # the video's last frame has no flow
         return None
     field = compose_flow(steps, one_thread=clip.one_thread)
-    if clip.window is None:
+    if clip.crop is None:
         return field
-    return cut_flow(field, clip.window, picture=clip.picture, one_thread=clip.one_thread)
+    return cut_flow(field, clip.crop, picture=clip.picture, one_thread=clip.one_thread)
 
 
 def _audio(clip: Clip) -> Arrays:
@@ -275,17 +277,17 @@ def _audio(clip: Clip) -> Arrays:
 def _motion(clip: Clip) -> Arrays:
     motion = clip.cache.read(clip.video, "motion", indices=clip.numbers)
     covered = clip.cache.read(clip.video, "motion.covered", indices=clip.numbers)
-    if clip.window is not None:
+    if clip.crop is not None:
         facts = clip.video.feature("motion").facts
         source = facts["height"], facts["width"]
-        motion, covered = cut_motion(motion, covered, clip.window, source=source, picture=clip.picture)
+        motion, covered = cut_motion(motion, covered, clip.crop, source=source, picture=clip.picture)
     channels_first = np.ascontiguousarray(motion.transpose(0, 3, 1, 2), np.float32)
     return {"motion": channels_first, "motion_covered": covered}
 
 
 def _pose(clip: Clip) -> Arrays:
     pose = clip.cache.read(clip.video, "pose", indices=clip.numbers)
-    return {"pose": pose if clip.window is None else cut_pose(pose, clip.window)}
+    return {"pose": pose if clip.crop is None else cut_pose(pose, clip.crop)}
 
 
 _READERS: Mapping[str, Callable[[Clip], Arrays]] = {
@@ -303,7 +305,7 @@ def _zeros(clip: Clip, name: str, info: FeatureInfo) -> Arrays:
 
     Raises
     ------
-    FeatureAbsent
+    FeatureAbsentError
         If nothing says which shape it would have.
     """
     num_frames = len(clip.numbers)
@@ -311,21 +313,21 @@ def _zeros(clip: Clip, name: str, info: FeatureInfo) -> Arrays:
         case "flow":
             # Only pictures of a few pixels have no flow, so that their size is the source's
             width, height = scaled_size(clip.video.width, clip.video.height, info.params["short_side"])
-            size = clip.window.size if clip.window else (height, width)
+            size = clip.crop.size if clip.crop else (height, width)
             return {"flows": np.zeros((max(0, num_frames - 1), 2, *size), np.float32)}
         case "mel" if info.params["mono"]:
             row_seconds = info.params["hop_length"] / info.params["sample_rate"]
             num_rows = num_rows_in(clip.video.seconds_of(*clip.span), row_seconds)
             return {"audio": np.zeros((info.params["n_mels"], num_rows), np.float32)}
-        case "motion" if clip.window is not None:
-            grid = motion_grid(*clip.window.size)
+        case "motion" if clip.crop is not None:
+            grid = motion_grid(*clip.crop.size)
             return {
                 "motion": np.zeros((num_frames, 2, *grid), np.float32),
                 "motion_covered": np.zeros((num_frames, *grid), np.bool_),
             }
         case "pose":
             return {"pose": np.zeros((num_frames, NUM_LANDMARKS, 4), np.float32)}
-    raise FeatureAbsent(
+    raise FeatureAbsentError(
         f"'{name}' of video '{clip.video.key}' is absent: {info.absent}; zeros cannot take its place, since nothing "
         "says which shape it would have"
     )

@@ -1,4 +1,4 @@
-"""What a sample sees of its pictures: one window for all features of the clip, fixed or drawn."""
+"""What a sample sees of its pictures: one crop for all features of the clip, fixed or drawn."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from chordcache.errors import UsageError
 from chordcache.read.arguments import check_range, check_share, checked_size
 
 _ATTEMPTS = 10
-"""Draws of a window before the largest one in the middle is taken"""
+"""Draws of a crop before the largest one in the middle is taken"""
 
 
 @dataclass(frozen=True)
-class Window:
+class CropBox:
     """A rectangle of the picture as it is cached, and what becomes of it: cut out, then scaled, then mirrored.
 
     Raises
@@ -41,14 +41,14 @@ class Window:
 
     def __post_init__(self) -> None:
         if min(self.height, self.width, *self.size) < 1:
-            raise UsageError(f"window: got {self}, must have at least one pixel, before and after")
+            raise UsageError(f"crop: got {self}, must have at least one pixel, before and after")
 
 
-class Framing(Protocol):
-    """What a dataset needs to choose windows. Any picklable object with this method will do."""
+class SpatialTransform(Protocol):
+    """What a dataset needs to choose crops. Any picklable object with this method will do."""
 
-    def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
-        """Choose the window of one sample.
+    def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:
+        """Choose the crop of one sample.
 
         The answer may depend on the arguments only.
 
@@ -89,23 +89,23 @@ class CenterCrop(_Sized):
     Examples
     --------
     >>> CenterCrop((224, 224)).choose(256, 456, np.random.default_rng())
-    Window(top=0, left=100, height=256, width=256, size=(224, 224), flip=False)
+    CropBox(top=0, left=100, height=256, width=256, size=(224, 224), flip=False)
     >>> CenterCrop((112, 224)).choose(256, 456, np.random.default_rng())
-    Window(top=14, left=0, height=228, width=456, size=(112, 224), flip=False)
+    CropBox(top=14, left=0, height=228, width=456, size=(112, 224), flip=False)
     """
 
-    def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
-        """Choose the window. See ``Framing``."""
+    def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:
+        """Choose the crop. See ``SpatialTransform``."""
         if self.size[0] * width >= self.size[1] * height:
-            window = height, min(width, max(1, round(self.size[1] * height / self.size[0])))
+            crop = height, min(width, max(1, round(self.size[1] * height / self.size[0])))
         else:
-            window = min(height, max(1, round(self.size[0] * width / self.size[1]))), width
-        return _in_the_middle(height, width, window, self.size)
+            crop = min(height, max(1, round(self.size[0] * width / self.size[1]))), width
+        return _in_the_middle(height, width, crop, self.size)
 
 
 @dataclass(frozen=True)
 class RandomResizedCrop(_Sized):
-    """Cut out a window of random area, shape and place, and scale it to ``size``: for training.
+    """Cut out a crop of random area, shape and place, and scale it to ``size``: for training.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class RandomResizedCrop(_Sized):
     scale : tuple of float
         (least, most) share of the picture's area, in (0, 1].
     ratio : tuple of float
-        (least, most) width per height of the window; drawn evenly on a logarithmic scale.
+        (least, most) width per height of the crop; drawn evenly on a logarithmic scale.
 
     Raises
     ------
@@ -123,7 +123,7 @@ class RandomResizedCrop(_Sized):
 
     Notes
     -----
-    Source: torchvision's ``RandomResizedCrop``: ten draws, and if none fits into the picture, the largest window in
+    Source: torchvision's ``RandomResizedCrop``: ten draws, and if none fits into the picture, the largest crop in
     the middle whose shape is within ``ratio``.
     """
 
@@ -135,15 +135,15 @@ class RandomResizedCrop(_Sized):
         check_range("scale", self.scale, most=1)
         check_range("ratio", self.ratio)
 
-    def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
-        """Choose the window. See ``Framing``."""
+    def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:
+        """Choose the crop. See ``SpatialTransform``."""
         for _ in range(_ATTEMPTS):
             area = height * width * random.uniform(*self.scale)
             ratio = math.exp(random.uniform(math.log(self.ratio[0]), math.log(self.ratio[1])))
             rows, columns = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
             if 0 < rows <= height and 0 < columns <= width:
                 top, left = random.integers(height - rows + 1), random.integers(width - columns + 1)
-                return Window(int(top), int(left), rows, columns, self.size)
+                return CropBox(int(top), int(left), rows, columns, self.size)
         ratio = min(max(width / height, self.ratio[0]), self.ratio[1])
         rows, columns = min(height, max(1, round(width / ratio))), min(width, max(1, round(height * ratio)))
         return _in_the_middle(height, width, (rows, columns), self.size)
@@ -170,7 +170,7 @@ class Resize:
     Examples
     --------
     >>> Resize(short_side=128).choose(256, 456, np.random.default_rng())
-    Window(top=0, left=0, height=256, width=456, size=(128, 228), flip=False)
+    CropBox(top=0, left=0, height=256, width=456, size=(128, 228), flip=False)
     """
 
     size: tuple[int, int] | None = None
@@ -184,13 +184,13 @@ class Resize:
         elif not isinstance(self.short_side, int) or self.short_side < 1:
             raise UsageError(f"short_side: got {self.short_side!r}, must be an integer of at least 1")
 
-    def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
-        """Choose the window. See ``Framing``."""
+    def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:
+        """Choose the crop. See ``SpatialTransform``."""
         if self.short_side is None:
             assert self.size is not None
-            return Window(0, 0, height, width, self.size)
+            return CropBox(0, 0, height, width, self.size)
         scale = self.short_side / min(height, width)
-        return Window(0, 0, height, width, (round(height * scale), round(width * scale)))
+        return CropBox(0, 0, height, width, (round(height * scale), round(width * scale)))
 
 
 @dataclass(frozen=True)
@@ -212,16 +212,16 @@ class Pad(_Sized):
     Examples
     --------
     >>> Pad((224, 224)).choose(256, 456, np.random.default_rng())
-    Window(top=-100, left=0, height=456, width=456, size=(224, 224), flip=False)
+    CropBox(top=-100, left=0, height=456, width=456, size=(224, 224), flip=False)
     """
 
-    def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
-        """Choose the window. See ``Framing``."""
+    def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:
+        """Choose the crop. See ``SpatialTransform``."""
         if self.size[0] * width >= self.size[1] * height:
-            window = max(height, round(self.size[0] * width / self.size[1])), width
+            crop = max(height, round(self.size[0] * width / self.size[1])), width
         else:
-            window = height, max(width, round(self.size[1] * height / self.size[0]))
-        return _in_the_middle(height, width, window, self.size)
+            crop = height, max(width, round(self.size[1] * height / self.size[0]))
+        return _in_the_middle(height, width, crop, self.size)
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class HorizontalFlip:
     ----------
     p : float
         Share of the samples, in [0, 1].
-    of : Framing, optional
+    of : SpatialTransform, optional
         What is mirrored, such as ``RandomResizedCrop((224, 224))``. By default the whole picture at the size that it
         is cached in.
 
@@ -245,17 +245,17 @@ class HorizontalFlip:
     """
 
     p: float = 0.5
-    of: Framing | None = None
+    of: SpatialTransform | None = None
 
     def __post_init__(self) -> None:
         check_share(p=self.p)
 
-    def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
-        """Choose the window. See ``Framing``."""
-        whole = Window(0, 0, height, width, (height, width))
-        window = whole if self.of is None else self.of.choose(height, width, random)
-        return dataclasses.replace(window, flip=window.flip ^ bool(random.random() < self.p))
+    def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:
+        """Choose the crop. See ``SpatialTransform``."""
+        whole = CropBox(0, 0, height, width, (height, width))
+        crop = whole if self.of is None else self.of.choose(height, width, random)
+        return dataclasses.replace(crop, flip=crop.flip ^ bool(random.random() < self.p))
 
 
-def _in_the_middle(height: int, width: int, window: tuple[int, int], size: tuple[int, int]) -> Window:
-    return Window((height - window[0]) // 2, (width - window[1]) // 2, *window, size)
+def _in_the_middle(height: int, width: int, crop: tuple[int, int], size: tuple[int, int]) -> CropBox:
+    return CropBox((height - crop[0]) // 2, (width - crop[1]) // 2, *crop, size)

@@ -14,12 +14,12 @@ from torch.utils.data import Dataset, get_worker_info
 
 from chordcache.errors import UsageError
 from chordcache.read.arguments import checked_size
-from chordcache.read.batch_memory import FrameMemory, Slot, allocate
+from chordcache.read.batch_memory import FrameBuffer, FrameMemory, allocate
 from chordcache.read.cache import Cache, Video
 from chordcache.read.clips import ClipReader, FeatureReader
-from chordcache.read.crops import CenterCrop, Framing, Window
+from chordcache.read.crops import CenterCrop, CropBox, SpatialTransform
 from chordcache.read.sampling.by_name import make_sampler
-from chordcache.read.sampling.clip_samplers import ClipRequest, ClipSampler, Stream, UniformSampler
+from chordcache.read.sampling.clip_samplers import ClipRequest, ClipSampler, RandomStream, UniformSampler
 from chordcache.read.selection import Videos, select_keys
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
     ----------
     cache : str, Path or Cache
         Where to read. Each process opens it for itself.
-    sampler : ClipSampler or mapping
+    clip_sampler : ClipSampler or mapping
         Which frames a sample has, or what ``make_sampler`` makes a sampler of. By default 16 frames, 4 apart, from the
         middle of the video. With ``DenseClips`` each array of a sample has one more leading dimension.
     features : sequence of str
@@ -79,7 +79,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         (h, w) [pixels] to scale frames to cover and cut from the centre; flow, motion and pose are cut and scaled
         with them. None leaves everything at the size, and in the pixels, that it is cached in: motion in those of the
         source. A batch then needs videos of one size.
-    window : Framing, optional
+    crop : SpatialTransform, optional
         What is seen of the pictures instead of the centre at ``size``, drawn anew for each sample of each epoch:
         ``RandomResizedCrop((224, 224))``, ``HorizontalFlip(0.5, RandomResizedCrop((224, 224)))``, ``Resize``,
         ``Pad``, ``CenterCrop``, or an object of your own. All features of a sample are seen through the same one.
@@ -89,8 +89,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         zero at the end of the video.
     missing : {"error", "zeros"}
         What becomes of a feature that is recorded as absent from a video, such as the sound of a silent one:
-        ``FeatureAbsent``, or zeros. "zeros" adds ``present`` [shape=(len(features),), dtype=bool] to each sample.
-        Where nothing says which shape the zeros would have, it is ``FeatureAbsent`` all the same: features of
+        ``FeatureAbsentError``, or zeros. "zeros" adds ``present`` [shape=(len(features),), dtype=bool] to each sample.
+        Where nothing says which shape the zeros would have, it is ``FeatureAbsentError`` all the same: features of
         plug-ins, mel with ``mono: false``, motion with ``size=None``; and a video of which nothing but absent features
         was asked for has no times of frames either.
     transform : callable, optional
@@ -111,16 +111,16 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         order and with its labels and captions, instead of all that are cached. Those that the scan could not read
         are left out, with a warning.
     on_miss : {"error", "source", "build"}
-        What becomes of a video of the index that is not cached: ``NotFound``; or it is read from its source, as it
+        What becomes of a video of the index that is not cached: ``NotFoundError``; or it is read from its source, as it
         will be cached; or that, and a process in the background, one for all readers of the cache, builds it for the
         next time. With the last two a video that was cached from another file than the index names is none, and one
         that turns out to be damaged is read from its source, with a warning; "build" also mends it.
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If there is no such cache or split file, or the cache has no video of that key or path.
-    FeatureAbsent
+    FeatureAbsentError
         If the first of the videos was cached without one of ``features``.
     UsageError
         If another argument is wrong, ``videos`` selects none, or a selected video's label is not in ``classes``.
@@ -129,7 +129,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
     --------
     ::
 
-        dataset = ChordVideoDataset("cache", sampler=RandomClipSampler(num_frames=16, stride=4), videos="train.txt")
+        dataset = ChordVideoDataset("cache", clip_sampler=RandomClipSampler(16, stride=4), videos="train.txt")
         for batch in torch.utils.data.DataLoader(dataset, batch_size=8, num_workers=4):
             batch["frames"]  # (8, 16, 3, 224, 224) uint8
     """
@@ -138,10 +138,10 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         self,
         cache: str | Path | Cache,
         *,
-        sampler: ClipSampler | Mapping[str, Any] = _SIXTEEN_IN_THE_MIDDLE,
+        clip_sampler: ClipSampler | Mapping[str, Any] = _SIXTEEN_IN_THE_MIDDLE,
         features: Iterable[str] = ("frames",),
         size: tuple[int, int] | None = _SIZE,
-        window: Framing | None = None,
+        crop: SpatialTransform | None = None,
         flow_mode: str = "between",
         missing: str = "error",
         transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
@@ -153,10 +153,10 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         on_miss: str = "error",
     ) -> None:
         ClipRequest(seed=seed, num_clips=clips_per_video)  # says what is wrong with either
-        self._sampler = make_sampler(sampler) if isinstance(sampler, Mapping) else sampler
+        self._sampler = make_sampler(clip_sampler) if isinstance(clip_sampler, Mapping) else clip_sampler
         self._clips = ClipReader(
             features=_checked_names("features", features, "features"),
-            framing=_checked_framing(size, window),
+            spatial_transform=_checked_crop(size, crop),
             flow_mode=flow_mode,
             missing=missing,
         )
@@ -220,7 +220,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         ------
         IndexError
             If the position, or a frame number that the sampler chose, is out of range.
-        DamageError, FeatureAbsent, NotFound
+        DamageError, FeatureAbsentError, NotFoundError
             As ``Cache.read`` has them: no sample is put in another's place.
         MediaError
             If a video has to be read from its source, which is broken.
@@ -239,20 +239,20 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
 
         Raises
         ------
-        IndexError, DamageError, FeatureAbsent, NotFound, UsageError
+        IndexError, DamageError, FeatureAbsentError, NotFoundError, UsageError
             As ``__getitem__``.
         """
         memory = FrameMemory(len(indices), allocate)
         return [self.read_sample(index, partial(memory.clip, i)) for i, index in enumerate(indices)]
 
-    def read_sample(self, index: int | tuple[int, int], slot: Slot | None = None) -> dict[str, Any]:
+    def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
         """Read one sample, its frames into memory of the caller's, if there is any for their shape.
 
         Parameters
         ----------
         index : int or tuple of int
             As ``__getitem__`` has it.
-        slot : callable, optional
+        buffer : callable, optional
             Takes the shape (T, h, w, 3) of the frames, and returns a uint8 tensor of that shape, or None. ``frames`` is
             then a permuted view of that tensor instead of a contiguous tensor of its own.
 
@@ -261,9 +261,9 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         dict
             See the class.
         """
-        return self._of_video(index, partial(self._sample, slot))
+        return self._of_video(index, partial(self._sample, buffer))
 
-    def outline(self, index: int | tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
+    def describe(self, index: int | tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
         """Say what a sample is going to be, from what is known of its video without any feature of it.
 
         The clip sampler may read some of its own. With ``on_miss`` a video that is not cached is opened.
@@ -304,21 +304,23 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
             return self._indexed.read(place, partial(function, request))
         return function(request, self._cache, self._video(place))
 
-    def _view(self, video: Video, request: ClipRequest) -> tuple[np.ndarray, Window | None]:
+    def _view(self, video: Video, request: ClipRequest) -> tuple[np.ndarray, CropBox | None]:
         """Which frames a sample has, and what is seen of them."""
         numbers = np.asarray(self._sampler.frame_numbers(video, request), np.int64)
-        return numbers, self._clips.window(video, request.generator(Stream.WINDOW))
+        return numbers, self._clips.crop(video, request.generator(RandomStream.CROP))
 
-    def _sample(self, slot: Slot | None, request: ClipRequest, reader: FeatureReader, video: Video) -> dict[str, Any]:
+    def _sample(
+        self, buffer: FrameBuffer | None, request: ClipRequest, reader: FeatureReader, video: Video
+    ) -> dict[str, Any]:
         """Sampler, clip, tensors."""
-        numbers, window = self._view(video, request)
+        numbers, crop = self._view(video, request)
         has_frames = "frames" in self._clips.features
-        memory = slot(self._clips.frames_shape(video, numbers, window)) if slot and has_frames else None
+        memory = buffer(self._clips.frames_shape(video, numbers, crop)) if buffer and has_frames else None
         arrays = self._clips.read(
             reader,
             video,
             numbers,
-            window,
+            crop,
             one_thread=get_worker_info() is not None,
             frames_out=None if memory is None else memory.numpy(),
         )
@@ -363,14 +365,14 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
                 self._class_id(self._video(position))
 
 
-def _checked_framing(size: tuple[int, int] | None, window: Framing | None) -> Framing | None:
-    if window is None:
+def _checked_crop(size: tuple[int, int] | None, crop: SpatialTransform | None) -> SpatialTransform | None:
+    if crop is None:
         return None if size is None else CenterCrop(checked_size(size, otherwise=", or None"))
     if size != _SIZE:
-        raise UsageError(f"size: got {size!r} along with a window, which has a size of its own: give one of them")
-    if not callable(getattr(window, "choose", None)):
-        raise UsageError(f"window: got {window!r}, must be a window such as RandomResizedCrop((224, 224))")
-    return window
+        raise UsageError(f"size: got {size!r} along with a crop, which has a size of its own: give one of them")
+    if not callable(getattr(crop, "choose", None)):
+        raise UsageError(f"crop: got {crop!r}, must be a crop such as RandomResizedCrop((224, 224))")
+    return crop
 
 
 def _checked_names(argument: str, names: Iterable[str], what: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeAlias
 
-from chordcache.errors import NotFound, UsageError
+from chordcache.errors import NotFoundError, UsageError
 from chordcache.read.cache import Cache, Video
 from chordcache.storage.layout import printable
 
@@ -25,7 +25,7 @@ def select_keys(cache: Cache, videos: Videos) -> list[str]:
         known = set(cache.keys())
         for key in keys:
             if key not in known:
-                raise NotFound(f"videos: {key!r} is not the key of a video of {cache!r}")
+                raise NotFoundError(f"videos: {key!r} is not the key of a video of {cache!r}")
     if not keys:
         raise UsageError(f"videos: none of {cache!r} is selected")
     return keys
@@ -37,7 +37,7 @@ def _read_split(cache: Cache, path: Path) -> list[str]:
         # As os.fsdecode has it: a path that is not UTF-8 can still be written down
         lines = path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
     except OSError as error:
-        raise NotFound(f"cannot read split file '{printable(path)}': {error.strerror}") from None
+        raise NotFoundError(f"cannot read split file '{printable(path)}': {error.strerror}") from None
     known = set(cache.keys())
     keys_of_path: dict[str, list[str]] = {}
     if any(entry and not entry.startswith("#") and entry not in known for entry in map(str.strip, lines)):
@@ -50,7 +50,7 @@ def _read_split(cache: Cache, path: Path) -> list[str]:
         found = [entry] if entry in known else keys_of_path.get(entry, [])
         where = f"split file '{printable(path)}', line {number}: '{printable(entry)}'"
         if not found:
-            raise NotFound(f"{where} is neither the key nor the path of a video of {cache!r}")
+            raise NotFoundError(f"{where} is neither the key nor the path of a video of {cache!r}")
         if len(found) > 1:
             raise UsageError(f"{where} is the path of several videos; give the key: {', '.join(found)}")
         keys += found

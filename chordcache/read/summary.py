@@ -24,7 +24,7 @@ def summarize(path: str | Path) -> dict[str, Any]:
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If there is neither.
     DamageError, FormatVersionError, UsageError
         If it cannot be read.

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
-from chordcache.errors import NotFound, UsageError
+from chordcache.errors import NotFoundError, UsageError
 from chordcache.storage.layout import printable
 
 _NUM_KEPT = 1 << 14
@@ -29,7 +29,7 @@ class CaptionTokenizer:
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If there is no such file.
     UsageError
         If it is not a tokenizer.
@@ -64,7 +64,7 @@ def _read(path: Path) -> tokenizers.Tokenizer:
         text = path.read_text(encoding="utf-8")
         json.loads(text)
     except OSError as error:
-        raise NotFound(f"cannot read tokenizer '{printable(path)}': {error.strerror}") from None
+        raise NotFoundError(f"cannot read tokenizer '{printable(path)}': {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"'{printable(path)}' is not a tokenizer: {error}; give a tokenizer.json") from None
     try:

@@ -1,4 +1,4 @@
-"""Array in, array out: frames, flow, motion and pose of one clip, seen through the same window."""
+"""Array in, array out: frames, flow, motion and pose of one clip, seen through the same crop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from chordcache.errors import UsageError
-from chordcache.read.crops import Window
+from chordcache.read.crops import CropBox
 
 MOTION_BLOCK_PX = 16
 """Side of a cell of motion, in pixels of its picture. The last ones of a picture may be narrower."""
@@ -18,9 +18,9 @@ MIRRORED_LANDMARKS = (0, 4, 5, 6, 1, 2, 3, 8, 7, 10, 9, *(n + 1 if n % 2 else n 
 
 
 def cut_frames(
-    frames: np.ndarray, window: Window, *, out: np.ndarray | None = None, one_thread: bool = False
+    frames: np.ndarray, crop: CropBox, *, out: np.ndarray | None = None, one_thread: bool = False
 ) -> np.ndarray:
-    """Cut a window out of frames, scale it, mirror it.
+    """Cut a crop out of frames, scale it, mirror it.
 
     Cuts first, so that only pixels that stay are scaled: by area when it shrinks, linearly when it enlarges.
 
@@ -28,7 +28,7 @@ def cut_frames(
     ----------
     frames : np.ndarray [shape=(T, H, W, 3), dtype=uint8, 0 to 255]
         Any channel order.
-    window : Window
+    crop : CropBox
         Black where it lies outside of the frames.
     out : np.ndarray, optional [shape=(T, h, w, 3), dtype=uint8]
         C-contiguous memory for the result.
@@ -48,20 +48,20 @@ def cut_frames(
 
     Examples
     --------
-    >>> cut_frames(np.zeros((16, 256, 456, 3), np.uint8), Window(0, 100, 256, 256, size=(224, 224))).shape
+    >>> cut_frames(np.zeros((16, 256, 456, 3), np.uint8), CropBox(0, 100, 256, 256, size=(224, 224))).shape
     (16, 224, 224, 3)
     """
     if frames.ndim != 4 or frames.shape[3] != 3 or not all(frames.shape[1:3]) or frames.dtype != np.uint8:
         raise UsageError(f"frames must be uint8 of shape (T, H, W, 3), got {frames.dtype} of shape {frames.shape}")
-    part = _inside(frames, window)
-    if part.shape[1:3] != window.size:
-        scaled = np.empty((len(frames), *window.size, 3), np.uint8) if out is None else out
+    part = _inside(frames, crop)
+    if part.shape[1:3] != crop.size:
+        scaled = np.empty((len(frames), *crop.size, 3), np.uint8) if out is None else out
         _resize(part, scaled, one_thread)
         part = scaled
-    if window.flip:
+    if crop.flip:
         part = part[:, :, ::-1]
     if out is None:
-        return part if window.flip else np.ascontiguousarray(part)
+        return part if crop.flip else np.ascontiguousarray(part)
     if part is not out:
         out[...] = part
     return out
@@ -99,14 +99,14 @@ def compose_flow(steps: np.ndarray, *, one_thread: bool = False) -> np.ndarray:
     return total
 
 
-def cut_flow(flow: np.ndarray, window: Window, *, picture: tuple[int, int], one_thread: bool = False) -> np.ndarray:
+def cut_flow(flow: np.ndarray, crop: CropBox, *, picture: tuple[int, int], one_thread: bool = False) -> np.ndarray:
     """Do to a flow field what ``cut_frames`` does to the picture that it belongs to: mirrored, dx changes its sign.
 
     Parameters
     ----------
     flow : np.ndarray [shape=(H, W, 2), dtype=float32, pixels of H x W, (dx, dy)]
         It may have another size than the picture.
-    window : Window
+    crop : CropBox
         Zero where it lies outside of the picture.
     picture : tuple of int
         (height, width) of the picture as it is cached, [pixels].
@@ -120,16 +120,16 @@ def cut_flow(flow: np.ndarray, window: Window, *, picture: tuple[int, int], one_
     Examples
     --------
     >>> flow = np.ones((256, 456, 2), np.float32)
-    >>> cut_flow(flow, Window(0, 100, 256, 256, size=(128, 128), flip=True), picture=(256, 456))[0, 0].tolist()
+    >>> cut_flow(flow, CropBox(0, 100, 256, 256, size=(128, 128), flip=True), picture=(256, 456))[0, 0].tolist()
     [-0.5, 0.5]
     """
-    # First to the picture's own size: the window then lies on whole pixels, wherever it lies in the flow
+    # First to the picture's own size: the crop then lies on whole pixels, wherever it lies in the flow
     whole = _resized(flow, picture, one_thread)
-    part = _resized(_inside(whole[None], window)[0], window.size, one_thread)
+    part = _resized(_inside(whole[None], crop)[0], crop.size, one_thread)
     per_row, per_column = picture[0] / flow.shape[0], picture[1] / flow.shape[1]
-    across, down = per_column * window.size[1] / window.width, per_row * window.size[0] / window.height
-    scaled: np.ndarray = part * np.array([-across if window.flip else across, down], np.float32)
-    return scaled[:, ::-1] if window.flip else scaled
+    across, down = per_column * crop.size[1] / crop.width, per_row * crop.size[0] / crop.height
+    scaled: np.ndarray = part * np.array([-across if crop.flip else across, down], np.float32)
+    return scaled[:, ::-1] if crop.flip else scaled
 
 
 def motion_grid(height: int, width: int) -> tuple[int, int]:
@@ -144,7 +144,7 @@ def motion_grid(height: int, width: int) -> tuple[int, int]:
 
 
 def cut_motion(
-    motion: np.ndarray, covered: np.ndarray, window: Window, *, source: tuple[int, int], picture: tuple[int, int]
+    motion: np.ndarray, covered: np.ndarray, crop: CropBox, *, source: tuple[int, int], picture: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Do to motion what ``cut_frames`` does to the picture that it belongs to: mirrored, dx changes its sign.
 
@@ -157,7 +157,7 @@ def cut_motion(
         One vector for each block of the source.
     covered : np.ndarray [shape=(T, rows, columns), dtype=bool]
         Whether there is such a vector.
-    window : Window
+    crop : CropBox
         Zero, and not covered, where it lies outside of the picture.
     source : tuple of int
         (height, width) of the source, upright, [its own pixels].
@@ -170,8 +170,8 @@ def cut_motion(
     covered : np.ndarray [shape=(T, ceil(h / 16), ceil(w / 16)), dtype=bool]
     """
     down, across = (
-        _Axis(source[0], picture[0], window.top, window.height, window.size[0]),
-        _Axis(source[1], picture[1], window.left, window.width, window.size[1], window.flip),
+        _Axis(source[0], picture[0], crop.top, crop.height, crop.size[0]),
+        _Axis(source[1], picture[1], crop.left, crop.width, crop.size[1], crop.flip),
     )
     rows, columns = down.cells(), across.cells()
     there = (rows >= 0)[:, None] & (columns >= 0)
@@ -211,14 +211,14 @@ class _Axis:
         return np.where(inside, places // MOTION_BLOCK_PX, -1).astype(np.intp)
 
 
-def cut_pose(pose: np.ndarray, window: Window) -> np.ndarray:
+def cut_pose(pose: np.ndarray, crop: CropBox) -> np.ndarray:
     """Move landmarks to where ``cut_frames`` moves what they stand on. NaN stays, some may lie outside.
 
     Parameters
     ----------
     pose : np.ndarray [shape=(T, 33, 4), dtype=float32, x, y, z in pixels of the cached picture, visibility]
         The upper left corner of the picture is (0, 0). z is in the unit of x.
-    window : Window
+    crop : CropBox
         Mirrored, the landmarks of left and right change places: somebody's left hand is then the right one.
 
     Returns
@@ -228,26 +228,26 @@ def cut_pose(pose: np.ndarray, window: Window) -> np.ndarray:
     Examples
     --------
     >>> pose = np.full((1, 33, 4), [228, 128, 10, 0.5], np.float32)
-    >>> cut_pose(pose, Window(0, 100, 256, 256, size=(128, 128)))[0, 0].tolist()
+    >>> cut_pose(pose, CropBox(0, 100, 256, 256, size=(128, 128)))[0, 0].tolist()
     [64.0, 64.0, 5.0, 0.5]
     """
-    across, down = window.size[1] / window.width, window.size[0] / window.height
-    corner = np.array([window.left, window.top, 0, 0], np.float32)
+    across, down = crop.size[1] / crop.width, crop.size[0] / crop.height
+    corner = np.array([crop.left, crop.top, 0, 0], np.float32)
     moved: np.ndarray = (pose - corner) * np.array([across, down, across, 1], np.float32)
-    if not window.flip:
+    if not crop.flip:
         return moved
-    moved[..., 0] = window.size[1] - moved[..., 0]
+    moved[..., 0] = crop.size[1] - moved[..., 0]
     return moved[:, MIRRORED_LANDMARKS]
 
 
-def _inside(pictures: np.ndarray, window: Window) -> np.ndarray:
-    """The part of pictures [shape=(n, H, W, ...)] in a window, zero beyond their border; a view where it can be."""
-    top, left = max(0, window.top), max(0, window.left)
-    part = pictures[:, top : max(0, window.top + window.height), left : max(0, window.left + window.width)]
-    if part.shape[1:3] == (window.height, window.width):
+def _inside(pictures: np.ndarray, crop: CropBox) -> np.ndarray:
+    """The part of pictures [shape=(n, H, W, ...)] in a crop, zero beyond their border; a view where it can be."""
+    top, left = max(0, crop.top), max(0, crop.left)
+    part = pictures[:, top : max(0, crop.top + crop.height), left : max(0, crop.left + crop.width)]
+    if part.shape[1:3] == (crop.height, crop.width):
         return part
-    padded = np.zeros((len(pictures), window.height, window.width, *pictures.shape[3:]), pictures.dtype)
-    padded[:, top - window.top :, left - window.left :][:, : part.shape[1], : part.shape[2]] = part
+    padded = np.zeros((len(pictures), crop.height, crop.width, *pictures.shape[3:]), pictures.dtype)
+    padded[:, top - crop.top :, left - crop.left :][:, : part.shape[1], : part.shape[2]] = part
     return padded
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chordcache.errors import DamageError, NotFound
+from chordcache.errors import DamageError, NotFoundError
 from chordcache.records import to_json
 from chordcache.storage.layout import FORMAT_VERSION, printable, publish_text, read_sealed, seal
 
@@ -35,7 +35,7 @@ def read_header(cache: Path) -> Header:
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If the folder is not a cache.
     DamageError, FormatVersionError
         As ``unseal``.
@@ -45,8 +45,8 @@ def read_header(cache: Path) -> Header:
         wanted = {tier: tuple(names) for tier, names in data["wanted"].items()}
         switches = data.get("follow_symlinks", False), data.get("source_hash", False)
         return Header(data["config"], data["roots"], wanted, data["versions"], *switches)
-    except (NotFound, NotADirectoryError):
-        raise NotFound(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'") from None
+    except (NotFoundError, NotADirectoryError):
+        raise NotFoundError(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'") from None
     except (DamageError, KeyError, TypeError, AttributeError) as error:
         raise DamageError(f"{error}; run 'chordcache build' as before to write it again") from None
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.errors import DamageError, NotFound
+from chordcache.errors import DamageError, NotFoundError
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import (
     Sidecar,
@@ -103,7 +103,7 @@ class Catalog:
         read_header(cache)
         self._path = cache / _FILE
         if not self._path.exists():
-            raise NotFound(
+            raise NotFoundError(
                 f"cache '{printable(cache)}' has no catalog: its build was killed; "
                 "run the same 'chordcache build', or 'chordcache verify --repair'"
             )

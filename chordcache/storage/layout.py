@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.digests import hex64, hex128
-from chordcache.errors import DamageError, FormatVersionError, NoSpaceError, NotFound
+from chordcache.errors import DamageError, FormatVersionError, NoSpaceError, NotFoundError
 from chordcache.records import (
     ContentFacts,
     FeatureInfo,
@@ -97,11 +97,11 @@ def unseal(line: str, source: str) -> dict[str, Any]:
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """Read a file of one sealed line. Raises as ``unseal``, and ``NotFound``."""
+    """Read a file of one sealed line. Raises as ``unseal``, and ``NotFoundError``."""
     try:
         return unseal(path.read_text(encoding="ascii"), str(path))
     except FileNotFoundError:
-        raise NotFound(f"no such file '{printable(path)}'") from None
+        raise NotFoundError(f"no such file '{printable(path)}'") from None
     except UnicodeDecodeError:
         raise DamageError(f"'{printable(path)}' is damaged: it is not ASCII") from None
 
@@ -246,7 +246,7 @@ def read_sidecar(cache: Path, key: str) -> Sidecar:
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If the video is not cached.
     DamageError, FormatVersionError
         As ``unseal``.
@@ -255,7 +255,7 @@ def read_sidecar(cache: Path, key: str) -> Sidecar:
     try:
         line = path.read_text(encoding="ascii")
     except FileNotFoundError:
-        raise NotFound(f"video '{key}' is not in cache '{printable(cache)}'") from None
+        raise NotFoundError(f"video '{key}' is not in cache '{printable(cache)}'") from None
     except UnicodeDecodeError:
         raise DamageError(f"'{printable(path)}' is damaged: it is not ASCII") from None
     sidecar = Sidecar.from_line(line, str(path))

@@ -25,8 +25,8 @@ from chordcache.errors import (
     DamageError,
     MediaError,
     NoSpaceError,
-    Stopped,
-    TooManyFailures,
+    StoppedError,
+    TooManyFailuresError,
     WorkersDiedError,
 )
 
@@ -201,9 +201,9 @@ def test_an_error_of_the_consumer_leaves_no_child() -> None:
 def test_an_error_of_the_tasks_ends_the_run() -> None:
     def tasks() -> Iterator[int]:
         yield from range(5)
-        raise TooManyFailures("enough")
+        raise TooManyFailuresError("enough")
 
-    with pytest.raises(TooManyFailures, match="enough"):
+    with pytest.raises(TooManyFailuresError, match="enough"):
         list(pool.run(double, tasks(), jobs=2))
 
 
@@ -266,7 +266,7 @@ def raise_it(error: ChordcacheError) -> None:
         NoSpaceError("no space left"),
         DamageError("what is read back is not what was written"),
         MediaError("decode", "short", "cut", 7),
-        Stopped(15),
+        StoppedError(15),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -322,7 +322,7 @@ def test_workers_use_one_thread_each() -> None:
 
 STOPPED = """
 import sys, time
-from chordcache.errors import Stopped
+from chordcache.errors import StoppedError
 from chordcache.engine.signals import stop_signals
 try:
     with stop_signals():
@@ -333,7 +333,7 @@ try:
             if "slow" in sys.argv:
                 print("cleaning", flush=True)
                 time.sleep(30)
-except Stopped as error:
+except StoppedError as error:
     sys.exit(error.exit_code)
 """
 
@@ -360,7 +360,7 @@ STOPPED_AMID_LOCKS = """
 import os, signal, sys
 from concurrent.futures import _base
 from chordcache.engine import pool
-from chordcache.errors import Stopped
+from chordcache.errors import StoppedError
 from chordcache.engine.signals import stop_signals
 lock_all = _base._AcquireFutures.__enter__
 def lock_all_and_stop(self):
@@ -371,7 +371,7 @@ _base._AcquireFutures.__enter__ = lock_all_and_stop
 try:
     with stop_signals():
         list(pool.run(abs, range(20), jobs=2))
-except Stopped as error:
+except StoppedError as error:
     sys.exit(error.exit_code)
 """
 
@@ -387,7 +387,7 @@ def test_handlers_are_put_back() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
     with stop_signals():
         pass
-    with pytest.raises(Stopped, match="signal 15"), stop_signals():
+    with pytest.raises(StoppedError, match="signal 15"), stop_signals():
         signal.raise_signal(signal.SIGTERM)
     assert [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)] == before
 

@@ -184,7 +184,7 @@ def _percent(cache: Path, cost: Callable[[Artefact, list[int]], float]) -> float
     The least of 25 times each, as others may be at work beside it.
     """
     sampler = cc.UniformSampler(num_frames=CLIP_FRAMES, stride=CLIP_STRIDE)
-    dataset = cc.ChordVideoDataset(cache, sampler=sampler, size=None)
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=sampler, size=None)
     percents = []
     for position, video in enumerate(cc.open_cache(cache)):
         info = video.feature("frames")
@@ -280,7 +280,7 @@ def _dataset(cache: Path) -> cc.ChordVideoDataset:
     with cc.open_cache(cache) as opened:
         features = {info.feature for info in opened[0].sidecar.features}
     sampler = cc.UniformSampler(num_frames=6, stride=1)
-    return cc.ChordVideoDataset(cache, sampler=sampler, features=sorted(features), size=None, flow_mode="adjacent")
+    return cc.ChordVideoDataset(cache, clip_sampler=sampler, features=sorted(features), size=None, flow_mode="adjacent")
 
 
 def _strike(cache: Path, num_struck: int, trial: Trial) -> dict[int, tuple[str, bool]]:

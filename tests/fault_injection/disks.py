@@ -160,7 +160,7 @@ class _Case:
         assert differs(folder / "cache", self._corpus / "whole", self._tier) == []
         assert processes.partials(folder / "cache") == []
         damage = cc.verify(folder / "cache", jobs=1)
-        assert [each for each in damage if each.kind != "stray" or not self._is_rebuild] == []
+        assert [each for each in damage if each.kind != "orphan" or not self._is_rebuild] == []
 
 
 def _differing_at(path: str, tier: str, a: Arrays, b: Arrays) -> bool:

@@ -82,7 +82,7 @@ def _scan_and_build(files: Mapping[str, bytes], folder: Path, sound: Sequence[st
         (folder / "videos" / name).write_bytes(data)
     index = cc.scan([folder / "videos"], output=folder / "index.jsonl", jobs=1, limits=_LIMITS)
     assert {record.path for record in index} == files.keys()
-    policy = cc.BuildPolicy(limits=_LIMITS)
+    policy = cc.BuildOptions(limits=_LIMITS)
     cc.build(index, folder / "cache", config=config_from_json(_SMALL), jobs=1, policy=policy)
     cached, refused = processes.sidecars(folder / "cache"), processes.quarantine(folder / "cache")
     assert sorted([*cached, *refused]) == sorted(files)

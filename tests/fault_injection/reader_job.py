@@ -118,7 +118,7 @@ def watch(cache: Path, truth: Mapping[str, str], seed: str) -> dict[str, int]:
         time.sleep(rng.random() * MAX_PAUSE_SECONDS)
         try:
             opened = cc.open_cache(cache)
-        except cc.NotFound:
+        except cc.NotFoundError:
             assert kept is None, "a cache that was there is gone"
             continue
         num_opened += 1

@@ -83,7 +83,7 @@ def from_dataset(folder: Path, index: cc.Index) -> dict[str, Answer]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about those that the scan could not read
         dataset = cc.ChordVideoDataset(
-            folder / "empty", index=index, on_miss="source", size=None, sampler=_EveryFrame()
+            folder / "empty", index=index, on_miss="source", size=None, clip_sampler=_EveryFrame()
         )
     for number, path in enumerate(record.path for record in index if not record.error):
         try:

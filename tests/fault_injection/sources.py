@@ -151,7 +151,7 @@ def _accused(folder: Path) -> set[str]:
     """The sources that verify finds changed, relative to the folder."""
     verified = run_chordcache("verify", "--source", "--json", "-j2", cwd=folder)
     found = json.loads(verified.stdout)
-    assert {each["kind"] for each in found} <= {"stale", "stray"}, found  # a rebuild leaves strays
+    assert {each["kind"] for each in found} <= {"stale", "orphan"}, found  # a rebuild leaves orphans
     assert verified.returncode == (6 if found else 0), verified.stderr
     return {os.path.relpath(each["file"], folder) for each in found if each["kind"] == "stale"}
 

@@ -326,7 +326,7 @@ def test_what_a_tier_no_longer_holds_is_not_asked_of_repair(whole: Path, tmp_pat
 
 @pytest.mark.usefixtures("inline")
 def test_a_config_that_contradicts_a_tier_of_the_cache_is_refused(whole: Path, tmp_path: Path) -> None:
-    """Otherwise neither build nor repair could be told to mend that tier."""
+    """Otherwise neither build nor repair could be told to repair that tier."""
     build(whole, tmp_path / "cache", TIERS)
     with pytest.raises(cc.ConfigError, match=r"hdf5\.features: no feature 'flow'; there are frames, motion, mel"):
         build(whole, tmp_path / "cache", ["lmdb"], {"features": {"flow": None}})
@@ -345,7 +345,7 @@ def test_damage_found_while_copying_costs_no_other_tier(whole: Path, cache: Path
     after = processes.files_of(cache)
     assert {name: after[name] for name in others} == {name: before[name] for name in others}
     assert {info["tier"] for info in processes.sidecars(cache)["sound.mp4"]["features"]} == set(TIERS)
-    assert {each.kind for each in cc.verify(cache, level="deep")} <= {"stale", "stray"}
+    assert {each.kind for each in cc.verify(cache, level="deep")} <= {"stale", "orphan"}
     build(whole, cache, TIERS, config)
     assert sound(cache) == []
 
@@ -410,9 +410,9 @@ def test_an_out_that_cannot_be_written_is_not_damage(whole: Path, feature: str, 
 def test_names_that_are_no_features(whole: Path) -> None:
     with cc.open_cache(whole / "cache") as opened:
         for name in ("", ".", "frames.", "pts_seconds", "flow.xxh3_64", "motion.nothing", "../flow"):
-            with pytest.raises(cc.FeatureAbsent, match="is not cached"):
+            with pytest.raises(cc.FeatureAbsentError, match="is not cached"):
                 opened.read(_key(opened), name)
-        with pytest.raises(cc.FeatureAbsent, match="is not cached in tier 'tape'"):
+        with pytest.raises(cc.FeatureAbsentError, match="is not cached in tier 'tape'"):
             opened.read(_key(opened), "frames", tier="tape")
 
 

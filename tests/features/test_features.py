@@ -18,7 +18,7 @@ from helpers.processes import files_of, quarantine, sidecars
 
 import chordcache as cc
 from chordcache.config import Config, config_from_json
-from chordcache.errors import ConfigError, FeatureAbsent, UsageError
+from chordcache.errors import ConfigError, FeatureAbsentError, UsageError
 
 Cli = Callable[..., Any]
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "features.md"
@@ -181,9 +181,9 @@ def test_mel_covers_the_seconds_of_its_frames(full: Path) -> None:
 def test_absent_with_a_reason(full: Path) -> None:
     with cc.open_cache(full) as cache:
         silent, vp9 = video_of(cache, "silent.mp4"), video_of(cache, "vp9.webm")
-        with pytest.raises(FeatureAbsent, match="'mel' of video '.*' is absent: no audio track"):
+        with pytest.raises(FeatureAbsentError, match="'mel' of video '.*' is absent: no audio track"):
             cache.read(silent, "mel", 0, 5)
-        with pytest.raises(FeatureAbsent, match="'motion' of video '.*' is absent: codec 'vp9' exports no motion vect"):
+        with pytest.raises(FeatureAbsentError, match="'motion' of video '.*' is absent: codec 'vp9' exports no motion"):
             cache.read(vp9, "motion", 0, 5)
         assert cache.read(vp9, "flow", 0, 5).shape == (5, 48, 64, 2)
     assert cc.summarize(full)["absent"]["mel in npz: no audio track"] == 3
@@ -192,7 +192,7 @@ def test_absent_with_a_reason(full: Path) -> None:
 def test_an_array_that_there_is_not(full: Path) -> None:
     with (
         cc.open_cache(full) as cache,
-        pytest.raises(FeatureAbsent, match=r"'flow.scale' of video '.*' is not cached; cached: flow"),
+        pytest.raises(FeatureAbsentError, match=r"'flow.scale' of video '.*' is not cached; cached: flow"),
     ):
         cache.read(video_of(cache, "sound.mp4"), "flow.scale")
 
@@ -248,8 +248,8 @@ def test_a_parameter_of_flow_rebuilds_flow_alone(index: Path, tmp_path: Path, mo
     for name in ("motion", "mel"):
         with np.load(cache / before["npz", name]["file"]) as old, np.load(cache / after["npz", name]["file"]) as new:
             np.testing.assert_array_equal(old[name], new[name])
-    strays = cc.verify(cache, level="deep", source=True)
-    assert {each.kind for each in strays} == {"stray"}
+    orphans = cc.verify(cache, level="deep", source=True)
+    assert {each.kind for each in orphans} == {"orphan"}
     cc.collect_garbage(cache)
     assert cc.verify(cache, level="deep", source=True) == []
 
@@ -269,7 +269,7 @@ def test_a_cache_without_frames_has_a_timeline(index: Path, tmp_path: Path) -> N
     with cc.open_cache(tmp_path / "cache") as cache:
         video = video_of(cache, "sound.mp4")
         np.testing.assert_array_equal(video.pts_seconds, np.arange(40) / 25)
-        with pytest.raises(FeatureAbsent, match=r"'frames' of video '.*' is not cached; cached: flow \(npz\)"):
+        with pytest.raises(FeatureAbsentError, match=r"'frames' of video '.*' is not cached; cached: flow \(npz\)"):
             cache.read(video, "frames")
 
 
@@ -292,12 +292,12 @@ def test_another_rate_in_one_tier_does_not_leave_the_other_with_other_frames(ind
     cc.build(index, cache, tiers=["lmdb"], config=config_from_json({"frames": {"fps": 5}}))
     assert {tier for tier, _ in info_of(cache, "sound.mp4")} == {"lmdb"}
     findings = cc.verify(cache)
-    assert {each.kind for each in findings} == {"incomplete", "stale", "stray"}
+    assert {each.kind for each in findings} == {"incomplete", "stale", "orphan"}
     assert {each.file for each in findings if each.kind == "stale"} == {
         info_of(cache, "single.mp4")["npz", "flow"]["file"],  # of one frame at any rate, and so it stayed
         "single.mp4",  # for mel, which is absent
     }
-    assert all("--tier npz --features " in each.mend for each in findings if each.kind == "incomplete")
+    assert all("--tier npz --features " in each.fix_command for each in findings if each.kind == "incomplete")
     cc.build(index, cache, tiers=["lmdb", "npz"])
     cc.collect_garbage(cache)
     assert cc.verify(cache, level="deep", source=True) == []

@@ -21,13 +21,13 @@ from chordcache.errors import (
     DamageError,
     FormatVersionError,
     NoSpaceError,
-    NotFound,
+    NotFoundError,
     UsageError,
 )
 from chordcache.index.csv_index import COLUMNS
 from chordcache.index.files import IndexWriter, read_index
 from chordcache.records import (
-    LEVELS,
+    SCAN_LEVELS,
     AudioFacts,
     ContentFacts,
     HeaderFacts,
@@ -133,7 +133,7 @@ video_records = st.builds(
     label=st.none() | texts,
     caption=st.none() | texts,
     identity=st.none() | facts(Identity),
-    level=st.sampled_from([None, *LEVELS]),
+    level=st.sampled_from([None, *SCAN_LEVELS]),
     error=st.none() | texts,
     header=st.none() | facts(HeaderFacts),
     packets=st.none() | packet_facts,
@@ -330,7 +330,7 @@ def test_foreign_file(tmp_path: Path, suffix: str, content: str) -> None:
 def test_missing_index(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(NotFound, match=r"no such file '.*'; make an index with 'chordcache scan ROOT'"):
+    with pytest.raises(NotFoundError, match=r"no such file '.*'; make an index with 'chordcache scan ROOT'"):
         read_index(tmp_path / name)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chordcache.errors import NotFound, UsageError
+from chordcache.errors import NotFoundError, UsageError
 from chordcache.index.files import IndexWriter
 from chordcache.index.labels import Labels
 from chordcache.records import VideoRecord
@@ -87,9 +87,9 @@ def test_index_of_ours_serves_as_a_labels_file(tmp_path: Path) -> None:
 
 
 def test_missing_labels_file(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="no such file '.*none.csv'"):
+    with pytest.raises(NotFoundError, match="no such file '.*none.csv'"):
         Labels(str(tmp_path / "none.csv"))
-    with pytest.raises(NotFound, match="no such file"):
+    with pytest.raises(NotFoundError, match="no such file"):
         Labels(str(tmp_path))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import chordcache as cc
-from chordcache.records import LEVELS
+from chordcache.records import SCAN_LEVELS
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_broken_file_is_a_record_with_an_error(folder):
 
 
 def test_each_level_adds_its_facts(folder):
-    for number, level in enumerate(LEVELS):
+    for number, level in enumerate(SCAN_LEVELS):
         record = by_path(cc.scan([folder], level=level))["walk/a.mp4"]
         assert record.level == level
         present = [part is not None for part in (record.header, record.packets, record.content)]
@@ -161,7 +161,7 @@ def test_shell_globs_of_one_folder_are_one_corpus(folder):
 def test_wrong_arguments(folder, tmp_path):
     with pytest.raises(cc.UsageError, match="unknown level 'deep'; valid levels are headers, packets, content"):
         cc.scan([folder], level="deep")
-    with pytest.raises(cc.NotFound, match="no such corpus"):
+    with pytest.raises(cc.NotFoundError, match="no such corpus"):
         cc.scan([tmp_path / "nowhere"])
     with pytest.raises(cc.UsageError, match=r"\.json, \.jsonl or \.csv"):
         cc.scan([folder], output=tmp_path / "index.txt")

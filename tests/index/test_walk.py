@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chordcache.errors import NotFound, UsageError
+from chordcache.errors import NotFoundError, UsageError
 from chordcache.index.walk import VIDEO_SUFFIXES, CorpusFile, iter_files, parse_roots
 
 HOSTILE_NAMES = [
@@ -110,7 +110,7 @@ def test_path_longer_than_the_system_allows_is_a_visible_problem(tmp_path: Path)
 
 
 def test_missing_corpus(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"^no such corpus '.*none'$"):
+    with pytest.raises(NotFoundError, match=r"^no such corpus '.*none'$"):
         list(iter_files(str(tmp_path / "none")))
 
 
@@ -343,7 +343,7 @@ def test_name_is_only_a_name_where_no_such_path_exists(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("arg", ["none", "x=none", "a/b=none", "=none", ""])
 def test_missing_root(arg: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotFound, match="^no such corpus '"):
+    with pytest.raises(NotFoundError, match="^no such corpus '"):
         parse_roots([arg])
 
 

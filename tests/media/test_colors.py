@@ -17,7 +17,7 @@ from helpers import box_average, ffmpeg_reference, scaled
 
 import chordcache as cc
 from chordcache.errors import MediaError
-from chordcache.media.ffmpeg_log import listening
+from chordcache.media.ffmpeg_log import capture
 from chordcache.media.geometry import Orientation
 from chordcache.media.resample import Resampler
 from chordcache.media.scaling import PictureScaler
@@ -221,7 +221,7 @@ def source_of(frame: av.VideoFrame, location: str) -> box_average.Source:
 @pytest.mark.parametrize("name", FILES)
 def test_planes_are_means(media: Path, name: str, short_side: int | None) -> None:
     sources = decoded(media / name, 2)
-    with listening() as complaints:
+    with capture() as complaints:
         found = scaled.frames(media / name, 2, short_side=short_side)
         planes = [frame.planes() for frame in found]
         assert [errors_of(*each) for each in zip(planes, sources, strict=True)] == [""] * len(found)
@@ -296,14 +296,14 @@ LAYOUTS = [
     ("yuv444p10le", 6, True),
     ("yuv420p12le", 7, True),
 ]
-LEVELS = [0, 1, 16, 128, 200, 235, 254, 255]
+SCAN_LEVELS = [0, 1, 16, 128, 200, 235, 254, 255]
 
 
 def flat(level: int) -> Callable[[int, int, int], np.ndarray]:
     return lambda _, width, height: np.full((height, width, 3), float(level))
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", SCAN_LEVELS)
 @pytest.mark.parametrize("size", [(64, 48), (320, 240)])
 @pytest.mark.parametrize(("pixel_format", "matrix", "is_full"), LAYOUTS)
 def test_flat_grey_is_exact(

@@ -136,7 +136,9 @@ def unequal_sources(root: Path, folder: Path, cached: list[cc.Video]) -> dict[st
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".* videos are left out, which the scan could not read")
         from_cache, from_file = (
-            cc.ChordVideoDataset(folder / name, index=folder / "index.json", on_miss=way, sampler=sampler, size=None)
+            cc.ChordVideoDataset(
+                folder / name, index=folder / "index.json", on_miss=way, clip_sampler=sampler, size=None
+            )
             for name, way in (("cache", "error"), ("empty", "source"))
         )
     places = {record_key: place for place, record_key in enumerate(usable_keys(folder / "index.json"))}

@@ -57,9 +57,9 @@ def test_gc_removes_only_what_chordcache_makes(built):
     (built / "cache/videos/00").mkdir(exist_ok=True)
     (built / "cache/videos/00/notes.json").write_text("{}")
     assert cc.collect_garbage(built / "cache") == []
-    strays = cc.verify(built / "cache")
-    assert [damage.kind for damage in strays] == ["stray", "stray"]
-    assert cc.exit_code(strays) == 6
+    orphans = cc.verify(built / "cache")
+    assert [damage.kind for damage in orphans] == ["orphan", "orphan"]
+    assert cc.exit_code(orphans) == 6
 
 
 def test_scan_does_not_overwrite_a_file_that_is_none_of_its_own(built):
@@ -136,7 +136,7 @@ def test_half_a_change_of_parameters_is_stale(built):
     cc.build(built / "index.json", built / "cache", config=built / "small.yaml", jobs=1)
     header.write_text(before)
     damage = cc.verify(built / "cache", jobs=1)
-    assert {each.kind for each in damage} == {"stale", "stray"}
+    assert {each.kind for each in damage} == {"stale", "orphan"}
     assert cc.exit_code(damage) == 6
 
 
@@ -247,8 +247,8 @@ def test_no_worker_outlives_a_build_that_gives_up(tmp_path, make_video):
     for number in range(8):
         make_video(tmp_path / f"videos/{number}.mp4", num_frames=60, size=(320, 240))
     (tmp_path / "videos/0.mp4").write_bytes((tmp_path / "videos/0.mp4").read_bytes()[:-2000])
-    with pytest.raises(cc.TooManyFailures):
-        cc.build(_list_of(tmp_path), tmp_path / "cache", jobs=2, policy=cc.BuildPolicy(max_failures=0))
+    with pytest.raises(cc.TooManyFailuresError):
+        cc.build(_list_of(tmp_path), tmp_path / "cache", jobs=2, policy=cc.BuildOptions(max_failures=0))
     before = processes.files_of(tmp_path / "cache")
     time.sleep(1)
     assert processes.files_of(tmp_path / "cache") == before
@@ -332,7 +332,7 @@ def test_an_avi_that_was_written_to_a_pipe_is_whole(tmp_path, make_video):
 
 
 def test_a_cache_remembers_that_its_sources_are_hashed(built):
-    for policy in (cc.BuildPolicy(source_hash=True), cc.BuildPolicy()):
+    for policy in (cc.BuildOptions(source_hash=True), cc.BuildOptions()):
         os.utime(built / "videos/a.mp4")  # another source now
         cc.build(built / "index.json", built / "cache", jobs=1, policy=policy)
         assert all(data["source_hash"] for data in processes.sidecars(built / "cache").values())

@@ -99,7 +99,7 @@ def test_a_flipped_bit_of_an_artefact(cache: Path, where: str) -> None:
     ((kind, file, key),) = [(each.kind, each.file, each.key) for each in damage]
     assert (kind, file) == ("damaged", str(artefact.relative_to(cache)))
     assert key == artefact.name.split(".")[0]
-    assert damage[0].mend == f"chordcache verify --repair {cache}"
+    assert damage[0].fix_command == f"chordcache verify --repair {cache}"
     assert found(cache, level="quick")[0] == 0  # sizes only, as it says
     assert found(cache, level="deep")[0] == 5
 
@@ -183,7 +183,7 @@ def test_a_flipped_bit_of_the_catalog_is_found_or_harmless(cache: Path) -> None:
             code = 5
         try:
             same = facts_of(cache) == good
-        except (cc.DamageError, cc.NotFound):
+        except (cc.DamageError, cc.NotFoundError):
             same = False
         except Exception as error:
             wrong.append((bit, f"reading: {error!r}"))
@@ -271,7 +271,7 @@ def test_a_sidecar_under_another_key(cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mend"),
+    ("name", "fix_command"),
     [
         ("lmdb/00/x-0000000000000000.12345678.lmdb", "chordcache gc {cache}"),
         ("lmdb/notes.txt", ""),
@@ -281,16 +281,16 @@ def test_a_sidecar_under_another_key(cache: Path) -> None:
         ("npz/ab/x.npz", ""),
     ],
 )
-def test_a_stray(cache: Path, run_cli: Cli, name: str, mend: str) -> None:
+def test_a_stray(cache: Path, run_cli: Cli, name: str, fix_command: str) -> None:
     path = cache / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("stray")
+    path.write_text("orphan")
     code, findings = found(cache)
     assert code == 6
-    assert [each.kind for each in findings] == ["stray"]
+    assert [each.kind for each in findings] == ["orphan"]
     assert name.startswith(findings[0].file)
-    assert findings[0].mend == mend.format(cache=cache)
-    if mend:
+    assert findings[0].fix_command == fix_command.format(cache=cache)
+    if fix_command:
         assert run_cli("gc", cache, "--yes").returncode == 0
         assert not path.exists()
         assert found(cache)[0] == 0
@@ -544,7 +544,7 @@ def test_json_findings(cache: Path, run_cli: Cli) -> None:
     (finding,) = json.loads(done.stdout)
     assert done.returncode == 5
     assert finding["kind"] == "damaged"
-    assert finding["mend"].startswith("chordcache verify --repair ")
+    assert finding["fix_command"].startswith("chordcache verify --repair ")
 
 
 # Sources
@@ -614,7 +614,7 @@ def test_gc_lists_asks_and_removes_only_superseded_generations(
     assert old.exists()
     done = run_cli("verify", cache, "-j1")
     assert done.returncode == 6
-    assert "stray" in done.stdout
+    assert "orphan" in done.stdout
     assert "chordcache gc" in done.stdout
     before = processes.files_of(cache)
     name = str(old.relative_to(cache))

@@ -44,7 +44,7 @@ def batch(tmp_path_factory: pytest.TempPathFactory, clips: Path) -> dict[str, An
         subprocess.run([*command, folder / "videos" / str(number) / "a.mp4"], check=True)
     cc.build(cc.scan([folder / "videos"], labels="dir"), folder / "cache", tiers=["lmdb"], jobs=1)
     sampler = cc.UniformSampler(num_frames=3, stride=4)
-    dataset = cc.ChordVideoDataset(folder / "cache", sampler=sampler, size=(64, 48), clips_per_video=2)
+    dataset = cc.ChordVideoDataset(folder / "cache", clip_sampler=sampler, size=(64, 48), clips_per_video=2)
     found = next(iter(DataLoader(dataset, batch_size=4)))
     assert len(found["label"].unique()) > 1
     return found
@@ -219,7 +219,7 @@ def test_wrong_settings(settings: dict[str, Any], match: str) -> None:
         (
             {"policy": "auto"},
             lambda b: {"flows": torch.zeros(1), "pose": torch.zeros(1)},
-            "^policy and mix change frames alone, but this batch also has flows, pose; leave them out, or use a window",
+            "^policy and mix change frames alone, but this batch also has flows, pose; leave them out, or use a crop",
         ),
         ({"mix": "mixup", "num_classes": 5}, lambda b: {"audio": torch.zeros(1)}, "^policy and mix .* also has audio"),
         (

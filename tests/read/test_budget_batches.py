@@ -52,9 +52,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
 
 
 def whole_videos(cache: cc.Cache, **options: Any) -> cc.ChordVideoDataset:
-    if "window" not in options:
+    if "crop" not in options:
         options = {"size": (32, 32), **options}
-    return cc.ChordVideoDataset(cache, **{"sampler": WholeVideos(), "clips_per_video": 7, **options})
+    return cc.ChordVideoDataset(cache, **{"clip_sampler": WholeVideos(), "clips_per_video": 7, **options})
 
 
 def ranks(
@@ -127,7 +127,7 @@ def test_frames(cache: cc.Cache, budget: int) -> None:
         assert frames.shape[0] * frames.shape[1] <= budget
 
 
-@pytest.mark.parametrize("options", [{"size": None}, {"window": cc.Resize(short_side=32)}, {"size": (32, 40)}])
+@pytest.mark.parametrize("options", [{"size": None}, {"crop": cc.Resize(short_side=32)}, {"size": (32, 40)}])
 def test_pixels(cache: cc.Cache, options: dict[str, Any]) -> None:
     dataset = whole_videos(cache, **options)
     budget = 40 * 96 * 48
@@ -142,7 +142,7 @@ def test_pixels(cache: cc.Cache, options: dict[str, Any]) -> None:
 
 def test_several_clips_a_sample_cost_as_many(cache: cc.Cache) -> None:
     dense = cc.DenseClips(num_clips=3, num_frames=4, stride=1)
-    dataset = cc.ChordVideoDataset(cache, sampler=dense, size=(32, 32))
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=dense, size=(32, 32))
     assert [len(batch) for batch in cc.BudgetBatchSampler(dataset, max_frames=30)] == [2, 2, 2, 2, 1]
 
 
@@ -172,7 +172,7 @@ def test_tokens_of_a_tokenizer_file(cache: cc.Cache, tmp_path: Path) -> None:
 def test_samples_are_measured_without_frames_too(cache: cc.Cache) -> None:
     dataset = whole_videos(cache)
     for index in (0, 8, 62):
-        video, shape = dataset.outline((3, index))
+        video, shape = dataset.describe((3, index))
         sample = dataset[3, index]
         assert (video.key, shape) == (sample["video"], sample["frames"].permute(0, 2, 3, 1).shape)
 
@@ -184,7 +184,7 @@ def test_clips_whose_length_is_drawn_anew(cache: cc.Cache) -> None:
 
     drawn, schedule = DrawsLength(), cc.SamplerSchedule({0: cc.UniformSampler(4, 1), 2: WholeVideos()})
     for clip_sampler in (drawn, cc.TimeWarp(schedule)):
-        dataset = whole_videos(cache, sampler=clip_sampler)
+        dataset = whole_videos(cache, clip_sampler=clip_sampler)
         sampler = cc.BudgetBatchSampler(dataset, max_frames=50)
         for epoch in (0, 2, 1):
             sampler.set_epoch(epoch)
@@ -197,10 +197,10 @@ def test_clips_whose_length_is_drawn_anew(cache: cc.Cache) -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("uneven", ["pad", "drop"])
-def test_ranks_get_every_batch_once_and_as_many_each(cache: cc.Cache, world_size: int, uneven: str) -> None:
+@pytest.mark.parametrize("on_remainder", ["pad", "drop"])
+def test_ranks_get_every_batch_once_and_as_many_each(cache: cc.Cache, world_size: int, on_remainder: str) -> None:
     dataset = whole_videos(cache)
-    samplers = ranks(dataset, world_size, uneven=uneven)
+    samplers = ranks(dataset, world_size, on_remainder=on_remainder)
     (whole,) = ranks(dataset, 1)
     for epoch in (0, 3):
         for sampler in (*samplers, whole):
@@ -210,7 +210,7 @@ def test_ranks_get_every_batch_once_and_as_many_each(cache: cc.Cache, world_size
         in_turn = [batch for round_ in zip(*dealt, strict=True) for batch in round_]
         all_batches = batches_of(whole)
         assert sorted(index for batch in all_batches for index in batch) == list(range(63))
-        if uneven == "pad":
+        if on_remainder == "pad":
             spare = len(in_turn) - len(all_batches)
             assert in_turn == all_batches + all_batches[:spare]
             assert spare < world_size
@@ -292,16 +292,16 @@ class Faltering(WholeVideos):
 
     def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
         if request.epoch >= self.num_epochs:
-            raise cc.NotFound("the disk is away")
+            raise cc.NotFoundError("the disk is away")
         return super().frame_numbers(video, request)
 
 
 def test_an_epoch_that_cannot_be_formed(cache: cc.Cache) -> None:
     clips = Faltering()
-    dataset = whole_videos(cache, sampler=clips)
+    dataset = whole_videos(cache, clip_sampler=clips)
     (sampler,) = ranks(dataset, 1)
     before = batches_of(sampler)
-    with pytest.raises(cc.NotFound, match="the disk is away"):
+    with pytest.raises(cc.NotFoundError, match="the disk is away"):
         sampler.set_epoch(1)
     assert (sampler.epoch, batches_of(sampler)) == (0, before)
     clips.num_epochs = 2
@@ -328,7 +328,7 @@ def test_the_same_batches_from_cache_and_sources(cache: cc.Cache, tmp_path: Path
     cc.build(tmp_path / "nothing.csv", tmp_path / "cache", tiers=("lmdb",), jobs=1)
     samplers = []
     for folder, on_miss in ((cache.path, "error"), (tmp_path / "cache", "source")):
-        dataset = cc.ChordVideoDataset(folder, index=videos / "index.csv", on_miss=on_miss, sampler=WholeVideos())
+        dataset = cc.ChordVideoDataset(folder, index=videos / "index.csv", on_miss=on_miss, clip_sampler=WholeVideos())
         samplers.append(cc.BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=5), max_frames=60))
     assert batches_of(samplers[0]) == batches_of(samplers[1])
     assert samplers[0].state_dict(1) == samplers[1].state_dict(1)

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordcache.errors import ConfigError, FeatureAbsent, UsageError
+from chordcache.errors import ConfigError, FeatureAbsentError, UsageError
 from chordcache.pipeline.build import build
 from chordcache.read.cache import Cache
-from chordcache.read.crops import CenterCrop, Window
+from chordcache.read.crops import CenterCrop, CropBox
 from chordcache.read.sampling.by_name import make_sampler
 from chordcache.read.sampling.clip_samplers import (
     AdaptiveSampler,
@@ -207,10 +207,10 @@ def test_samplers_are_values(sampler: Any) -> None:
         one.stride = 3
 
 
-# The window in the middle
+# The crop in the middle
 
 
-def window_of(frames: np.ndarray, size: tuple[int, int]) -> Window:
+def crop_of(frames: np.ndarray, size: tuple[int, int]) -> CropBox:
     return CenterCrop(size).choose(*frames.shape[1:3], np.random.default_rng())
 
 
@@ -225,17 +225,17 @@ def gradient(height: int, width: int, num_frames: int = 2) -> np.ndarray:
 
 @given(height=st.integers(1, 600), width=st.integers(1, 600), size=st.tuples(st.integers(1, 600), st.integers(1, 600)))
 def test_window_is_centred_as_large_as_can_be_and_in_proportion(height: int, width: int, size: tuple[int, int]) -> None:
-    window = CenterCrop(size).choose(height, width, np.random.default_rng())
-    top, left, window_height, window_width = window.top, window.left, window.height, window.width
-    assert 0 <= height - window_height - 2 * top <= 1
-    assert 0 <= width - window_width - 2 * left <= 1
-    assert (window_height, window_width)[height > window_height] > 0
-    assert window_height == height or window_width == width
+    crop = CenterCrop(size).choose(height, width, np.random.default_rng())
+    top, left, crop_height, crop_width = crop.top, crop.left, crop.height, crop.width
+    assert 0 <= height - crop_height - 2 * top <= 1
+    assert 0 <= width - crop_width - 2 * left <= 1
+    assert (crop_height, crop_width)[height > crop_height] > 0
+    assert crop_height == height or crop_width == width
     # Within half a pixel of the exact proportion, if that is half a pixel at all
     if size[0] * width >= size[1] * height:  # the picture is the wider one
-        assert abs(window_width - max(1, height * size[1] / size[0])) <= 0.5
+        assert abs(crop_width - max(1, height * size[1] / size[0])) <= 0.5
     else:
-        assert abs(window_height - max(1, width * size[0] / size[1])) <= 0.5
+        assert abs(crop_height - max(1, width * size[0] / size[1])) <= 0.5
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_resize_agrees_with_scaling_first_and_cutting_after(shape: tuple[int, in
     top, left = (scaled_shape[0] - size[0]) // 2, (scaled_shape[1] - size[1]) // 2
     expected = np.stack([cv2.resize(frame, scaled_shape[::-1], interpolation=method) for frame in frames])
     expected = expected[:, top : top + size[0], left : left + size[1]]
-    found = cut_frames(frames, window_of(frames, size))
+    found = cut_frames(frames, crop_of(frames, size))
     assert found.shape == (2, *size, 3)
     assert found.flags.c_contiguous
     difference = np.abs(found.astype(int) - expected)
@@ -264,16 +264,16 @@ def test_resize_agrees_with_scaling_first_and_cutting_after(shape: tuple[int, in
 def test_shrinking_takes_means_of_areas() -> None:
     frames = np.zeros((1, 8, 8, 3), np.uint8)
     frames[:, ::2, ::2] = 200  # a quarter of the pixels: linear interpolation at this scale would see some other share
-    assert (cut_frames(frames, window_of(frames, (2, 2))) == 50).all()
+    assert (cut_frames(frames, crop_of(frames, (2, 2))) == 50).all()
 
 
 def test_exact_crop_moves_no_pixel() -> None:
     frames = gradient(256, 456)
-    found = cut_frames(frames, window_of(frames, (256, 256)))
+    found = cut_frames(frames, crop_of(frames, (256, 256)))
     assert (found == frames[:, :, 100:356]).all()
     assert found.flags.c_contiguous
-    assert np.shares_memory(cut_frames(frames, window_of(frames, (256, 456))), frames)
-    assert cut_frames(frames[:0], window_of(frames, (224, 224))).shape == (0, 224, 224, 3)
+    assert np.shares_memory(cut_frames(frames, crop_of(frames, (256, 456))), frames)
+    assert cut_frames(frames[:0], crop_of(frames, (224, 224))).shape == (0, 224, 224, 3)
 
 
 @pytest.mark.parametrize(
@@ -287,25 +287,25 @@ def test_exact_crop_moves_no_pixel() -> None:
 )
 def test_wrong_frames(frames: np.ndarray) -> None:
     with pytest.raises(UsageError, match=r"^frames must be uint8 of shape \(T, H, W, 3\), got "):
-        cut_frames(frames, Window(0, 0, 8, 8, size=(4, 4)))
+        cut_frames(frames, CropBox(0, 0, 8, 8, size=(4, 4)))
 
 
 FORKED = """
 import os, signal
 import cv2, numpy as np
 from chordcache.read.transforms import cut_frames
-from chordcache.read.crops import Window
+from chordcache.read.crops import CropBox
 
 frames = np.full((2, 2160, 3840, 3), 7, np.uint8)
 cv2.setNumThreads(4)
-window = Window(0, 840, 2160, 2160, size=(1080, 1080))
+crop = CropBox(0, 840, 2160, 2160, size=(1080, 1080))
 for _ in range(3):
-    cut_frames(frames, window)  # large enough for OpenCV to start its threads
+    cut_frames(frames, crop)  # large enough for OpenCV to start its threads
 assert cv2.getNumThreads() == 4  # a caller's setting is left alone
 child = os.fork()
 if not child:
     signal.alarm(30)
-    assert (cut_frames(frames, window, one_thread=True) == 7).all()
+    assert (cut_frames(frames, crop, one_thread=True) == 7).all()
     os._exit(cv2.getNumThreads())
 status = os.waitpid(child, 0)[1]
 assert os.waitstatus_to_exitcode(status) == 1, status  # threads
@@ -451,7 +451,7 @@ def test_keyframes_are_those_of_ffprobe(cache: Cache) -> None:
 
 def test_keyframes_of_a_cache_that_does_not_know_them(cache: Cache) -> None:
     plain = Cache(cache.path.parent / "plain")
-    with pytest.raises(FeatureAbsent, match="'motion' of video 'a-.*' is not cached"):
+    with pytest.raises(FeatureAbsentError, match="'motion' of video 'a-.*' is not cached"):
         KeyframeSampler().frame_numbers(plain[0], ClipRequest())
 
 

@@ -37,7 +37,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path, make_video: Cal
 
 
 def dataset_of(cache: cc.Cache, **settings: Any) -> cc.ChordVideoDataset:
-    settings = {"sampler": cc.UniformSampler(num_frames=4, stride=3), "missing": "zeros", **settings}
+    settings = {"clip_sampler": cc.UniformSampler(num_frames=4, stride=3), "missing": "zeros", **settings}
     return cc.ChordVideoDataset(cache, features=["frames", "flow", "mel", "motion"], **settings)
 
 
@@ -55,7 +55,7 @@ def assert_padded(batch: dict[str, Any], samples: list[dict[str, Any]], nothing:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_pictures_of_different_sizes(cache: cc.Cache, workers: int) -> None:
-    dataset = dataset_of(cache, window=cc.Resize(short_side=64))
+    dataset = dataset_of(cache, crop=cc.Resize(short_side=64))
     samples = [dataset[i] for i in range(3)]
     assert {tuple(sample["frames"].shape[2:]) for sample in samples} == {(64, 114), (64, 150), (107, 64)}
     (batch,) = DataLoader(dataset, batch_size=3, collate_fn=cc.collate, num_workers=workers)
@@ -78,7 +78,9 @@ def test_silence_is_what_mel_says_of_it(cache: cc.Cache) -> None:
 def test_clips_of_different_lengths(cache: cc.Cache) -> None:
     """Frames, flows, seconds and mel, as after a change of the sampler, or of speed."""
     key = cache.keys()[0]
-    samples = [dataset_of(cache, videos=[key], sampler=cc.UniformSampler(num_frames, 2))[0] for num_frames in (5, 2, 3)]
+    samples = [
+        dataset_of(cache, videos=[key], clip_sampler=cc.UniformSampler(num_frames, 2))[0] for num_frames in (5, 2, 3)
+    ]
     assert_padded(cc.collate(samples), samples, {"audio": -100})
 
 
@@ -89,7 +91,7 @@ def test_nobody_is_seen_in_padding() -> None:
 
 
 def test_equal_samples_are_collated_as_by_default(cache: cc.Cache) -> None:
-    dataset = cc.ChordVideoDataset(cache, sampler=cc.UniformSampler(4, 3), size=(40, 40))
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=cc.UniformSampler(4, 3), size=(40, 40))
     samples = [dataset[i] for i in range(3)]
     batch, expected = cc.collate(samples), default_collate(samples)
     lengths = batch.pop("lengths")

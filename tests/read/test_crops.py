@@ -22,8 +22,8 @@ import chordcache as cc  # noqa: E402
 from chordcache.config import config_from_json  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
 from chordcache.features import registry  # noqa: E402
-from chordcache.read.crops import Framing, Window  # noqa: E402
-from chordcache.read.sampling.clip_samplers import ClipRequest, Stream  # noqa: E402
+from chordcache.read.crops import CropBox, SpatialTransform  # noqa: E402
+from chordcache.read.sampling.clip_samplers import ClipRequest, RandomStream  # noqa: E402
 from chordcache.read.transforms import cut_flow, cut_pose  # noqa: E402
 
 # A worker more than there are processors is no fault of ours; the tests want two on any machine
@@ -34,7 +34,7 @@ REAL = {"bunny.mp4": "animation/bigbuckbunny.mp4", "bikes.mp4": "street/bikes.mp
 
 SIZE = (96, 128)
 RANDOM_CROP = cc.RandomResizedCrop(SIZE, scale=(0.2, 0.8), ratio=(0.7, 2))
-FRAMINGS = {
+CROPS = {
     "centre": cc.CenterCrop(SIZE),
     "crop": RANDOM_CROP,
     "resize": cc.Resize(SIZE),
@@ -45,14 +45,14 @@ FRAMINGS = {
     "flipped-pad": cc.HorizontalFlip(1, cc.Pad((150, 170))),
     "flipped-odd": cc.HorizontalFlip(1, cc.CenterCrop((77, 91))),
 }
-every_framing = pytest.mark.parametrize("name", FRAMINGS)
+every_framing = pytest.mark.parametrize("name", CROPS)
 either_clip = pytest.mark.parametrize("path", REAL)
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path) -> cc.Cache:
     """A second and a half of two real clips; flow at half the size."""
-    folder = tmp_path_factory.mktemp("windows")
+    folder = tmp_path_factory.mktemp("crops")
     (folder / "videos").mkdir()
     for name, source in REAL.items():
         command = ["ffmpeg", "-v", "error", "-i", clips / source, "-t", "1.5", "-c", "copy", folder / "videos" / name]
@@ -71,36 +71,38 @@ def video_of(cache: cc.Cache, path: str) -> cc.Video:
 
 
 def sample_of(cache: cc.Cache, path: str, index: int = 0, **settings: Any) -> dict[str, Any]:
-    settings = {"sampler": cc.UniformSampler(num_frames=4, stride=3), "clips_per_video": 8, **settings}
+    settings = {"clip_sampler": cc.UniformSampler(num_frames=4, stride=3), "clips_per_video": 8, **settings}
     return cc.ChordVideoDataset(cache, videos=[video_of(cache, path).key], **settings)[index]
 
 
-def drawn(framing: Framing, video: cc.Video, index: int = 0, epoch: int = 0, seed: int = 0) -> Window:
-    """The window of a sample, drawn beside the dataset."""
-    random = ClipRequest(seed=seed, epoch=epoch, index=index).generator(Stream.WINDOW)
-    return framing.choose(video.height, video.width, random)
+def drawn(
+    spatial_transform: SpatialTransform, video: cc.Video, index: int = 0, epoch: int = 0, seed: int = 0
+) -> CropBox:
+    """The crop of a sample, drawn beside the dataset."""
+    random = ClipRequest(seed=seed, epoch=epoch, index=index).generator(RandomStream.CROP)
+    return spatial_transform.choose(video.height, video.width, random)
 
 
-def seen(frames: np.ndarray, window: Window) -> np.ndarray:
-    """Frames through a window, by OpenCV alone."""
+def seen(frames: np.ndarray, crop: CropBox) -> np.ndarray:
+    """Frames through a crop, by OpenCV alone."""
     height, width = frames.shape[1:3]
     margins = (
-        max(0, -window.top),
-        max(0, window.top + window.height - height),
-        max(0, -window.left),
-        max(0, window.left + window.width - width),
+        max(0, -crop.top),
+        max(0, crop.top + crop.height - height),
+        max(0, -crop.left),
+        max(0, crop.left + crop.width - width),
     )
     out = []
     for frame in frames:
         padded = cv2.copyMakeBorder(frame, *margins, cv2.BORDER_CONSTANT, value=(0, 0, 0))
-        top, left = window.top + margins[0], window.left + margins[2]
-        part = padded[top : top + window.height, left : left + window.width]
-        if part.shape[0] > window.size[0]:
-            part = cv2.resize(part, (part.shape[1], window.size[0]), interpolation=cv2.INTER_AREA)
-        if part.shape[1] > window.size[1]:
-            part = cv2.resize(part, (window.size[1], part.shape[0]), interpolation=cv2.INTER_AREA)
-        scaled = cv2.resize(part, window.size[::-1], interpolation=cv2.INTER_LINEAR)
-        out.append(cv2.flip(scaled, 1) if window.flip else scaled)
+        top, left = crop.top + margins[0], crop.left + margins[2]
+        part = padded[top : top + crop.height, left : left + crop.width]
+        if part.shape[0] > crop.size[0]:
+            part = cv2.resize(part, (part.shape[1], crop.size[0]), interpolation=cv2.INTER_AREA)
+        if part.shape[1] > crop.size[1]:
+            part = cv2.resize(part, (crop.size[1], part.shape[0]), interpolation=cv2.INTER_AREA)
+        scaled = cv2.resize(part, crop.size[::-1], interpolation=cv2.INTER_LINEAR)
+        out.append(cv2.flip(scaled, 1) if crop.flip else scaled)
     return np.stack(out)
 
 
@@ -134,32 +136,34 @@ def test_frames_a_few_at_a_time(cache: cc.Cache) -> None:
 def test_frames_are_the_window_that_was_drawn(cache: cc.Cache, path: str, name: str) -> None:
     video = video_of(cache, path)
     for index in range(3):
-        sample = sample_of(cache, path, index, window=FRAMINGS[name], seed=5)
+        sample = sample_of(cache, path, index, crop=CROPS[name], seed=5)
         numbers = np.searchsorted(video.pts_seconds, sample["pts_seconds"].numpy())
-        window = drawn(FRAMINGS[name], video, index, seed=5)
-        expected = seen(cache.read(video, indices=numbers), window)
+        crop = drawn(CROPS[name], video, index, seed=5)
+        expected = seen(cache.read(video, indices=numbers), crop)
         assert_almost_same(sample["frames"], expected)
         assert sample["frames"].is_contiguous()
-        assert window.flip == name.startswith("flip")
+        assert crop.flip == name.startswith("flip")
 
 
 @pytest.mark.slow
 def test_frames_of_the_corpus(corpus: Path, tmp_path: Path) -> None:
-    """Files of many shapes, some turned upright; each sample is its own window, and none fails."""
+    """Files of many shapes, some turned upright; each sample is its own crop, and none fails."""
     files = sorted((corpus / "real").rglob("*.mp4"))[::9]
     index = cc.scan(files, jobs=1)
     cc.build(index, tmp_path / "cache", tiers=["lmdb"], jobs=1)
-    framing = cc.HorizontalFlip(0.5, cc.RandomResizedCrop((64, 80)))
+    spatial_transform = cc.HorizontalFlip(0.5, cc.RandomResizedCrop((64, 80)))
     with cc.open_cache(tmp_path / "cache") as cache:
         assert len(cache) > 3
-        dataset = cc.ChordVideoDataset(cache, sampler=cc.UniformSampler(num_frames=2, stride=1), window=framing)
-        windows = [drawn(framing, video, index) for index, video in enumerate(cache)]
-        for window, video, sample in zip(windows, cache, dataset, strict=True):
+        dataset = cc.ChordVideoDataset(
+            cache, clip_sampler=cc.UniformSampler(num_frames=2, stride=1), crop=spatial_transform
+        )
+        crops = [drawn(spatial_transform, video, index) for index, video in enumerate(cache)]
+        for crop, video, sample in zip(crops, cache, dataset, strict=True):
             numbers = np.searchsorted(video.pts_seconds, sample["pts_seconds"].numpy())
-            expected = seen(cache.read(video, indices=numbers), window)
+            expected = seen(cache.read(video, indices=numbers), crop)
             assert_almost_same(sample["frames"], expected)
-        assert len({(window.top, window.left) for window in windows}) > 2
-        assert {window.flip for window in windows} == {True, False}
+        assert len({(crop.top, crop.left) for crop in crops}) > 2
+        assert {crop.flip for crop in crops} == {True, False}
 
 
 # Flow
@@ -169,8 +173,8 @@ def test_frames_of_the_corpus(corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("inner", ["centre", "crop", "pad"])
 def test_flow_of_a_mirrored_clip_is_the_mirrored_flow(cache: cc.Cache, path: str, inner: str) -> None:
     settings = {"features": ["frames", "flow", "motion"]}
-    plain = sample_of(cache, path, window=FRAMINGS[inner], **settings)
-    mirrored = sample_of(cache, path, window=cc.HorizontalFlip(1, FRAMINGS[inner]), **settings)
+    plain = sample_of(cache, path, crop=CROPS[inner], **settings)
+    mirrored = sample_of(cache, path, crop=cc.HorizontalFlip(1, CROPS[inner]), **settings)
     signs = torch.tensor([-1.0, 1.0])[:, None, None]
     assert plain["flows"].abs().max() > 0.5
     torch.testing.assert_close(mirrored["frames"], plain["frames"].flip(-1), rtol=0, atol=0)
@@ -190,7 +194,7 @@ def test_flow_leads_from_frame_to_frame(cache: cc.Cache, path: str, name: str) -
             cache,
             path,
             index,
-            window=FRAMINGS[name],
+            crop=CROPS[name],
             features=["frames", "flow"],
             sampler=cc.UniformSampler(num_frames=6, stride=2),
         )
@@ -208,10 +212,10 @@ def test_flow_leads_from_frame_to_frame(cache: cc.Cache, path: str, name: str) -
 def test_flow_predicts_as_well_in_a_crop_as_in_the_whole(cache: cc.Cache, path: str) -> None:
     """What flow leaves of the change from frame to frame, as a share of it: before and after crop and flip."""
 
-    def left_over(window: Framing) -> float:
+    def left_over(crop: SpatialTransform) -> float:
         errors = []
         for index in range(8):
-            sample = sample_of(cache, path, index, window=window, features=["frames", "flow"])
+            sample = sample_of(cache, path, index, crop=crop, features=["frames", "flow"])
             luma = sample["frames"].float().mean(1).numpy()
             y, x = np.mgrid[: luma.shape[1], : luma.shape[2]].astype(np.float32)
             for first, second, (dx, dy) in zip(luma[:-1], luma[1:], sample["flows"].numpy(), strict=True):
@@ -242,14 +246,14 @@ def turning(places: np.ndarray) -> np.ndarray:
     flip=st.booleans(),
 )
 def test_flow_in_closed_form(top: int, left: int, height: int, width: int, size: tuple[int, int], flip: bool) -> None:
-    window = Window(top, left, height, width, size, flip)
+    crop = CropBox(top, left, height, width, size, flip)
     y, x = np.mgrid[: size[0], : size[1]].astype(np.float64)
     x = size[1] - 1 - x if flip else x
     down, across = size[0] / height, size[1] / width
     places = np.stack([(x + 0.5) / across + left - 0.5, (y + 0.5) / down + top - 0.5], axis=-1)
     expected = turning(places) * [-across if flip else across, down]
     whole = turning(np.stack(np.meshgrid(np.arange(140), np.arange(90)), axis=-1)).astype(np.float32)
-    found = cut_flow(whole, window, picture=(90, 140))
+    found = cut_flow(whole, crop, picture=(90, 140))
     margin = math.ceil(max(down, across))  # where scaling sees beyond the border
     inner = np.s_[margin:-margin, margin:-margin]
     assert found.shape == (*size, 2)
@@ -257,7 +261,7 @@ def test_flow_in_closed_form(top: int, left: int, height: int, width: int, size:
 
 
 def test_nothing_moves_beyond_the_border(cache: cc.Cache) -> None:
-    sample = sample_of(cache, "bunny.mp4", window=cc.Pad((128, 128)), features=["frames", "flow", "motion"])
+    sample = sample_of(cache, "bunny.mp4", crop=cc.Pad((128, 128)), features=["frames", "flow", "motion"])
     height = 128 * 256 / 456  # of the picture
     margin = math.floor((128 - height) / 2)
     for rows in (np.s_[:margin], np.s_[-margin:]):
@@ -279,17 +283,17 @@ def test_motion_of_a_window(cache: cc.Cache, path: str, name: str) -> None:
     video = video_of(cache, path)
     facts = video.feature("motion").facts
     source = facts["height"], facts["width"]
-    sample = sample_of(cache, path, window=FRAMINGS[name], features=["motion"])
+    sample = sample_of(cache, path, crop=CROPS[name], features=["motion"])
     numbers = np.searchsorted(video.pts_seconds, sample["pts_seconds"].numpy())
     motion, covered = (cache.read(video, what, indices=numbers) for what in ("motion", "motion.covered"))
     assert np.abs(motion).max() > 1
-    window = drawn(FRAMINGS[name], video)
-    height, width = window.size
+    crop = drawn(CROPS[name], video)
+    height, width = crop.size
     assert sample["motion"].shape == (4, 2, -(-height // 16), -(-width // 16))
     for row, column in np.ndindex(*sample["motion"].shape[2:]):
         y, x = (16 * row + min(16 * row + 16, height)) / 2, (16 * column + min(16 * column + 16, width)) / 2
-        x = width - x if window.flip else x
-        y, x = y * window.height / height + window.top, x * window.width / width + window.left
+        x = width - x if crop.flip else x
+        y, x = y * crop.height / height + crop.top, x * crop.width / width + crop.left
         found = sample["motion"][:, :, row, column].numpy()
         if not (0 <= y < video.height and 0 <= x < video.width):
             assert not found.any()
@@ -299,8 +303,8 @@ def test_motion_of_a_window(cache: cc.Cache, path: str, name: str) -> None:
         if np.abs(places - places.round()).min() < 1e-6:  # on the border of two cells, of which each will do
             continue
         cell = tuple(places.astype(int))
-        across = video.width / source[1] * width / window.width * (-1 if window.flip else 1)
-        down = video.height / source[0] * height / window.height
+        across = video.width / source[1] * width / crop.width * (-1 if crop.flip else 1)
+        down = video.height / source[0] * height / crop.height
         np.testing.assert_allclose(found, motion[:, cell[0], cell[1]] * np.array([across, down]), rtol=1e-3)
         assert sample["motion_covered"][:, row, column].tolist() == covered[:, cell[0], cell[1]].tolist()
 
@@ -319,7 +323,7 @@ def test_left_and_right_change_places() -> None:
     pose = np.zeros((2, 33, 4), np.float32)
     pose[..., 0] = np.arange(33)
     pose[..., 3] = np.arange(33) / 33
-    mirrored = cut_pose(pose, Window(0, 0, 40, 100, size=(40, 100), flip=True))
+    mirrored = cut_pose(pose, CropBox(0, 0, 40, 100, size=(40, 100), flip=True))
     for number, name in enumerate(LANDMARKS):
         other = name.replace("left", "?").replace("right", "left").replace("?", "right")
         assert (mirrored[:, LANDMARKS.index(other), 0] == 100 - number).all()
@@ -382,18 +386,18 @@ def dots(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pat
     ],
 )
 @pytest.mark.parametrize("flip", [False, True])
-def test_landmarks_stay_on_their_pixels(dots: cc.Cache, inner: Framing, flip: bool) -> None:
-    framing = cc.HorizontalFlip(1, inner) if flip else inner
+def test_landmarks_stay_on_their_pixels(dots: cc.Cache, inner: SpatialTransform, flip: bool) -> None:
+    spatial_transform = cc.HorizontalFlip(1, inner) if flip else inner
     num_seen = 0
     for index in range(6):
-        sample = sample_of(dots, "a.mp4", index, window=framing, features=["frames", "pose"])
-        window = drawn(framing, dots[0], index)
-        scale = window.size[1] / window.width
+        sample = sample_of(dots, "a.mp4", index, crop=spatial_transform, features=["frames", "pose"])
+        crop = drawn(spatial_transform, dots[0], index)
+        scale = crop.size[1] / crop.width
         for picture, landmarks in zip(sample["frames"].float().mean(1).numpy(), sample["pose"].numpy(), strict=True):
             bright, grey = (12, 11) if flip else (11, 12)  # shoulders
             for name, there in ((bright, picture > 200), (grey, (picture > 90) & (picture < 150))):
                 y, x = np.nonzero(cv2.erode(there.astype(np.uint8), np.ones((3, 3))))
-                inside = 0 < landmarks[name, 0] < window.size[1] - 8 and 8 < landmarks[name, 1] < window.size[0] - 8
+                inside = 0 < landmarks[name, 0] < crop.size[1] - 8 and 8 < landmarks[name, 1] < crop.size[0] - 8
                 if inside and landmarks[name, 0] > 8 and len(x):
                     assert landmarks[name, 0] == pytest.approx(np.median(x) + 0.5, abs=1.1 * max(1, scale))
                     assert landmarks[name, 1] == pytest.approx(np.median(y) + 0.5, abs=1.1 * max(1, scale))
@@ -411,37 +415,37 @@ SHAPES = st.tuples(st.integers(1, 500), st.integers(1, 500))
 @given(picture=SHAPES, seed=st.integers(0, 2**32))
 def test_random_crop_lies_inside_and_within_its_ranges(picture: tuple[int, int], seed: int) -> None:
     height, width = picture
-    framing = cc.RandomResizedCrop((8, 8), scale=(0.25, 0.75), ratio=(0.5, 2))
-    window = framing.choose(height, width, np.random.default_rng(seed))
-    assert 0 <= window.top <= window.top + window.height <= height
-    assert 0 <= window.left <= window.left + window.width <= width
-    assert min(window.height, window.width) >= 1
+    spatial_transform = cc.RandomResizedCrop((8, 8), scale=(0.25, 0.75), ratio=(0.5, 2))
+    crop = spatial_transform.choose(height, width, np.random.default_rng(seed))
+    assert 0 <= crop.top <= crop.top + crop.height <= height
+    assert 0 <= crop.left <= crop.left + crop.width <= width
+    assert min(crop.height, crop.width) >= 1
     if 0.5 <= width / height <= 2 and min(picture) > 20:
         # Rounding moves each side by half a pixel at most
-        slack = 1 / min(window.height, window.width)
-        assert 0.25 * (1 - 2 * slack) <= window.height * window.width / (height * width) <= 0.75 * (1 + 2 * slack)
-        assert 0.5 * (1 - 2 * slack) <= window.width / window.height <= 2 * (1 + 2 * slack)
+        slack = 1 / min(crop.height, crop.width)
+        assert 0.25 * (1 - 2 * slack) <= crop.height * crop.width / (height * width) <= 0.75 * (1 + 2 * slack)
+        assert 0.5 * (1 - 2 * slack) <= crop.width / crop.height <= 2 * (1 + 2 * slack)
 
 
 def test_random_crop_goes_everywhere() -> None:
     random = np.random.default_rng(1)
-    windows = [RANDOM_CROP.choose(256, 456, random) for _ in range(2000)]
-    shares = np.array([window.height * window.width / (256 * 456) for window in windows])
+    crops = [RANDOM_CROP.choose(256, 456, random) for _ in range(2000)]
+    shares = np.array([crop.height * crop.width / (256 * 456) for crop in crops])
     assert shares.min() < 0.21
     assert shares.max() > 0.75
     small = cc.RandomResizedCrop((8, 8), scale=(0.05, 0.1), ratio=(0.7, 2))  # of which every one fits
-    ratios = [window.width / window.height for window in (small.choose(400, 400, random) for _ in range(2000))]
+    ratios = [crop.width / crop.height for crop in (small.choose(400, 400, random) for _ in range(2000))]
     assert np.median(ratios) == pytest.approx(math.sqrt(0.7 * 2), rel=0.05)
     covered = np.zeros((256, 456), int)
-    for window in windows:
-        covered[window.top : window.top + window.height, window.left : window.left + window.width] += 1
+    for crop in crops:
+        covered[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width] += 1
     assert covered[4:-4, 4:-4].min() > 0  # a corner takes luck
 
 
 def test_a_picture_that_no_random_crop_fits_is_cut_in_the_middle() -> None:
-    framing = cc.RandomResizedCrop((8, 8), scale=(1, 1), ratio=(0.9, 1.1))
-    assert framing.choose(100, 500, np.random.default_rng()) == Window(0, 195, 100, 110, (8, 8))
-    assert framing.choose(500, 90, np.random.default_rng()) == Window(200, 0, 100, 90, (8, 8))
+    spatial_transform = cc.RandomResizedCrop((8, 8), scale=(1, 1), ratio=(0.9, 1.1))
+    assert spatial_transform.choose(100, 500, np.random.default_rng()) == CropBox(0, 195, 100, 110, (8, 8))
+    assert spatial_transform.choose(500, 90, np.random.default_rng()) == CropBox(200, 0, 100, 90, (8, 8))
 
 
 @pytest.mark.parametrize("p", [0, 0.2, 1])
@@ -452,20 +456,20 @@ def test_share_of_flips(p: float) -> None:
 
 
 def test_twice_mirrored_is_not_mirrored() -> None:
-    framing = cc.HorizontalFlip(1, cc.HorizontalFlip(1, cc.CenterCrop((4, 4))))
-    assert not framing.choose(9, 9, np.random.default_rng()).flip
+    spatial_transform = cc.HorizontalFlip(1, cc.HorizontalFlip(1, cc.CenterCrop((4, 4))))
+    assert not spatial_transform.choose(9, 9, np.random.default_rng()).flip
 
 
 @given(picture=SHAPES, size=SHAPES)
 def test_padding_shows_all_of_the_picture(picture: tuple[int, int], size: tuple[int, int]) -> None:
-    window = cc.Pad(size).choose(*picture, np.random.default_rng())
-    for start, length, side in zip((window.top, window.left), (window.height, window.width), picture, strict=True):
+    crop = cc.Pad(size).choose(*picture, np.random.default_rng())
+    for start, length, side in zip((crop.top, crop.left), (crop.height, crop.width), picture, strict=True):
         assert start <= 0
         assert start + length >= side
         assert abs((length - side) + 2 * start) <= 1  # in the middle
-    assert window.height == picture[0] or window.width == picture[1]
+    assert crop.height == picture[0] or crop.width == picture[1]
     if min(picture) > 100:
-        assert window.width / window.height == pytest.approx(size[1] / size[0], rel=0.01)
+        assert crop.width / crop.height == pytest.approx(size[1] / size[0], rel=0.01)
 
 
 @given(picture=SHAPES, short_side=st.integers(1, 300))
@@ -479,23 +483,23 @@ def test_resize_to_a_short_side_keeps_the_aspect(picture: tuple[int, int], short
 def test_streams_are_apart() -> None:
     """Neither stream, index nor epoch shares numbers with another."""
     requests = [ClipRequest(seed=1, epoch=epoch, index=index) for epoch in (0, 1) for index in (0, 1)]
-    numbers = [request.generator(stream).integers(2**62, size=50) for request in requests for stream in Stream]
-    assert len(np.unique(numbers)) == 4 * len(Stream) * 50
+    numbers = [request.generator(stream).integers(2**62, size=50) for request in requests for stream in RandomStream]
+    assert len(np.unique(numbers)) == 4 * len(RandomStream) * 50
 
 
 def test_the_window_moves_no_frame_number(cache: cc.Cache) -> None:
-    settings = {"sampler": cc.RandomClipSampler(num_frames=3, stride=2), "seed": 9}
+    settings = {"clip_sampler": cc.RandomClipSampler(num_frames=3, stride=2), "seed": 9}
     for index in range(4):
         plain = sample_of(cache, "bunny.mp4", index, **settings)
-        cropped = sample_of(cache, "bunny.mp4", index, window=FRAMINGS["flipped-crop"], **settings)
+        cropped = sample_of(cache, "bunny.mp4", index, crop=CROPS["flipped-crop"], **settings)
         assert torch.equal(plain["pts_seconds"], cropped["pts_seconds"])
 
 
 def test_each_sample_of_each_epoch_has_a_window_of_its_own(cache: cc.Cache) -> None:
     video = video_of(cache, "bunny.mp4")
-    windows = {drawn(RANDOM_CROP, video, index, epoch) for index in range(8) for epoch in range(4)}
-    assert len(windows) == 32
-    dataset = cc.ChordVideoDataset(cache, window=RANDOM_CROP)
+    crops = {drawn(RANDOM_CROP, video, index, epoch) for index in range(8) for epoch in range(4)}
+    assert len(crops) == 32
+    dataset = cc.ChordVideoDataset(cache, crop=RANDOM_CROP)
     first = dataset[0]["frames"]
     dataset.set_epoch(1)
     assert torch.equal(dataset[1, 0]["frames"], dataset[0]["frames"])
@@ -510,9 +514,9 @@ def test_workers_change_nothing(cache: cc.Cache, workers: int, method: str) -> N
     dataset = cc.ChordVideoDataset(
         cache,
         features=["frames", "flow", "motion"],
-        sampler=cc.RandomClipSampler(num_frames=3, stride=2),
+        clip_sampler=cc.RandomClipSampler(num_frames=3, stride=2),
         clips_per_video=4,
-        window=cc.HorizontalFlip(0.5, RANDOM_CROP),
+        crop=cc.HorizontalFlip(0.5, RANDOM_CROP),
         seed=3,
     )
     alone = list(DataLoader(dataset, batch_size=3))
@@ -529,28 +533,28 @@ def test_workers_change_nothing(cache: cc.Cache, workers: int, method: str) -> N
 
 @dataclasses.dataclass(frozen=True)
 class UpperLeft:
-    """A window that a user might write."""
+    """A crop that a user might write."""
 
-    def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
-        return Window(0, 0, height // 2, width // 2, (height // 2, width // 2))
+    def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:
+        return CropBox(0, 0, height // 2, width // 2, (height // 2, width // 2))
 
 
 def test_a_window_of_ones_own(cache: cc.Cache) -> None:
     video = video_of(cache, "bikes.mp4")
-    frames = sample_of(cache, "bikes.mp4", window=UpperLeft())["frames"]
+    frames = sample_of(cache, "bikes.mp4", crop=UpperLeft())["frames"]
     numbers = cc.UniformSampler(num_frames=4, stride=3).frame_numbers(video, ClipRequest(num_clips=8))
     stored = cache.read(video, indices=numbers)[:, : video.height // 2, : video.width // 2]
     np.testing.assert_array_equal(frames.permute(0, 2, 3, 1).numpy(), stored)
 
 
-@pytest.mark.parametrize("window", [(-300, 0, 100, 100), (0, 456, 8, 8), (900, -900, 50, 60), (-9, -9, 9, 500)])
-def test_a_window_beside_the_picture_is_empty(cache: cc.Cache, window: tuple[int, int, int, int]) -> None:
+@pytest.mark.parametrize("crop", [(-300, 0, 100, 100), (0, 456, 8, 8), (900, -900, 50, 60), (-9, -9, 9, 500)])
+def test_a_window_beside_the_picture_is_empty(cache: cc.Cache, crop: tuple[int, int, int, int]) -> None:
     @dataclasses.dataclass(frozen=True)
     class Beside:
-        def choose(self, height: int, width: int, random: np.random.Generator) -> Window:
-            return Window(*window, size=(40, 40), flip=True)
+        def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:
+            return CropBox(*crop, size=(40, 40), flip=True)
 
-    sample = sample_of(cache, "bunny.mp4", window=Beside(), features=["frames", "flow", "motion"])
+    sample = sample_of(cache, "bunny.mp4", crop=Beside(), features=["frames", "flow", "motion"])
     assert sample["frames"].shape == (4, 3, 40, 40)
     for name in ("frames", "flows", "motion", "motion_covered"):
         assert not sample[name].any()
@@ -559,8 +563,8 @@ def test_a_window_beside_the_picture_is_empty(cache: cc.Cache, window: tuple[int
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: Window(0, 0, 0, 5, (4, 4)), r"^window: got Window\(.*\), must have at least one pixel"),
-        (lambda: Window(0, 0, 5, 5, (4, 0)), r"^window: got Window\(.*\), must have at least one pixel"),
+        (lambda: CropBox(0, 0, 0, 5, (4, 4)), r"^crop: got CropBox\(.*\), must have at least one pixel"),
+        (lambda: CropBox(0, 0, 5, 5, (4, 0)), r"^crop: got CropBox\(.*\), must have at least one pixel"),
         (lambda: cc.CenterCrop(224), r"^size: got 224, must be \(height, width\) in pixels$"),
         (lambda: cc.Pad((0, 4)), r"^size: got \(0, 4\), must be"),
         (lambda: cc.RandomResizedCrop((4,)), r"^size: got \(4,\), must be"),
@@ -583,7 +587,7 @@ def test_wrong_windows(make: Callable[[], object], match: str) -> None:
 
 def test_window_and_size_contradict(cache: cc.Cache) -> None:
     for size in (None, (112, 112)):
-        with pytest.raises(UsageError, match="^size: got .* along with a window, which has a size of its own"):
-            cc.ChordVideoDataset(cache, size=size, window=cc.CenterCrop((64, 64)))
-    with pytest.raises(UsageError, match=r"^window: got \(64, 64\), must be a window such as RandomResizedCrop"):
-        cc.ChordVideoDataset(cache, window=(64, 64))
+        with pytest.raises(UsageError, match="^size: got .* along with a crop, which has a size of its own"):
+            cc.ChordVideoDataset(cache, size=size, crop=cc.CenterCrop((64, 64)))
+    with pytest.raises(UsageError, match=r"^crop: got \(64, 64\), must be a crop such as RandomResizedCrop"):
+        cc.ChordVideoDataset(cache, crop=(64, 64))

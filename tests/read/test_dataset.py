@@ -20,7 +20,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Sampler, get_worker_info  # noqa: E402
 
-from chordcache.errors import DamageError, FormatVersionError, NotFound, UsageError  # noqa: E402
+from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UsageError  # noqa: E402
 from chordcache.pipeline.build import build  # noqa: E402
 from chordcache.read.cache import Cache, Video  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
@@ -88,7 +88,7 @@ def numbers_asked_for(dataset: ChordVideoDataset, cache: Cache, index: int, epoc
     num_clips = settings.get("clips_per_video", 1)
     video = cache[index // num_clips]
     request = ClipRequest(settings.get("seed", 0), epoch, index, index % num_clips, num_clips)
-    return settings["sampler"].frame_numbers(video, request).tolist()
+    return settings["clip_sampler"].frame_numbers(video, request).tolist()
 
 
 # Samples
@@ -114,7 +114,7 @@ def test_sample(cache: Cache) -> None:
 @pytest.mark.parametrize("sampler", [UniformSampler(num_frames=6, stride=5), RandomClipSampler(num_frames=6, stride=5)])
 @pytest.mark.parametrize("size", [None, (32, 48), (64, 64), (100, 90)])
 def test_frames_are_those_asked_for(cache: Cache, sampler: Any, size: tuple[int, int] | None) -> None:
-    settings = {"sampler": sampler, "clips_per_video": 3, "seed": 5}
+    settings = {"clip_sampler": sampler, "clips_per_video": 3, "seed": 5}
     dataset = ChordVideoDataset(cache, size=size, **settings)
     assert len(dataset) == 12
     for index in range(12):
@@ -128,7 +128,7 @@ def test_frames_are_those_asked_for(cache: Cache, sampler: Any, size: tuple[int,
 
 def test_size_none_leaves_frames_as_they_are_cached(cache: Cache) -> None:
     sampler = UniformSampler(num_frames=4, stride=1)
-    for position, sample in enumerate(ChordVideoDataset(cache, sampler=sampler, size=None)):
+    for position, sample in enumerate(ChordVideoDataset(cache, clip_sampler=sampler, size=None)):
         expected = cache.read(position, indices=sampler.frame_numbers(cache[position], ClipRequest()))
         assert sample["frames"].numpy().tolist() == expected.transpose(0, 3, 1, 2).tolist()
 
@@ -206,7 +206,7 @@ def test_length_and_indices(cache: Cache) -> None:
 
 def test_epochs(cache: Cache) -> None:
     sampler = RandomClipSampler(num_frames=3, stride=2)
-    dataset = ChordVideoDataset(cache, sampler=sampler, size=(32, 32), clips_per_video=4, seed=1)
+    dataset = ChordVideoDataset(cache, clip_sampler=sampler, size=(32, 32), clips_per_video=4, seed=1)
 
     def epoch_of(indices: Any) -> list[list[int]]:
         return [numbers_shown(dataset[index]["frames"]) for index in indices]
@@ -220,7 +220,7 @@ def test_epochs(cache: Cache) -> None:
     assert third != first
     assert epoch_of((3, i) for i in range(16)) == third
     assert epoch_of((0, i) for i in range(16)) == first
-    dataset = ChordVideoDataset(cache, sampler=sampler, size=(32, 32), clips_per_video=4, seed=2)
+    dataset = ChordVideoDataset(cache, clip_sampler=sampler, size=(32, 32), clips_per_video=4, seed=2)
     assert epoch_of(range(16)) != first
 
 
@@ -229,7 +229,7 @@ def test_user_sampler(cache: Cache) -> None:
         def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
             return np.array([video.num_frames - 1, 0, request.clip])
 
-    dataset = ChordVideoDataset(cache, sampler=LastFrames(), clips_per_video=2)
+    dataset = ChordVideoDataset(cache, clip_sampler=LastFrames(), clips_per_video=2)
     assert numbers_shown(dataset[3]["frames"]) == [cache[1].num_frames - 1, 0, 1]
 
 
@@ -239,7 +239,7 @@ def test_sampler_out_of_range_is_an_error(cache: Cache) -> None:
             return np.array([0, video.num_frames])
 
     with pytest.raises(IndexError, match=r"frame \d+ is out of range"):
-        ChordVideoDataset(cache, sampler=TooFar())[0]
+        ChordVideoDataset(cache, clip_sampler=TooFar())[0]
 
 
 # Which videos
@@ -279,7 +279,9 @@ def test_videos_as_split_file(cache: Cache, tmp_path: Path, kind: Callable[[Path
 def test_split_entry_that_matches_nothing(cache: Cache, tmp_path: Path) -> None:
     split = tmp_path / "train.txt"
     split.write_text("a/wide.mp4\n\nwide.mp4\n")
-    with pytest.raises(NotFound, match=r"train\.txt', line 3: 'wide\.mp4' is neither the key nor the path of a video"):
+    with pytest.raises(
+        NotFoundError, match=r"train\.txt', line 3: 'wide\.mp4' is neither the key nor the path of a video"
+    ):
         ChordVideoDataset(cache, videos=split)
 
 
@@ -307,13 +309,13 @@ def test_path_that_is_not_utf8_in_split_file(tmp_path: Path, make_video: Callabl
 
 
 def test_videos_that_are_not_there(cache: Cache, tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="'no-such-key' is not the key of a video"):
+    with pytest.raises(NotFoundError, match="'no-such-key' is not the key of a video"):
         ChordVideoDataset(cache, videos=[cache.keys()[0], "no-such-key"])
-    with pytest.raises(NotFound, match="0 is not the key of a video"):
+    with pytest.raises(NotFoundError, match="0 is not the key of a video"):
         ChordVideoDataset(cache, videos=[0])
-    with pytest.raises(NotFound, match=r"cannot read split file '.*none\.txt': No such file or directory"):
+    with pytest.raises(NotFoundError, match=r"cannot read split file '.*none\.txt': No such file or directory"):
         ChordVideoDataset(cache, videos=tmp_path / "none.txt")
-    with pytest.raises(NotFound, match="Is a directory"):
+    with pytest.raises(NotFoundError, match="Is a directory"):
         ChordVideoDataset(cache, videos=tmp_path)
 
 
@@ -326,7 +328,7 @@ def test_no_video_selected(cache: Cache, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_no_such_cache(tmp_path: Path) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         ChordVideoDataset(tmp_path / "nothing")
 
 
@@ -340,7 +342,7 @@ def test_a_cache_of_another_version(cache: Cache, tmp_path: Path) -> None:
 
 def test_a_cache_without_its_catalog(cache: Cache, tmp_path: Path) -> None:
     shutil.copy(cache.path / "chordcache.json", tmp_path)
-    with pytest.raises(NotFound, match="has no catalog: its build was killed; run the same 'chordcache build'"):
+    with pytest.raises(NotFoundError, match="has no catalog: its build was killed; run the same 'chordcache build'"):
         ChordVideoDataset(tmp_path)
 
 
@@ -448,7 +450,7 @@ LOADERS = [(0, None), (2, "fork"), (2, "spawn"), (2, "forkserver")]
 @pytest.mark.parametrize("size", [(48, 48), (300, 300)])  # OpenCV uses its threads for the larger one
 def test_loader(cache: Cache, workers: int, method: str | None, size: tuple[int, int]) -> None:
     sampler = RandomClipSampler(num_frames=4, stride=3)
-    dataset = ChordVideoDataset(cache, sampler=sampler, size=size, clips_per_video=3, seed=2)
+    dataset = ChordVideoDataset(cache, clip_sampler=sampler, size=size, clips_per_video=3, seed=2)
     alone = [dataset[i] for i in range(len(dataset))]  # so LMDB, SQLite and OpenCV are in use before the fork
     batches = batches_of(dataset, workers, method)
     assert len(batches) == 4
@@ -469,7 +471,7 @@ def test_loader(cache: Cache, workers: int, method: str | None, size: tuple[int,
 @pytest.mark.parametrize(("workers", "method"), LOADERS)
 def test_epoch_travels_with_the_index(cache: Cache, workers: int, method: str | None) -> None:
     sampler = RandomClipSampler(num_frames=3, stride=2)
-    settings = {"sampler": sampler, "clips_per_video": 3, "seed": 4}
+    settings = {"clip_sampler": sampler, "clips_per_video": 3, "seed": 4}
     dataset = ChordVideoDataset(cache, size=(32, 32), **settings)
     order = TwoEpochs(len(dataset))
     loader = DataLoader(
@@ -491,7 +493,7 @@ def test_epoch_travels_with_the_index(cache: Cache, workers: int, method: str | 
 
 
 def test_set_epoch_reaches_new_workers(cache: Cache) -> None:
-    dataset = ChordVideoDataset(cache, sampler=RandomClipSampler(num_frames=3, stride=2), size=(32, 32))
+    dataset = ChordVideoDataset(cache, clip_sampler=RandomClipSampler(num_frames=3, stride=2), size=(32, 32))
     for epoch in range(2):
         dataset.set_epoch(epoch)
         assert_equal_batches(batches_of(dataset, 2, "fork"), batches_of(dataset))
@@ -556,7 +558,7 @@ def test_pickle_is_small_and_opens_nothing(cache: Cache) -> None:
 
 
 def test_dataset_in_a_new_process(cache: Cache, tmp_path: Path) -> None:
-    dataset = ChordVideoDataset(cache, sampler=RandomClipSampler(num_frames=3, stride=2), size=(32, 32), seed=3)
+    dataset = ChordVideoDataset(cache, clip_sampler=RandomClipSampler(num_frames=3, stride=2), size=(32, 32), seed=3)
     expected = [numbers_shown(dataset[2, i]["frames"]) for i in range(4)]
     (tmp_path / "dataset.pickle").write_bytes(pickle.dumps(dataset))
     code = """
@@ -582,9 +584,9 @@ def test_cache_that_grew(tmp_path: Path, make_video: Callable[..., Path]) -> Non
     (tmp_path / "index.csv").write_text("path,label\nb.mp4,x\nc.mp4,x\n")
     build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
     sampler = UniformSampler(num_frames=2, stride=2)
-    everything = ChordVideoDataset(tmp_path / "cache", sampler=sampler, size=None)
-    chosen = ChordVideoDataset(tmp_path / "cache", sampler=sampler, size=None, videos=everything._cache.keys())
-    unread = ChordVideoDataset(tmp_path / "cache", sampler=sampler, size=None)
+    everything = ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, size=None)
+    chosen = ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, size=None, videos=everything._cache.keys())
+    unread = ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, size=None)
     expected = batches_of(everything)
     (tmp_path / "index.csv").write_text("path,label\na.mp4,new\nb.mp4,x\nc.mp4,x\n")
     build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)

@@ -1,4 +1,4 @@
-"""Flow, sound, motion and pose of a clip belong to its frames: the same window, the same moments, the same pixels."""
+"""Flow, sound, motion and pose of a clip belong to its frames: the same crop, the same moments, the same pixels."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import chordcache as cc  # noqa: E402
 from chordcache.config import config_from_json  # noqa: E402
-from chordcache.errors import FeatureAbsent, UsageError  # noqa: E402
+from chordcache.errors import FeatureAbsentError, UsageError  # noqa: E402
 from chordcache.features import registry  # noqa: E402
 from chordcache.read.cache import Video  # noqa: E402
-from chordcache.read.crops import CenterCrop, Window  # noqa: E402
+from chordcache.read.crops import CenterCrop, CropBox  # noqa: E402
 from chordcache.read.sampling.clip_samplers import ClipRequest  # noqa: E402
 from chordcache.read.transforms import (  # noqa: E402
     compose_flow,
@@ -133,10 +133,10 @@ def video_of(cache: cc.Cache, path: str) -> Video:
 
 def sample_of(cache: cc.Cache, path: str, numbers: tuple[int, ...], **settings: Any) -> dict[str, Any]:
     key = video_of(cache, path).key
-    return cc.ChordVideoDataset(cache, videos=[key], sampler=Numbers(numbers), **settings)[0]
+    return cc.ChordVideoDataset(cache, videos=[key], clip_sampler=Numbers(numbers), **settings)[0]
 
 
-def window_of(picture: tuple[int, int], size: tuple[int, int]) -> Window:
+def crop_of(picture: tuple[int, int], size: tuple[int, int]) -> CropBox:
     return CenterCrop(size).choose(*picture, np.random.default_rng())
 
 
@@ -229,7 +229,7 @@ def test_flow_of_a_picture_that_slides(
     slide: Path, mode: str, steps: tuple[int, ...], size: tuple[int, int] | None, scale: float
 ) -> None:
     sampler = Numbers((2, 3, 7, 14))
-    dataset = cc.ChordVideoDataset(slide, features=["flow"], sampler=sampler, size=size, flow_mode=mode)
+    dataset = cc.ChordVideoDataset(slide, features=["flow"], clip_sampler=sampler, size=size, flow_mode=mode)
     flows = dataset[0]["flows"]
     assert flows.shape == (3, 2, *(size or (160, 240)))
     assert flows.dtype == torch.float32
@@ -255,7 +255,7 @@ def test_a_frame_that_is_repeated_does_not_move(cache: cc.Cache, mode: str) -> N
     settings = {"features": ["frames", "flow"], "flow_mode": mode, "missing": "zeros", "size": (64, 64)}
     key = video_of(cache, "vp9.webm").key
     sampler = cc.UniformSampler(num_frames=5, stride=3)
-    sample = cc.ChordVideoDataset(cache, videos=[key], sampler=sampler, **settings)[0]
+    sample = cc.ChordVideoDataset(cache, videos=[key], clip_sampler=sampler, **settings)[0]
     moves = sample["flows"].abs().flatten(1).sum(1) > 0
     assert moves.tolist() == [True, True, False, False]  # 0, 3, 5, 5, 5
     assert torch.equal(sample["frames"][2], sample["frames"][4])
@@ -287,7 +287,7 @@ def test_backwards(cache: cc.Cache) -> None:
 @pytest.mark.parametrize("path", REAL)
 def test_flow_leads_back_to_the_frame(cache: cc.Cache, path: str, size: tuple[int, int]) -> None:
     """Frame i + 1, fetched back along the flow, is nearer to frame i: than it was, than along a flow of half the
-    scale, and than along that of a window above or to the left."""
+    scale, and than along that of a crop above or to the left."""
     sample = sample_of(cache, path, tuple(range(0, 40, 2)), features=["frames", "flow"], size=size)
     y, x = np.mgrid[: size[0], : size[1]].astype(np.float32)
     luma = sample["frames"].float().mean(1).numpy()
@@ -305,24 +305,24 @@ def test_flow_leads_back_to_the_frame(cache: cc.Cache, path: str, size: tuple[in
 def test_resized_flow_is_the_flow_of_resized_pictures(size: tuple[int, int]) -> None:
     """A turning picture in closed form, for flow that is stored as large as the picture, or not."""
     picture = (128, 228)
-    window = window_of(picture, size)
-    top, left, height, width = window.top, window.left, window.height, window.width
+    crop = crop_of(picture, size)
+    top, left, height, width = crop.top, crop.left, crop.height, crop.width
     y, x = np.mgrid[: size[0], : size[1]]
     down, across = size[0] / height, size[1] / width
     source_y, source_x = (y + 0.5) / down + top - 0.5, (x + 0.5) / across + left - 0.5
     expected = bilinear(rotation(*picture, 5).astype(np.float64), source_x, source_y) * [across, down]
     inner = np.s_[3:-3, 3:-3]
-    found = cut_flow(rotation(*picture, 5), window, picture=picture)
+    found = cut_flow(rotation(*picture, 5), crop, picture=picture)
     np.testing.assert_allclose(found[inner], expected[inner], atol=0.01)
     for factor in (0.5, 2):
         stored = rotation(int(128 * factor), int(228 * factor), 5)
-        found = cut_flow(stored, window, picture=picture)
+        found = cut_flow(stored, crop, picture=picture)
         np.testing.assert_allclose(found[inner], expected[inner], atol=0.05)
 
 
 def test_pixels_that_are_not_square_in_the_flow() -> None:
     flow = np.full((100, 50, 2), (1, 1), np.float32)
-    found = cut_flow(flow, window_of((100, 200), (50, 100)), picture=(100, 200))
+    found = cut_flow(flow, crop_of((100, 200), (50, 100)), picture=(100, 200))
     np.testing.assert_allclose(found, np.broadcast_to([2, 0.5], (50, 100, 2)))
 
 
@@ -384,8 +384,8 @@ def test_motion_of_a_window(cache: cc.Cache, path: str, source: tuple[int, int],
     assert np.abs(motion).max() > 4
     sample = sample_of(cache, path, (6, 7), features=["motion"], size=size)
     assert sample["motion"].shape == (2, 2, *motion_grid(*size))
-    window = window_of((video.height, video.width), size)
-    top, left, height, width = window.top, window.left, window.height, window.width
+    crop = crop_of((video.height, video.width), size)
+    top, left, height, width = crop.top, crop.left, crop.height, crop.width
     for row in range(motion_grid(*size)[0]):
         for column in range(motion_grid(*size)[1]):
             y = (16 * row + min(16 * row + 16, size[0])) / 2 * height / size[0] + top
@@ -401,7 +401,7 @@ def test_motion_of_a_picture_of_the_same_size_is_as_stored() -> None:
     random = np.random.default_rng(1)
     motion = random.normal(size=(3, 4, 6, 2)).astype(np.float16)
     covered = random.random((3, 4, 6)) < 0.5
-    found = cut_motion(motion, covered, window_of((60, 90), (60, 90)), source=(60, 90), picture=(60, 90))
+    found = cut_motion(motion, covered, crop_of((60, 90), (60, 90)), source=(60, 90), picture=(60, 90))
     np.testing.assert_array_equal(found[0], motion.astype(np.float32))
     np.testing.assert_array_equal(found[1], covered)
 
@@ -415,11 +415,11 @@ def test_landmarks_stay_where_they_stand() -> None:
     frames = np.zeros((1, *picture, 3), np.uint8)
     frames[0, 80:88, 120:128] = 255
     pose = np.array([[[124, 84, -20, 0.75]]], np.float32)
-    found = cut_pose(pose, window_of(picture, size))
-    y, x = np.nonzero(cut_frames(frames, window_of(picture, size))[0, ..., 0] > 127)
+    found = cut_pose(pose, crop_of(picture, size))
+    y, x = np.nonzero(cut_frames(frames, crop_of(picture, size))[0, ..., 0] > 127)
     np.testing.assert_allclose(found[0, 0], [x.mean() + 0.5, y.mean() + 0.5, -10, 0.75])
     nobody = np.full((2, 33, 4), np.nan, np.float32)
-    np.testing.assert_array_equal(cut_pose(nobody, window_of(picture, size)), nobody)
+    np.testing.assert_array_equal(cut_pose(nobody, crop_of(picture, size)), nobody)
     assert found.dtype == np.float32
 
 
@@ -456,13 +456,13 @@ def test_pose_of_a_clip(poses: cc.Cache, size: tuple[int, int] | None) -> None:
         y, x = np.nonzero(picture.numpy() > 128)
         assert landmarks[0, 0] == pytest.approx(x.mean() + 0.5, abs=0.6)
         assert landmarks[0, 1] == pytest.approx(y.mean() + 0.5, abs=0.6)
-        scale = max(size[0] / 96, size[1] / 160) if size else 1  # the picture covers the window
+        scale = max(size[0] / 96, size[1] / 160) if size else 1  # the picture covers the crop
         assert landmarks[0, 2] == pytest.approx(10 * scale, rel=0.02)
         assert landmarks[0, 3] == 1
 
 
 def test_pose_that_is_missing(poses: cc.Cache) -> None:
-    with pytest.raises(FeatureAbsent, match="^'pose' of video 'small-.*' is absent: nobody fits in$"):
+    with pytest.raises(FeatureAbsentError, match="^'pose' of video 'small-.*' is absent: nobody fits in$"):
         sample_of(poses, "small.mp4", (0, 1), features=["pose"])
     sample = sample_of(poses, "small.mp4", (0, 1), features=["pose"], missing="zeros")
     assert sample["pose"].shape == (2, 33, 4)
@@ -512,7 +512,7 @@ def test_present_says_what_is_there(cache: cc.Cache) -> None:
     ],
 )
 def test_missing_is_an_error(cache: cc.Cache, feature: str, match: str) -> None:
-    with pytest.raises(FeatureAbsent, match=match):
+    with pytest.raises(FeatureAbsentError, match=match):
         sample_of(cache, "vp9.webm", (0, 1), features=[feature])
 
 
@@ -521,7 +521,7 @@ def test_missing_is_an_error(cache: cc.Cache, feature: str, match: str) -> None:
 )
 def test_zeros_of_unknown_shape(cache: cc.Cache, feature: str, why: str) -> None:
     match = f"^'{feature}' of video 'vp9-.*' is absent: {why}; zeros cannot take its place, since nothing says which"
-    with pytest.raises(FeatureAbsent, match=match):
+    with pytest.raises(FeatureAbsentError, match=match):
         sample_of(cache, "vp9.webm", (0, 1), features=[feature], missing="zeros", size=None)
 
 
@@ -532,12 +532,12 @@ def test_flow_that_is_missing(
     make_video(tmp_path / "videos" / "tiny.mp4", size=(16, 4), num_frames=4)
     config = config_from_json({"features": {"flow": {"method": "dis"}, "mel": None, "motion": None}})
     cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["lmdb", "npz"], config=config, jobs=1)
-    settings = {"features": ["flow", "frames"], "sampler": Numbers((0, 1, 3)), "size": size, "missing": "zeros"}
+    settings = {"features": ["flow", "frames"], "clip_sampler": Numbers((0, 1, 3)), "size": size, "missing": "zeros"}
     sample = cc.ChordVideoDataset(tmp_path / "cache", **settings)[0]
     assert sample["frames"].shape == (3, 3, *shape)
     assert sample["flows"].shape == (2, 2, *shape)
     assert sample["present"].tolist() == [False, True]
-    with pytest.raises(FeatureAbsent, match="too small for DIS"):
+    with pytest.raises(FeatureAbsentError, match="too small for DIS"):
         cc.ChordVideoDataset(tmp_path / "cache", **{**settings, "missing": "error"})[0]
 
 
@@ -546,9 +546,9 @@ def test_sound_of_several_channels_that_is_missing(tmp_path: Path, make_video: C
     make_video(tmp_path / "videos" / "silent.mp4", num_frames=10)
     config = config_from_json({"features": {"flow": None, "motion": None, "mel": {"mono": False, "n_mels": 12}}})
     cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["npz"], config=config, jobs=1)
-    dataset = cc.ChordVideoDataset(tmp_path / "cache", features=["mel"], missing="zeros", sampler=Numbers((0, 4)))
+    dataset = cc.ChordVideoDataset(tmp_path / "cache", features=["mel"], missing="zeros", clip_sampler=Numbers((0, 4)))
     assert dataset[0]["audio"].shape == (1, 12, 20)
-    with pytest.raises(FeatureAbsent, match="'mel' of video 'silent-.*' is absent: no audio track; zeros cannot"):
+    with pytest.raises(FeatureAbsentError, match="'mel' of video 'silent-.*' is absent: no audio track; zeros cannot"):
         dataset[1]
 
 
@@ -559,14 +559,16 @@ def test_a_feature_that_the_cache_lacks(cache: cc.Cache, slide: Path) -> None:
     have = {info.feature for info in cache[0].sidecar.features}
     assert have == {"frames", "flow", "mel", "motion", "mean", "beat", "sound"}
     for missing in ("error", "zeros"):
-        with pytest.raises(FeatureAbsent, match="^features: 'depth' of video '.*' is not cached; cached: ") as error:
+        with pytest.raises(
+            FeatureAbsentError, match="^features: 'depth' of video '.*' is not cached; cached: "
+        ) as error:
             cc.ChordVideoDataset(cache, features=["frames", "depth"], missing=missing)
         assert set(str(error.value).rpartition(": ")[2].partition("; ")[0].split(", ")) == have
         with pytest.raises(
-            FeatureAbsent, match="^features: 'mel' of video '.*' is not cached; cached: frames, flow; .*adds it$"
+            FeatureAbsentError, match="^features: 'mel' of video '.*' is not cached; cached: frames, flow; .*adds it$"
         ):
             cc.ChordVideoDataset(slide, features=["mel"], missing=missing)
-    with pytest.raises(FeatureAbsent, match="^features: 'motion.covered' of video"):
+    with pytest.raises(FeatureAbsentError, match="^features: 'motion.covered' of video"):
         cc.ChordVideoDataset(cache, features=["motion.covered"])
 
 
@@ -577,9 +579,9 @@ def test_a_video_that_was_cached_without_a_feature(tmp_path: Path, make_video: C
         tiers = ["lmdb", "npz"] if "mel" in features else ["lmdb"]
         config = config_from_json({"features": {"flow": None, "motion": None}})
         cc.build(index, tmp_path / "cache", tiers=tiers, config=config, jobs=1)
-    dataset = cc.ChordVideoDataset(tmp_path / "cache", features=["mel"], missing="zeros", sampler=Numbers((0, 4)))
+    dataset = cc.ChordVideoDataset(tmp_path / "cache", features=["mel"], missing="zeros", clip_sampler=Numbers((0, 4)))
     assert dataset[0]["audio"].shape == (80, 20)
-    with pytest.raises(FeatureAbsent, match="^'mel' of video 'b-.*' is not cached; cached: frames"):
+    with pytest.raises(FeatureAbsentError, match="^'mel' of video 'b-.*' is not cached; cached: frames"):
         dataset[1]
 
 
@@ -628,7 +630,7 @@ def test_loader(cache: cc.Cache, workers: int, method: str | None) -> None:
     dataset = cc.ChordVideoDataset(
         cache,
         features=EVERYTHING,
-        sampler=cc.RandomClipSampler(num_frames=3, stride=2),
+        clip_sampler=cc.RandomClipSampler(num_frames=3, stride=2),
         clips_per_video=4,
         videos=[video_of(cache, path).key for path in (*REAL, "vp9.webm")],
         size=(96, 96),
@@ -661,7 +663,7 @@ def test_loader(cache: cc.Cache, workers: int, method: str | None) -> None:
     ("features", "size", "stride", "needs_opencv"),
     [
         (("frames",), None, 2, False),
-        (("frames",), (256, 256), 2, False),  # a window of the cached size is only cut out
+        (("frames",), (256, 256), 2, False),  # a crop of the cached size is only cut out
         (("frames", "flow", "mel", "motion"), None, 1, False),
         (("motion", "mel"), (96, 96), 2, False),
         (("flow",), None, 2, True),
@@ -676,7 +678,7 @@ def test_opencv_comes_only_where_it_is_needed(
 import json, sys, chordcache as cc
 path, key, features, size, stride = map(json.loads, sys.argv[1:])
 sampler = cc.UniformSampler(num_frames=3, stride=stride)
-cc.ChordVideoDataset(path, videos=[key], features=features, size=size, sampler=sampler)[0]
+cc.ChordVideoDataset(path, videos=[key], features=features, size=size, clip_sampler=sampler)[0]
 assert not {"av", "librosa", "joblib", "click"} & set(sys.modules)
 print("cv2" in sys.modules)
 """

@@ -53,14 +53,16 @@ def test_padding_repeats_as_few_as_can_be(
 
 @given(num_samples=st.integers(9, 60), world_size=st.integers(1, 9), epoch=st.integers(0, 5))
 def test_dropping_leaves_out_less_than_one_round(num_samples: int, world_size: int, epoch: int) -> None:
-    dealt = [indices(s, epoch) for s in ranks(num_samples, world_size, uneven="drop")]
+    dealt = [indices(s, epoch) for s in ranks(num_samples, world_size, on_remainder="drop")]
     assert {len(each) for each in dealt} == {num_samples // world_size}
     seen = [index for each in dealt for index in each]
     assert len(set(seen)) == len(seen)
 
 
 def test_dropping_leaves_out_others_in_each_epoch() -> None:
-    left_out = [set(range(10)) - {i for s in ranks(10, 4, uneven="drop") for i in indices(s, e)} for e in range(20)]
+    left_out = [
+        set(range(10)) - {i for s in ranks(10, 4, on_remainder="drop") for i in indices(s, e)} for e in range(20)
+    ]
     assert {len(each) for each in left_out} == {2}
     assert len({frozenset(each) for each in left_out}) > 10
 
@@ -92,14 +94,20 @@ def test_every_place_is_equally_likely() -> None:
     batch_size=st.integers(1, 7),
     later_world_size=st.integers(1, 9),
     share=st.floats(0, 1),
-    uneven=st.sampled_from(["pad", "drop"]),
+    on_remainder=st.sampled_from(["pad", "drop"]),
 )
 def test_every_sample_once_when_the_world_changes(
-    num_samples: int, world_size: int, seed: int, batch_size: int, later_world_size: int, share: float, uneven: str
+    num_samples: int,
+    world_size: int,
+    seed: int,
+    batch_size: int,
+    later_world_size: int,
+    share: float,
+    on_remainder: str,
 ) -> None:
-    if uneven == "drop" and num_samples < max(world_size, later_world_size):
+    if on_remainder == "drop" and num_samples < max(world_size, later_world_size):
         return
-    options = {"seed": seed, "batch_size": batch_size, "uneven": uneven}
+    options = {"seed": seed, "batch_size": batch_size, "on_remainder": on_remainder}
     before = ranks(num_samples, world_size, **options)
     dealt = [indices(sampler, 4) for sampler in before]
     num_batches = int(share * -(-len(dealt[0]) // batch_size))
@@ -113,13 +121,13 @@ def test_every_sample_once_when_the_world_changes(
     assert len({len(each) for each in rest}) == 1
     seen = Counter(used + [index for each in rest for index in each])
     num_seen_twice = sum(seen.values()) - len(seen)
-    if uneven == "drop":
+    if on_remainder == "drop":
         assert num_seen_twice == 0
         assert len(seen) > num_samples - max(world_size, later_world_size)
     else:
         assert len(seen) == num_samples
         assert num_seen_twice < world_size + later_world_size
-    whole = ranks(num_samples, later_world_size, uneven=uneven)
+    whole = ranks(num_samples, later_world_size, on_remainder=on_remainder)
     assert {len(indices(sampler, 5)) for sampler in after} == {len(whole[0])}
 
 
@@ -171,7 +179,7 @@ def test_states_that_do_not_fit(change: dict[str, Any], match: str) -> None:
         ({"dataset": 0}, "^num_samples: got 0, must be an integer of at least 1$"),
         ({"dataset": 5, "seed": -1}, "^seed: got -1"),
         ({"dataset": 5, "batch_size": 0}, "^batch_size: got 0"),
-        ({"dataset": 5, "uneven": "wrap"}, "^uneven: got 'wrap', must be one of pad, drop$"),
+        ({"dataset": 5, "on_remainder": "wrap"}, "^on_remainder: got 'wrap', must be one of pad, drop$"),
         ({"dataset": 5, "rank": 1}, "^give both rank and world_size, or neither; got 1 and None$"),
         ({"dataset": 5, "rank": 2, "world_size": 2}, "^world_size: got 2, must be an integer of at least 3$"),
         ({"dataset": 5, "rank": -1, "world_size": 2}, "^rank: got -1"),
@@ -184,7 +192,7 @@ def test_wrong_arguments(arguments: dict[str, Any], match: str) -> None:
 
 def test_too_few_samples_to_drop() -> None:
     with pytest.raises(UsageError, match="^3 samples cannot be dealt to 4 ranks without padding: .*'pad'$"):
-        list(ChordSampler(3, rank=0, world_size=4, uneven="drop"))
+        list(ChordSampler(3, rank=0, world_size=4, on_remainder="drop"))
 
 
 def test_a_million_samples() -> None:
@@ -255,8 +263,8 @@ import torch
 from torch import distributed
 from chordcache.read.sampling.distributed import ChordSampler
 
-folder, num_samples, stop_at, uneven = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-sampler = ChordSampler(num_samples, seed=7, batch_size=2, uneven=uneven)  # before the ranks are known
+folder, num_samples, stop_at, on_remainder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+sampler = ChordSampler(num_samples, seed=7, batch_size=2, on_remainder=on_remainder)  # before the ranks are known
 distributed.init_process_group("gloo")
 rank, world_size = distributed.get_rank(), distributed.get_world_size()
 if os.path.exists(folder + "/state.json"):
@@ -325,21 +333,23 @@ def seen(folder: Path) -> dict[int, Counter[int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("world_size", "later_world_size", "num_samples", "uneven"),
+    ("world_size", "later_world_size", "num_samples", "on_remainder"),
     [(4, 2, 27, "pad"), (2, 4, 27, "drop")],
 )
 def test_distributed_run_that_is_killed_and_goes_on(
-    tmp_path: Path, world_size: int, later_world_size: int, num_samples: int, uneven: str
+    tmp_path: Path, world_size: int, later_world_size: int, num_samples: int, on_remainder: str
 ) -> None:
-    per_epoch = -(-(num_samples // world_size if uneven == "drop" else -(-num_samples // world_size)) // 2)
-    killed = run_ranks(tmp_path, world_size, num_samples, per_epoch + 2, uneven)  # in the middle of the second epoch
+    per_epoch = -(-(num_samples // world_size if on_remainder == "drop" else -(-num_samples // world_size)) // 2)
+    killed = run_ranks(
+        tmp_path, world_size, num_samples, per_epoch + 2, on_remainder
+    )  # in the middle of the second epoch
     assert set(killed) == {-signal.SIGKILL}
-    assert run_ranks(tmp_path, later_world_size, num_samples, -1, uneven) == [0] * later_world_size
+    assert run_ranks(tmp_path, later_world_size, num_samples, -1, on_remainder) == [0] * later_world_size
     epochs = seen(tmp_path)
     assert sorted(epochs) == [0, 1, 2]
     for epoch, counts in epochs.items():
         sizes = {0: [world_size], 1: [world_size, later_world_size], 2: [later_world_size]}[epoch]
-        if uneven == "pad":
+        if on_remainder == "pad":
             assert sorted(counts) == list(range(num_samples))
             assert sum(counts.values()) - num_samples < sum(sizes)
         else:

@@ -76,7 +76,7 @@ def test_the_buffer_is_bounded_and_goes_one_way(server: str, expected: np.ndarra
             source.get_frame(3)
         with pytest.raises(IndexError, match="counted from 0"):
             source.get_frame(-1)
-        with pytest.raises(cc.FeatureAbsent, match="sound of streams"):
+        with pytest.raises(cc.FeatureAbsentError, match="sound of streams"):
             source.get_audio_chunk(0, 1)
 
 

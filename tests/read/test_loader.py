@@ -50,7 +50,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
 
 
 def dataset_of(cache: Cache, **options: Any) -> ChordVideoDataset:
-    return ChordVideoDataset(cache, **{"sampler": SAMPLER, "clips_per_video": 5, "seed": 3, "size": None, **options})
+    return ChordVideoDataset(
+        cache, **{"clip_sampler": SAMPLER, "clips_per_video": 5, "seed": 3, "size": None, **options}
+    )
 
 
 def expected_batches(dataset: ChordVideoDataset, batch_size: int, epoch: int = 0, **order: Any) -> list[dict[str, Any]]:
@@ -200,12 +202,12 @@ def test_memory_that_is_kept_is_bounded() -> None:
 
 def test_several_clips_a_sample(cache: Cache) -> None:
     dense = DenseClips(num_clips=3, num_frames=4, stride=2)
-    dataset = dataset_of(cache, sampler=dense, clips_per_video=1, features=FEATURES, size=(48, 48))
+    dataset = dataset_of(cache, clip_sampler=dense, clips_per_video=1, features=FEATURES, size=(48, 48))
     batch = next(iter(ClipLoader(dataset, 2, sampler=ChordSampler(dataset, shuffle=False, batch_size=2))))
     assert batch["frames"].shape == (2, 3, 4, 3, 48, 48)
     assert batch["flows"].shape == (2, 3, 3, 2, 48, 48)
     assert batch["audio"].shape[:3] == (2, 3, 80)
-    single = dataset_of(cache, sampler=UniformSampler(4, 2), clips_per_video=3, features=FEATURES, size=(48, 48))
+    single = dataset_of(cache, clip_sampler=UniformSampler(4, 2), clips_per_video=3, features=FEATURES, size=(48, 48))
     for video in range(2):
         for name, value in stacked([single[3 * video + clip] for clip in range(3)]).items():
             if name in ("frames", "flows", "audio", "pts_seconds"):
@@ -214,7 +216,7 @@ def test_several_clips_a_sample(cache: Cache) -> None:
 
 
 def test_sampler_by_name(cache: Cache) -> None:
-    dataset = dataset_of(cache, sampler={"name": "random", "num_frames": 4, "stride": 2})
+    dataset = dataset_of(cache, clip_sampler={"name": "random", "num_frames": 4, "stride": 2})
     assert_equal(list(ClipLoader(dataset, 4)), expected_batches(dataset_of(cache), 4))
 
 
@@ -273,7 +275,7 @@ def test_a_bounded_number_of_batches_ahead(cache: Cache) -> None:
             asked.append(request.index)
             return super().frame_numbers(video, request)
 
-    loader = ClipLoader(dataset_of(cache, sampler=Records(2, 1)), 2, num_threads=3, prefetch=2)
+    loader = ClipLoader(dataset_of(cache, clip_sampler=Records(2, 1)), 2, num_threads=3, prefetch=2)
     batches = iter(loader)
     for number in range(1, 4):
         next(batches)
@@ -340,7 +342,7 @@ SHARED = """
 import sys
 import chordcache as cc
 cache = cc.open_cache(sys.argv[1])
-dataset = cc.ChordVideoDataset(cache, sampler=cc.RandomClipSampler(4, 2), clips_per_video=5, size=None)
+dataset = cc.ChordVideoDataset(cache, clip_sampler=cc.RandomClipSampler(4, 2), clips_per_video=5, size=None)
 for _ in range(100):
     for number, batch in enumerate(cc.ClipLoader(dataset, 2, num_threads=2)):
         if number == 2:
@@ -395,7 +397,7 @@ class Fails:
 
 @pytest.mark.parametrize("error", [DamageError("gone"), KeyError("x"), IndexError("far"), StopIteration("end")])
 def test_error_comes_where_its_batch_was_due(cache: Cache, error: Exception) -> None:
-    dataset = dataset_of(cache, sampler=Fails(9, error))
+    dataset = dataset_of(cache, clip_sampler=Fails(9, error))
     loader = ClipLoader(dataset, 2, sampler=ChordSampler(dataset, shuffle=False, batch_size=2), num_threads=3)
     batches = iter(loader)
     assert [len(next(batches)["frames"]) for _ in range(4)] == [2] * 4  # samples 0 to 7
@@ -430,10 +432,10 @@ def test_videos_of_several_sizes_want_a_size(cache: Cache, tmp_path: Path, make_
     make_video(tmp_path / "b.mp4", size=(48, 64), num_frames=9)
     (tmp_path / "index.csv").write_text("path\na.mp4\nb.mp4\n")
     build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
-    dataset = ChordVideoDataset(tmp_path / "cache", sampler=SAMPLER, size=None)
+    dataset = ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=None)
     samples = dataset.__getitems__([0, 1])
     assert [torch.equal(sample["frames"], dataset[i]["frames"]) for i, sample in enumerate(samples)] == [True, True]
-    dataset = ChordVideoDataset(tmp_path / "cache", sampler=SAMPLER, size=(32, 32))
+    dataset = ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=(32, 32))
     assert_equal(list(ClipLoader(dataset, 2)), expected_batches(dataset, 2))
 
 

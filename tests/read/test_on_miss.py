@@ -21,7 +21,7 @@ from helpers import processes
 torch = pytest.importorskip("torch")
 
 from chordcache.digests import digest_file  # noqa: E402
-from chordcache.errors import DamageError, FeatureAbsent, MediaError, NotFound, UsageError  # noqa: E402
+from chordcache.errors import DamageError, FeatureAbsentError, MediaError, NotFoundError, UsageError  # noqa: E402
 from chordcache.index.files import read_index  # noqa: E402
 from chordcache.index.scan import scan  # noqa: E402
 from chordcache.pipeline.build import build  # noqa: E402
@@ -29,7 +29,7 @@ from chordcache.pipeline.verify import verify  # noqa: E402
 from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
-from chordcache.read.on_demand.builder_process import FOLDER, Spool, try_lock  # noqa: E402
+from chordcache.read.on_demand.builder_process import FOLDER, RequestQueue, try_lock  # noqa: E402
 from chordcache.read.sampling.clip_samplers import AdaptiveSampler, KeyframeSampler, UniformSampler  # noqa: E402
 from chordcache.read.sampling.distributed import ChordSampler  # noqa: E402
 from chordcache.storage.artefacts.open_files import forget  # noqa: E402
@@ -116,7 +116,7 @@ def held_by_another_process(cache: Path) -> Iterator[None]:
 
 def wait_for_build(cache: Path) -> None:
     """Until nothing is asked for any more."""
-    assert processes.wait_until(lambda: not Spool(cache).keys(), BUILD_SECONDS, step=0.1), log(cache)
+    assert processes.wait_until(lambda: not RequestQueue(cache).keys(), BUILD_SECONDS, step=0.1), log(cache)
 
 
 def wait_for_end(cache: Path, mark: str) -> None:
@@ -134,7 +134,7 @@ def log(cache: Path) -> str:
 
 
 def on_demand(folder: Path, cache: Path | str = "cache", on_miss: str = "build", **settings: Any) -> ChordVideoDataset:
-    settings = {"sampler": CLIP, "size": None, **settings}
+    settings = {"clip_sampler": CLIP, "size": None, **settings}
     return ChordVideoDataset(folder / cache, index=folder / "index.jsonl", on_miss=on_miss, **settings)
 
 
@@ -190,8 +190,8 @@ def spoil(artefact: Path) -> None:
     [
         {},
         {"size": (40, 50), "clips_per_video": 2, "seed": 3},
-        {"sampler": KeyframeSampler(num_frames=3, stride=2)},
-        {"sampler": AdaptiveSampler(num_frames=3, stride=2)},
+        {"clip_sampler": KeyframeSampler(num_frames=3, stride=2)},
+        {"clip_sampler": AdaptiveSampler(num_frames=3, stride=2)},
         {"features": ("frames", "flow", "mel", "motion"), "missing": "zeros", "size": (32, 32)},
     ],
     ids=["frames", "crop", "keyframes", "adaptive", "features"],
@@ -233,7 +233,7 @@ def test_the_config_of_the_cache_counts(sources: Path, tmp_path: Path, frames: s
 
 
 def test_error_is_as_before(built: Path) -> None:
-    expected = [ChordVideoDataset(built / "cache", sampler=CLIP, size=None)[i] for i in range(2)]
+    expected = [ChordVideoDataset(built / "cache", clip_sampler=CLIP, size=None)[i] for i in range(2)]
     for sample in only_from_cache(built):
         assert_same(sample, next(each for each in expected if each["video"] == sample["video"]))
     lost = processes.sidecars(built / "cache")["jump/turned.mp4"]["key"]
@@ -241,7 +241,7 @@ def test_error_is_as_before(built: Path) -> None:
     build(built / "videos/half.csv", built / "half", jobs=1)
     dataset = on_demand(built, "half", "error")
     assert dataset[0]["frames"].shape == (4, 3, 64, 96)
-    with pytest.raises(NotFound, match=f"video '{lost}' is not in cache"):
+    with pytest.raises(NotFoundError, match=f"video '{lost}' is not in cache"):
         dataset[1]
     spoil(artefact_of(built / "half", "jump/b-frames.mp4"))
     with pytest.raises(DamageError, match="verify --repair"):
@@ -254,7 +254,7 @@ def test_a_source_that_vanished(copy: Path, sparse: Path, features: tuple[str, .
     dataset = on_demand(copy, sparse, "source", features=features, missing="zeros")
     path = copy / "videos/jump/turned.mp4"
     path.unlink()
-    with pytest.raises(NotFound, match=f"cannot read '{path}': No such file or directory; nor is video 'turned-"):
+    with pytest.raises(NotFoundError, match=f"cannot read '{path}': No such file or directory; nor is video 'turned-"):
         dataset[1]
     assert dataset[0]["video"].startswith("b-frames-")
 
@@ -269,7 +269,7 @@ def test_a_source_that_broke(copy: Path, sparse: Path) -> None:
     with pytest.raises(MediaError, match=f"(?s)in DataLoader worker.*cannot read '{path}': "):
         list(loader)
     path.unlink()
-    with pytest.raises(NotFound, match=f"(?s)in DataLoader worker.*cannot read '{path}': No such file"):
+    with pytest.raises(NotFoundError, match=f"(?s)in DataLoader worker.*cannot read '{path}': No such file"):
         list(loader)
 
 
@@ -302,10 +302,10 @@ def test_broken_records_are_left_out(copy: Path, sparse: Path) -> None:
     [
         ({"on_miss": "download"}, UsageError, "on_miss: got 'download', must be one of error, source, build"),
         ({"index": None}, UsageError, "on_miss: got 'source' without an index"),
-        ({"index": "none.jsonl"}, NotFound, "no such file '.*none.jsonl'"),
+        ({"index": "none.jsonl"}, NotFoundError, "no such file '.*none.jsonl'"),
         ({"videos": ["a-0123456789abcdef"]}, UsageError, "videos: the index says already"),
-        ({"features": ("pose",)}, FeatureAbsent, "is not built for 'pose', but for frames"),
-        ({"cache": "none"}, NotFound, "no cache at"),
+        ({"features": ("pose",)}, FeatureAbsentError, "is not built for 'pose', but for frames"),
+        ({"cache": "none"}, NotFoundError, "no cache at"),
         ({"index": "cache/index.jsonl"}, UsageError, "is rewritten by builds"),
         ({"classes": ["run"]}, UsageError, "label 'jump' of the index is not among the classes"),
     ],
@@ -487,7 +487,7 @@ def test_it_waits_for_a_build_and_says_what_it_could_not_do(copy: Path, mark: st
 
 
 def test_a_request_that_is_damaged_is_dropped(built: Path) -> None:
-    spool = Spool(built / "cache")
+    spool = RequestQueue(built / "cache")
     spool.prepare()
     for name, text in {"a": "", "b": '{"record": {}}', "c": json.dumps({"xxh3_128": "0"})}.items():
         (built / "cache" / FOLDER / f"{name}.json").write_text(text)

@@ -205,7 +205,7 @@ def test_a_cache_holds_the_frames_of_its_sources(name: str, made: Path, tmp_path
             assert cached.fps == pytest.approx(source.fps)
             with cc.MappedMP4Source(frames).open(made / name) as mapped:
                 assert np.array_equal(mapped.get_frames(numbers), source.get_frames(numbers))
-            with pytest.raises(cc.FeatureAbsent, match="holds no samples of sound"):
+            with pytest.raises(cc.FeatureAbsentError, match="holds no samples of sound"):
                 cached.get_audio_chunk(0, 1)
             with pytest.raises(IndexError, match="out of range"):
                 cached.get_frame(cached.num_frames)
@@ -305,9 +305,9 @@ def test_wrong_requests(cls: type[cc.MP4Source], made: Path) -> None:
                 source.get_frame(number)
         with pytest.raises(cc.UsageError, match="must be frame numbers"):
             source.get_frames([1.5])  # type: ignore[list-item]
-        with pytest.raises(cc.FeatureAbsent, match=r"b_frames.mp4': there is no audio track"):
+        with pytest.raises(cc.FeatureAbsentError, match=r"b_frames.mp4': there is no audio track"):
             source.get_audio_chunk(0, 1)
-        with pytest.raises(cc.FeatureAbsent, match="no audio track"):
+        with pytest.raises(cc.FeatureAbsentError, match="no audio track"):
             _ = source.sample_rate
 
 

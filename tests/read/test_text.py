@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from torch.utils.data import DataLoader  # noqa: E402
 
 import chordcache as cc  # noqa: E402
-from chordcache.errors import NotFound, UsageError  # noqa: E402
+from chordcache.errors import NotFoundError, UsageError  # noqa: E402
 
 # A worker more than there are processors is no fault of ours; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
@@ -143,7 +143,7 @@ def test_in_a_loader(
     rows = [f'videos/{number}.mp4,"{CAPTIONS[number]}"' for number in range(4)]
     (tmp_path / "index.csv").write_text("\n".join(["path,caption", *rows]), encoding="utf-8")
     cc.build(tmp_path / "index.csv", tmp_path / "cache", tiers=["lmdb"], jobs=1)
-    dataset = cc.ChordVideoDataset(tmp_path / "cache", sampler=cc.UniformSampler(2, 1), size=(32, 32))
+    dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=cc.UniformSampler(2, 1), size=(32, 32))
     tokenizer = cc.CaptionTokenizer(path)
     tokenizer("in use before the fork")
     loader = DataLoader(
@@ -202,7 +202,7 @@ def test_a_damaged_tokenizer(path: Path, tmp_path: Path) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="^cannot read tokenizer '.*/none.json': No such file or directory$"):
+    with pytest.raises(NotFoundError, match="^cannot read tokenizer '.*/none.json': No such file or directory$"):
         cc.CaptionTokenizer(tmp_path / "none.json")
-    with pytest.raises(NotFound, match="Is a directory"):
+    with pytest.raises(NotFoundError, match="Is a directory"):
         cc.CaptionTokenizer(tmp_path)

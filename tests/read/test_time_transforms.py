@@ -175,7 +175,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
 @every_transform
 def test_pictures_are_those_of_the_numbers(cache: cc.Cache, name: str) -> None:
     dataset = cc.ChordVideoDataset(
-        cache, sampler=TRANSFORMS[name], features=["frames", "flow"], size=None, clips_per_video=4, seed=6
+        cache, clip_sampler=TRANSFORMS[name], features=["frames", "flow"], size=None, clips_per_video=4, seed=6
     )
     for index in range(4):
         request = ClipRequest(seed=6, index=index, clip=index, num_clips=4)

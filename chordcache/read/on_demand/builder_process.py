@@ -38,14 +38,14 @@ from chordcache.errors import (
     ChordcacheError,
     DamageError,
     FormatVersionError,
-    NotFound,
-    Stopped,
+    NotFoundError,
+    StoppedError,
     UsageError,
     WorkersDiedError,
 )
 from chordcache.index.files import IndexWriter, read_index
 from chordcache.pipeline.build import build_asked
-from chordcache.pipeline.options import BuildPolicy
+from chordcache.pipeline.options import BuildOptions
 from chordcache.records import RunSummary, VideoRecord, record_from_json, to_json
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import printable, read_sealed, read_sidecar, seal, video_key
@@ -75,7 +75,7 @@ _IN_BACKGROUND = '"$@" &'
 
 
 @dataclass(frozen=True)
-class Request:
+class BuildRequest:
     """A video that is to be built, or looked at and mended."""
 
     record: VideoRecord
@@ -90,7 +90,7 @@ class Request:
         return video_key(self.record.root, self.record.path)
 
 
-class Spool:
+class RequestQueue:
     """The requests of one cache.
 
     Parameters
@@ -114,7 +114,7 @@ class Spool:
                 "choose on_miss='source'"
             ) from None
 
-    def put(self, request: Request) -> None:
+    def put(self, request: BuildRequest) -> None:
         """Ask for a video; asked for twice, it is built once. Raises ``OSError``."""
         final = self._folder / f"{request.key}.json"
         if not final.exists():
@@ -139,11 +139,11 @@ class Spool:
         except FileNotFoundError:  # somebody removed the cache
             return []
 
-    def take(self) -> list[Request]:
+    def take(self) -> list[BuildRequest]:
         """What is asked for now. It stays there until it is ``settled``."""
         return [request for request in map(self._read, self.keys()) if request is not None]
 
-    def settle(self, requests: Sequence[Request]) -> None:
+    def settle(self, requests: Sequence[BuildRequest]) -> None:
         """Remove requests."""
         for request in requests:
             self._remove(f"{request.key}.json")
@@ -155,15 +155,15 @@ class Spool:
                 if time.time() - path.stat().st_mtime > _FORGOTTEN_SECONDS:
                     path.unlink()
 
-    def _read(self, key: str) -> Request | None:
+    def _read(self, key: str) -> BuildRequest | None:
         """A request; None if it is damaged, or another chordcache's, and therefore removed."""
         try:
             data = read_sealed(self._folder / f"{key}.json")
-            request = Request(**{**data, "record": record_from_json(data["record"])})
+            request = BuildRequest(**{**data, "record": record_from_json(data["record"])})
             if request.key != key:
                 raise DamageError(f"'{key}' asks for '{request.key}'")
             return request
-        except (DamageError, FormatVersionError, NotFound, KeyError, TypeError):
+        except (DamageError, FormatVersionError, NotFoundError, KeyError, TypeError):
             self._remove(f"{key}.json")
             return None
 
@@ -239,7 +239,7 @@ def try_lock(fd: int) -> bool:
 
 def serve(cache: Path, lock: int) -> None:
     """Build what is asked for, until nothing is for a while. ``lock`` is the spool's, open and locked."""
-    spool = Spool(cache)
+    spool = RequestQueue(cache)
     spool.tidy()
     while True:
         _serve_until_idle(cache, spool)
@@ -249,7 +249,7 @@ def serve(cache: Path, lock: int) -> None:
             return
 
 
-def _serve_until_idle(cache: Path, spool: Spool) -> None:
+def _serve_until_idle(cache: Path, spool: RequestQueue) -> None:
     idle_since = time.monotonic()
     while time.monotonic() - idle_since < IDLE_SECONDS:
         requests = spool.take()
@@ -261,18 +261,18 @@ def _serve_until_idle(cache: Path, spool: Spool) -> None:
         idle_since = time.monotonic()
 
 
-def _origin(request: Request) -> tuple[str, str, bool]:
+def _origin(request: BuildRequest) -> tuple[str, str, bool]:
     """What the requests of one index have in common."""
     return request.record.root, request.root_folder, request.follow_symlinks
 
 
-def _settle(cache: Path, spool: Spool, requests: Sequence[Request]) -> None:
+def _settle(cache: Path, spool: RequestQueue, requests: Sequence[BuildRequest]) -> None:
     """Build some videos of one root, and say what could not be."""
     try:
         summary = build_requests(cache, requests)
         if summary.num_failed:
             _say(f"{summary.num_failed} of {summary.num_inputs} videos cannot be cached; see quarantine.jsonl")
-    except (Stopped, CacheWriteError, WorkersDiedError):  # what is left is for the next process
+    except (StoppedError, CacheWriteError, WorkersDiedError):  # what is left is for the next process
         raise
     except ChordcacheError as error:
         _say(str(error))
@@ -287,7 +287,7 @@ def _wait(_whom: str) -> None:
     """Nobody needs to be told: readers have the source."""
 
 
-def build_requests(cache: Path, requests: Sequence[Request]) -> RunSummary:
+def build_requests(cache: Path, requests: Sequence[BuildRequest]) -> RunSummary:
     """Build videos of one root as the cache's builds so far were asked to, under its lock, which is waited for.
 
     Raises
@@ -311,7 +311,7 @@ def build_requests(cache: Path, requests: Sequence[Request]) -> RunSummary:
             header.wanted,
             jobs=1,
             roots=None,
-            policy=BuildPolicy(rebuild=broken),
+            policy=BuildOptions(rebuild=broken),
             progress=False,
         )
 
@@ -320,7 +320,7 @@ def _broken_files(cache: Path, key: str) -> Iterator[str]:
     """Artefacts of a video that are not what was written."""
     try:
         sidecar = read_sidecar(cache, key)
-    except (NotFound, DamageError):
+    except (NotFoundError, DamageError):
         return
     for file, digest in {info.file: info.digest for info in sidecar.features if info.file is not None}.items():
         try:
@@ -339,7 +339,7 @@ def main(arguments: Sequence[str]) -> None:
         _AUTOGROUP.write_text(str(_NICENESS))
     try:
         serve(cache, lock)
-    except Stopped:
+    except StoppedError:
         pass
     except (CacheWriteError, WorkersDiedError) as error:
         _say(str(error))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chordcache.config import TIERS, Config, config_from_json
-from chordcache.errors import CacheWriteError, MediaError, NotFound
+from chordcache.errors import CacheWriteError, MediaError, NotFoundError
 from chordcache.features.frames import select_fps
 from chordcache.features.registry import resolve
 from chordcache.media import jpeg
@@ -32,7 +32,7 @@ from chordcache.storage.quarantine import Failure
 
 
 @dataclass(frozen=True)
-class Origin:
+class SourceVideo:
     """Where the source of a video is."""
 
     record: VideoRecord
@@ -48,7 +48,9 @@ class Origin:
 
 
 @contextmanager
-def read_source(origin: Origin, header: Header, features: Collection[str]) -> Iterator[tuple[FeatureReader, Video]]:
+def read_source(
+    origin: SourceVideo, header: Header, features: Collection[str]
+) -> Iterator[tuple[FeatureReader, Video]]:
     """A video, and what reads its features, bit for bit as they will be cached.
 
     Frames alone are decoded when they are asked for. Anything else takes a whole decode, into a private cache that
@@ -56,7 +58,7 @@ def read_source(origin: Origin, header: Header, features: Collection[str]) -> It
 
     Parameters
     ----------
-    origin : Origin
+    origin : SourceVideo
         What to read.
     header : Header
         Of the cache that the video is missing from: it says how its features are made.
@@ -65,7 +67,7 @@ def read_source(origin: Origin, header: Header, features: Collection[str]) -> It
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If there is no such file.
     MediaError
         If it cannot be read, here or where its frames are.
@@ -74,7 +76,7 @@ def read_source(origin: Origin, header: Header, features: Collection[str]) -> It
         with ExitStack() as stack:
             with naming(origin.path):
                 identity = identify(origin.path, origin.inside)
-            build = _Private(origin, identity, header, stack)
+            build = _TemporaryBuild(origin, identity, header, stack)
             source = _source_of_frames(origin.path, build.config, stack) if set(features) == {"frames"} else None
             if source is None:
                 cache, video = build.cache({*features, "motion"})
@@ -83,9 +85,9 @@ def read_source(origin: Origin, header: Header, features: Collection[str]) -> It
                 frames = _Frames(source, build.config.picture.fps)
                 yield frames, _SourceVideo(_sidecar(origin, identity, frames, build), frames, build)
     except MediaError as error:
-        what = f"{error.message}; nor is video '{origin.key}' cached: put the file back or mend it, or scan again"
+        what = f"{error.message}; nor is video '{origin.key}' cached: put the file back or repair it, or scan again"
         if (error.stage, error.cause) == ("open", "io"):
-            raise NotFound(what) from None
+            raise NotFoundError(what) from None
         raise MediaError(error.stage, error.cause, what, error.num_frames_ok) from error
 
 
@@ -106,10 +108,10 @@ def first_tiers(wanted: Features, features: Collection[str]) -> dict[str, tuple[
     return found
 
 
-class _Private:
+class _TemporaryBuild:
     """Builds the video into caches of its own, which go with the stack."""
 
-    def __init__(self, origin: Origin, identity: Identity, header: Header, stack: ExitStack) -> None:
+    def __init__(self, origin: SourceVideo, identity: Identity, header: Header, stack: ExitStack) -> None:
         self._origin = origin
         self._identity = identity
         self._header = header
@@ -238,7 +240,7 @@ class _Frames:
         yield self.read(video, indices=indices)
 
 
-def _sidecar(origin: Origin, identity: Identity, frames: _Frames, build: _Private) -> Sidecar:
+def _sidecar(origin: SourceVideo, identity: Identity, frames: _Frames, build: _TemporaryBuild) -> Sidecar:
     """What the cache will say of the video, as far as its packets and its first picture tell."""
     record = origin.record
     pts_seconds = frames.pts_seconds
@@ -266,7 +268,7 @@ def _sidecar(origin: Origin, identity: Identity, frames: _Frames, build: _Privat
 class _SourceVideo(Video):
     """A video whose frames are decoded when they are read. What they do not tell costs a whole decode."""
 
-    def __init__(self, sidecar: Sidecar, frames: _Frames, build: _Private) -> None:
+    def __init__(self, sidecar: Sidecar, frames: _Frames, build: _TemporaryBuild) -> None:
         super().__init__(Path(), sidecar)
         self._timeline = {"pts_seconds": frames.pts_seconds, "source_frames": frames.source_frames}
         self._build = build

@@ -14,16 +14,16 @@ from typing import TypeVar
 import numpy as np
 
 from chordcache.config import TIERS, load_config
-from chordcache.errors import DamageError, FeatureAbsent, NotFound, UsageError
+from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError
 from chordcache.index.csv_table import open_for_reading
 from chordcache.index.files import Index, IndexWriter, read_index
 from chordcache.media.source_file import identity_or_none, real_folder
 from chordcache.pipeline.build import build
-from chordcache.pipeline.options import BuildPolicy
+from chordcache.pipeline.options import BuildOptions
 from chordcache.read.cache import Cache, Video
 from chordcache.read.clips import FeatureReader
-from chordcache.read.on_demand.builder_process import Request, Spool
-from chordcache.read.on_demand.from_source import Origin, first_tiers, read_source
+from chordcache.read.on_demand.builder_process import BuildRequest, RequestQueue
+from chordcache.read.on_demand.from_source import SourceVideo, first_tiers, read_source
 from chordcache.records import VideoRecord
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.layout import printable, read_sidecar
@@ -97,9 +97,9 @@ class IndexedVideos:
 
     Raises
     ------
-    NotFound
+    NotFoundError
         If there is no such index or cache.
-    FeatureAbsent
+    FeatureAbsentError
         If the cache is not built for one of the features.
     UsageError
         If another argument is wrong, or index and cache have different folders under one root's name.
@@ -125,13 +125,13 @@ class IndexedVideos:
         self._asked: set[str] = set()
         """Keys of what this process asked for since it was last seen"""
         self.cache = _cache_for(self._index, cache, features) if on_miss == "build" else _opened(cache)
-        self._spool = Spool(self.cache.path)
+        self._queue = RequestQueue(self.cache.path)
         self._check(read_header(self.cache.path))
         self._records = _Records(self._index)
         self.labels = self._records.labels
         """The distinct labels of the index, sorted"""
         if on_miss == "build":
-            self._spool.prepare()
+            self._queue.prepare()
 
     def __len__(self) -> int:
         return len(self._records)
@@ -141,7 +141,7 @@ class IndexedVideos:
         for name in self._features:
             if not any(name in names for names in header.wanted.values()):
                 have = ", ".join(dict.fromkeys(name for names in header.wanted.values() for name in names))
-                raise FeatureAbsent(
+                raise FeatureAbsentError(
                     f"features: cache '{path}' is not built for '{name}', but for {have or 'nothing'}; "
                     "'chordcache build' with a --tier or a config that has it adds it"
                 )
@@ -164,7 +164,7 @@ class IndexedVideos:
 
         Raises
         ------
-        NotFound
+        NotFoundError
             If the video is neither cached nor, unless ``on_miss`` is "error", is there a source.
         MediaError
             If the source cannot be read.
@@ -172,7 +172,7 @@ class IndexedVideos:
             With ``on_miss="error"``.
         """
         record = self._records[position]
-        origin = Origin(record, os.path.join(self._index.roots[record.root], record.path), None)
+        origin = SourceVideo(record, os.path.join(self._index.roots[record.root], record.path), None)
         if self._on_miss == "error":
             return sample(self.cache, self._described(self.cache[origin.key], record))
         try:
@@ -191,14 +191,14 @@ class IndexedVideos:
         with read_source(origin, header, self._features) as (reader, source):
             return sample(reader, source)
 
-    def _cached(self, origin: Origin) -> Video | None:
+    def _cached(self, origin: SourceVideo) -> Video | None:
         """The video if it is cached, with all features, from the source that is there now.
 
         The sidecar is read, not the catalog, which does not know what was published since it was opened.
         """
         try:
             sidecar = read_sidecar(self.cache.path, origin.key)
-        except NotFound:
+        except NotFoundError:
             return None
         if any(sidecar.feature(name) is None for name in self._features):
             return None
@@ -213,14 +213,14 @@ class IndexedVideos:
         sidecar = replace(video.sidecar, label=record.label, caption=record.caption, extra=record.extra)
         return Video(self.cache.path, sidecar)
 
-    def _ask(self, origin: Origin) -> None:
+    def _ask(self, origin: SourceVideo) -> None:
         """Have the video built, unless this process asked already. A sample is not lost over it."""
         folder = self._index.roots[origin.record.root]
         try:
             if origin.key in self._asked:
-                self._spool.remind(origin.key)
+                self._queue.remind(origin.key)
             else:
-                self._spool.put(Request(origin.record, folder, self._index.follow_symlinks))
+                self._queue.put(BuildRequest(origin.record, folder, self._index.follow_symlinks))
                 self._asked.add(origin.key)
         except OSError as error:
             warnings.warn(f"video '{origin.key}' cannot be built in the background: {error}", stacklevel=3)
@@ -234,7 +234,7 @@ def _cache_for(index: Index, cache: Cache | str | Path, features: Sequence[str])
     """The cache, made without a video if it is not there."""
     try:
         return _opened(cache)
-    except NotFound:
+    except NotFoundError:
         pass
     assert not isinstance(cache, Cache)
     wanted = first_tiers({tier: load_config(None).features_in(tier) for tier in TIERS}, features)
@@ -242,5 +242,5 @@ def _cache_for(index: Index, cache: Cache | str | Path, features: Sequence[str])
         nothing = Path(temporary, "nothing.jsonl")
         with IndexWriter(nothing, roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks):
             pass
-        build(nothing, cache, tiers=list(wanted), features=features, policy=BuildPolicy(wait=True))
+        build(nothing, cache, tiers=list(wanted), features=features, policy=BuildOptions(wait=True))
     return Cache(cache)

@@ -30,7 +30,7 @@ class BudgetBatchSampler:
     the longest is less than 1.42 times the shortest.
 
     The batches of an epoch are formed from the sampler's order of all samples, and dealt to the ranks in turn, as many
-    to each: with ``uneven="pad"`` the first of them are handed out once more, with ``"drop"`` the last are left out.
+    to each: with ``on_remainder="pad"`` the first of them come once more, with ``"drop"`` the last are left out.
     They depend on the order and the samples only, not on the ranks: a state may be taken up by another number of them.
 
     Samples are measured when their epoch is chosen, since a clip sampler may draw the length of a clip: from the
@@ -46,7 +46,7 @@ class BudgetBatchSampler:
     max_frames : int, optional
         Budget in frames, as many as the dataset's clip sampler chooses.
     max_pixels : int, optional
-        Budget in pixels: frames x h x w, as ``size`` or ``window`` makes them.
+        Budget in pixels: frames x h x w, as ``size`` or ``crop`` makes them.
     max_tokens : int, optional
         Budget in caption tokens. Give one of the three.
     tokenizer : CaptionTokenizer, optional
@@ -101,7 +101,7 @@ class BudgetBatchSampler:
         return form_batches(sampler.order().tolist(), axes, self._budget)
 
     def _axes_of(self, epoch: int, index: int) -> Axes:
-        video, shape = self._dataset.outline((epoch, index))
+        video, shape = self._dataset.describe((epoch, index))
         if self._tokenizer is not None:
             lengths: tuple[int, ...] = (len(self._tokenizer(video.caption or "")),)
         else:

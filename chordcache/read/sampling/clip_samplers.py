@@ -15,11 +15,11 @@ from chordcache.read.arguments import check_at_least, check_positive
 from chordcache.read.cache import Video
 
 
-class Stream(enum.IntEnum):
+class RandomStream(enum.IntEnum):
     """Who draws the random numbers of a sample: each has a stream of its own, so that adding one moves no other."""
 
     SAMPLER = 0
-    WINDOW = 1
+    CROP = 1
     TIME_WARP = 2
     FRAME_DROP = 3
     TEMPORAL_CROP = 4
@@ -51,7 +51,7 @@ class ClipRequest:
         check_at_least(0, seed=self.seed, epoch=self.epoch, index=self.index, clip=self.clip)
         check_at_least(self.clip + 1, num_clips=self.num_clips)
 
-    def generator(self, stream: Stream = Stream.SAMPLER) -> np.random.Generator:
+    def generator(self, stream: RandomStream = RandomStream.SAMPLER) -> np.random.Generator:
         """Random numbers of this sample alone: the same ones in any process, worker and order.
 
         Philox is counter based: (seed, epoch) are the key, index and stream the two high words of the counter, so no
@@ -245,7 +245,7 @@ class KeyframeSampler(_EvenClip):
     ------
     UsageError
         If an argument is wrong.
-    FeatureAbsent
+    FeatureAbsentError
         When it is asked for the frames of a video that was cached without the feature ``motion``, which is what knows
         the types of its pictures.
     """

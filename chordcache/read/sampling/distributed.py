@@ -10,9 +10,9 @@ import numpy as np
 
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least
-from chordcache.read.sampling.clip_samplers import ClipRequest, Stream
+from chordcache.read.sampling.clip_samplers import ClipRequest, RandomStream
 
-UNEVEN = ("pad", "drop")
+ON_REMAINDER = ("pad", "drop")
 
 
 class ChordSampler:
@@ -36,7 +36,7 @@ class ChordSampler:
     rank, world_size : int, optional
         This process, and how many there are. By default what ``torch.distributed`` says when it is asked, and 0 of 1
         where it has not been started.
-    uneven : {"pad", "drop"}
+    on_remainder : {"pad", "drop"}
         What happens if ``world_size`` does not divide the samples: the first ones of the order are handed out once
         more at its end, or the last ones of the order (others in each epoch) are left out.
     batch_size : int
@@ -63,14 +63,14 @@ class ChordSampler:
         shuffle: bool = True,
         rank: int | None = None,
         world_size: int | None = None,
-        uneven: str = "pad",
+        on_remainder: str = "pad",
         batch_size: int = 1,
     ) -> None:
         self.num_samples = dataset if isinstance(dataset, int) else len(dataset)
         check_at_least(1, num_samples=self.num_samples, batch_size=batch_size)
         ClipRequest(seed=seed)  # says what is wrong with it
-        if uneven not in UNEVEN:
-            raise UsageError(f"uneven: got {uneven!r}, must be one of {', '.join(UNEVEN)}")
+        if on_remainder not in ON_REMAINDER:
+            raise UsageError(f"on_remainder: got {on_remainder!r}, must be one of {', '.join(ON_REMAINDER)}")
         if (rank is None) != (world_size is None):
             raise UsageError(f"give both rank and world_size, or neither; got {rank!r} and {world_size!r}")
         if rank is not None:
@@ -79,7 +79,7 @@ class ChordSampler:
         self.seed = seed
         self.shuffle = shuffle
         self.batch_size = batch_size
-        self._uneven = uneven
+        self._on_remainder = on_remainder
         self._place = rank, world_size
         self._epoch = 0
         self._start = 0
@@ -146,13 +146,15 @@ class ChordSampler:
             return np.arange(self.num_samples)
         # Raw bits, since those of a numpy Generator's permutation may change from release to release
         key = np.array([self.seed, self._epoch], np.uint64)
-        bits = np.random.Philox(key=key, counter=np.array([0, 0, Stream.ORDER, 0], np.uint64))
+        bits = np.random.Philox(key=key, counter=np.array([0, 0, RandomStream.ORDER, 0], np.uint64))
         return np.argsort(bits.random_raw(self.num_samples), kind="stable")
 
     def of_batches(self, num_batches: int) -> ChordSampler:
         """Make the sampler that deals batches 0, 1, 2 ... to the ranks, in this epoch, as this one does samples."""
         rank, world_size = self._place
-        dealer = ChordSampler(num_batches, shuffle=False, rank=rank, world_size=world_size, uneven=self._uneven)
+        dealer = ChordSampler(
+            num_batches, shuffle=False, rank=rank, world_size=world_size, on_remainder=self._on_remainder
+        )
         dealer.set_epoch(self._epoch)
         return dealer
 
@@ -160,12 +162,12 @@ class ChordSampler:
         """How often each rank is dealt a sample from ``start`` on."""
         _, world_size = self._rank_of_world()
         remaining = self.num_samples - start
-        if self._uneven == "pad":
+        if self._on_remainder == "pad":
             return -(-remaining // world_size)
         if self.num_samples < world_size:
             raise UsageError(
                 f"{self.num_samples} samples cannot be dealt to {world_size} ranks without padding: every epoch would "
-                "be empty; choose uneven='pad'"
+                "be empty; choose on_remainder='pad'"
             )
         return remaining // world_size
 

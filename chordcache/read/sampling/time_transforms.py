@@ -10,7 +10,7 @@ import numpy as np
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least, check_range, check_share
 from chordcache.read.cache import Video
-from chordcache.read.sampling.clip_samplers import ClipRequest, ClipSampler, Stream
+from chordcache.read.sampling.clip_samplers import ClipRequest, ClipSampler, RandomStream
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class TimeWarp:
         """Choose the frames of one sample. See ``ClipSampler``."""
         clip = self.sampler.frame_numbers(video, request)
         least, most = math.log(self.speed[0]), math.log(self.speed[1])
-        speed = math.exp(request.generator(Stream.TIME_WARP).uniform(least, most))
+        speed = math.exp(request.generator(RandomStream.TIME_WARP).uniform(least, most))
         first, last = clip.min(axis=-1, keepdims=True), clip.max(axis=-1, keepdims=True)
         room = video.num_frames - 1
         length = np.minimum(speed * (last - first), room)
@@ -92,7 +92,7 @@ class FrameDrop:
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
         clip = self.sampler.frame_numbers(video, request)
-        arrived = request.generator(Stream.FRAME_DROP).random(clip.shape) >= self.p
+        arrived = request.generator(RandomStream.FRAME_DROP).random(clip.shape) >= self.p
         # Of 5 frames of which 1, 2 and 4 are lost: 0 0 0 3 3
         shown = np.maximum.accumulate(np.where(arrived, np.arange(clip.shape[-1]), 0), axis=-1)
         return np.take_along_axis(clip, shown, axis=-1)
@@ -129,5 +129,5 @@ class TemporalCrop:
             raise UsageError(
                 f"TemporalCrop of {self.num_frames} frames: the sampler gives {clip.shape[-1]} for video '{video.key}'"
             )
-        start = int(request.generator(Stream.TEMPORAL_CROP).integers(spare + 1))
+        start = int(request.generator(RandomStream.TEMPORAL_CROP).integers(spare + 1))
         return clip[..., start : start + self.num_frames]

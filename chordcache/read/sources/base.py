@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from chordcache.errors import FeatureAbsent, UsageError
+from chordcache.errors import FeatureAbsentError, UsageError
 from chordcache.read.cache import Cache, Video, open_cache
 from chordcache.storage.layout import printable
 
@@ -140,14 +140,14 @@ class VideoSource(ABC):
 
         Raises
         ------
-        FeatureAbsent
+        FeatureAbsentError
             If there is none to be had at all.
         """
 
     @property
     @abstractmethod
     def sample_rate(self) -> int:
-        """[Hz] of ``get_audio_chunk``. Raises ``FeatureAbsent`` as it does."""
+        """[Hz] of ``get_audio_chunk``. Raises ``FeatureAbsentError`` as it does."""
 
     @abstractmethod
     def _open(self, name: str) -> None: ...
@@ -226,16 +226,16 @@ class CachedSource(VideoSource):
         return self._opened.pts_seconds
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
-        """Raise ``FeatureAbsent``: a cache holds spectrograms, no samples."""
+        """Raise ``FeatureAbsentError``: a cache holds spectrograms, no samples."""
         raise self._no_sound()
 
     @property
     def sample_rate(self) -> int:
-        """Raises ``FeatureAbsent``."""
+        """Raises ``FeatureAbsentError``."""
         raise self._no_sound()
 
-    def _no_sound(self) -> FeatureAbsent:
-        return FeatureAbsent(
+    def _no_sound(self) -> FeatureAbsentError:
+        return FeatureAbsentError(
             f"a cache holds no samples of sound: open the source of '{self._opened.key}' with MP4Source, or read the "
             "feature 'mel'"
         )

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from chordcache.config import FramesConfig
-from chordcache.errors import FeatureAbsent, MediaError
+from chordcache.errors import FeatureAbsentError, MediaError
 from chordcache.media.audio import read_sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import hold_media
-from chordcache.media.frame_index import Timeline, read_timeline
+from chordcache.media.frame_index import FrameIndex, read_frame_index
 from chordcache.media.geometry import Orientation
 from chordcache.media.scaling import PictureScaler
 from chordcache.read.sources.base import VideoSource
@@ -39,8 +39,8 @@ def naming(path: str) -> Iterator[None]:
     """Name the file in what is said of it."""
     try:
         yield
-    except FeatureAbsent as error:
-        raise FeatureAbsent(f"'{printable(path)}': {error}") from None
+    except FeatureAbsentError as error:
+        raise FeatureAbsentError(f"'{printable(path)}': {error}") from None
     except MemoryError as error:  # as a file may claim to need
         raise MediaError("decode", "oom", f"cannot read '{printable(path)}': {error or 'no memory'}") from None
     except MediaError as error:
@@ -104,7 +104,7 @@ class Converter:
         return self._show(self._scaler, picture)
 
 
-class Run:
+class FrameReader:
     """Pictures as they come out of a decoder that is at work, in the order in which they are shown.
 
     Parameters
@@ -147,7 +147,7 @@ class _File:
         self._path = path
         self._media = hold_media(path)
         self.sequential_reason: str | None = None
-        self._run: Run | None = None
+        self._run: FrameReader | None = None
         """Goes on from where the last request ended"""
         try:
             video, audio = self._media.require_video(), self._media.audio
@@ -165,23 +165,23 @@ class _File:
     def frame(self, number: int) -> np.ndarray:
         return self._converter.rgb(self._picture(number), lambda: self._picture(0))
 
-    def _read_timeline(self) -> Timeline:
+    def _read_timeline(self) -> FrameIndex:
         try:
-            with self._media.listening():
-                return read_timeline(self._media)
+            with self._media.capture():
+                return read_frame_index(self._media)
         except MediaError as error:
             if error.cause != "clock":
                 raise
             self.sequential_reason = error.message
         return self._counted()
 
-    def _counted(self) -> Timeline:
+    def _counted(self) -> FrameIndex:
         """The timeline of a file that has to be decoded for it."""
         self._reopen()
-        with self._media.listening():
+        with self._media.capture():
             times = [round(frame.pts_seconds / _NANOSECOND) for frame in self._media.frames()]
         entries = np.full(len(times), -1, np.int64)
-        return Timeline(
+        return FrameIndex(
             np.array(times, np.int64), _NANOSECOND, entries, self._media.frame_seconds, self._media.num_skipped
         )
 
@@ -198,7 +198,7 @@ class _File:
         self._run = run
         return picture
 
-    def _run_from(self, entry: int) -> Run:
+    def _run_from(self, entry: int) -> FrameReader:
         """Decode from a frame that decoding can begin at, or from the first packet of the file."""
         pts = int(self.timeline.pts[entry])
         for back_seconds in _SEEK_BACK_SECONDS if entry >= 0 else ():
@@ -207,13 +207,13 @@ class _File:
             pictures = self._numbered(self._media.frames_from(pts))
             first = next(pictures, None)
             if first is not None:
-                return Run(chain([first], pictures), entry)
+                return FrameReader(chain([first], pictures), entry)
         self._reopen()
-        return Run(self._numbered(self._media.frames_from(None)), 0)
+        return FrameReader(self._numbered(self._media.frames_from(None)), 0)
 
     def _numbered(self, frames: Iterator[DecodedFrame]) -> Iterator[tuple[int | None, Any]]:
         while True:
-            with self._media.listening():
+            with self._media.capture():
                 decoded = next(frames, None)
             if decoded is None:
                 return
@@ -264,7 +264,7 @@ class MP4Source(VideoSource):
         return self._opened.sequential_reason
 
     @property
-    def timeline(self) -> Timeline:
+    def timeline(self) -> FrameIndex:
         """When each frame is shown, and where decoding begins for it."""
         return self._opened.timeline
 
@@ -287,7 +287,7 @@ class MP4Source(VideoSource):
     def sample_rate(self) -> int:
         """[Hz] of the audio track."""
         if self._opened.sample_rate is None:
-            raise FeatureAbsent(f"'{printable(self._name)}': there is no audio track")
+            raise FeatureAbsentError(f"'{printable(self._name)}': there is no audio track")
         return self._opened.sample_rate
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
@@ -295,7 +295,7 @@ class MP4Source(VideoSource):
 
         Raises
         ------
-        FeatureAbsent
+        FeatureAbsentError
             If there is no audio track.
         MediaError
             If the file cannot be read.

@@ -13,12 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from chordcache.config import FramesConfig
-from chordcache.errors import ChordcacheError, FeatureAbsent, MediaError, UsageError
+from chordcache.errors import ChordcacheError, FeatureAbsentError, MediaError, UsageError
 from chordcache.media.demux import Media
 from chordcache.media.network import open_device, open_stream, without_password
 from chordcache.media.scaling import PictureScaler
 from chordcache.read.sources.base import VideoSource
 from chordcache.read.sources.file import AS_STORED, scaler_for
+
+_NO_SOUND = "the sound of streams and cameras is not kept. Record it, and open the file with MP4Source."
 
 
 class _Received(NamedTuple):
@@ -183,12 +185,12 @@ class _LiveSource(VideoSource):
 
     @property
     def sample_rate(self) -> int:
-        """Raises ``FeatureAbsent``."""
-        raise FeatureAbsent("sound of streams and cameras is not kept: record it, and open the file with MP4Source")
+        """Raises ``FeatureAbsentError``."""
+        raise FeatureAbsentError(_NO_SOUND)
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
-        """Raise ``FeatureAbsent``: only frames are received."""
-        raise FeatureAbsent("sound of streams and cameras is not kept: record it, and open the file with MP4Source")
+        """Raise ``FeatureAbsentError``: only frames are received."""
+        raise FeatureAbsentError(_NO_SOUND)
 
     def _check_number(self, number: int) -> None:
         if number < 0:

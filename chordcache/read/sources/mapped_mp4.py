@@ -12,12 +12,12 @@ from chordcache.config import FramesConfig
 from chordcache.errors import MediaError
 from chordcache.media.audio import read_sound, sample_rate_of
 from chordcache.media.checks.bitstream import packet_reader
-from chordcache.media.frame_index import Timeline, entry_frames
+from chordcache.media.frame_index import FrameIndex, seek_frames_of
 from chordcache.media.mp4_decoder import SampleDecoder
 from chordcache.media.mp4_samples import VideoTrack, read_video_track, refused
 from chordcache.media.source_file import identify
 from chordcache.read.sources.base import VideoSource
-from chordcache.read.sources.file import AS_STORED, Converter, MP4Source, Run, naming
+from chordcache.read.sources.file import AS_STORED, Converter, FrameReader, MP4Source, naming
 
 _HIGH_444 = 244
 """Profile of H.264. Streams that old versions of x264 made of it have to be decoded from the start."""
@@ -37,7 +37,7 @@ class _MappedFile:
         self._check_start()
         self._frames = frames
         self._converter: Converter | None = None
-        self._run: Run | None = None
+        self._run: FrameReader | None = None
         """Goes on from where the last request ended"""
         self._last = -1
         """The last frame that was asked for"""
@@ -79,11 +79,11 @@ class _MappedFile:
         start, size = int(self._track.offsets[number]), int(self._track.sizes[number])
         return self._data[start : start + size]
 
-    def _run_from(self, entry: int) -> Run:
+    def _run_from(self, entry: int) -> FrameReader:
         pictures = self._decoder.pictures(self._first_sample(entry), len(self._track.sizes))
         numbered = ((self.timeline.find(picture.pts), picture) for picture in pictures)
         # Samples that the edit list cuts off are decoded all the same
-        return Run(((number, picture) for number, picture in numbered if number is not None), max(entry, 0))
+        return FrameReader(((number, picture) for number, picture in numbered if number is not None), max(entry, 0))
 
     def _only(self, entry: int, group: list[int]) -> Iterator[Any]:
         """The pictures of some frames after a keyframe; no sample is decoded that lies behind them."""
@@ -130,7 +130,7 @@ def _mapped(path: str) -> mmap.mmap:
         raise MediaError("open", "io", error.strerror or str(error)) from None
 
 
-def _timeline_of(track: VideoTrack) -> tuple[Timeline, np.ndarray]:
+def _timeline_of(track: VideoTrack) -> tuple[FrameIndex, np.ndarray]:
     """The timeline, and the sample that each frame comes out of [shape=(T,), dtype=int64]."""
     if track.codec == "h264" and track.extradata[1:2] == bytes([_HIGH_444]):
         raise refused("its pictures are H.264 in 4:4:4")
@@ -144,8 +144,8 @@ def _timeline_of(track: VideoTrack) -> tuple[Timeline, np.ndarray]:
         raise refused("two of its frames are shown at the same time")
     if (np.diff(keys) <= 0).any():
         raise refused("its keyframes are not stored in the order in which they are shown")
-    entries = entry_frames(pts, keys)
-    return Timeline(pts, track.time_base, entries, track.last_ticks * track.time_base), samples
+    entries = seek_frames_of(pts, keys)
+    return FrameIndex(pts, track.time_base, entries, track.last_ticks * track.time_base), samples
 
 
 class MappedMP4Source(VideoSource):
@@ -192,7 +192,7 @@ class MappedMP4Source(VideoSource):
         self.fallback_reason = None
 
     @property
-    def _timeline(self) -> Timeline:
+    def _timeline(self) -> FrameIndex:
         self._check_open()
         return self._decoded.timeline if self._file is None else self._file.timeline
 

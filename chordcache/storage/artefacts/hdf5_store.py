@@ -26,7 +26,7 @@ import numpy as np
 from chordcache.digests import digest64
 from chordcache.storage.artefacts import open_files
 from chordcache.storage.artefacts.base import KINDS, Artefact, Layout, row_bytes
-from chordcache.storage.artefacts.writer import ArtefactWriter, Stream, check_choice, write_error
+from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, check_choice, write_error
 
 open_files.guard_forks()
 
@@ -120,7 +120,7 @@ class Hdf5ArtefactWriter(ArtefactWriter):
             raise write_error(path, error) from None
         self._file = h5py.File(self._sink, "w", libver=_LIBVER)
 
-    def _begin(self, name: str, stream: Stream) -> None:
+    def _begin(self, name: str, stream: StreamedArray) -> None:
         num_rows = self._chunk_frames
         size = row_bytes(stream.row_shape, stream.dtype)
         if stream.dtype is None:

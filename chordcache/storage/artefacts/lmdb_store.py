@@ -35,7 +35,7 @@ from chordcache.digests import digest64
 from chordcache.errors import UsageError
 from chordcache.storage.artefacts import npy, open_files
 from chordcache.storage.artefacts.base import DIGESTS, Artefact, Layout
-from chordcache.storage.artefacts.writer import ArtefactWriter, Stream, write_error
+from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
 
 STREAM = "frames"
 """The one streamed array."""
@@ -78,7 +78,7 @@ class LmdbArtefactWriter(ArtefactWriter):
         self._map_bytes = _FIRST_MAP_BYTES
         self._environment = self._open()
 
-    def _begin(self, name: str, stream: Stream) -> None:
+    def _begin(self, name: str, stream: StreamedArray) -> None:
         if name != STREAM:
             raise UsageError(f"LMDB holds the rows of '{STREAM}' only, not of '{name}': put it into npz or hdf5")
         if stream.dtype is not None and stream.dtype != np.uint8:

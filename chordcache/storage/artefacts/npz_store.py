@@ -32,7 +32,7 @@ import numpy as np
 from chordcache.errors import CacheWriteError, UsageError
 from chordcache.storage.artefacts import npy, open_files
 from chordcache.storage.artefacts.base import Artefact, Layout, row_bytes
-from chordcache.storage.artefacts.writer import ArtefactWriter, Stream, check_choice, write_error
+from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, check_choice, write_error
 
 COMPRESSION = {"none": zipfile.ZIP_STORED, "deflate": zipfile.ZIP_DEFLATED}
 """What the option is called, and what the zip format calls it."""
@@ -67,7 +67,7 @@ class NpzArtefactWriter(ArtefactWriter):
         self._compression = COMPRESSION[compression]
         self._spools: dict[str, IO[bytes]] = {}
 
-    def _begin(self, name: str, stream: Stream) -> None:
+    def _begin(self, name: str, stream: StreamedArray) -> None:
         if stream.dtype is None:
             raise UsageError(f"NPZ holds arrays, but '{name}' is of records: put it into lmdb or hdf5")
         with self._errors():  # unbuffered: what cannot be written fails here, not when the file is closed

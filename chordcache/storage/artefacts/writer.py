@@ -29,7 +29,7 @@ _MIN_FREE_BYTES = 32 << 20
 
 
 @dataclass
-class Stream:
+class StreamedArray:
     """A streamed array while it is written."""
 
     row_shape: tuple[int, ...]
@@ -49,7 +49,7 @@ class ArtefactWriter(ABC):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, StreamedArray] = {}
 
     def __enter__(self) -> ArtefactWriter:
         return self
@@ -72,7 +72,7 @@ class ArtefactWriter(ABC):
         stream = self._streams.get(name)
         if stream is None:
             _check_name(name)
-            stream = Stream(shape, dtype)
+            stream = StreamedArray(shape, dtype)
             self._begin(name, stream)
             self._streams[name] = stream
         elif (stream.dtype is None, stream.dtype, stream.row_shape) != (dtype is None, dtype, shape):
@@ -108,7 +108,7 @@ class ArtefactWriter(ABC):
         return {name + DIGESTS: np.asarray(stream.digests, "<u8") for name, stream in self._streams.items()}
 
     @abstractmethod
-    def _begin(self, name: str, stream: Stream) -> None:
+    def _begin(self, name: str, stream: StreamedArray) -> None:
         """Make room for a streamed array. Raise ``UsageError`` if the format has none for it."""
 
     @abstractmethod
