@@ -12,7 +12,7 @@ STAMP := .venv/.installed
 POSE_BIN   := .venv-pose/bin
 POSE_STAMP := .venv-pose/.installed
 CLIPS := .clips
-TESTS_OF_SHAPE := tests/test_layers.py tests/test_firewalls.py
+TESTS_OF_SHAPE := tests/test_layers.py tests/test_firewalls.py tests/test_words.py
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-pose reliability check format bench clean tools
@@ -62,7 +62,7 @@ reliability: $(STAMP) tools ## kills, full disks, damage, hostile files: an hour
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
 	PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m fault_injection $(ARGS)
 
-check: $(STAMP) ## format, lint, strict types, layers
+check: $(STAMP) ## format, lint, strict types, layers, words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -1,7 +1,7 @@
-"""Caches video frames offline and feeds them to PyTorch.
+"""A cache of video frames that is made offline and feeds PyTorch.
 
-The public names. All but the exceptions are loaded when they are first used, so that ``import chordcache`` costs
-nothing and a reader of caches never loads a decoder.
+These are the public names. All but the exceptions are loaded when they are first used. So ``import chordcache`` is
+fast, and a program that only reads caches never loads a decoder.
 """
 
 from __future__ import annotations
@@ -186,10 +186,10 @@ _LAZY = {
     "summarize": "chordcache.read.summary",
     "verify": "chordcache.pipeline.verify",
 }
-"""Public name: the module it comes from. The same as under TYPE_CHECKING, which a test compares."""
+"""Public name to its module. It has the same names as the imports under TYPE_CHECKING. A test compares the two."""
 
 _EXTRAS = {"torch": ("PyTorch", "torch"), "kornia": ("kornia", "augment"), "tokenizers": ("tokenizers", "text")}
-"""Module that need not be there: its name for people, and the extra that installs it."""
+"""Optional module to its display name, and the extra that installs it."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""YAML to a frozen, validated configuration. Plain data: it opens nothing but the YAML file named by the user."""
+"""The configuration: YAML to frozen, validated dataclasses. It opens only the YAML file that the user named."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import yaml
 from chordcache.errors import ConfigError, NotFoundError
 
 TIERS = ("lmdb", "npz", "hdf5")
-"""Where artefacts can go, in the order in which readers look for a feature."""
+"""Tiers that can hold artefacts, in the order in which readers look for a feature."""
 
 CODECS = ("jpeg", "raw")
 FRAME_TIERS = ("lmdb",)
 FEATURE_TIERS = ("npz",)
-"""Tiers that a section names; what goes into HDF5 is listed in the section of its own."""
+"""Tiers that a feature's section can name. The features of HDF5 are listed in a section of their own."""
 
 
 @dataclass(frozen=True)
 class FramesConfig:
-    """How frames are cached, and which pictures of which size all features are made from."""
+    """The settings of cached frames, and of the pictures that all features are made from."""
 
     tier: str = "lmdb"
     codec: str = "jpeg"
@@ -34,15 +34,15 @@ class FramesConfig:
     quality: int = 90
     """JPEG quality, 1 to 100"""
     short_side: int | None = 256
-    """[pixels] of the display picture, even, never enlarged; None keeps the source's size"""
+    """[pixels] of the display picture, even. The picture is never enlarged. None keeps the source's size"""
     fps: float | None = None
-    """[frames per second] at most; None keeps every frame"""
+    """[frames per second] at most. None keeps every frame"""
     hdr: str = "as_is"
-    """"tonemap" takes PQ and HLG to BT.709; "as_is" shows their codes"""
+    """"tonemap" converts PQ and HLG to BT.709. "as_is" keeps their code values"""
     stereo: str = "as_is"
-    """"left" or "right": one eye of a stereo picture"""
+    """"left" or "right" selects one eye of a stereo picture"""
     stereo_layout: str = "auto"
-    """Where the eyes are: "side_by_side", "top_bottom", or "auto" as the file says"""
+    """Position of the eyes: "side_by_side", "top_bottom", or "auto" to use the file's own statement"""
 
     def __post_init__(self) -> None:
         _one_of("frames.tier", self.tier, FRAME_TIERS)
@@ -63,9 +63,9 @@ class FlowConfig:
     tier: str = "npz"
     method: str = "farneback"
     preset: str = "fast"
-    """Of DIS; Farneback has none"""
+    """Preset of DIS. Farneback has none"""
     short_side: int | None = None
-    """[pixels] as ``FramesConfig.short_side``; None takes that of frames"""
+    """[pixels] as ``FramesConfig.short_side``. None takes the value of frames"""
     dtype: str = "float16"
 
     def __post_init__(self) -> None:
@@ -92,18 +92,18 @@ class MelConfig:
 
     tier: str = "npz"
     sample_rate: int = 16000
-    """[Hz] that the sound is resampled to"""
+    """[Hz] Rate that the sound is resampled to"""
     n_fft: int = 400
-    """[samples] of a window"""
+    """[samples] Length of a window"""
     hop_length: int = 160
-    """[samples] from one column to the next"""
+    """[samples] Distance from one row to the next"""
     n_mels: int = 80
     fmin: float = 0.0
     """[Hz]"""
     fmax: float | None = None
-    """[Hz]; None is half the sample rate"""
+    """[Hz] None means half the sample rate"""
     mono: bool = True
-    """Mix all channels to one; otherwise one spectrogram for each"""
+    """True to mix all channels to one. Otherwise one spectrogram for each"""
 
     def __post_init__(self) -> None:
         _one_of("features.mel.tier", self.tier, FEATURE_TIERS)
@@ -133,7 +133,7 @@ class PoseConfig:
 
     tier: str = "npz"
     stride: int = 1
-    """Every how many kept frames somebody is looked for"""
+    """Number of kept frames from one search for a person to the next"""
 
     def __post_init__(self) -> None:
         _one_of("features.pose.tier", self.tier, FEATURE_TIERS)
@@ -142,14 +142,14 @@ class PoseConfig:
 
 @dataclass(frozen=True)
 class PluginConfig:
-    """A feature made by somebody else's extractor."""
+    """A feature made by a third-party extractor."""
 
     name: str
     extractor: str
     """"package.module:Class\""""
     tier: str = "npz"
     params: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the class, plain JSON data"""
+    """Keyword arguments of the class, as plain JSON data"""
 
     def __post_init__(self) -> None:
         _one_of(f"features.{self.name}.tier", self.tier, FEATURE_TIERS)
@@ -176,10 +176,10 @@ _TAKEN_NAMES = ("frames", "pts_seconds", "source_frames")
 
 @dataclass(frozen=True)
 class NpzConfig:
-    """How NPZ files are written."""
+    """The settings of NPZ files."""
 
     compression: str = "none"
-    """"deflate" is smaller, and a slice is unpacked from the start of its array"""
+    """"deflate" makes smaller files, but every slice is decompressed from the start of its array"""
 
     def __post_init__(self) -> None:
         _one_of("npz.compression", self.compression, ("none", "deflate"))
@@ -187,11 +187,11 @@ class NpzConfig:
 
 @dataclass(frozen=True)
 class Hdf5Config:
-    """What goes into HDF5 files, and how they are written."""
+    """The features in HDF5 files, and the settings of these files."""
 
     features: tuple[str, ...] = ("frames", "flow", "mel")
     chunk_frames: int = 1
-    """Rows of a chunk; 1 reads random clips fastest"""
+    """Rows of a chunk. 1 reads random clips fastest"""
     compression: str = "none"
 
     def __post_init__(self) -> None:
@@ -207,7 +207,7 @@ class Hdf5Config:
 
 @dataclass(frozen=True)
 class Config:
-    """What a build makes of each video."""
+    """The configuration of a build."""
 
     frames: FramesConfig | None = field(default_factory=FramesConfig)
     features: Mapping[str, FeatureConfig] = field(
@@ -218,20 +218,20 @@ class Config:
 
     @property
     def picture(self) -> FramesConfig:
-        """How decoded pictures are treated, also where frames themselves are not cached."""
+        """Settings of decoded pictures, also if frames themselves are not cached."""
         return self.frames or FramesConfig()
 
     def names(self) -> tuple[str, ...]:
-        """All features that are not taken out."""
+        """Return the names of all features that are not removed."""
         return (*(("frames",) if self.frames else ()), *self.features)
 
     def features_in(self, tier: str) -> tuple[str, ...]:
-        """What goes into a tier.
+        """Return the features that go into a tier.
 
         Raises
         ------
         ConfigError
-            If ``hdf5.features`` lists a feature that there is not.
+            If ``hdf5.features`` lists an unknown feature.
         """
         if tier == "hdf5":
             for name in self.hdf5.features:
@@ -243,7 +243,7 @@ class Config:
 
 
 def _mel(hertz: float) -> float:
-    """Slaney's mel scale, as librosa has it."""
+    """Return Slaney's mel scale, as in librosa."""
     return 3 * hertz / 200 if hertz < 1000 else 15 + 27 * math.log(hertz / 1000) / math.log(6.4)
 
 
@@ -269,7 +269,7 @@ def _in_range(name: str, value: Any, kinds: Any, low: float, high: float) -> Non
 
 
 def _section(cls: type, name: str, data: Any) -> Any:
-    """One dataclass from one mapping; an unknown key is an error that lists the valid ones."""
+    """Return one dataclass from one mapping. An unknown key is an error that lists the valid ones."""
     if data is None:
         return None
     if not isinstance(data, Mapping):
@@ -285,7 +285,7 @@ def _check_keys(prefix: str, data: Mapping[str, Any], valid: Sequence[str]) -> N
 
 
 def _features(data: Any) -> dict[str, FeatureConfig]:
-    """The features that are left once ``data`` is merged onto the defaults."""
+    """Return the features that remain after ``data`` is merged onto the defaults."""
     features = dict(Config().features)
     if data is not None and not isinstance(data, Mapping):
         raise ConfigError(f"features: got {data!r}, must be a mapping")
@@ -317,7 +317,7 @@ def config_from_json(data: Any) -> Config:
     Parameters
     ----------
     data : Mapping or None
-        The shape of ``configs/default.yaml``; keys left out keep their defaults, null takes a feature out.
+        Data in the shape of ``configs/default.yaml``. Missing keys keep their defaults. null removes a feature.
 
     Raises
     ------
@@ -337,7 +337,7 @@ def config_from_json(data: Any) -> Config:
 
 
 def config_to_json(config: Config) -> dict[str, Any]:
-    """Plain data that ``config_from_json`` makes the same config of."""
+    """Return plain data from which ``config_from_json`` makes the same config."""
     data = dataclasses.asdict(config)
     for name in Config().features:
         data["features"].setdefault(name, None)
@@ -348,14 +348,14 @@ def config_to_json(config: Config) -> dict[str, Any]:
 
 
 def load_config(path: str | Path | None) -> Config:
-    """Read a YAML file onto the packaged defaults; None gives the defaults.
+    """Read a YAML file and merge it onto the packaged defaults. None returns the defaults.
 
     Raises
     ------
     NotFoundError
         If there is no such file.
     ConfigError
-        If it is not YAML, or as ``config_from_json``.
+        If the file is not YAML. Also as in ``config_from_json``.
     """
     if path is None:
         return Config()

@@ -1,4 +1,4 @@
-"""Checksums of records, lines and files: xxh3, which reads memory as fast as it comes."""
+"""Checksums of records, lines and files. xxh3 is as fast as reading memory."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class ConfigError(UsageError):
 
 
 class FeatureAbsentError(UsageError, LookupError):
-    """A feature was not cached for this video; the message says why."""
+    """A feature was not cached for this video. The message gives the reason."""
 
 
 class MediaError(ChordcacheError):
@@ -29,13 +29,13 @@ class MediaError(ChordcacheError):
     Parameters
     ----------
     stage : str
-        What was being done: ``open``, ``probe``, ``decode``, or the name of the feature that was being made.
+        Name of the step that failed: ``open``, ``probe``, ``decode``, or the name of the feature in progress.
     cause : str
         One word for machines: ``decode`` (damage, or lost frames), ``short``, ``truncated``, ``encrypted``,
         ``no-video``, ``no-frames``, ``refused-format``, ``refused-size``, ``refused-link`` (it leads out of its
-        root), ``not-regular``, ``changed``, ``io``, ``tables`` (of an MP4, see ``mp4_tables``), ``stereo`` (no eye
-        can be cut out), ``extractor`` (it raised, or made another number of rows than it says).
-        In quarantine also ``oom``, ``timeout``, ``signal`` and ``bug``, of a worker that did not return.
+        root), ``not-regular``, ``changed``, ``io``, ``tables`` (of an MP4, see ``mp4_samples``), ``stereo`` (no eye
+        can be cut out), ``extractor`` (it raised, or returned another number of rows than it declares).
+        In quarantine also ``oom``, ``timeout``, ``signal`` and ``bug``, for a worker that did not return.
     message : str
         One line for people, without the file's name.
     num_frames_ok : int
@@ -45,7 +45,7 @@ class MediaError(ChordcacheError):
     exit_code = 3
 
     def __init__(self, stage: str, cause: str = "", message: str = "", num_frames_ok: int = 0) -> None:
-        if not message:  # a DataLoader makes a worker's exception anew, of one text
+        if not message:  # a DataLoader makes a worker's exception again, from one text
             stage, message = "", stage
         super().__init__(stage, cause, message, num_frames_ok)
         self.stage, self.cause, self.message, self.num_frames_ok = stage, cause, message, num_frames_ok
@@ -55,7 +55,7 @@ class MediaError(ChordcacheError):
 
 
 class TooManyFailuresError(ChordcacheError):
-    """A build was stopped by ``fail_fast`` or ``max_failures``; the same command resumes it."""
+    """A build was stopped by ``fail_fast`` or ``max_failures``. The same command resumes it."""
 
     exit_code = 4
 
@@ -67,7 +67,7 @@ class DamageError(ChordcacheError):
 
 
 class NotFoundError(ChordcacheError, FileNotFoundError):
-    """No such cache, index, corpus or video."""
+    """A missing cache, index, corpus or video."""
 
     exit_code = 10
 
@@ -79,13 +79,13 @@ class LockedError(ChordcacheError):
 
 
 class CacheWriteError(ChordcacheError, OSError):
-    """The disk of the cache takes no more; the same command resumes the build once it does."""
+    """The disk of the cache takes no more data. The same command resumes the build once it does."""
 
     exit_code = 12
 
 
 class NoSpaceError(CacheWriteError):
-    """It is full."""
+    """The disk of the cache is full."""
 
 
 class FormatVersionError(ChordcacheError):
@@ -95,13 +95,13 @@ class FormatVersionError(ChordcacheError):
 
 
 class WorkersDiedError(ChordcacheError):
-    """Five workers in a row died: the environment is at fault, not the input."""
+    """Five workers in a row died. The cause is the environment, not the input."""
 
     exit_code = 14
 
 
 class StoppedError(ChordcacheError):
-    """The run was stopped by a signal; the same command resumes it."""
+    """A signal stopped the run. The same command resumes it."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)

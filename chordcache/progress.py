@@ -1,4 +1,4 @@
-"""Signs of progress: work that takes long calls ``beat``, and a worker process sets its alarm again."""
+"""Signs of progress. Long work calls ``beat``, and a worker process then restarts its alarm."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Protocol
 
 
 class Alarm(Protocol):
-    """What ends a task that makes no progress."""
+    """An alarm that ends a task without progress."""
 
     def beat(self) -> None:
-        """Note progress."""
+        """Record progress."""
 
     def paused(self) -> AbstractContextManager[None]:
-        """Stop the clock within."""
+        """Stop the clock inside the ``with`` block."""
 
 
 _alarm: Alarm | None = None
-"""Of this process, if it is a worker"""
+"""Alarm of this process, if it is a worker"""
 
 
 def beat() -> None:
-    """Report progress: a packet, a frame, a piece of a file. It takes a tenth of a microsecond."""
+    """Report progress: a packet, a frame, a piece of a file. A call takes a tenth of a microsecond."""
     if _alarm is not None:
         _alarm.beat()
 
 
 def paused() -> AbstractContextManager[None]:
-    """Stop the alarm's clock while the cache's disk is waited for: the input is not to blame for a slow disk."""
+    """Stop the alarm's clock during a wait for the cache's disk. A slow disk is not the fault of the input."""
     return nullcontext() if _alarm is None else _alarm.paused()
 
 
 def report_to(alarm: Alarm) -> None:
-    """Report to an alarm for the rest of this process."""
+    """Send all progress of this process to an alarm from now on."""
     global _alarm
     _alarm = alarm

@@ -1,4 +1,4 @@
-"""Frozen dataclasses that travel between the layers. They open nothing and check their own shapes."""
+"""Frozen dataclasses that pass between the layers. They open nothing and check their own shapes."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from typing import Any
 from chordcache.errors import UsageError
 
 SCAN_LEVELS = ("headers", "packets", "content")
-"""How deep a scan looks; each level includes the one before it."""
+"""Levels of a scan. Each level includes the one before it."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a file system says of a file's content: equal means unchanged."""
+    """The size and times of a file. If they are equal, the content is unchanged."""
 
     size: int
     """[bytes]"""
     mtime_ns: int
     """[nanoseconds since the epoch]"""
     ctime_ns: int
-    """[nanoseconds since the epoch]; moves when the content is edited and the mtime put back"""
+    """[nanoseconds since the epoch] It changes if the content is edited and the mtime is set back"""
 
 
 @dataclass(frozen=True)
 class AudioFacts:
-    """Header facts of the audio track that would be played."""
+    """Header facts of the audio track that a player would play."""
 
     codec: str
     sample_rate_hz: int
     num_channels: int
     duration_seconds: float | None
-    """[seconds], None where the header does not say"""
+    """[seconds] None if the header does not state it"""
     start_seconds: float | None
-    """[seconds] on the clock that the video shares"""
+    """[seconds] on the clock that it shares with the video"""
 
 
 @dataclass(frozen=True)
 class HeaderFacts:
-    """What the container and codec headers claim about the video track. Nothing here is measured."""
+    """The claims of the container and codec headers about the video track. Nothing here is measured."""
 
     container: str
     codec: str
@@ -49,11 +49,11 @@ class HeaderFacts:
     pixel_format: str | None
     bit_depth: int | None
     color_space: str | None
-    """Matrix of YUV to RGB, None where the file does not state one"""
+    """Matrix of YUV to RGB, or None if the file does not state one"""
     color_primaries: str | None
     color_transfer: str | None
     color_range: str | None
-    """"limited" or "full", None where the file does not state one"""
+    """"limited" or "full", or None if the file does not state one"""
     coded_width: int
     """[pixels] as stored"""
     coded_height: int
@@ -63,40 +63,40 @@ class HeaderFacts:
     display_height: int
     """[pixels] after the sample aspect ratio and the rotation"""
     rotation: int
-    """[degrees clockwise], one of 0, 90, 180, 270: how a player turns the stored picture (after ``mirrored``)"""
+    """[degrees clockwise] 0, 90, 180 or 270. A player turns the stored picture by it (after ``mirrored``)"""
     mirrored: bool
-    """Whether a player flips the stored picture left to right before it turns it"""
+    """True if a player flips the stored picture left to right before it turns it"""
     sample_aspect_ratio: str
-    """Width to height of a pixel, as "num:den" """
+    """Ratio of the width to the height of a pixel, as "num:den" """
     average_fps: float | None
     """[frames per second]"""
     nominal_fps: float | None
-    """[frames per second]; what libavformat guesses from the headers and the first packets"""
+    """[frames per second] libavformat's guess from the headers and the first packets"""
     header_duration_seconds: float | None
-    """[seconds]; headers lie: prefer ``PacketFacts.duration_seconds``"""
+    """[seconds] Headers may be wrong. Prefer ``PacketFacts.duration_seconds``"""
     header_num_frames: int | None
 
 
 @dataclass(frozen=True)
 class PacketFacts:
-    """What reading every packet of the video track measured, without decoding any."""
+    """The facts measured by reading every packet of the video track, without decoding any."""
 
     num_packets: int
     num_frames: int
-    """Expected: packets that show a frame of their own and that an edit list does not discard"""
+    """Expected number of frames: packets that show their own frame and that an edit list does not discard"""
     start_seconds: float
     """[seconds] presentation time of the first frame"""
     duration_seconds: float
     """[seconds] from the first frame's time to the last frame's end"""
     variable_frame_rate: bool
     clock: str
-    """"pts"; "dts" or "rate" where the packets carry no presentation time"""
+    """"pts", or "dts" or "rate" if the packets carry no presentation time"""
     keyframe_numbers: tuple[int, ...]
     """Frame numbers in presentation order, ascending"""
     keyframe_pts_seconds: tuple[float, ...]
     """[seconds], ascending, one per keyframe number"""
     num_frames_skipped: int = 0
-    """Frames before the first that can be decoded: the stream begins in the middle of a group of pictures"""
+    """Frames before the first that can be decoded, if the stream begins in the middle of a group of pictures"""
 
     def __post_init__(self) -> None:
         if len(self.keyframe_numbers) != len(self.keyframe_pts_seconds):
@@ -107,87 +107,87 @@ class PacketFacts:
 
 @dataclass(frozen=True)
 class ContentFacts:
-    """What decoding measured: how much the picture moves and how loud the sound is, second by second."""
+    """The facts measured by decoding: motion of the picture and loudness of the sound, second by second."""
 
     motion_source: str
     """"codec" (mean length of its motion vectors, pixels) or "luma" (mean absolute difference, 0 to 255)"""
     motion_per_second: tuple[float, ...]
-    """[pixels or grey levels], mean over the frames that start in each second"""
+    """[pixels or gray levels] Mean over the frames that start in each second"""
     motion_histogram: tuple[int, ...]
-    """Number of frames per bin; bin 0 is [0, 0.5), bin i is [2 ** (i - 2), 2 ** (i - 1)), the last one open"""
+    """Number of frames per bin. Bin 0 is [0, 0.5), bin i is [2 ** (i - 2), 2 ** (i - 1)), and the last one is open"""
     audio_energy_per_second: tuple[float, ...]
-    """[root mean square, 0 to 1] of each second of sound on the video's clock; empty without sound"""
+    """[root mean square, 0 to 1] of each second of sound on the video's clock. Empty without sound"""
     audio_peaks_seconds: tuple[float, ...]
-    """[seconds] of the loudest 10 ms in each second that is louder than twice the median second"""
+    """[seconds] Time of the loudest 10 ms in each second that is louder than twice the median second"""
 
 
 @dataclass(frozen=True)
 class VideoRecord:
-    """One input's line in the index."""
+    """The line of one input in the index."""
 
     root: str
     """Label of the root folder"""
     path: str
-    """Relative to the root, decoded as ``os.fsdecode`` does (undecodable bytes are lone surrogates)"""
+    """Path relative to the root, decoded as ``os.fsdecode`` does (undecodable bytes are lone surrogates)"""
     label: str | None = None
     caption: str | None = None
     identity: Identity | None = None
-    """None in a hand-written index"""
+    """Identity of the file, or None in a hand-written index"""
     level: str | None = None
-    """Of ``SCAN_LEVELS``; None in a hand-written index"""
+    """Level of ``SCAN_LEVELS``, or None in a hand-written index"""
     error: str | None = None
-    """Why the file cannot be used, for people"""
+    """Reason why the file cannot be used, for people"""
     error_cause: str | None = None
-    """The same in a word, see ``MediaError``"""
+    """Cause of the error in one word, see ``MediaError``"""
     error_stage: str | None = None
     header: HeaderFacts | None = None
     packets: PacketFacts | None = None
     content: ContentFacts | None = None
     audio: AudioFacts | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
-    """Further columns of a labels file"""
+    """Extra columns of a labels file"""
 
 
 @dataclass(frozen=True)
 class FeatureInfo:
-    """One feature of a video in one tier, as its sidecar names it: what was asked for and what came out."""
+    """One feature of a video in one tier, as its sidecar names it: the request and the result."""
 
     feature: str
     tier: str
     fingerprint: str
     """16 hex digits over the extractor's name, version and parameters"""
     params: Mapping[str, Any]
-    """The parameters behind the fingerprint"""
+    """Parameters that the fingerprint covers"""
     file: str | None = None
-    """Relative to the cache, shared by the features of one tier; None if absent"""
+    """Path relative to the cache, shared by the features of one tier, or None if absent"""
     shape: tuple[int, ...] = ()
-    """Of the feature's array; of frames as decoded"""
+    """Shape of the feature's array. For frames, the decoded shape"""
     dtype: str = ""
     num_bytes: int = 0
-    """Of the file"""
+    """Size of the file"""
     digest: str = ""
     """xxh3-128 of the file, 32 hex digits"""
     num_rows: Mapping[str, int] = field(default_factory=dict)
-    """Of each array that the feature has in the file: its own name, and names that begin with it and a dot"""
+    """Number of rows of each array of the feature. An array's name is the feature's, or begins with it and a dot"""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What the extractor found out, such as a start time"""
+    """Facts that the extractor found, such as a start time"""
     absent: str | None = None
-    """Why there is no such feature in this video"""
+    """Reason why the video does not have the feature"""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a scan or a build did, in numbers."""
+    """The counts of a scan or a build."""
 
     num_inputs: int
     num_done: int
     num_up_to_date: int
     num_failed: int
     num_skipped: int = 0
-    """Scan: files that are not media"""
+    """Files that are not media (scan only)"""
     num_frames: int = 0
     num_frames_skipped: int = 0
-    """At the start of streams that begin in the middle of a group of pictures"""
+    """Frames at the start of streams that begin in the middle of a group of pictures"""
     elapsed_seconds: float = 0.0
 
 
@@ -196,17 +196,17 @@ class Damage:
     """One finding of ``verify``."""
 
     kind: str
-    """"damaged" or "missing" (exit code 5); "stale", "incomplete" or "orphan" (6: what is there is intact)"""
+    """"damaged" or "missing" (exit code 5), or "stale", "incomplete" or "orphan" (exit code 6: data is intact)"""
     file: str
-    """Relative to the cache, or the source's path"""
+    """Path relative to the cache, or the source's path"""
     message: str
-    """What was expected and what was found"""
+    """Text that states the expected and the found values"""
     fix_command: str
-    """The command that mends it, "" where a person must"""
+    """Command that repairs the damage, or "" if a person must repair it"""
     key: str | None = None
-    """The video, where one is concerned"""
+    """Key of the video, if one is concerned"""
     record: str | None = None
-    """The record inside the file, where one is concerned"""
+    """Record inside the file, if one is concerned"""
 
 
 def _default_of(item: dataclasses.Field[Any]) -> Any:
@@ -214,7 +214,7 @@ def _default_of(item: dataclasses.Field[Any]) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """Turn a dataclass into plain JSON data, leaving out fields that hold their defaults."""
+    """Turn a dataclass into plain JSON data. Fields that hold their defaults are left out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             f.name: to_json(getattr(value, f.name))
@@ -242,7 +242,7 @@ _PARTS = {
 
 
 def record_from_json(data: Mapping[str, Any]) -> VideoRecord:
-    """Build a ``VideoRecord`` from what ``to_json`` made of one.
+    """Build a ``VideoRecord`` from the data that ``to_json`` returned for one.
 
     Raises
     ------
@@ -254,17 +254,17 @@ def record_from_json(data: Mapping[str, Any]) -> VideoRecord:
 
 
 def feature_from_json(data: Mapping[str, Any]) -> FeatureInfo:
-    """Build a ``FeatureInfo`` from what ``to_json`` made of one."""
+    """Build a ``FeatureInfo`` from the data that ``to_json`` returned for one."""
     return FeatureInfo(**_tuples(data))
 
 
 def content_from_json(data: Mapping[str, Any] | None) -> ContentFacts | None:
-    """Build ``ContentFacts`` from what ``to_json`` made of them."""
+    """Build ``ContentFacts`` from the data that ``to_json`` returned for them."""
     return None if data is None else ContentFacts(**_tuples(data))
 
 
 def path_problem(path: object) -> str | None:
-    """Why a path from an index or a sidecar cannot be one inside its root, or None if it can."""
+    """Return the reason why a path from an index or a sidecar cannot lie inside its root, or None if it can."""
     if not isinstance(path, str) or not path:
         return "it is empty"
     if "\0" in path:
@@ -276,5 +276,5 @@ def path_problem(path: object) -> str | None:
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
-        return "it is no file name"
+        return "it is not a file name"
     return None

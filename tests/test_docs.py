@@ -15,6 +15,9 @@ from chordcache import errors
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+COMMAND_LINE = (REPOSITORY / "docs" / "command_line.md").read_text(encoding="utf-8")
+LOADING = (REPOSITORY / "docs" / "loading.md").read_text(encoding="utf-8")
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 MODULES = [
     module.name for module in pkgutil.walk_packages(cc.__path__, "chordcache.") if module.name != "chordcache.__main__"
 ]
@@ -26,23 +29,42 @@ def test_examples_in_docstrings_run(name):
     assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
 
 
-def test_the_readme_names_every_exit_code_once():
-    listed = [int(code) for cell in re.findall(r"^\| ([\d, ]+) \|", README, re.M) for code in cell.split(",")]
+def test_every_exit_code_is_documented_once():
+    listed = [int(code) for cell in re.findall(r"^\| ([\d, ]+) \|", COMMAND_LINE, re.M) for code in cell.split(",")]
     raised = {cls.exit_code for cls in vars(errors).values() if isinstance(cls, type) and "exit_code" in vars(cls)}
     assert len(listed) == len(set(listed))
     assert set(listed) >= raised | {0, 6, 129, 130, 143}
 
 
 @pytest.mark.parametrize("command", ["scan", "build", "verify", "gc", "info"])
-def test_the_readme_names_every_command(command):
-    assert f"chordcache {command}" in README
+def test_every_command_is_documented(command):
+    assert f"`chordcache {command}`" in README
+    assert f"## chordcache {command}\n" in COMMAND_LINE
 
 
-def test_the_python_of_the_readme_runs(clips, tmp_path, monkeypatch):
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 200
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#\s]+)?(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+        assert not target or target.startswith("http") or (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_sections_that_links_name_exist(path):
+    for target, section in re.findall(r"\]\(([^)#\s]*)#([^)]*)\)", path.read_text(encoding="utf-8")):
+        page = (path.parent / target if target else path).read_text(encoding="utf-8")
+        headings = re.findall(r"^#+ (.*)$", page, re.M)
+        assert section in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings], section
+
+
+def test_the_python_of_the_docs_runs(clips, tmp_path, monkeypatch):
     cc.build(cc.scan([clips], labels="dir"), tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", README, re.S)
-    assert len(blocks) >= 2
+    blocks = re.findall(r"```python\n(.*?)```", README + LOADING, re.S)
+    assert len(blocks) >= 5
     names = {"cc": cc}
     for block in blocks:
         exec(block, names)

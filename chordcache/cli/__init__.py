@@ -1,4 +1,4 @@
-"""The command line: parse, one public call, print, exit code."""
+"""The command line. A command parses options, makes one public call, prints the result and sets the exit code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from chordcache import __version__
 from chordcache.errors import ChordcacheError
 
 _COMMANDS = ("scan", "build", "verify", "gc", "info")
-"""In the order of a user's journey. Each is the function of that name in the module of that name."""
+"""Commands in the order in which a user needs them. Each is the function of that name in its own module."""
 
 
 class _Commands(click.Group):
-    """Turns exceptions into one line and an exit code."""
+    """Group of commands that turns exceptions into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -62,5 +62,5 @@ def cli(debug: bool) -> None:
 
 
 def main() -> None:
-    """Entry point of the ``chordcache`` command."""
+    """Run the ``chordcache`` command."""
     cli(prog_name="chordcache")

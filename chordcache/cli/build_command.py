@@ -32,7 +32,7 @@ _OF_POLICY = ("retry_quarantined", "wait", "follow_symlinks", "source_hash", "li
     "--tier", "tiers", multiple=True, default=("lmdb",), show_default=True, metavar="lmdb|npz|hdf5",
     help="Tier to build; may be given several times.",
 )  # fmt: skip
-@click.option("--features", metavar="A,B", callback=split_names, help="Build none but these of what the tiers hold.")
+@click.option("--features", metavar="A,B", callback=split_names, help="Build only these features.")
 @click.option("-c", "--config", type=PATH, help="YAML merged onto the defaults, see configs/default.yaml.")
 @click.option("--max-failures", metavar="N|P%", help="Stop after more failures than this.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first failure.")

@@ -17,7 +17,7 @@ from chordcache.storage.layout import printable
 @click.option("--dry-run", is_flag=True, help="Only list.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def gc(cache: str, dry_run: bool, yes: bool) -> None:
-    """List what no sidecar of CACHE names, such as superseded generations, and remove it.
+    """List files that no sidecar of CACHE names, such as superseded generations, and remove them.
 
     \b
     Example:

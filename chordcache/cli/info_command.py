@@ -13,7 +13,7 @@ from chordcache.storage.layout import printable
 @click.argument("path", type=PATH, default="cache", metavar="CACHE|INDEX")
 @json_option
 def info(path: str, as_json: bool) -> None:
-    """Say what is in a cache or an index.
+    """Show the contents of a cache or an index.
 
     \b
     Example:

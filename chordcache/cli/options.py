@@ -18,51 +18,51 @@ from chordcache.records import RunSummary
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PATH = click.STRING
-"""Not ``click.Path``: that looks at the file, and fails on a name that no file can have. The public functions have a
-message and an exit code for both."""
+"""Type of path arguments. Not ``click.Path``, which checks the file, and fails on a name that no file can have. The
+public functions have a message and an exit code for both cases."""
 
 
 _LIMITS = (
     click.option(
         "--stall-timeout", type=float, default=Limits.stall_seconds, show_default=True, metavar="SECONDS",
-        help="Give a file up that makes no progress for so long.",
+        help="Give up on a file that makes no progress for this long.",
     ),
-    click.option("--file-timeout", type=float, metavar="SECONDS", help="Give a file up that takes longer in all."),
+    click.option("--file-timeout", type=float, metavar="SECONDS", help="Give up on a file that takes longer."),
     click.option(
         "--file-memory", type=int, default=(Limits.memory_bytes or 0) >> 20, show_default=True, metavar="MIB",
-        help="Give a file up that needs more memory.",
+        help="Give up on a file that needs more memory.",
     ),
     click.option(
         "--retries", type=int, default=Limits.retries, show_default=True, metavar="N",
-        help="Attempts after the first, where time, memory or a disk was the trouble.",
+        help="Attempts after the first, if time, memory or a disk was the cause.",
     ),
 )  # fmt: skip
-"""The bounds of their values are those of ``Limits``."""
+"""Options for ``Limits``, which checks the bounds of their values."""
 
 
 def jobs_option(function: Function) -> Function:
-    """``-j N``."""
+    """Add the option ``-j N``."""
     return click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes.  [default: one per processor]")(
         function
     )
 
 
 def json_option(function: Function) -> Function:
-    """``--json``."""
+    """Add the option ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")(
         function
     )
 
 
 def roots_option(function: Function) -> Function:
-    """``--root NAME=PATH``, several times."""
+    """Add the option ``--root NAME=PATH``, which may be given several times."""
     return click.option(
         "--root", "roots", multiple=True, metavar="NAME=PATH", callback=_parse_roots, help="Where a root's data is now."
     )(function)
 
 
 def limits_options(function: Function) -> Function:
-    """``--stall-timeout``, ``--file-timeout``, ``--file-memory`` and ``--retries``, handed on as one ``limits``."""
+    """Add ``--stall-timeout``, ``--file-timeout``, ``--file-memory`` and ``--retries``, passed on as ``limits``."""
 
     @functools.wraps(function)
     def with_limits(
@@ -77,7 +77,7 @@ def limits_options(function: Function) -> Function:
 
 
 def wait_option(function: Function) -> Function:
-    """``--wait``."""
+    """Add the option ``--wait``."""
     return click.option("--wait", is_flag=True, help="Wait while another process writes to the cache.")(function)
 
 
@@ -92,17 +92,17 @@ def _parse_roots(_ctx: click.Context, _param: click.Parameter, values: Sequence[
 
 
 def split_names(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Sequence[str] | None:
-    """Names between commas."""
+    """Split names at commas."""
     return None if value is None else [name.strip() for name in value.split(",") if name.strip()]
 
 
 def echo_json(data: Any) -> None:
-    """Print a result for machines."""
+    """Print a result as JSON."""
     click.echo(json.dumps(data, indent=2, allow_nan=False))
 
 
 def skipped_frames(summary: RunSummary) -> str:
-    """Return what a summary adds if frames at the start of streams cannot be decoded."""
+    """Return the part of a summary about frames at the start of streams that cannot be decoded."""
     num_skipped = summary.num_frames_skipped
     return f", {num_skipped} frame{'s' * (num_skipped != 1)} before a first keyframe skipped" if num_skipped else ""
 

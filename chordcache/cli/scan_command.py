@@ -27,7 +27,7 @@ from chordcache.storage.layout import printable
 def scan(roots: tuple[str, ...], output: str, as_json: bool, **options: Any) -> None:
     """Look at every video below ROOT and write an index.
 
-    A ROOT is a folder, a file, or NAME=PATH. Records of unchanged files are taken over from an index that is there.
+    A ROOT is a folder, a file, or NAME=PATH. Records of unchanged files are copied from an existing index.
 
     \b
     Example:

@@ -30,7 +30,7 @@ from chordcache.storage.layout import printable
 @click.option("--deep", "level", flag_value="deep", help="Also decode every frame; compare counts and times.")
 @click.option("--source", is_flag=True, help="Also decode random frames of each source again and compare.")
 @click.option("--repair", is_flag=True, help="Build again what is damaged, and nothing else.")
-@click.option("--dry-run", is_flag=True, help="With --repair: only tell what is damaged.")
+@click.option("--dry-run", is_flag=True, help="With --repair: only print what is damaged.")
 @wait_option
 @limits_options
 @roots_option
@@ -46,11 +46,11 @@ def verify(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Prove that CACHE is whole: every file there, with its size and digest, and none too many.
+    """Check that every file of CACHE is there with its size and digest, and that there are no extra files.
 
     The limits (--stall-timeout and so on) are those of --repair.
 
-    Exit code 0: sound; 5: damage; 6: intact, but something is missing from it, changed at the source, or left over.
+    Exit code 0: sound; 5: damage; 6: intact, but something is missing, changed at the source, or left over.
 
     \b
     Example:

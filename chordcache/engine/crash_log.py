@@ -1,13 +1,13 @@
-"""What a worker was at when it died, where its parent can read it: one file in memory, with a slot for each worker.
+"""Record of each worker's last task, which the parent can read after a crash: one file in memory, one slot per worker.
 
 A slot::
 
-    offset  bytes  what
-    0       20     number of the task under way, in digits
+    offset  bytes  content
+    0       20     number of the current task, in digits
     20      6      the limit that comes next, "stall" or "file"
-    32      ...    what faulthandler wrote: a traceback, after "Timeout (" or "Fatal Python error"
+    32      ...    output of faulthandler: a traceback, after "Timeout (" or "Fatal Python error"
 
-The file has no name, so that nothing is left of it, however the processes end.
+The file has no name. It disappears when the processes end, in whatever way they end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 
 _SLOT_BYTES = 1 << 20
-"""More than the tracebacks of all threads take; what is not written takes no memory"""
+"""Size that holds more than the tracebacks of all threads. Unwritten parts take no memory."""
 _NUMBER_BYTES = 20
 _HEAD_BYTES = 32
 
@@ -29,26 +29,26 @@ _FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 
 @dataclass(frozen=True)
 class Note:
-    """What one worker was at last."""
+    """Last task of one worker."""
 
     task: int
     limit: str
-    """"stall" or "file": which of the two was about to be reached"""
+    """"stall" or "file": the limit that would have been reached first"""
     words: str
-    """What faulthandler wrote, "" if the worker is alive or was killed"""
+    """Output of faulthandler, "" if the worker is alive or was killed"""
 
     @property
     def timed_out(self) -> bool:
-        """Whether the worker ended itself at the limit."""
+        """True if the worker ended itself at the limit."""
         return self.words.startswith("Timeout (")
 
     def place(self, function: str) -> str:
-        """Where the thread that runs ``function`` was: its innermost frame outside Python's own library.
+        """Return where the thread that runs ``function`` was: its innermost frame outside Python's own library.
 
         Returns
         -------
         str
-            Such as "flow.py:88 add_frame", or "" if that is not known.
+            Text such as "flow.py:88 add_frame", or "" if this is unknown.
         """
         for thread in self.words.split("\n\n"):
             frames = _FRAME.findall(thread)
@@ -63,14 +63,14 @@ def _is_standard(path: str) -> bool:
 
 
 class CrashLog:
-    """The parent's end of the file."""
+    """Parent's end of the file."""
 
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
         self.fd = os.memfd_create("chordcache")
 
     def read(self) -> list[Note]:
-        """What the workers that have begun a task were at."""
+        """Return the last task of each worker that has begun one."""
         notes = []
         for number in range(self.num_slots):
             slot = os.pread(self.fd, _SLOT_BYTES, number * _SLOT_BYTES)
@@ -81,34 +81,34 @@ class CrashLog:
         return notes
 
     def close(self) -> None:
-        """Let go of the file; its memory is freed when the last worker has ended."""
+        """Close the file. Its memory is freed when the last worker has ended."""
         os.close(self.fd)
 
 
 class Slot:
-    """A worker's end: a slot that no other living worker has.
+    """Worker's end of the file: a slot that no other living worker has.
 
     Parameters
     ----------
     parent : int
-        Process that made the ``CrashLog``.
+        ID of the process that made the ``CrashLog``.
     fd, num_slots : int
-        Of that ``CrashLog``.
+        Values of that ``CrashLog``.
 
     Raises
     ------
     OSError
-        If there is no ``/proc`` to open the file through.
+        If there is no ``/proc``, which is needed to open the file.
     """
 
     def __init__(self, parent: int, fd: int, num_slots: int) -> None:
         self.fd = os.open(f"/proc/{parent}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
         self._start = _claim(self.fd, num_slots) * _SLOT_BYTES
-        os.pwrite(self.fd, bytes(_HEAD_BYTES + 1), self._start)  # of a worker that is gone
-        os.lseek(self.fd, self._start + _HEAD_BYTES, os.SEEK_SET)  # where faulthandler will write
+        os.pwrite(self.fd, bytes(_HEAD_BYTES + 1), self._start)  # clear what an earlier worker wrote
+        os.lseek(self.fd, self._start + _HEAD_BYTES, os.SEEK_SET)  # faulthandler will write here
 
     def begin(self, task: int) -> None:
-        """Write down which task is under way."""
+        """Write down which task has begun."""
         os.pwrite(self.fd, b"%*d" % (_NUMBER_BYTES, task), self._start)
 
     def expect(self, limit: str) -> None:
@@ -117,7 +117,7 @@ class Slot:
 
 
 def _claim(fd: int, num_slots: int) -> int:
-    """Number of a free slot; the kernel frees the lock with the process."""
+    """Return the number of a free slot. The kernel releases its lock when the process ends."""
     for number in range(num_slots):
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number * _SLOT_BYTES)

@@ -1,7 +1,8 @@
-"""How long a task may take and how much memory: what a worker process does to itself, so that it cannot hang.
+"""Limits of a task's time and memory. A worker process sets them for itself, so that it cannot hang.
 
-A timer of the operating system would interrupt Python code only between two of its instructions, which a decoder that
-hangs never comes to. faulthandler's thread needs no interpreter: it writes down where the worker is and ends it.
+A timer of the operating system would interrupt Python code only between two instructions. A decoder that hangs never
+reaches the next one. faulthandler's thread does not need the interpreter. It writes a traceback of the worker, and ends
+the worker.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from chordcache.engine.crash_log import Slot
 from chordcache.errors import UsageError
 
 MIN_MEMORY_BYTES = 256 << 20
-"""A worker takes 90 MiB before it opens a file; one at pictures of 8192 x 4320 pixels, 1 GiB."""
+"""Smallest memory limit. A worker takes 90 MiB before it opens a file, and 1 GiB at pictures of 8192 x 4320 pixels."""
 
 _MIN_SECONDS = 0.1
 _MAX_SECONDS = 1e8
 _MAX_MEMORY_BYTES = 1 << 60
 _MAX_RETRIES = 1000
-"""Three years, an exbibyte and a thousand are as good as no limit, and no system call stumbles over them."""
+"""Largest limits: three years, one exbibyte and a thousand retries. They are as good as no limit, and no system call
+fails with them."""
 
 _SLACK_SECONDS = 0.25
-"""Setting the alarm takes 70 us, looking at the clock none: it is set again this often, and goes off this much late."""
+"""Time between two settings of the alarm, which is also its largest delay. Setting it takes 70 us, while reading the
+clock takes almost no time."""
 
 
 def _check(name: str, value: float | None, low: float, high: float) -> None:
@@ -38,7 +41,7 @@ def _check(name: str, value: float | None, low: float, high: float) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one input may cost before it is given up.
+    """Limits of one input, after which it is given up.
 
     Time is limited where there is a ``/proc`` and files may be larger than a few MiB (``ulimit -f``).
 
@@ -49,13 +52,13 @@ class Limits:
     """
 
     stall_seconds: float | None = 60.0
-    """[seconds] without a new packet or frame, None for no limit"""
+    """[seconds] Longest time without a new packet or frame, None for no limit"""
     file_seconds: float | None = None
-    """[seconds] in all, less what it takes to publish its results; None for no limit"""
+    """[seconds] Longest time in all, without the time to publish its results; None for no limit"""
     memory_bytes: int | None = 2 << 30
-    """[bytes] of a worker's own memory, mapped files not counted; None for no limit"""
+    """[bytes] Largest size of a worker's own memory, without mapped files; None for no limit"""
     retries: int = 1
-    """Attempts after the first one, where memory, time or the disk of the sources was the trouble"""
+    """Number of attempts after the first one, if memory, time or the disk of the sources was the problem"""
 
     def __post_init__(self) -> None:
         _check("--stall-timeout (stall_seconds)", self.stall_seconds, _MIN_SECONDS, _MAX_SECONDS)
@@ -65,13 +68,13 @@ class Limits:
         _check("--retries", self.retries, 0, _MAX_RETRIES)
 
     def overrun(self, limit: str, place: str) -> str:
-        """What to say of a task that reached the limit "stall" or "file"."""
+        """Return the message for a task that reached the limit "stall" or "file"."""
         if limit == "stall":
             return f"no progress for {self.stall_seconds:g} s{place}{_more('--stall-timeout')}"
         return f"not done after {self.file_seconds:g} s{place}{_more('--file-timeout')}"
 
     def out_of_memory(self, message: str) -> str:
-        """What to say of a task that had not enough memory."""
+        """Return the message for a task that had too little memory."""
         return message if self.memory_bytes is None else message + _more("--file-memory")
 
 
@@ -83,7 +86,7 @@ NO_LIMITS = Limits(stall_seconds=None, memory_bytes=None, retries=0)
 
 
 class _Watch:
-    """The alarm of a worker process: it goes off unless it is set again in time."""
+    """Alarm of a worker process. It goes off unless it is set again in time."""
 
     def __init__(self, limits: Limits, slot: Slot) -> None:
         self._slot = slot
@@ -91,16 +94,16 @@ class _Watch:
         self._file_seconds = limits.file_seconds or math.inf
         self._slack_seconds = min(_SLACK_SECONDS, self._stall_seconds / 4, self._file_seconds / 4)
         self._deadline = math.inf
-        """When the task under way must be done"""
+        """Time by which the current task must be done"""
         self._set_at: float | None = None
-        """None while it is off"""
+        """Time at which the alarm was set; None while it is off"""
         self._limit = ""
 
     def begin(self, task: int) -> None:
         now = time.monotonic()
         self._slot.begin(task)
         self._deadline = now + self._file_seconds
-        # A task that ended before its deadline has left the alarm at that
+        # A task that ended before its deadline has left the alarm set to that deadline
         if self._set_at is None or self._limit == "file" or now - self._set_at >= self._slack_seconds:
             self._set(now)
 
@@ -141,13 +144,13 @@ class _Watch:
 
 
 _watch: _Watch | None = None
-"""Of this process, if it is a worker; there is but one alarm in a process."""
+"""Alarm of this process, if it is a worker. A process has only one."""
 
 
 def start(limits: Limits, slot: Slot | None) -> None:
-    """Make this process a worker under limits, for the rest of its life.
+    """Make this process a worker under limits, until it ends.
 
-    ``slot`` takes its last words; without one, time is not limited.
+    ``slot`` takes its last messages. Without a slot, time is not limited.
     """
     global _watch
     if limits.memory_bytes is not None:
@@ -161,12 +164,12 @@ def start(limits: Limits, slot: Slot | None) -> None:
 
 
 def begin(task: int) -> None:
-    """Note that a task begins: the alarm is set, and its time starts."""
+    """Note that a task begins: set the alarm, and start to measure its time."""
     if _watch is not None:
         _watch.begin(task)
 
 
 def stop() -> None:
-    """Note that there is nothing more to do for now: the alarm is off."""
+    """Note that there is nothing to do for now: turn the alarm off."""
     if _watch is not None:
         _watch.stop()

@@ -1,7 +1,7 @@
-"""Runs many independent tasks on worker processes. Knows no video.
+"""Run many independent tasks on worker processes. This module does not depend on video.
 
-A task that kills its worker (a segmentation fault, the OOM killer) costs that task: the ones that were under way with
-it are run again, each alone, and the one that dies alone is named.
+A task can kill its worker (a segmentation fault, the OOM killer). The tasks that were running at that time are then run
+again, each alone. The one whose worker dies while it runs alone is reported.
 """
 
 from __future__ import annotations
@@ -30,63 +30,63 @@ from chordcache.engine.crash_log import CrashLog, Note
 from chordcache.engine.limits import NO_LIMITS, Limits
 from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import ONE_THREAD, SAFE_PATH, STOP_SIGNALS, describe, run_task, run_unit, start_worker
-from chordcache.engine.worker import Crash as Crash  # what callers get is theirs to name
+from chordcache.engine.worker import Crash as Crash  # exported, since callers get it as a result
 from chordcache.errors import ChordcacheError, WorkersDiedError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 MAX_DEATHS_IN_A_ROW = 5
-"""Workers that die one after the other, with no task finished between: the environment is at fault."""
+"""Number of workers that die in a row, with no task finished between, until the environment is considered at fault"""
 
 _FEEDER_PATIENCE_SECONDS = 1
 
 _WAIT_SECONDS = 0.1
-"""The longest that a signal to stop is not heard while nothing else happens."""
+"""[seconds] Longest delay of a signal to stop while nothing else happens"""
 
 _MAY_PASS = ("oom", "timeout")
-"""Causes that another attempt may not meet: the machine was busy."""
+"""Causes that may be absent at another attempt, since the machine was busy"""
 
 
 @dataclass
 class _Unit(Generic[Task]):
-    """Tasks that travel together."""
+    """Tasks that are sent together."""
 
     first: int
     tasks: list[Task]
     attempts: int = 0
-    """How often they were begun without coming to an end"""
+    """Number of times that the tasks were begun and did not end"""
 
     def split(self) -> list[_Unit[Task]]:
-        """The same, one by one."""
+        """Return units of the same tasks, one task in each."""
         return [_Unit(self.first + i, [task], self.attempts) for i, task in enumerate(self.tasks)]
 
 
 _Outcome: TypeAlias = tuple[int, Any, Any]
-"""Number of a task, the task, its result or Crash"""
+"""Number of a task, the task, and its result or Crash"""
 
 Retry: TypeAlias = Callable[[Any, Any], Any]
 
 
 def default_jobs() -> int:
-    """One worker for each processor that this process may use."""
+    """Return one worker for each processor that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def progress_bar(total: int | None, unit: str, *, shown: bool) -> tqdm[Any]:
-    """A progress bar on standard error, if it is to be shown and that is a terminal."""
+    """Return a progress bar on standard error, hidden unless ``shown`` is True and standard error is a terminal."""
     disable = not (shown and sys.stderr.isatty())
     return tqdm(total=total, unit=unit, file=sys.stderr, disable=disable, smoothing=0.05)
 
 
 def say(message: str, *, shown: bool) -> None:
-    """A line on standard error, above a progress bar, if it is to be shown."""
+    """Print a line on standard error, above a progress bar, if ``shown`` is True."""
     if shown:
         tqdm.write(f"chordcache: {message}", file=sys.stderr)
 
 
 def _never(_task: Any, _result: Any) -> None:
-    """Leave it at the result, whatever it is."""
+    """Keep the result, and do not retry."""
 
 
 def run(
@@ -101,25 +101,25 @@ def run(
 ) -> Generator[tuple[Task, Result | Crash], None, None]:
     """Run ``function`` on every task in worker processes.
 
-    Close the generator where it may not be drawn to its end: until then the workers go on.
+    Close the generator if it may not be used to its end. Until then the workers keep running.
 
     Parameters
     ----------
     function : callable
-        Importable, as its arguments and results must be picklable. A ``ChordcacheError`` that it raises ends the run;
-        any other exception becomes a ``Crash``.
+        Importable function, with picklable arguments and results. A ``ChordcacheError`` that it raises ends the run.
+        Any other exception becomes a ``Crash``.
     tasks : iterable
-        Drawn as workers become free: it may be endless.
+        Tasks, taken as workers become free; may be endless.
     jobs : int
         Number of processes.
     chunk_size : int
-        Tasks sent at once; more than one where a task takes less than a millisecond or two.
+        Number of tasks sent at once. Use more than one if a task takes less than a millisecond or two.
     ordered : bool
-        Yield in the order of ``tasks`` rather than as they end.
+        If True, yield in the order of ``tasks``. Otherwise yield each result when its task ends.
     limits : Limits
-        What a task may cost, and how often it is tried again if its worker ran out of memory or time.
+        Limits of a task, and how often it is tried again if its worker ran out of memory or time.
     retry : callable
-        Given a task and its result: the task to run in its stead, or None to leave it at that.
+        Gets a task and its result. Returns the task to run instead, or None to keep the result.
 
     Yields
     ------
@@ -150,7 +150,7 @@ def _in_order(results: Iterator[_Outcome]) -> Iterator[tuple[Task, Any]]:
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Have ``SAFE_PATH`` in the environment of what is started meanwhile."""
+    """Add ``SAFE_PATH`` to the environment of processes that are started inside the block."""
     added = SAFE_PATH.keys() - os.environ.keys()
     os.environ.update({name: SAFE_PATH[name] for name in added})
     try:
@@ -171,28 +171,29 @@ class _Pool:
         self._executor: ProcessPoolExecutor | None = None
         self._crash_log: CrashLog | None = None
         self._num_oom_kills = 0
-        """Of the whole machine, when the workers were started"""
+        """Number for the whole machine, when the workers were started"""
         self._num_drawn = 0
         self._again: deque[_Unit[Any]] = deque()
-        """What is to be run again, before new tasks"""
+        """Units to run again, before new tasks"""
         self._deaths: list[tuple[int, Any, Crash]] = []
-        """Tasks that killed their workers one after the other: held back, for at the fifth they are innocent"""
+        """Tasks that killed their workers one after the other. They are held back, since a fifth death in a row means
+        that the tasks are not at fault."""
 
     @uninterruptible()
     def shutdown(self) -> list[Note]:
-        """End the workers, whatever they are at, and leave no thread that Python would cut short at its exit.
+        """End the workers, even in the middle of a task. Join all threads that Python would cut off at its exit.
 
-        Returns what they were at.
+        Return the last task of each worker.
         """
         if self._executor is None or self._crash_log is None:
             return []
         executor, self._executor = self._executor, None
-        # By ourselves: told to kill them, loky 3.6 trips over tasks that it has queued and then forgotten
+        # Kill the workers here. When loky 3.6 is asked to kill them, it fails on tasks that it queued and then forgot
         for pid in list(executor._processes):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         executor.shutdown(wait=True)
-        # loky does not join these; cut short in the middle of giving back a semaphore, one makes the tracker complain
+        # loky does not join these. If one is cut off while it releases a semaphore, the resource tracker complains
         for thread in threading.enumerate():
             if thread.name == "QueueFeederThread":
                 thread.join(_FEEDER_PATIENCE_SECONDS)
@@ -251,7 +252,7 @@ class _Pool:
     def _collect(self, pending: dict[Future[list[Any]], _Unit[Any]]) -> Iterator[_Outcome]:
         done = _wait(pending)
         if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
-            done = set(pending)  # all of them are settled, well or not
+            done = set(pending)  # all futures are done, with a result or an error
         interrupted = []
         for future in done:
             unit = pending.pop(future)
@@ -263,16 +264,16 @@ class _Pool:
             yield from self._after_a_death(sorted(interrupted, key=lambda unit: unit.first))
 
     def _after_a_death(self, interrupted: list[_Unit[Any]]) -> Iterator[_Outcome]:
-        """Run what may have killed once more, each task alone, and put back the others."""
+        """Run the tasks that may have killed a worker again, each alone, and put back the others."""
         notes = self.shutdown()
-        # Who crashes or runs out of time leaves words; who is killed, or leaves by itself, leaves none
+        # A worker that crashes or runs out of time leaves words; one that is killed, or exits by itself, leaves none
         suspected = {note.task for note in notes if note.words} or {note.task for note in notes}
         singles = [single for unit in interrupted for single in unit.split()]
         suspects = [single for single in singles if single.first in suspected]
         for single in suspects:
             single.attempts += 1
         self._again.extend(single for single in singles if suspects and single.first not in suspected)
-        for single in suspects or singles:  # if none had begun, any of them may kill before it begins
+        for single in suspects or singles:  # if no task had begun, any of them may kill its worker before it begins
             yield from self._run_alone(single)
 
     def _run_alone(self, unit: _Unit[Any]) -> Iterator[_Outcome]:
@@ -295,7 +296,7 @@ class _Pool:
             return
 
     def _hold(self, unit: _Unit[Any], crash: Crash) -> None:
-        """Keep a death back until a task succeeds, and give up if none does."""
+        """Keep a death back until a task succeeds, and give up after too many."""
         self._deaths.append((unit.first, unit.tasks[0], crash))
         if len(self._deaths) == MAX_DEATHS_IN_A_ROW:
             raise WorkersDiedError(
@@ -304,12 +305,12 @@ class _Pool:
             )
 
     def _crash(self, error: BrokenProcessPool, note: Note | None) -> Crash:
-        """What to say of a task whose worker died while it was the only one."""
+        """Return the crash of a task whose worker died while it ran alone."""
         place = f", at {where}" if note is not None and (where := note.place(run_task.__name__)) else ""
         if note is not None and note.timed_out:
             return Crash("timeout", self._limits.overrun(note.limit, place))
         if not isinstance(error, TerminatedWorkerError):
-            return Crash("bug", f"it cannot be sent: {describe(error.__cause__ or error)}")
+            return Crash("bug", f"the task cannot be sent: {describe(error.__cause__ or error)}")
         codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
         died = f"the worker died: {codes.group(1)}" if codes else "the worker died"
         if "SIGKILL" in died and _num_oom_kills() > self._num_oom_kills:
@@ -317,12 +318,12 @@ class _Pool:
         return Crash("signal", f"{died}{place}")
 
     def _settle(self, unit: _Unit[Any], future: Future[list[Any]]) -> Iterator[_Outcome]:
-        """Hand out what came back, but for what is to be tried again."""
+        """Yield the results that came back, except those of tasks that are tried again."""
         error = future.exception()
         if error is None or isinstance(error, ChordcacheError):
             results = future.result()
             yield from self._release_deaths()
-        elif len(unit.tasks) > 1:  # what one of them returned cannot be sent
+        elif len(unit.tasks) > 1:  # the result of one of them cannot be sent
             self._again.extend(unit.split())
             return
         else:
@@ -347,7 +348,7 @@ class _Pool:
 
 
 def _wait(futures: Iterable[Future[Any]]) -> set[Future[Any]]:
-    """Those that are done, one at least."""
+    """Return the futures that are done, at least one."""
     while True:
         with uninterruptible():
             done, _ = wait(futures, _WAIT_SECONDS, FIRST_COMPLETED)
@@ -356,7 +357,7 @@ def _wait(futures: Iterable[Future[Any]]) -> set[Future[Any]]:
 
 
 def _num_oom_kills() -> int:
-    """How often the kernel has killed a process because memory ran out; 0 where it does not say."""
+    """Return how often the kernel has killed a process because memory ran out; 0 if this is unknown."""
     with suppress(OSError):
         counters = Path("/proc/vmstat").read_text(encoding="ascii")
         if found := re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""How a signal stops the main thread: as an exception, and not in the middle of what must be done whole."""
+"""Handling of signals that stop the main thread: they raise an exception, except in blocks that must complete."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from chordcache.engine.worker import STOP_SIGNALS
 from chordcache.errors import StoppedError
 
 _blocks: list[None] = []
-"""As long as the main thread is deep in what is ``uninterruptible``"""
+"""List with one item for each ``uninterruptible`` block that the main thread is in"""
 _stopped_meanwhile: list[int] = []
-"""The signal that came there; a second one ends the process"""
+"""Signal that came inside such a block. A second one ends the process."""
 
 
 @contextmanager
 def uninterruptible() -> Iterator[None]:
-    """Defer ``StoppedError`` until the block ends. Raised inside loky, it can leave a lock held.
+    """Defer ``StoppedError`` until the block ends. If it is raised inside loky, a lock can stay held.
 
-    For the main thread, and for what takes no longer than a user who stops it would wait.
+    Use this in the main thread, for blocks that are shorter than a user would wait after stopping the program.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -39,9 +39,9 @@ def uninterruptible() -> Iterator[None]:
 def stop_signals() -> Iterator[None]:
     """Turn SIGHUP, SIGINT and SIGTERM into ``StoppedError``; a second one ends the process at once.
 
-    ``StoppedError`` is raised wherever the main thread is, but for what is ``uninterruptible``.
+    ``StoppedError`` is raised at any place in the main thread, except in ``uninterruptible`` blocks.
 
-    Does nothing outside the main thread, where Python delivers no signals.
+    Outside the main thread nothing is done, since Python delivers no signals there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -55,7 +55,7 @@ def stop_signals() -> Iterator[None]:
         else:
             raise StoppedError(number)
 
-    # what is ignored stays so: nohup, and a shell's background jobs, ignore on purpose
+    # ignored signals stay ignored: nohup, and a shell's background jobs, ignore them on purpose
     heard = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, stop) for number in heard}
     try:

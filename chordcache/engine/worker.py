@@ -1,4 +1,4 @@
-"""The engine's other side: what a worker process does with the tasks that it is sent. Knows no video either."""
+"""Worker side of the engine, which runs the tasks that a worker process is sent. It does not depend on video either."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from chordcache.errors import ChordcacheError
 STOP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMBA", "NUMEXPR")}
-"""Environment of a worker: the processes are the parallelism."""
+"""Environment of a worker. Each uses one thread, since the processes run in parallel."""
 
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
-"""Environment of what is started as ``python -m`` or ``-c``: the working folder may hold a stranger's ``random.py``."""
+"""Environment of processes started as ``python -m`` or ``-c``: the working folder may hold a foreign ``random.py``."""
 
 
 @dataclass(frozen=True)
 class Crash:
-    """A task that did not return."""
+    """Result of a task that did not return."""
 
     cause: str
     """"timeout", "oom" (out of memory), "signal" (its worker died) or "bug" (it raised, or cannot be sent)"""
@@ -39,21 +39,21 @@ class Crash:
 def start_worker(parent: int, crash_log_fd: int, num_slots: int, limits: Limits) -> None:
     """Make this process a worker.
 
-    Ctrl-C is the parent's affair; a worker ends with its parent, however that ends. What it prints is no result. Its
-    last words go to a slot of the parent's ``CrashLog``.
+    The parent handles Ctrl-C. A worker ends when its parent ends, in whatever way that ends. Printed text is not part
+    of a result. The worker's last messages go to a slot of the parent's ``CrashLog``.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the others are as they were inherited: nohup's stays ignored
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the others stay as inherited: under nohup, SIGHUP stays ignored
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     with suppress(OSError):  # standard error may be closed
         os.dup2(2, 1)
-    sys.stdout = sys.stderr  # which holds nothing back: what stdout still held when the worker is killed would be lost
+    sys.stdout = sys.stderr  # unbuffered: text in the buffer of stdout would be lost if the worker is killed
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
     slot = None
-    with suppress(OSError):  # no /proc, or a limit on the size of files: then time has none
+    with suppress(OSError):  # without /proc, or with a limit on the size of files, time is not limited
         slot = Slot(parent, crash_log_fd, num_slots)
     watchdog.start(limits, slot)
 
@@ -67,7 +67,7 @@ def run_unit(function: Callable[[Any], Any], first: int, tasks: list[Any]) -> li
 
 
 def run_task(function: Callable[[Any], Any], number: int, task: Any) -> Any:
-    """Run one task under the watch of its limits; what it raises becomes a ``Crash``."""
+    """Run one task under its limits; an exception that it raises becomes a ``Crash``."""
     watchdog.begin(number)
     try:
         return function(task)
@@ -81,5 +81,5 @@ def run_task(function: Callable[[Any], Any], number: int, task: Any) -> Any:
 
 
 def describe(error: BaseException) -> str:
-    """One line, also of an exception that fails to print itself."""
+    """Return an exception as one line, even if it fails to print itself."""
     return " ".join(traceback.format_exception_only(error)[-1].split())

@@ -1,4 +1,4 @@
-"""One decode of a video that feeds every extractor, and hands on what they make as it comes."""
+"""One decode of a video that feeds every extractor and passes their rows on at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from chordcache.storage.artefacts.writer import Block
 
 
 class Sink(Protocol):
-    """Where rows go, such as an ``ArtefactWriter``."""
+    """A receiver of rows, such as an ``ArtefactWriter``."""
 
     def append(self, name: str, rows: Block) -> None:
         """Take the next rows of an array."""
@@ -35,34 +35,34 @@ class Sink(Protocol):
 
 @dataclass
 class FeatureResult:
-    """What one extractor made of a video."""
+    """The result of one extractor for a video."""
 
     absent: str | None = None
     shape: tuple[int, ...] = ()
-    """Of the feature's own array"""
+    """Shape of the feature's own array"""
     dtype: str = ""
     num_rows: dict[str, int] = field(default_factory=dict)
-    """Of each of its arrays"""
+    """Number of rows of each array"""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class DecodeResult:
-    """What the decode itself tells."""
+    """The result of the decode itself."""
 
     pts_seconds: np.ndarray
-    """[shape=(T,), dtype=float64, seconds] of the kept frames"""
+    """[shape=(T,), dtype=float64, seconds] times of the kept frames"""
     source_frames: np.ndarray
-    """[shape=(T,), dtype=int64] their numbers in the source"""
+    """[shape=(T,), dtype=int64] numbers of the kept frames in the source"""
     width: int
     """[pixels] of the cached frames"""
     height: int
     """[pixels] of the cached frames"""
     frame_seconds: float
-    """[seconds] that the last frame is taken to last: a frame of the source, or of ``fps`` if that is longer"""
+    """[seconds] assumed duration of the last frame: a frame of the source, or of ``fps`` if that is longer"""
     clock: str
     num_frames_skipped: int
-    """Before the first that can be decoded"""
+    """Number of frames before the first that can be decoded"""
     notes: tuple[str, ...]
     content: ContentFacts | None
 
@@ -73,11 +73,11 @@ class DecodePass:
     Parameters
     ----------
     specs : mapping of str to FeatureSpec
-        What to make.
+        Features to make.
     sinks : mapping of str to sequence of Sink
-        Where the rows of each feature go.
+        Receivers of the rows of each feature.
     with_content : bool
-        Whether to measure ``ContentFacts`` too.
+        True to measure ``ContentFacts`` too.
     """
 
     def __init__(
@@ -87,23 +87,23 @@ class DecodePass:
         self._sinks = sinks
         self._with_content = with_content
         self._extractors: dict[str, Extractor] = {}
-        """Those that have something to do"""
+        """Extractors of the features that are not absent"""
         self._num_frames = 0
         self.made: dict[str, FeatureResult] = {}
-        """By feature"""
+        """Result of each feature"""
 
     def run(self, path: str, picture: FramesConfig, *, only: Container[int] | None = None) -> DecodeResult:
         """Decode a file from the first frame to the last.
 
-        ``only``: frame numbers that are shown to the extractors; by default all.
+        ``only`` holds the numbers of the frames that the extractors receive, by default all.
 
         Raises
         ------
         MediaError
-            As ``Media.frames``; with the feature's name as stage and the cause ``extractor`` if an extractor raised,
-            or made another number of rows than it says.
+            As in ``Media.frames``. If an extractor raises, or returns another number of rows than it declares, the
+            stage is the feature's name and the cause is ``extractor``.
         """
-        pts_seconds, source_frames = array("d"), array("q")  # a tenth of a list's memory
+        pts_seconds, source_frames = array("d"), array("q")  # an array takes a tenth of a list's memory
         with open_media(path) as media:
             video = media.require_video()
             info = _video_info(media)
@@ -147,7 +147,7 @@ class DecodePass:
     def _decode(
         self, media: Media, fps: float | None, maker: FrameMaker, meter: ContentMeter | None
     ) -> Iterator[Frame]:
-        """The kept frames. Sound goes to those who listen on the way; the meter sees all frames."""
+        """Yield the kept frames. Meanwhile, pass sound to the extractors that need it, and all frames to the meter."""
         extractors = self._extractors.values()
         listeners = [extractor for extractor in extractors if extractor.needs_sound]
 
@@ -187,24 +187,24 @@ class DecodePass:
             made = self.made[name]
             made.absent, made.facts = absent, facts
             if absent is None and name not in made.num_rows:
-                raise self._fault(name, f"it handed out no array '{name}'")
+                raise self._fault(name, f"extractor returned no array '{name}'")
             for part, found in made.num_rows.items():
                 if expected is None and not _is_clock(facts):
-                    raise self._fault(name, "it has a clock of its own, but its facts do not say which")
+                    raise self._fault(name, "extractor has its own clock, but its facts do not describe it")
                 if expected is not None and found != expected:
                     frames = f"{self._num_frames} frame{'s' * (self._num_frames != 1)}"
                     raise self._fault(name, f"'{part}' has {found} rows, expected {expected} for {frames}")
 
     def _hand_on(self, name: str, rows: Rows) -> None:
-        """Pass rows to the feature's sinks, and keep count."""
+        """Pass rows to the feature's sinks and count them."""
         made = self.made[name]
         if not isinstance(rows, Mapping):
-            raise self._fault(name, f"it handed out a {type(rows).__name__}, must be a mapping of array names to rows")
+            raise self._fault(name, f"extractor returned a {type(rows).__name__}, expected a mapping of names to rows")
         for part, block in rows.items():
             if part != name and not part.startswith(f"{name}."):
-                raise self._fault(name, f"it handed out an array '{part}', whose name must begin with '{name}.'")
+                raise self._fault(name, f"extractor returned '{part}', expected a name that begins with '{name}.'")
             if isinstance(block, np.ndarray) and not block.ndim:
-                raise self._fault(name, f"'{part}' is a single number, must be rows")
+                raise self._fault(name, f"'{part}' is a single number, expected rows")
             made.num_rows[part] = made.num_rows.get(part, 0) + len(block)
             try:
                 for sink in self._sinks[name]:
@@ -220,10 +220,10 @@ class DecodePass:
 
 @contextmanager
 def _calling(name: str, num_frames: int) -> Iterator[None]:
-    """Blame an extractor for what it raises: it may be anybody's code, and costs one video."""
+    """Turn any exception of an extractor into a ``MediaError``. A plug-in may raise anything. Only one video fails."""
     try:
         yield
-    except (MediaError, MemoryError):  # what the pictures themselves cannot be made into is the video's
+    except (MediaError, MemoryError):  # a picture that cannot be converted is a fault of the video
         raise
     except Exception as error:  # item boundary
         what = " ".join(traceback.format_exception_only(error)[-1].split())
@@ -231,7 +231,7 @@ def _calling(name: str, num_frames: int) -> Iterator[None]:
 
 
 def _is_clock(facts: Mapping[str, Any]) -> bool:
-    """Whether rows can be found by time."""
+    """Return whether the facts describe a clock, so that rows can be found by time."""
     numbers = [facts.get(key) for key in ("row_seconds", "start_seconds", "silence")]
     return all(type(number) in (int, float) for number in numbers) and facts["row_seconds"] > 0
 

@@ -14,7 +14,8 @@ from chordcache.media.scaling import Frame
 from chordcache.storage.flow_int8 import quantize
 
 Estimator: TypeAlias = "Callable[[np.ndarray, np.ndarray], np.ndarray]"
-"""Two luma planes [shape=(H, W), dtype=uint8] to flow [shape=(H, W, 2), dtype=float32, pixels, (dx, dy)]."""
+"""Function of two luma planes [shape=(H, W), dtype=uint8] that returns the flow from the first to the second
+[shape=(H, W, 2), dtype=float32, pixels, (dx, dy)]."""
 
 METHODS = ("farneback", "dis")
 PRESETS = {
@@ -27,10 +28,10 @@ DTYPES = ("float16", "float32", "int8")
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
 
 _NO_GUESS: Any = None
-"""Flow to start from; OpenCV's stubs do not know that there may be none."""
+"""Value for the initial flow. OpenCV's stubs do not know that it is optional."""
 
 _DIS_MIN_SIDES_PX = (8, 12)
-"""Shorter and longer side of the smallest picture that OpenCV's DIS takes: one patch, and room to move it."""
+"""Shorter and longer side of the smallest picture that OpenCV's DIS accepts: one patch, and room to move it."""
 
 
 class FlowExtractor(Extractor):
@@ -39,25 +40,25 @@ class FlowExtractor(Extractor):
     Arrays
     ------
     ``name`` [shape=(T - 1, H, W, 2), pixels of the H x W picture per kept-frame step, (dx, dy)]
-        float32 is what OpenCV gives; float16 is that rounded, and clipped to what float16 holds; int8 is made by
-        ``flow_codes.quantize``.
+        float32 is OpenCV's result. float16 is that result, rounded and clipped to the range of float16. int8 is made
+        by ``flow_int8.quantize``.
     ``name.scale`` [shape=(T - 1,), dtype=float32, pixels per code]
-        Of each pair, for int8; see ``flow_codes.dequantize``.
+        Step of each pair, for int8 only. See ``flow_int8.dequantize``.
 
     For int8, ``facts["clipped_share"]`` is the share of all vectors that were clipped, 0 to 1.
 
     Parameters
     ----------
     name : str
-        Of the feature.
+        Name of the feature.
     method : {"farneback", "dis"}
         Polynomial expansion, or dense inverse search, which is 2 to 16 times as fast.
     preset : {"ultrafast", "fast", "medium"}
-        OpenCV's, of DIS; Farneback has none.
+        OpenCV's preset of DIS. Farneback has none.
     short_side : int or None
-        [pixels] of the picture that the flow is estimated on; None keeps the size.
+        [pixels] Short side of the picture that the flow is estimated on. None keeps the size.
     dtype : {"float16", "float32", "int8"}
-        Of the rows.
+        Dtype of the rows.
 
     Raises
     ------
@@ -66,8 +67,8 @@ class FlowExtractor(Extractor):
 
     Notes
     -----
-    Estimated on the luma plane, on whatever number of threads ``cv2.setNumThreads`` was told. Pictures under 8x12
-    pixels are too small for DIS: the feature is absent.
+    The flow is estimated on the luma plane, with the number of threads set by ``cv2.setNumThreads``. Pictures under
+    8x12 pixels are too small for DIS. The feature is then absent.
 
     Source: Farneback 2003, ``cv2.calcOpticalFlowFarneback(a, b, None, 0.5, 3, 15, 3, 5, 1.2, 0)``; Kroeger et al.
     2016, ``cv2.DISOpticalFlow.create(preset).calc(a, b, None)``.
@@ -101,15 +102,15 @@ class FlowExtractor(Extractor):
 
     @property
     def absent(self) -> str | None:
-        """Pictures that are too small for the method."""
+        """Reason why the feature is absent: the pictures are too small for the method."""
         return self._absent
 
     def num_rows(self, num_frames: int) -> int:
-        """One for each pair of frames that follow each other."""
+        """Return the number of pairs of consecutive frames."""
         return max(0, num_frames - 1)
 
     def add_frame(self, frame: Frame) -> Rows:
-        """Return the flow from the frame before to this one; nothing at the first."""
+        """Return the flow from the previous frame to this one, or no rows at the first frame."""
         if self._absent is not None:
             return NO_ROWS
         luma = frame.luma(self._short_side)
@@ -121,7 +122,7 @@ class FlowExtractor(Extractor):
         return self._rows(self._estimate(last, luma))
 
     def finish(self) -> Rows:
-        """Return an empty block, of the right shape, for a video of one frame."""
+        """Return an empty block of the right shape for a video of one frame."""
         if self._last is None or self._absent is not None:
             return NO_ROWS
         if self._dtype == np.int8:

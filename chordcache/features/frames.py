@@ -1,4 +1,4 @@
-"""The feature "frames": which pictures are kept, and the record that each becomes."""
+"""The feature "frames": the pictures that are kept, and the record made of each."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from chordcache.media.scaling import Frame
 
 
 class FramesExtractor(Extractor):
-    """The kept frames themselves.
+    """The extractor of the kept frames themselves.
 
     Parameters
     ----------
     name : str
-        Of the feature.
+        Name of the feature.
     codec : {"jpeg", "raw"}
-        A JPEG for each frame, or RGB24 [shape=(H, W, 3), dtype=uint8].
+        "jpeg" for a JPEG per frame, "raw" for RGB24 [shape=(H, W, 3), dtype=uint8].
     quality : int
         JPEG quality, 1 to 100.
     """
@@ -32,14 +32,14 @@ class FramesExtractor(Extractor):
         self._quality = quality
 
     def add_frame(self, frame: Frame) -> Rows:
-        """One record, or one row of pixels."""
+        """Return one record, or one row of pixels."""
         if self._codec == "raw":
             return {self.name: frame.rgb()[None]}
         return {self.name: [jpeg.encode_planes(*frame.planes(), quality=self._quality)]}
 
 
 class Timed(Protocol):
-    """A frame, as far as ``select_fps`` looks at it."""
+    """A frame, with the fields that ``select_fps`` reads."""
 
     @property
     def pts_seconds(self) -> float:
@@ -52,7 +52,7 @@ AnyFrame = TypeVar("AnyFrame", bound=Timed)
 def select_fps(frames: Iterable[AnyFrame], fps: float | None) -> Iterator[AnyFrame]:
     """Keep the first frame at or after each tick of a clock that starts with the first frame.
 
-    A slower source keeps every frame; none is repeated. Half a millisecond of timestamp rounding is forgiven.
+    All frames of a slower source are kept, and no frame is repeated. A timestamp may be 0.5 ms early, due to rounding.
     """
     if fps is None:
         yield from frames

@@ -12,16 +12,17 @@ from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
 from chordcache.media.audio_track import AudioTrack, Sound
 
 MAX_AMPLITUDE = 1e9
-"""Samples beyond it are cut: float samples may be anything, and the square of this one still is a float32."""
+"""Limit that samples are clipped to. Float samples may have any value, and its square still fits into float32."""
 
 SILENCE_DECIBELS = -100.0
-"""What the power of a band is cut at, as librosa does."""
+"""Lower limit of the power of a band [dB], as in librosa."""
 
 Filters: TypeAlias = "tuple[tuple[slice, np.ndarray], ...]"
-"""For each mel band the frequencies that it takes, and the weight of each one's power [dtype=float32]."""
+"""For each mel band, the slice of its frequencies and the weight of the power of each [dtype=float32]."""
 
 BLOCK_SAMPLES = 1 << 18
-"""Windowed samples of all channels that are worked on at once. It bounds the memory, and changes no number."""
+"""Number of windowed samples, over all channels, that are processed at once. It bounds the memory and does not change
+the result."""
 
 
 class MelExtractor(Extractor):
@@ -31,32 +32,33 @@ class MelExtractor(Extractor):
     ------
     ``name`` [shape=(n, n_mels), or (n, C, n_mels) if not mono, dtype=float32, dB]
 
-    Facts: ``start_seconds``, the time of the first sample on the clock of the video; ``row_seconds``, from one row to
-    the next; ``silence``, what a row holds where there is no sound [dB]; ``num_channels`` if not mono.
+    Facts: ``start_seconds`` is the time of the first sample on the clock of the video. ``row_seconds`` is the time from
+    one row to the next. ``silence`` is the value of a row without sound [dB]. ``num_channels`` is set if not mono.
 
-    Row j is centred on ``start_seconds + j * hop_length / sample_rate``. There is silence before the first sample,
-    after the last one, where sound cannot be decoded or mixed, and where timestamps leave a gap of more than 50 ms;
-    of an overlap of more than 50 ms the later sound is dropped. A timestamp that goes back by more than 10 s, or that
-    would make it more than 10 minutes of gaps, is not believed: the sound goes on without a gap, and the timestamps
-    after it count from there. Once a timestamp is the same as the one before, there is no clock to go by (AVI, where
-    the header is wrong), and the sound goes on without gaps.
+    Row j is centered on ``start_seconds + j * hop_length / sample_rate``. There is silence before the first sample,
+    after the last one, where sound cannot be decoded or mixed, and where timestamps leave a gap of more than 50 ms.
+    If timestamps overlap by more than 50 ms, the later sound is dropped.
+
+    A timestamp is ignored if it goes back by more than 10 s, or would increase the sum of gaps to more than 10
+    minutes. The sound then continues without a gap, and later timestamps count from there. If a timestamp equals the
+    one before, the track has no usable clock (an AVI with a wrong header). The sound then continues without gaps.
 
     Parameters
     ----------
     name : str
-        Of the feature.
+        Name of the feature.
     sample_rate : int
-        [Hz] that the track is resampled to, by libswresample.
+        [Hz] Rate that libswresample resamples the track to.
     n_fft : int
-        [samples] of the periodic Hann window; at least 2.
+        [samples] Length of the periodic Hann window, at least 2.
     hop_length : int
-        [samples] from one row to the next; 1 to ``n_fft``.
+        [samples] Distance from one row to the next, 1 to ``n_fft``.
     n_mels : int
         Number of bands.
     fmin, fmax : float
-        [Hz] Where the lowest band begins and the highest one ends; a ``fmax`` of None is half of ``sample_rate``.
+        [Hz] Start of the lowest band and end of the highest one. None as ``fmax`` means half of ``sample_rate``.
     mono : bool
-        Mix all channels down, by libswresample. Otherwise the first sound settles the channels.
+        True to mix all channels down, by libswresample. Otherwise the first sound fixes the channels.
 
     Notes
     -----
@@ -86,7 +88,7 @@ class MelExtractor(Extractor):
         self._track = AudioTrack(sample_rate, mono=mono)
 
     def begin(self, video: VideoInfo) -> str | None:
-        """Absent without an audio track."""
+        """Return the reason why the feature is absent: the video has no audio track."""
         if not video.has_sound:
             return "no audio track"
         window, filters = window_and_filters(*self._bands)
@@ -94,11 +96,11 @@ class MelExtractor(Extractor):
         return None
 
     def add_sound(self, sound: Sound) -> Rows:
-        """Take a piece of the audio track; rows come out in blocks."""
+        """Take a piece of the audio track. Return rows in blocks."""
         return self._joined(self._blocks(self._track.add(sound)))
 
     def finish(self) -> Rows:
-        """Return the last rows, and settle the facts."""
+        """Return the last rows, and set the facts."""
         blocks = list(self._blocks(self._track.finish()))
         if not self._track.num_samples:
             return NO_ROWS
@@ -111,11 +113,11 @@ class MelExtractor(Extractor):
 
     @property
     def absent(self) -> str | None:
-        """Absent if nothing of the track could be decoded."""
+        """Reason why the feature is absent: no sample of the track could be decoded."""
         return None if self._track.num_samples else "the audio track holds no samples"
 
     def num_rows(self, num_frames: int) -> int | None:
-        """None: rows go by the clock of the sound."""
+        """Return None, because rows follow the clock of the sound."""
         return None
 
     def _blocks(self, pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
@@ -123,7 +125,7 @@ class MelExtractor(Extractor):
             yield from self._spectrogram.add(samples)
 
     def _joined(self, blocks: Iterable[np.ndarray]) -> Rows:
-        """Blocks [shape=(C, n, n_mels)] as rows of the feature."""
+        """Return blocks [shape=(C, n, n_mels)] as rows of the feature."""
         found = list(blocks)
         if not found:
             return NO_ROWS
@@ -135,15 +137,15 @@ class MelExtractor(Extractor):
 def window_and_filters(
     sample_rate: int, n_fft: int, n_mels: int, fmin: float, fmax: float | None
 ) -> tuple[np.ndarray, Filters]:
-    """What turns samples into bands; the parameters are those of ``MelExtractor``.
+    """Return the window and the filters that turn samples into bands. The parameters are as in ``MelExtractor``.
 
     Returns
     -------
     tuple of np.ndarray [shape=(n_fft,), dtype=float64], Filters
-        The window, and what each band is the sum of.
+        The window, and the weights of each band.
     """
-    # Only librosa.filters: the first use of librosa.stft or librosa.feature has numba compile for 11 s. And only
-    # here: importing it takes 0.7 s, which a process that only wants to know the extractor's version need not wait
+    # Import only librosa.filters: the first use of librosa.stft or librosa.feature makes numba compile for 11 s. Import
+    # it only here: the import takes 0.7 s, and a process that only needs the extractor's version must not wait for it
     import librosa
 
     window = librosa.filters.get_window("hann", n_fft, fftbins=True)
@@ -157,7 +159,7 @@ def window_and_filters(
 
 
 def log_mel(samples: np.ndarray, window: np.ndarray, filters: Filters, hop_length: int) -> np.ndarray:
-    """Every whole window of a signal as a row of bands. Samples that are not a number are taken as 0.
+    """Return each whole window of a signal as a row of bands. Samples that are not a number count as 0.
 
     Parameters
     ----------
@@ -177,14 +179,14 @@ def log_mel(samples: np.ndarray, window: np.ndarray, filters: Filters, hop_lengt
     windows = np.lib.stride_tricks.sliding_window_view(samples, len(window), axis=1)[:, ::hop_length]
     spectrum = np.fft.rfft(windows * window).astype(np.complex64)  # in float64 up to here, as in librosa
     power = np.square(np.abs(spectrum))
-    # Band by band, without BLAS, whose last bits depend on its number of threads
+    # Compute each band alone and without BLAS: the last bits of BLAS depend on its number of threads
     bands = np.stack([np.einsum("...k,k->...", power[..., band], weights) for band, weights in filters], axis=-1)
     decibels: np.ndarray = 10 * np.log10(np.maximum(10 ** (SILENCE_DECIBELS / 10), bands))
     return decibels
 
 
 class Spectrogram:
-    """Log-mel rows of a signal that comes in pieces, with half a window of silence on either side.
+    """A log-mel-spectrogram of a signal that comes in pieces, with half a window of silence at each end.
 
     Parameters
     ----------
@@ -201,7 +203,7 @@ class Spectrogram:
         self._num_waiting = 0
 
     def add(self, samples: np.ndarray) -> Iterator[np.ndarray]:
-        """Take samples [shape=(C, n), dtype=float32]; yield blocks of rows [shape=(C, m, n_mels)] as they fill."""
+        """Take samples [shape=(C, n), dtype=float32]. Yield blocks of rows [shape=(C, m, n_mels)] as they fill."""
         if not self._waiting:
             self._keep(self._silence(len(samples)))
         self._keep(samples)
@@ -218,7 +220,7 @@ class Spectrogram:
         self._keep(signal[:, start:])
 
     def finish(self) -> Iterator[np.ndarray]:
-        """Yield the rest of the rows; there must have been samples."""
+        """Yield the remaining rows. Call it only after samples were added."""
         yield from self.add(self._silence(len(self._waiting[0])))
         if self._num_waiting >= len(self._window):
             yield self._rows(np.concatenate(self._waiting, axis=1))

@@ -13,46 +13,46 @@ from chordcache.media.geometry import Orientation
 from chordcache.media.scaling import Frame
 
 BLOCK_PX = 16
-"""Side of a cell, in stored pixels: the macroblock of every codec that exports vectors."""
+"""Side of a cell [stored pixels]. It is the macroblock of every codec that exports vectors."""
 
 ROWS_AT_ONCE = 32
-"""Frames that are handed out together: a row is small, and handing it out costs as much as making it."""
-
+"""Number of frames whose rows are returned together. A row is small, and returning it takes as long as computing it."""
 PICTURE_TYPES = {1: b"I", 2: b"P", 3: b"B"}
-"""By AVPictureType; others, such as the sprites of MPEG-4, are b"?"."""
+"""AVPictureType to its letter. Others, such as the sprites of MPEG-4, are b"?"."""
 
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
 
 
 class MotionExtractor(Extractor):
-    """Motion vectors that the decoder exports, of each kept frame, with a reference in the past.
+    """Motion vectors of each kept frame, exported by the decoder, with a reference in the past.
 
     Arrays
     ------
     ``name`` [shape=(T, ceil(H / 16), ceil(W / 16), 2), dtype=float16, source pixels per frame, (dx, dy)]
-        H x W is the shown part of the stored picture. As libavcodec has it, ``motion / motion_scale``: where in the
-        reference the block was taken from, relative to where it is now. Flow from the past to now is the negative.
-        libavcodec tells that the reference is in the past, not how far: after B frames it is several frames away.
-        0 where nothing covers the cell.
+        H x W is the shown part of the stored picture. The vector is libavcodec's ``motion / motion_scale``. It points
+        from the block's place now to the place in the reference that the block was copied from. Flow from the past to
+        now is the negative. libavcodec states that the reference is in the past, but not how far. After B frames it
+        is several frames away. The value is 0 where nothing covers the cell.
     ``name.covered`` [shape=(T, ceil(H / 16), ceil(W / 16)), dtype=bool]
-        Whether such a vector covers any of the cell. Not in intra blocks, in blocks predicted from the future alone,
-        and in frames whose side data PyAV cannot list.
+        True if such a vector covers any part of the cell. False in intra blocks, in blocks predicted only from the
+        future, and in frames whose side data PyAV cannot list.
     ``name.types`` [shape=(T,), dtype="S1", b"I", b"P", b"B" or b"?"]
 
-    ``facts`` hold ``width`` and ``height`` [source pixels] of the upright picture that the grid lies on.
+    ``facts`` hold ``width`` and ``height`` [source pixels] of the upright picture that the grid covers.
 
-    Partitions are averaged, weighted by their area, in the cell where their left top corner lies: macroblocks have the
-    size and the places of cells, so that none lies in two, unless an eye is cut out at other columns than these.
+    Partitions are averaged, weighted by their area, in the cell of their top left corner. Macroblocks have the size
+    and the places of cells, so no partition lies in two cells. The exception is an eye of a stereo picture that is cut
+    out at other columns.
 
-    The grid and the vectors are turned like the picture. Cells are cut in the stored picture, from its left top: if
-    its size is no multiple of 16, the partial cells of a turned or mirrored picture may be the first of a row or
-    column instead of the last. If the stored size changes midway, the grid is resampled (to the nearest cell) and the
-    vectors are scaled to the size that the first frame had.
+    The grid and the vectors are turned like the picture. Cells are cut in the stored picture, from its top left. If
+    the picture's size is not a multiple of 16, the partial cells of a turned or mirrored picture may be the first of a
+    row or column instead of the last. If the stored size changes midway, the grid is resampled (to the nearest cell),
+    and the vectors are scaled to the size of the first frame.
 
     Parameters
     ----------
     name : str
-        Of the feature.
+        Name of the feature.
 
     Notes
     -----
@@ -71,11 +71,11 @@ class MotionExtractor(Extractor):
         self._types: list[bytes] = []
 
     def begin(self, video: VideoInfo) -> str | None:
-        """Absent where libavcodec exports no vectors."""
+        """Return the reason why the feature is absent: libavcodec exports no vectors for the codec."""
         return None if video.codec in MOTION_VECTOR_CODECS else f"codec '{video.codec}' exports no motion vectors"
 
     def add_frame(self, frame: Frame) -> Rows:
-        """Return the rows of some frames at once."""
+        """Return the rows of several frames at once."""
         size = frame.region[2:]
         if self._size is None:
             self._size = size
@@ -89,7 +89,7 @@ class MotionExtractor(Extractor):
         return self.finish() if len(self._types) == ROWS_AT_ONCE else NO_ROWS
 
     def finish(self) -> Rows:
-        """Return the rows that were held back."""
+        """Return the remaining rows."""
         if not self._types:
             return NO_ROWS
         rows = {
@@ -106,9 +106,9 @@ def motion_grid(vectors: np.ndarray | None, region: tuple[int, int, int, int]) -
 
     Parameters
     ----------
-    vectors : np.ndarray [shape=(n,), dtype=content.MOTION_VECTOR] or None
+    vectors : np.ndarray [shape=(n,), dtype=activity.MOTION_VECTOR] or None
     region : tuple of int
-        [pixels] (left, top, width, height) in the stored picture of what is shown.
+        [pixels] (left, top, width, height) of the shown part in the stored picture.
 
     Returns
     -------
@@ -125,7 +125,7 @@ def motion_grid(vectors: np.ndarray | None, region: tuple[int, int, int, int]) -
     x -= (widths >> 1) + left
     y -= (heights >> 1) + top
     areas = widths * heights * (vectors["source"] < 0)
-    far_x, far_y = x.view(np.uint32), y.view(np.uint32)  # what is negative is far to the right
+    far_x, far_y = x.view(np.uint32), y.view(np.uint32)  # negative values become large
     if far_x.max() >= width or far_y.max() >= height:
         is_inside = (far_x < width) & (far_y < height)
         areas *= is_inside
@@ -148,7 +148,7 @@ def _num_cells(length: int) -> int:
 def resampled(
     motion: np.ndarray, covered: np.ndarray, size: tuple[int, int], new_size: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take a grid of one picture size [pixels, (width, height)] to that of another, and the vectors with it."""
+    """Convert a grid and its vectors from one picture size [pixels, (width, height)] to another."""
     columns, rows = (
         ((np.arange(_num_cells(new)) + 0.5) * _num_cells(old) / _num_cells(new)).astype(int)
         for old, new in zip(size, new_size, strict=True)
@@ -159,7 +159,7 @@ def resampled(
 
 
 def turned(motion: np.ndarray, orientation: Orientation) -> np.ndarray:
-    """Turn a grid of vectors [shape=(H, W, 2), (dx, dy)], and the vectors with it; returns a copy.
+    """Return a turned copy of a grid of vectors [shape=(H, W, 2), (dx, dy)], whose vectors are turned as well.
 
     Examples
     --------

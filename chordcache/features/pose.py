@@ -14,7 +14,7 @@ from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
 from chordcache.media.scaling import Frame
 
 NUM_LANDMARKS = 33
-"""In MediaPipe's order: 0 is the nose, 11 and 12 are the shoulders, 31 and 32 the toes."""
+"""Number of landmarks, in MediaPipe's order: 0 is the nose, 11 and 12 the shoulders, 31 and 32 the toes."""
 
 
 class PoseExtractor(Extractor):
@@ -23,20 +23,20 @@ class PoseExtractor(Extractor):
     Arrays
     ------
     ``name`` [shape=(T, 33, 4), dtype=float32, pixels of the cached frame, (x, y, z) and visibility, 0 to 1]
-        x and y may lie outside of the frame; z is the depth, 0 at the middle of the hips, smaller towards the camera.
-        NaN where nobody is seen, and in frames that are passed over.
+        x and y may lie outside the frame. z is the depth: 0 at the middle of the hips, smaller towards the camera.
+        Values are NaN if no person is found, and in skipped frames.
 
     Parameters
     ----------
     name : str
-        Of the feature.
+        Name of the feature.
     stride : int
-        Every how many kept frames somebody is looked for.
+        Number of kept frames from one search for a person to the next.
 
     Notes
     -----
     Source: MediaPipe 0.10.21, ``solutions.pose.Pose(static_image_mode=False)``, fed with the frames that are not
-    passed over. Its x and y are shares of the picture's width and height, its z is one of the width.
+    skipped. MediaPipe gives x and y as shares of the picture's width and height, and z as a share of the width.
     """
 
     version: ClassVar[int] = 2
@@ -50,14 +50,14 @@ class PoseExtractor(Extractor):
 
     @classmethod
     def missing_requirement(cls) -> str | None:
-        """MediaPipe is an extra of its own: it wants NumPy 1, and brings a gigabyte."""
+        """Return the command that installs MediaPipe. It is an extra because it needs NumPy 1 and adds a gigabyte."""
         if importlib.util.find_spec("mediapipe") is None:
             return "needs the package mediapipe; run: pip install 'chordcache[pose]'"
         return None
 
     def begin(self, video: VideoInfo) -> str | None:
-        """Never absent: every video may show somebody."""
-        from mediapipe.python.solutions.pose import Pose  # takes half a second, and most builds do without
+        """Return None: the feature is never absent, because every video may show a person."""
+        from mediapipe.python.solutions.pose import Pose  # the import takes half a second, and few builds need it
 
         self._make_tracker = Pose
         return None
@@ -79,9 +79,9 @@ class PoseExtractor(Extractor):
         return NO_ROWS
 
     def _landmarks(self, rgb: np.ndarray) -> list[Any]:
-        """MediaPipe's landmarks, none if nobody is seen."""
+        """Return MediaPipe's landmarks, or an empty list if no person is found."""
         with _native_stderr_to_null():
-            if self._tracker is None:  # its threads grumble until the first picture is through, so it is made here
+            if self._tracker is None:  # its threads write to stderr until the first picture is done
                 self._tracker = self._make_tracker(static_image_mode=False)
             found = self._tracker.process(rgb).pose_landmarks
         return [] if found is None else list(found.landmark)
@@ -89,10 +89,10 @@ class PoseExtractor(Extractor):
 
 @contextmanager
 def _native_stderr_to_null() -> Iterator[None]:
-    """Drop what is written to file descriptor 2 meanwhile.
+    """Discard everything that is written to file descriptor 2 inside the ``with`` block.
 
-    MediaPipe's C++ logs to it for every video (which delegate it made, which of its own models has no signature), and
-    neither Python's logging nor an environment variable reaches that.
+    MediaPipe's C++ code logs there for every video (the delegate it made, its models without a signature). Neither
+    Python's logging nor an environment variable can switch that off.
     """
     stderr = os.dup(2)
     try:

@@ -1,4 +1,4 @@
-"""Which extractor makes a feature, with which parameters, and the fingerprint that follows from them."""
+"""The extractor of each feature, its parameters, and the fingerprint that follows from them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _EXTRACTORS = {
     "mel": "chordcache.features.mel:MelExtractor",
     "pose": "chordcache.features.pose:PoseExtractor",
 }
-"""Feature to "module:Class"; imported when the feature is asked for, so that nobody pays for what he does not use."""
+"""Feature to "module:Class". The module is imported only if the feature is requested, so unused ones cost nothing."""
 
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """A feature that a config asks for, resolved."""
+    """A resolved feature of a config."""
 
     name: str
     extractor: str
@@ -33,26 +33,27 @@ class FeatureSpec:
     arguments: Mapping[str, Any]
     """Keyword arguments of the class"""
     params: Mapping[str, Any]
-    """The arguments, and under "picture" how pictures are scaled and chosen, as far as it changes the numbers"""
+    """Arguments, and under "picture" how pictures are scaled and chosen, as far as this changes the numbers"""
     fingerprint: str
     is_local: bool
     is_of_sound: bool
+    """True if the extractor needs sound and has its own clock"""
     units: Mapping[str, str]
-    """As ``Extractor`` has them; of sound is what needs it and has a clock of its own"""
+    """Units as in ``Extractor``"""
 
     def make(self) -> Extractor:
-        """A new extractor, for one video."""
+        """Return a new extractor, for one video."""
         extractor: Extractor = _class_of(self.name, self.extractor)(self.name, **self.arguments)
         return extractor
 
 
 def resolve(name: str, config: Config) -> FeatureSpec:
-    """Look up one of ``config.names()``.
+    """Return the specification of one of ``config.names()``.
 
     Raises
     ------
     ConfigError
-        If its extractor cannot be imported, or does not take its parameters.
+        If its extractor cannot be imported, or does not accept its parameters.
     """
     feature = config.picture if name == "frames" else config.features[name]
     arguments, of_pictures = _parameters(feature, config.picture)
@@ -70,14 +71,14 @@ def resolve(name: str, config: Config) -> FeatureSpec:
 
 
 def check_requirement(spec: FeatureSpec) -> None:
-    """Raise ``UsageError`` if something has to be installed before the feature can be made."""
+    """Raise ``UsageError`` if a package that the feature needs is not installed."""
     missing = _class_of(spec.name, spec.extractor).missing_requirement()
     if missing is not None:
         raise UsageError(f"feature '{spec.name}': {missing}")
 
 
 def _parameters(feature: Any, picture: FramesConfig) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Keyword arguments of the extractor, and the settings of pictures that change its numbers."""
+    """Return the extractor's keyword arguments, and the picture settings that change its numbers."""
     match feature:
         case FramesConfig(codec="raw"):
             return {"codec": "raw"}, ("short_side", "fps", "hdr", "stereo")
@@ -94,7 +95,7 @@ def _parameters(feature: Any, picture: FramesConfig) -> tuple[dict[str, Any], tu
             fmax = None if feature.fmax is None else float(feature.fmax)
             mel = {**asdict(feature), "fmin": float(feature.fmin), "fmax": fmax}
             del mel["tier"]
-            return mel, ("fps",)  # its numbers do not change, but the timeline beside them does
+            return mel, ("fps",)  # fps does not change the numbers, but the timeline stored with them
         case PoseConfig():
             return {"stride": feature.stride}, ("short_side", "fps", "hdr", "stereo")
         case _:
@@ -114,9 +115,9 @@ def _class_of(name: str, extractor: str) -> Any:
     module, _, attribute = extractor.partition(":")
     try:
         cls = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # noqa: BLE001 # item boundary: a plug-in is anybody's code
+    except Exception as error:  # noqa: BLE001 # item boundary: a plug-in may raise anything
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"features.{name}.extractor: cannot import '{extractor}': {what}") from None
     if not (isinstance(cls, type) and issubclass(cls, Extractor)):
-        raise ConfigError(f"features.{name}.extractor: '{extractor}' is no subclass of chordcache.Extractor")
+        raise ConfigError(f"features.{name}.extractor: '{extractor}' is not a subclass of chordcache.Extractor")
     return cls

@@ -1,4 +1,4 @@
-"""The index as CSV: a column for each fact of a record, or a hand-written list of paths."""
+"""The index as CSV: one column for each fact of a record, or a hand-written list of paths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from chordcache.records import (
 from chordcache.storage.layout import printable
 
 HAND_WRITTEN = ("path", "label", "caption")
-"""The columns that mean something in a hand-written list; only ``path`` must be there."""
+"""Columns with a meaning in a hand-written list. Only ``path`` is required."""
 
 
 class Column(NamedTuple):
@@ -34,10 +34,10 @@ class Column(NamedTuple):
 
     name: str
     part: str | None
-    """Field of ``VideoRecord`` that holds the facts, None for the record itself"""
+    """Field of ``VideoRecord`` that holds the facts, or None for the record itself"""
     field: str
     kind: str
-    """The field's type as it is declared, without "| None" """
+    """Declared type of the field, without "| None" """
     is_optional: bool
 
 
@@ -69,22 +69,22 @@ COLUMNS = (
     *_columns_of("audio"),
     *_columns_of("content"),
 )
-"""In the order in which they are written; the further columns of a labels file follow."""
+"""Columns in the order in which they are written. The extra columns of a labels file follow."""
 
 _KNOWN = frozenset(column.name for column in COLUMNS)
 _EXTRA = "extra."
-"""Goes before the name of a further column that is also the name of one of ours."""
+"""Prefix of the name of an extra column that has the name of one of chordcache's columns."""
 
 
 def extra_columns(table: Table) -> dict[str, str]:
-    """The further columns of a table: name in ``VideoRecord.extra`` to name in the file."""
+    """Return the extra columns of a table: name in ``VideoRecord.extra`` to name in the file."""
     known = _KNOWN if table.is_own else HAND_WRITTEN
     names = [name for name in table.columns if name not in known and (name or table.is_own)]
     return {name.removeprefix(_EXTRA) if table.is_own else name: name for name in names}
 
 
 def texts_of(table: Table, cells: Sequence[str], line: int) -> tuple[str | None, str | None, dict[str, str]]:
-    """Label, caption and further columns of a row; what is empty is not there."""
+    """Return label, caption and extra columns of a row. Empty cells count as missing."""
     names = {name: column for name, column in extra_columns(table).items() if table.cell(cells, column)}
     label, caption = (
         table.text(cells, name, line) if table.cell(cells, name) else None for name in ("label", "caption")
@@ -101,7 +101,7 @@ class CsvSource:
     Attributes
     ----------
     roots, level, follow_symlinks, num_records
-        See ``Index``. A file of ours has the roots that its rows name, and the least of their levels.
+        See ``Index``. A file that chordcache wrote has the roots that its rows name, and the lowest of their levels.
     """
 
     def __init__(self, path: Path) -> None:
@@ -116,7 +116,7 @@ class CsvSource:
 
     @property
     def is_hand_written(self) -> bool:
-        """Whether a person made it, rather than ``CsvSink``."""
+        """True if a person wrote the file, not ``CsvSink``."""
         return not self._table.is_own
 
     @property
@@ -124,7 +124,7 @@ class CsvSource:
         return os.path.basename(self._folder) or "root"
 
     def _survey(self, file: BinaryIO) -> set[str]:
-        """One pass over the names, so that what is wrong with a list is said before any work is done."""
+        """Read all names once, so that a mistake in a list is reported before any work is done."""
         levels = set()
         first_lines: dict[int, int] = {}
         for _, line, cells in self._table.rows(file):
@@ -140,7 +140,7 @@ class CsvSource:
         return levels
 
     def _place(self, cells: Sequence[str], line: int) -> tuple[str, str, str]:
-        """Root label, root folder and relative path of a row."""
+        """Return root label, root folder and relative path of a row."""
         path = inner = self._table.text(cells, "path", line)
         root, folder = self._own_label, self._folder
         if self._table.is_own:
@@ -198,7 +198,7 @@ class CsvSource:
 
 
 def _value(cell: str, kind: str) -> Any:
-    """Read a cell that is JSON; a spreadsheet writes 5.0 as 5."""
+    """Return the value of a cell that holds JSON. A spreadsheet writes 5.0 as 5."""
     value = json.loads(cell)
     if kind.startswith("tuple"):
         if not isinstance(value, list):
@@ -208,7 +208,7 @@ def _value(cell: str, kind: str) -> Any:
 
 
 def record_problem(record: VideoRecord) -> str | None:
-    """Why a record that was read cannot be one, or None if it can."""
+    """Return the reason why the values of a record are not valid, or None if they are."""
     if record.level not in (None, *SCAN_LEVELS):
         return f"unknown level '{printable(str(record.level))}'"
     if not isinstance(record.extra, Mapping) or not all(isinstance(text, str) for text in record.extra.values()):
@@ -236,14 +236,14 @@ def _is_kind(value: object, kind: str) -> bool:
 
 
 class CsvSink:
-    """Writes records as rows. They wait in a temporary file until all further columns are known, for the header row."""
+    """A writer of records as rows. Rows wait in a temporary file until all columns of the header row are known."""
 
     def __init__(self, file: TextIO, roots: Mapping[str, str], folder: Path) -> None:
         self._file, self._roots = file, roots
         self._body = tempfile.TemporaryFile("w+", dir=folder, encoding="utf-8", newline="")  # noqa: SIM115 - close()
         self._writer = csv.writer(self._body, lineterminator="\n")
         self._first_rows: dict[str, int] = {}
-        """Name of each further column: number of rows that were written before it appeared"""
+        """Name of each extra column to the number of rows that were written before it appeared"""
         self._num_rows = 0
 
     def write(self, record: VideoRecord) -> None:
@@ -261,7 +261,7 @@ class CsvSink:
         return None if holder is None else getattr(holder, column.field)
 
     def finish(self) -> None:
-        """Put header row and rows together. Every row is one line, for no cell holds a raw line end."""
+        """Write the header row and the rows to the file. Every row is one line: no cell holds a raw line end."""
         extras = [_EXTRA + name if name in _KNOWN or name.startswith(_EXTRA) else name for name in self._first_rows]
         header = [to_cell(name) for name in (*(column.name for column in COLUMNS), *extras)]
         csv.writer(self._file, lineterminator="\n").writerow(header)

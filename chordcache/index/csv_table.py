@@ -1,4 +1,4 @@
-"""CSV files with a header row, as streams of rows; cells that no spreadsheet runs and no terminal obeys.
+"""CSV files with a header row, as streams of rows. Their cells are safe in spreadsheets and terminals.
 
 A text cell that chordcache writes is read back exactly::
 
@@ -8,7 +8,7 @@ A text cell that chordcache writes is read back exactly::
     text that starts with = + - @ or '                 ' and the text
     other text                                         itself
 
-Everything else is JSON: 25, 0.04, true, [0, 12].
+All other values are JSON: 25, 0.04, true, [0, 12].
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_CELL_CHARS = 1 << 30
 
 
 def to_cell(value: object) -> str:
-    """Write a value so that ``text_of``, or JSON if it is no text, reads it back."""
+    """Return a value as a cell that ``text_of`` reads back, or that JSON reads back if it is not text."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -40,7 +40,7 @@ def to_cell(value: object) -> str:
 
 
 def text_of(cell: str) -> str:
-    """Read a text cell that ``to_cell`` wrote. Raises ValueError."""
+    """Return the text of a cell that ``to_cell`` wrote. Raises ValueError."""
     if cell.startswith('"'):
         return str(json.loads(cell))
     return cell.removeprefix("'")
@@ -52,9 +52,9 @@ def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
     Raises
     ------
     NotFoundError
-        If there is no such file; ``advice`` ends the message.
+        If there is no such file. ``advice`` ends the message.
     UsageError
-        If it may not be read.
+        If the file may not be read.
     """
     try:
         return open(path, "rb")
@@ -66,14 +66,14 @@ def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
 
 @dataclass(frozen=True)
 class Table:
-    """A CSV file with a header row: our own, recognised by its column root_path, or a hand-written one."""
+    """A CSV file with a header row. The column root_path marks a file that chordcache wrote, not a person."""
 
     path: Path
     columns: tuple[str, ...]
 
     @property
     def is_own(self) -> bool:
-        """Whether chordcache wrote it."""
+        """True if chordcache wrote the file."""
         return "root_path" in self._positions
 
     @cached_property
@@ -81,16 +81,16 @@ class Table:
         return {name: position for position, name in enumerate(self.columns)}
 
     def fault(self, line: int, message: str) -> ChordcacheError:
-        """The error of a row: damage in a file of ours, a mistake in a hand-written one."""
+        """Return the error of a row: damage if chordcache wrote the file, a user's mistake if a person wrote it."""
         return (DamageError if self.is_own else UsageError)(f"'{printable(self.path)}', line {line}: {message}")
 
     def cell(self, cells: Sequence[str], name: str) -> str:
-        """The cell of a column as it stands, empty where there is no such column."""
+        """Return the cell of a column unchanged, or "" if there is no such column."""
         position = self._positions.get(name)
         return "" if position is None else cells[position]
 
     def text(self, cells: Sequence[str], name: str, line: int) -> str:
-        """The text in a cell: of a hand-written file as it stands, but a path may be written as chordcache does."""
+        """Return the text of a cell. In a hand-written file only a path may be quoted as chordcache quotes it."""
         cell = self.cell(cells, name)
         is_quoted = name == "path" and (cell.startswith('"') or (cell[:1] == "'" and cell[1:].startswith(_FORMULA)))
         try:
@@ -101,7 +101,7 @@ class Table:
             return cell
 
     def rows(self, file: BinaryIO) -> Iterator[tuple[int, int, list[str]]]:
-        """Yield (byte offset, line number, cells) from where the file stands, the header row left out."""
+        """Yield (byte offset, line number, cells) from the file's position on, without the header row."""
         rows = _parsed(file, self.fault)
         if file.tell() == 0:
             next(rows, None)
@@ -113,7 +113,7 @@ class Table:
 
 
 def _parsed(file: BinaryIO, fault: Callable[[int, str], ChordcacheError]) -> Iterator[tuple[int, int, list[str]]]:
-    """Yield (byte offset, line number, cells); blank lines are passed over."""
+    """Yield (byte offset, line number, cells) of each line that is not blank."""
     csv.field_size_limit(_MAX_CELL_CHARS)  # the default of 128 KiB is less than the keyframes of a long video
     position = file.tell()
 
@@ -146,7 +146,7 @@ def open_table(path: Path) -> Table:
     NotFoundError
         If there is no such file.
     UsageError
-        If it may not be read, has no column ``path``, or one column twice.
+        If the file may not be read, has no column ``path``, or has a column twice.
     """
     with open_for_reading(path) as file:
         _, _, cells = next(_parsed(file, Table(path, ()).fault), (0, 1, []))

@@ -1,13 +1,13 @@
 """The index: one record per input, as JSON, JSON Lines or CSV, read and written as a stream.
 
-A ``.jsonl`` file is sealed lines (see ``manifest``)::
+A ``.jsonl`` file is sealed lines (see ``storage.layout``)::
 
     {"format": "chordcache-index", "format_version": 1, "roots": {...}, "level": "packets", "xxh3_128": "..."}
     {"root": "videos", "path": "a.mp4", ..., "xxh3_128": "..."}
     {"root": "videos", "path": "b.mp4", ..., "xxh3_128": "..."}
     {"num_records": 2, "xxh3_128": "..."}
 
-A ``.json`` file is the same lines dressed as one document::
+A ``.json`` file is the same lines inside one JSON document::
 
     {"header": {...}, "records": [
      {...}
@@ -31,15 +31,15 @@ from chordcache.records import SCAN_LEVELS, VideoRecord, path_problem, record_fr
 from chordcache.storage.layout import FORMAT_VERSION, NO_SPACE, no_space_as_error, printable, publish, seal, unseal
 
 FORMAT = "chordcache-index"
-"""What the header line of an index says it is."""
+"""Value of "format" in the header line of an index."""
 
 _LOOK_BYTES = 4096
-"""How much of the start and the end of a file says whether it is an index, whole."""
+"""Number of bytes at the start and the end of a file that show whether it is a complete index."""
 _MAX_HEADER_BYTES = 1 << 24
 
 
 class _Dress(NamedTuple):
-    """What stands before and after the sealed lines."""
+    """The text before and after the sealed lines."""
 
     header: tuple[str, str]
     first: str
@@ -102,7 +102,7 @@ class _JsonSource:
         return header
 
     def _footer(self, file: BinaryIO) -> int:
-        """Read the last line first, so that a truncated index is told before any work is done."""
+        """Read the last line first, so that a truncated index is detected before any work is done."""
         file.seek(max(0, file.seek(0, os.SEEK_END) - _LOOK_BYTES))
         last = file.read().splitlines(keepends=True)[-1]
         if not last.startswith(self._footer_start):
@@ -139,7 +139,7 @@ class _JsonSource:
         try:
             record = record_from_json(data)
         except (TypeError, ValueError, AttributeError) as error:
-            raise DamageError(f"'{printable(self._path)}', {where}: no record: {printable(str(error))}") from None
+            raise DamageError(f"'{printable(self._path)}', {where}: not a record: {printable(str(error))}") from None
         problem = record_problem(record) or path_problem(record.path)
         if problem is None and record.root not in self.roots:
             problem = f"the header has no root '{printable(record.root)}'"
@@ -153,7 +153,7 @@ def _are_roots(roots: object) -> bool:
 
 
 class Index:
-    """An index file. Iterating reads it as a stream, as often as you like.
+    """An index file. Each iteration reads it as a stream from the start.
 
     Attributes
     ----------
@@ -162,9 +162,9 @@ class Index:
     roots : dict[str, str]
         Label to absolute folder.
     level : str | None
-        Of ``SCAN_LEVELS``; None if hand-written.
+        Level of ``SCAN_LEVELS``, or None if hand-written.
     follow_symlinks : bool
-        Whether the scan was told to follow links out of the roots; a CSV file does not say, and counts as False.
+        True if the scan followed links out of the roots. A CSV file does not store this, and counts as False.
     """
 
     def __init__(self, path: Path, source: _JsonSource | CsvSource) -> None:
@@ -174,7 +174,7 @@ class Index:
 
     @property
     def is_hand_written(self) -> bool:
-        """Whether it is a list that no scan wrote."""
+        """True if no scan wrote the index."""
         return isinstance(self._source, CsvSource) and self._source.is_hand_written
 
     def __len__(self) -> int:
@@ -186,15 +186,15 @@ class Index:
                 yield record
 
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
-        """Yield each record of the index's open file, and the byte offset that ``at`` finds it by."""
+        """Yield the byte offset for ``at``, and the record, of each line of the index's open file."""
         return self._source.located(file)
 
     def at(self, file: BinaryIO, offset: int) -> VideoRecord:
-        """One record of the index's open file."""
+        """Return the record at a byte offset of the index's open file."""
         return self._source.at(file, offset)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the index to another file, in the format that its suffix names. Raises as ``IndexWriter``."""
+        """Write the index to another file, in the format of its suffix. Raises as ``IndexWriter`` does."""
         with IndexWriter(path, roots=self.roots, level=self.level, follow_symlinks=self.follow_symlinks) as writer:
             for record in self:
                 writer.write(record)
@@ -208,9 +208,9 @@ def read_index(path: str | os.PathLike[str]) -> Index:
     NotFoundError
         If there is no such file.
     UsageError
-        If the file is no index, or a hand-written list has a mistake.
+        If the file is not an index, or a hand-written list has a mistake.
     DamageError
-        If it is damaged or cut short. A damaged record is told when the iteration comes to it.
+        If it is damaged or cut short. The iteration raises when it reaches a damaged record.
     FormatVersionError
         If another version of chordcache wrote it.
     """
@@ -224,7 +224,7 @@ def read_index(path: str | os.PathLike[str]) -> Index:
 
 
 class _JsonSink:
-    """Writes records as sealed lines."""
+    """A writer of records as sealed lines."""
 
     def __init__(self, file: TextIO, dress: _Dress, header: Mapping[str, Any]) -> None:
         self._file, self._dress = file, dress
@@ -243,27 +243,27 @@ class _JsonSink:
         )
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing, because there is nothing to free."""
 
 
 class IndexWriter:
-    """Write an index record by record; it appears under its name when the ``with`` block ends, whole or not at all.
+    """A writer of an index, record by record. The file appears, complete or not at all, when the ``with`` block ends.
 
     Parameters
     ----------
     path : str | PathLike
-        Ends in .json, .jsonl or .csv.
+        Path that ends in .json, .jsonl or .csv.
     roots : Mapping[str, str]
         Label to absolute folder.
     level : str | None
-        How deep the scan looked, of ``SCAN_LEVELS``.
+        Level of the scan, of ``SCAN_LEVELS``.
     follow_symlinks : bool
-        Whether records may lie behind links that lead out of their roots. A CSV file has no place for it.
+        True if records may lie behind links that lead out of their roots. A CSV file does not store it.
 
     Raises
     ------
     UsageError
-        If the suffix is another, or the file cannot be written.
+        If the suffix is not one of these, or the file cannot be written.
     NoSpaceError
         If the disk is full.
     """
@@ -306,12 +306,12 @@ class IndexWriter:
         if self._suffix == ".csv":
             return CsvSink(self._file, self._roots, self._path.parent)
         header = {"format": FORMAT, "format_version": FORMAT_VERSION, "roots": self._roots, "level": self._level}
-        if self._follow_symlinks:  # absent otherwise, as it is in the indices of before it was written down
+        if self._follow_symlinks:  # else left out, as in older indices
             header["follow_symlinks"] = True
         return _JsonSink(self._file, _DRESSES[self._suffix], header)
 
     def write(self, record: VideoRecord) -> None:
-        """Append one record. Raises ``NoSpaceError`` and, if its root is not one of the index, ``UsageError``."""
+        """Append one record. Raises ``NoSpaceError``, and ``UsageError`` if its root is not one of the index."""
         if record.root not in self._roots:
             raise UsageError(f"root '{printable(record.root)}' is not one of the index's roots")
         with no_space_as_error(self._path):

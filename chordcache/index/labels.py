@@ -24,22 +24,22 @@ _NO_ROW = _Row(None, None, {})
 
 
 class Labels:
-    """Labels by folder name, or from a CSV file with the columns path, label, caption and any others.
+    """Labels from folder names, or from a CSV file with the columns path, label, caption and any others.
 
-    A labels file speaks for the columns that it has: in a record that none of its rows names, those become None.
+    A labels file sets the columns that it has. In a record that none of its rows names, these columns become None.
 
     Parameters
     ----------
     source : str
-        "dir": the label is the name of the folder that the file is in, None directly in the root. Otherwise a CSV
-        file; its paths are relative to the root, or are the root's label, a slash and that.
+        "dir" takes the name of the file's folder as the label, and None directly in the root. Any other value is a CSV
+        file. Its paths are relative to the root, or begin with the root's label and a slash.
 
     Raises
     ------
     NotFoundError
         If there is no such file.
     UsageError
-        If it has no column ``path``, or one path twice.
+        If it has no column ``path``, or has one path twice.
     """
 
     def __init__(self, source: str) -> None:
@@ -66,7 +66,7 @@ class Labels:
                 self._rows[name] = _Row(*texts_of(table, cells, line))
 
     def apply(self, record: VideoRecord) -> VideoRecord:
-        """Return the record with what the labels say of it."""
+        """Return a copy of the record with its labels."""
         if self._by_folder:
             return dataclasses.replace(record, label=os.path.basename(os.path.dirname(record.path)) or None)
         name = next((name for name in (f"{record.root}/{record.path}", record.path) if name in self._rows), None)
@@ -79,10 +79,10 @@ class Labels:
 
     @property
     def num_unmatched(self) -> int:
-        """Rows that named none of the files so far."""
+        """Number of rows that matched none of the files so far."""
         return len(self._rows) - len(self._matched)
 
     @property
     def unmatched_example(self) -> str | None:
-        """The path in the first such row."""
+        """Path in the first row without a match."""
         return next((name for name in self._rows if name not in self._matched), None)

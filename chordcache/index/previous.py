@@ -1,4 +1,4 @@
-"""What an earlier scan left in its index, for the next one to use."""
+"""The records of an earlier scan, which the next scan can use."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from chordcache.storage.layout import printable
 
 
 class ReusableRecords:
-    """What an earlier scan knows, so that the next one need not look again at a file that has not changed.
+    """The records of an earlier scan. The next scan need not read a file again that has not changed.
 
-    Holds hashes and offsets, not records. Keeps the file open, for it may be replaced meanwhile; ``close`` it, or use
-    it as a context manager.
+    It holds hashes and offsets, not records. It keeps the file open, because the file may be replaced meanwhile. Call
+    ``close``, or use it as a context manager.
 
     Parameters
     ----------
     path : str | PathLike
-        The index of an earlier scan. If there is none, or it is damaged, nothing is found.
+        The index of an earlier scan. If it is missing or damaged, no record is found.
 
     Attributes
     ----------
     problem : str | None
-        Why an index that is there is not used, for people.
+        Reason why an existing index is not used, for people.
 
     Raises
     ------
     UsageError
-        If what is there is no index of a scan, so that writing one would destroy it.
+        If the file is not the index of a scan. The scan would overwrite it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -64,16 +64,16 @@ class ReusableRecords:
         return len(self._offsets)
 
     def get(self, root: str, path: str, identity: Identity, level: str) -> VideoRecord | None:
-        """Return the record of a file, also of one that failed, if it is unchanged and was looked at as deeply.
+        """Return the record of a file that is unchanged and was scanned deeply enough, even if the scan failed.
 
         Parameters
         ----------
         root, path : str
             As in ``VideoRecord``.
         identity : Identity
-            Of the file now.
+            Current identity of the file.
         level : str
-            What is asked for, of ``SCAN_LEVELS``; a record of a deeper level will do.
+            Required level of ``SCAN_LEVELS``. A record of a deeper level is returned too.
         """
         offset = self._offsets.get(hash((root, path)))
         if offset is None:
@@ -84,7 +84,7 @@ class ReusableRecords:
         return record if SCAN_LEVELS.index(record.level) >= SCAN_LEVELS.index(level) else None
 
     def close(self) -> None:
-        """Forget all and close the file."""
+        """Forget all records and close the file."""
         self._offsets.clear()
         self._stack.close()
 

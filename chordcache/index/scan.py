@@ -1,4 +1,4 @@
-"""``scan``: folders of media to an index, in sorted order and bounded memory."""
+"""``scan``: from folders of media to an index, in sorted order and with bounded memory."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from chordcache.media.source_file import identity_or_none
 from chordcache.records import SCAN_LEVELS, Identity, RunSummary, VideoRecord
 
 _CHUNK_SIZE = 8
-"""Files per task: demuxing a short clip takes a few milliseconds, sending a task half of one."""
+"""Files per task. Demuxing a short clip takes a few milliseconds, sending a task half a millisecond."""
 
 
 @dataclass(frozen=True)
 class _ScanTask:
-    """One file to look at."""
+    """One file to scan."""
 
     root: str
     path: str
     folder: str
     level: str
     identity: Identity | None = None
-    """When its turn was planned; None if it cannot be looked at"""
+    """Identity of the file when the task was planned, or None if the file cannot be read"""
     known: VideoRecord | None = None
-    """What is known without looking: an unchanged file's record, or a folder's problem"""
+    """Record that is known without a scan: of an unchanged file, or of a folder's problem"""
     attempt: int = 1
-    """How often it has been sent, this time included"""
+    """Number of times that the task was sent, including this one"""
 
 
 @dataclass(frozen=True)
 class ScanReport:
-    """What a scan did, and what it has to say."""
+    """The counts and warnings of a scan."""
 
     summary: RunSummary
-    """``num_up_to_date`` counts records taken over from the earlier index, ``num_failed`` those with an error"""
+    """Counts: ``num_up_to_date`` is of records taken from the earlier index, ``num_failed`` of those with an error"""
     warnings: tuple[str, ...] = ()
 
 
@@ -64,44 +64,44 @@ def scan(
     on_end: Callable[[ScanReport], None] | None = None,
     progress: bool = False,
 ) -> Index:
-    """Look at every video below some folders.
+    """Scan every video below some folders.
 
     Parameters
     ----------
     roots : sequence of str or Path
         Folders, files, or NAME=PATH.
     output : str or Path, optional
-        Index to write, ``.json``, ``.jsonl`` or ``.csv``. If it is there, records of unchanged files are taken over.
-        By default a temporary one, gone with the ``Index``.
+        Index to write, ``.json``, ``.jsonl`` or ``.csv``. If it exists, records of unchanged files are reused. By
+        default a temporary file, which is deleted with the ``Index``.
     level : {"headers", "packets", "content"}
-        Read the headers only; also read all packets; also decode.
+        "headers" reads the headers only, "packets" also all packets, and "content" also decodes.
     labels : str, optional
         "dir" to label by parent folder, or a CSV file with columns path, label, caption.
     jobs : int, optional
-        Worker processes; by default one for each processor.
+        Number of worker processes, by default one for each processor.
     follow_symlinks : bool
-        Also follow links that lead out of a root.
+        True to follow links that lead out of a root too.
     limits : Limits, optional
-        What one file may cost; by default those of ``Limits()``.
+        Limits for one file, by default those of ``Limits()``.
     on_end : callable, optional
-        Called with the ``ScanReport``.
+        Called with the ``ScanReport`` at the end.
     progress : bool
-        Show a progress bar on standard error, if that is a terminal.
+        True to show a progress bar on standard error, if that is a terminal.
 
     Returns
     -------
     Index
-        Iterable of ``VideoRecord`` in the order of their paths; ``index.write(path)`` converts it. Broken files are
+        Iterable of ``VideoRecord`` in the order of their paths. ``index.write(path)`` converts it. Broken files are
         records with an ``error``.
 
     Raises
     ------
     UsageError
-        If an argument is wrong, or two roots have one label.
+        If an argument is wrong, or two roots have the same label.
     NotFoundError
         If there is no such root or labels file.
-    NoSpaceError, WorkersDiedError, Stopped
-        As their names say; an earlier index at ``output`` stays as it was.
+    NoSpaceError, WorkersDiedError, StoppedError
+        As their names say. An earlier index at ``output`` stays unchanged.
     """
     if level not in SCAN_LEVELS:
         raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(SCAN_LEVELS)}")
@@ -123,7 +123,7 @@ def scan(
 
 
 class _Scan:
-    """One walk over the corpora."""
+    """One run of a scan over the corpora."""
 
     def __init__(
         self, corpora: Sequence[Corpus], level: str, labels: Labels | None, follow_symlinks: bool, limits: Limits
@@ -136,7 +136,7 @@ class _Scan:
         self._num_skipped = self._num_links = 0
 
     def write(self, path: Path, jobs: int, progress: bool) -> ScanReport:
-        """Write the index and count."""
+        """Write the index and return the counts."""
         started = time.monotonic()
         roots = {corpus.label: corpus.folder for corpus in self._corpora}
         num_done = num_reused = num_failed = num_frames_skipped = 0
@@ -146,7 +146,7 @@ class _Scan:
             pool.progress_bar(None, "file", shown=progress) as bar,
             closing(self._outcomes(earlier, jobs)) as outcomes,
         ):
-            if not bar.disable:  # only a bar that is seen is worth a walk of its own, to say how long it will take
+            if not bar.disable:  # a visible bar needs the total, which takes a separate walk
                 bar.total = sum(file.is_video for corpus in self._corpora for file in self._files(corpus))
             for task, outcome in outcomes:
                 record = _crashed(task, outcome) if isinstance(outcome, pool.Crash) else outcome
@@ -181,7 +181,7 @@ class _Scan:
         )
 
     def _once_more(self, task: _ScanTask, record: VideoRecord) -> _ScanTask | None:
-        """Another attempt, if the disk that the file is on was the trouble and attempts are left."""
+        """Return another attempt if the file's disk failed and attempts are left, else None."""
         if record.error_cause == "io" and task.known is None and task.attempt <= self._limits.retries:
             return replace(task, attempt=task.attempt + 1)
         return None
@@ -209,7 +209,7 @@ class _Scan:
         if task.identity is None:
             return None
         record = earlier.get(task.root, task.path, task.identity, task.level)
-        if record is None or record.error is not None:  # another version of the tools may read it
+        if record is None or record.error is not None:  # another version of the tools may be able to read it
             return None
         return replace(record, label=None, caption=None, extra={}) if self._labels else record
 

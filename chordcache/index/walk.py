@@ -1,4 +1,4 @@
-"""Walk corpora: which files there are, in which order, and which of them may be videos."""
+"""The walk over corpora: which files exist, in which order, and which of them may be videos."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VIDEO_SUFFIXES = frozenset(
     "mp4 m4v mov qt mkv webm avi flv f4v wmv asf mpg mpeg mpe m1v m2v mp2v vob ts mts m2ts m2t 3gp 3g2 ogv ogm mxf gif "
     "ivf h264 264 avc h265 265 hevc av1 obu y4m dv rm rmvb nut mjpeg mjpg".split()
 )
-"""What such a file holds is for the probe to say: a broken one becomes a visible failure."""
+"""Suffixes of files that are probed. A broken file becomes a visible failure."""
 
 OTHER_SUFFIXES = frozenset(
     "mp3 wav m4a m4b aac flac ogg oga opus wma aif aiff ac3 eac3 dts mka mid midi amr ape caf "
@@ -27,7 +27,7 @@ OTHER_SUFFIXES = frozenset(
     "mat pkl pickle pt pth ckpt onnx safetensors npy npz h5 hdf5 lmdb mdb sqlite db parquet arrow feather tfrecord "
     "zip tar gz tgz bz2 xz 7z rar zst iso exe dll so md5 sha1 sha256 torrent".split()
 )
-"""Never opened to look inside."""
+"""Suffixes of files that are never opened."""
 
 _MAGIC_LENGTH = 12
 
@@ -37,13 +37,13 @@ class CorpusFile:
     """One entry of a corpus."""
 
     path: str
-    """Relative to the root's folder, decoded as ``os.fsdecode`` does"""
+    """Path relative to the root's folder, decoded as ``os.fsdecode`` does"""
     is_video: bool
-    """Whether the file is worth a probe"""
+    """True if the file is to be probed"""
     problem: str | None = None
-    """Why a folder at ``path`` could not be walked: a failure that a scan must show"""
+    """Reason why the folder at ``path`` could not be walked, a failure that a scan must show"""
     is_unfollowed_link: bool = False
-    """Passed over: a symbolic link to a folder or out of the root, or a folder that was walked under another name"""
+    """True if it was skipped: a symbolic link to a folder or out of the root, or a folder walked under another name"""
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,16 @@ class _Entry:
 def iter_files(root: str, *, follow_symlinks: bool = False) -> Iterator[CorpusFile]:
     """Walk a folder in the order of the relative paths' bytes.
 
-    Holds one folder's listing per level in memory. By default a link to a file is followed only if it leads to a place
-    inside the root, a link to a folder never.
+    The walk holds one folder's listing per level in memory. By default it follows a link to a file only if the target
+    is inside the root, and never follows a link to a folder.
 
     Parameters
     ----------
     root : str
         The folder.
     follow_symlinks : bool
-        Follow links out of the root too. A folder is walked once, under the name that comes first; a link back into
-        the root's own tree is passed over, for its target is walked under its own name.
+        True to follow links out of the root too. A folder is walked once, under the name that comes first. A link back
+        into the root's own tree is skipped, because its target is walked under its own name.
 
     Yields
     ------
@@ -101,7 +101,7 @@ def iter_files(root: str, *, follow_symlinks: bool = False) -> Iterator[CorpusFi
 
 
 def _listed(root: str, folder: str) -> Iterator[_Entry | CorpusFile]:
-    """The entries of a folder in order, or its problem."""
+    """Return the entries of a folder in order, or the problem of the folder."""
     try:
         with os.scandir(os.path.join(root, folder)) as listing:
             entries = [_entry(folder, item) for item in listing]
@@ -113,7 +113,7 @@ def _listed(root: str, folder: str) -> Iterator[_Entry | CorpusFile]:
 def _entry(folder: str, item: os.DirEntry[str]) -> _Entry:
     try:
         is_folder = item.is_dir()
-    except OSError:  # a link that leads to itself
+    except OSError:  # a link to itself
         is_folder = False
     # A folder's files sort among its siblings as "name/...", so that the whole walk is in order.
     key = os.fsencode(item.name) + (b"/" if is_folder else b"")
@@ -121,10 +121,10 @@ def _entry(folder: str, item: os.DirEntry[str]) -> _Entry:
 
 
 def _was_seen(folder: str, seen: set[tuple[int, int]]) -> bool:
-    """Whether the walk has been in a folder, under this name or another; from now on it has."""
+    """Return whether the walk has visited a folder, under this or another name. Mark the folder as visited."""
     try:
         status = os.stat(folder)
-    except OSError:  # listing it will say why
+    except OSError:  # the listing reports the error
         return False
     identity = (status.st_dev, status.st_ino)
     was_seen = identity in seen
@@ -144,14 +144,14 @@ def _is_followed(root: str, entry: _Entry, inside: str, follow_symlinks: bool) -
 def _may_be_video(path: str) -> bool:
     name = os.path.basename(path)
     suffix = name.rpartition(".")[2].lower() if "." in name else ""
-    # macOS leaves a small "._clip.mp4" beside each clip.mp4 on foreign disks: there the name says nothing.
+    # macOS leaves a small "._clip.mp4" beside each clip.mp4 on foreign disks. Its suffix means nothing.
     if suffix in VIDEO_SUFFIXES and not name.startswith("._"):
         return True
     return suffix not in OTHER_SUFFIXES and _looks_like_video(path)
 
 
 def _looks_like_video(path: str) -> bool:
-    """Whether a regular file starts as a video does; True where only a permission keeps us from looking."""
+    """Return whether a regular file starts as a video does. Return True if only a permission prevents the check."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK: a FIFO would hang
     except OSError as error:
@@ -178,12 +178,12 @@ class Corpus:
 
     label: str
     folder: str
-    """Absolute"""
+    """Absolute path"""
     names: tuple[str, ...] = ()
-    """Of the files that were asked for one by one; empty: all that is in the folder"""
+    """Names of the files that were requested one by one, or empty for all files in the folder"""
 
     def files(self, *, follow_symlinks: bool = False) -> Iterator[CorpusFile]:
-        """As ``iter_files``; a file that was asked for by name is a candidate whatever its suffix."""
+        """Return the files as ``iter_files`` does. A file that was requested by name counts as a video."""
         if not self.names:
             return iter_files(self.folder, follow_symlinks=follow_symlinks)
         inside = None if follow_symlinks else real_folder(self.folder)
@@ -195,24 +195,25 @@ class Corpus:
 
 
 def parse_roots(args: Sequence[str]) -> list[Corpus]:
-    """Give each corpus on the command line its label.
+    """Return the corpora that the command line names, with their labels.
 
     Parameters
     ----------
     args : Sequence[str]
-        Each a folder, a file, or NAME=PATH. Files of one folder make one corpus.
+        Folders, files, or NAME=PATH. Files of one folder make one corpus.
 
     Returns
     -------
     list[Corpus]
-        In the order of the arguments. By default the label is the folder's own name, of a file its folder's.
+        The corpora in the order of the arguments. The default label is the folder's name. For a file, it is the name
+        of the file's folder.
 
     Raises
     ------
     NotFoundError
         If there is no such corpus.
     UsageError
-        If two folders have one label, or one has none.
+        If two folders have the same label, or a folder has none.
     """
     corpora: dict[str, Corpus] = {}
     for arg in args:

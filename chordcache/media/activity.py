@@ -17,39 +17,42 @@ from chordcache.records import ContentFacts
 MOTION_VECTOR_CODECS = frozenset(
     "h264 mpeg1video mpeg2video mpeg4 h263 h263p wmv1 wmv2 flv1 msmpeg4v1 msmpeg4v2 msmpeg4v3".split()
 )
-"""Codecs whose motion vectors libavcodec exports."""
+"""Codecs whose motion vectors libavcodec exports"""
 
 _NUM_BINS = 16
 _LUMA_SIZE = (160, 90)
-"""Columns and rows of the points whose differences are taken where there are no motion vectors. On real clips their
-mean is within 5 % of that over all pixels. swscale picks them out of a 720p picture in 0.02 ms; averages take 0.15."""
+"""Columns and rows of the points that are compared if there are no motion vectors. On real clips, the mean difference
+of these points is within 5 % of that of all pixels. swscale picks the points out of a 720p picture in 0.02 ms. Averages
+take 0.15 ms."""
 
 _ENOUGH_VECTORS = 1_000
-"""Of a picture with more only every third, fifth ... is looked at: an odd step, since a block's two vectors, or an
-odd and an even block, need not be alike. It moves the mean of a picture by 3 %, that of a second by less."""
+"""Number of motion vectors up to which all of a picture are used. Of more vectors, only every third, fifth ... is used.
+The step is odd, since a block's two vectors, or an odd and an even block, may differ. The step changes the mean of a
+picture by 3 %, and that of a second by less."""
 
 _WINDOWS_PER_SECOND = 100
 _MAX_SECONDS = 86_400
-"""A day. What is further from the first frame, or the first sound, is not counted: most likely its timestamp is
-wrong, and would cost memory."""
+"""One day. Content further from the first frame, or from the first sound, is not counted. Its timestamp is most likely
+wrong, and would take memory."""
 
 _GROUP_SAMPLES = 1 << 14
-"""Sound is measured about so many samples at a time: numpy costs more per call than per sample."""
+"""Number of samples of sound that are measured together. numpy takes more time per call than per sample."""
 
 _ENOUGH_HERTZ = 8_000
-"""[Hz] Of the samples measured, where there are more: it is how loud they are, not how they sound."""
+"""[Hz] Lowest rate to which samples are thinned out. The loudness of sound is measured, not its tone."""
 
 _MAX_JITTER_SECONDS = 0.01
-"""[seconds] that a timestamp may be off before the sound is taken to go on elsewhere: containers round them."""
+"""[seconds] Largest difference of a timestamp from the expected one. Containers round timestamps. At a larger
+difference, a new run of sound begins."""
 
 _SAMPLE_RATES = range(1_000, 1_000_001)
-"""[Hz] of sound that is measured; a window must not be empty."""
+"""[Hz] Rates of sound that is measured. A window must not be empty."""
 
 _FULL_SCALE = {"u8": 2.0**7, "s16": 2.0**15, "s32": 2.0**31, "flt": 1.0, "dbl": 1.0}
-"""Sample format, packed or planar, to what is 1; numpy has no array of the others from PyAV."""
+"""Value that stands for 1, by sample format, packed or planar. numpy has no array of the other formats from PyAV."""
 
 _MAX_SQUARE = 1e18
-"""Float samples may be anything: what is larger, or no number, counts as silence."""
+"""Largest square of a sample. Float samples may have any value. What is larger, or not a number, counts as silence."""
 
 
 MOTION_VECTOR = np.dtype(
@@ -60,17 +63,17 @@ MOTION_VECTOR = np.dtype(
         "itemsize": 40,
     }
 )
-"""AVMotionVector of libavutil/motion_vector.h, without what nobody asks for. Pairs are (x, y): ``size`` is (w, h),
-``position`` is (dst_x, dst_y), the centre. ``motion_scale`` is the same for all vectors of a picture."""
+"""AVMotionVector of libavutil/motion_vector.h, without the fields that are not used. Pairs are (x, y): ``size`` is
+(w, h), ``position`` is (dst_x, dst_y), the center. ``motion_scale`` is the same for all vectors of a picture."""
 
 
 def motion_vectors(picture: av.VideoFrame) -> np.ndarray | None:
-    """The motion vectors that libavcodec exported with a picture.
+    """Return the motion vectors that libavcodec exported with a picture.
 
     Returns
     -------
     np.ndarray [shape=(n,), n >= 1, dtype=MOTION_VECTOR] or None
-        None where there are none, as with intra pictures, or where PyAV cannot list them.
+        None if there are none, as for intra pictures, or if PyAV cannot list them.
     """
     try:
         vectors = side_data(picture, SideDataType.MOTION_VECTORS)
@@ -82,21 +85,21 @@ def motion_vectors(picture: av.VideoFrame) -> np.ndarray | None:
 
 
 class ContentMeter:
-    """Gathers ``ContentFacts`` from frames and sound as they are decoded, in whatever order the two come.
+    """Meter that gathers ``ContentFacts`` from frames and sound as they are decoded, in any order of the two.
 
-    A second of video costs 1 kB of memory, up to a day.
+    Each second of video takes 1 kB of memory, up to one day.
 
     Parameters
     ----------
     codec : str
-        libavcodec's canonical name. If it is one of ``MOTION_VECTOR_CODECS``, the pictures must come with theirs.
+        libavcodec's canonical name. For one of ``MOTION_VECTOR_CODECS``, the pictures must come with motion vectors.
     """
 
     def __init__(self, codec: str) -> None:
         self._source = "codec" if codec in MOTION_VECTOR_CODECS else "luma"
         self._start_seconds: float | None = None
         self._motion: dict[int, list[float]] = {}
-        """Second: sum and number of frames"""
+        """Sum and number of frames, by second"""
         self._histogram = np.zeros(_NUM_BINS, np.int64)
         self._luma = _LumaMeter()
         self._sound = _SoundMeter()
@@ -115,11 +118,11 @@ class ContentMeter:
         self._histogram[0 if motion < 0.5 else min(_NUM_BINS - 1, int(math.log2(motion) + 1) + 1)] += 1
 
     def add_sound(self, sound: av.AudioFrame) -> None:
-        """Take the next piece of sound."""
+        """Take the next part of the sound."""
         self._sound.add(sound)
 
     def facts(self) -> ContentFacts:
-        """What was gathered."""
+        """Return the facts that were gathered."""
         windows = self._sound.windows(self._start_seconds)
         energies, peaks = _energies_and_peaks(windows) if len(windows) else ((), ())
         return ContentFacts(
@@ -137,7 +140,7 @@ class ContentMeter:
 
 
 def _mean_length(picture: av.VideoFrame) -> float | None:
-    """Of the motion vectors, weighted by area [pixels]; None where a picture has none."""
+    """Return the mean length of the motion vectors, weighted by area [pixels]; None if a picture has none."""
     vectors = motion_vectors(picture)
     if vectors is None:
         return None
@@ -150,14 +153,14 @@ def _mean_length(picture: av.VideoFrame) -> float | None:
 
 
 class _LumaMeter:
-    """How much pictures differ from the ones before them."""
+    """Meter of the difference between each picture and the one before it."""
 
     def __init__(self) -> None:
         self._scaler = VideoReformatter()
         self._last: np.ndarray | None = None
 
     def change(self, picture: av.VideoFrame) -> float | None:
-        """Mean absolute difference, 0 to 255; None for the first picture, and for what swscale cannot convert."""
+        """Return the mean absolute difference, 0 to 255; None for the first picture, or if swscale fails."""
         try:
             scaled = self._scaler.reformat(picture, *_LUMA_SIZE, "gray", interpolation=Interpolation.POINT, threads=1)
         except MemoryError:
@@ -172,7 +175,7 @@ class _LumaMeter:
 class _SoundMeter:
     """Energy of the sound, over all channels, in windows of 10 ms that are counted from the first sample.
 
-    Timestamps are followed from run to run: a run ends where they jump, or where the format of the sound changes.
+    The sound is divided into runs. A run ends where the timestamps jump or the format of the sound changes.
     """
 
     def __init__(self) -> None:
@@ -183,7 +186,7 @@ class _SoundMeter:
         self._group_seconds = 0.0
         self._grid_seconds: float | None = None
         self._blocks: dict[int, np.ndarray] = {}
-        """Second from ``grid_seconds``: sum of squares and number of samples [shape=(100, 2)]"""
+        """Sum of squares and number of samples [shape=(100, 2)], by second from ``grid_seconds``"""
 
     def add(self, sound: av.AudioFrame) -> None:
         if not sound.samples or sound.sample_rate not in _SAMPLE_RATES or sound.format.packed.name not in _FULL_SCALE:
@@ -210,7 +213,7 @@ class _SoundMeter:
         self._group, self._num_grouped = [], 0
 
     def _add_squares(self, squares: np.ndarray, first: int, rate: int, step: int) -> None:
-        """Add up every ``step``-th sample by window; sample ``first`` is counted from the start of window 0."""
+        """Add up every ``step``-th sample by window; ``first`` is the number of the first sample from window 0 on."""
         # Sample i is in window i * 100 // rate, and window w starts with sample ceil(w * rate / 100): at 11,025 Hz
         # windows 0, 1 and 2 start with samples 0, 111 and 221.
         stop = first + step * (len(squares) - 1) + 1
@@ -230,7 +233,7 @@ class _SoundMeter:
             self._blocks[second][places[here]] += sums[here]
 
     def windows(self, start_seconds: float | None) -> np.ndarray:
-        """Hand out the windows from a time on, to the nearest one [shape=(num_seconds, 100, 2)]."""
+        """Return the windows from a time on, to the nearest one [shape=(num_seconds, 100, 2)]."""
         self._end_group()
         if start_seconds is None or self._grid_seconds is None:
             return np.zeros((0, _WINDOWS_PER_SECOND, 2))
@@ -248,7 +251,7 @@ class _SoundMeter:
 
 
 def _squares(sounds: list[av.AudioFrame], step: int) -> np.ndarray:
-    """Mean over the channels of the squares of every ``step``-th sample [shape=(n,), dtype=float32, 0 to 1]."""
+    """Return the mean square over the channels of every ``step``-th sample [shape=(n,), dtype=float32, 0 to 1]."""
     sound_format, num_channels = sounds[0].format, sounds[0].layout.nb_channels
     samples = np.concatenate([sound.to_ndarray() for sound in sounds], axis=1)
     if not sound_format.is_planar:
@@ -263,7 +266,7 @@ def _squares(sounds: list[av.AudioFrame], step: int) -> np.ndarray:
 
 
 def _energies_and_peaks(windows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Root mean square of each second, and the loudest windows [seconds] of those louder than twice the median."""
+    """Return the root mean square of each second, and its loudest window [seconds] if above twice the median."""
     energies = np.sqrt(windows[..., 0].sum(1) / np.maximum(windows[..., 1].sum(1), 1))
     loudness = np.sqrt(windows[..., 0] / np.maximum(windows[..., 1], 1))
     threshold = 2 * np.median(energies)

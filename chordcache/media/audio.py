@@ -1,4 +1,4 @@
-"""A stretch of an audio track as samples, on the clock that it shares with the pictures."""
+"""Part of an audio track as samples, on the clock that it shares with the pictures."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from chordcache.media.audio_track import Sound
 from chordcache.media.demux import Media, open_media
 
 _PREROLL_SECONDS = 1
-"""[seconds] decoded before what is asked for: Opus wants 0.08, MP3's bit reservoir a few frames of 0.026."""
+"""[seconds] decoded before the requested part: Opus needs 0.08, MP3's bit reservoir a few frames of 0.026"""
 
 _MAX_SECONDS = 3600.0
-"""[seconds] of one chunk: an hour of stereo at 48 kHz is 1.3 GiB."""
+"""[seconds] Longest chunk. One hour of stereo at 48 kHz takes 1.3 GiB."""
 
 
 def read_sound(path: str, start_seconds: float, duration_seconds: float) -> np.ndarray:
-    """Decode a stretch of a file's audio track.
+    """Decode a part of a file's audio track.
 
     Parameters
     ----------
     path : str
         The file.
     start_seconds : float
-        [seconds] on the clock of the frames' ``pts_seconds``; may lie before the track.
+        [seconds] on the clock of the frames' ``pts_seconds``; may be before the start of the track.
     duration_seconds : float
         [seconds]
 
     Returns
     -------
     np.ndarray [shape=(num_samples, channels), dtype=float32, -1 to 1]
-        ``round(duration_seconds * rate)`` samples at the track's own rate, silence where it has none or its decoder
-        refuses them.
+        ``round(duration_seconds * rate)`` samples at the track's own rate. Silence where the track has no samples or
+        its decoder refuses them.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def read_sound(path: str, start_seconds: float, duration_seconds: float) -> np.n
     MediaError
         If the file cannot be read.
     UsageError
-        If the stretch is longer than an hour, or no number.
+        If the part is longer than an hour, or a number is not finite.
     """
     if not (abs(start_seconds) < 1e9 and 0 <= duration_seconds <= _MAX_SECONDS):
         raise UsageError(
@@ -57,13 +57,13 @@ def read_sound(path: str, start_seconds: float, duration_seconds: float) -> np.n
         reader = _SoundReader(media.audio, start_seconds, duration_seconds)
         if media.seek_sound(start_seconds - _PREROLL_SECONDS) and reader.read(media):
             return reader.samples
-    with open_media(path) as media:  # from the start: a container without an index goes where it likes
+    with open_media(path) as media:  # from the start: without an index, a seek may lead to any place
         reader.read(media, from_start=True)
     return reader.samples
 
 
 def sample_rate_of(path: str) -> int:
-    """[Hz] of a file's audio track. Raises as ``read_sound``."""
+    """Return the sample rate [Hz] of a file's audio track. Raises as ``read_sound``."""
     with open_media(path) as media:
         if media.audio is None:
             raise FeatureAbsentError("there is no audio track")
@@ -71,7 +71,7 @@ def sample_rate_of(path: str) -> int:
 
 
 class _SoundReader:
-    """Lays pieces of sound where they belong."""
+    """Reader that puts decoded sound at its place in one array of samples."""
 
     def __init__(self, track: av.AudioStream, start_seconds: float, duration_seconds: float) -> None:
         self.rate = track.codec_context.sample_rate
@@ -85,7 +85,7 @@ class _SoundReader:
         self.samples = np.zeros(shape, np.float32)
 
     def read(self, media: Media, *, from_start: bool = False) -> bool:
-        """Fill ``samples``; False, with nothing done, if the first piece comes too late for that."""
+        """Fill ``samples``; return False, without a change, if the first sound comes after the start of the samples."""
         at: int | None = None
         for sound in media.sounds():
             pieces, at = self._converted(sound), self._position(sound, at)
@@ -100,7 +100,7 @@ class _SoundReader:
         return from_start
 
     def _position(self, sound: Sound, after: int | None) -> int:
-        """Where in ``samples`` a piece begins: by its time, otherwise after the one before."""
+        """Return where in ``samples`` a sound begins: by its time, or else after the sound before it."""
         if sound.pts is None or sound.time_base is None:
             return after if after is not None else round(-self._start * self.rate)
         return round((sound.pts * sound.time_base - Fraction(self._start)) * self.rate)
@@ -111,7 +111,7 @@ class _SoundReader:
             self.samples[begin:end] = piece[begin - at : end - at]
 
     def _converted(self, sound: Sound) -> Iterator[np.ndarray]:
-        """The samples of a piece [shape=(n, channels), dtype=float32]."""
+        """Yield the samples of a sound [shape=(n, channels), dtype=float32]."""
         found = (sound.format.name, sound.layout.name, sound.sample_rate)
         if self._resampler is None or found != self._format:
             self._resampler = av.AudioResampler("flt", self._layout, self.rate)

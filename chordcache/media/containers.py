@@ -16,14 +16,15 @@ CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,ogg,flv,asf,mxf,nut,rm,ivf,gif,wav,mp3,aac,"
     "h264,hevc,vvc,av1,obu,dirac,vc1,yuv4mpegpipe,dv,mjpeg"
 )
-"""Formats that hold media themselves. Playlists, which name other files and addresses, are not among them."""
+"""Formats that hold media themselves. Playlists are excluded, since they name other files and addresses."""
 
 MAX_PIXELS = 1 << 27
-"""Largest coded picture, 134 megapixels (16384 x 8192); a header that claims more is refused before it is allocated."""
+"""Largest coded picture, 134 megapixels (16384 x 8192). A larger size in a header is refused before memory is
+allocated."""
 
 
 def open_container(path: str, messages: list[LogMessage]) -> Any:
-    """Open a media file that strangers made. See ``decode.hold_media``; ``messages`` gets what is said meanwhile."""
+    """Open a media file from an unknown author. See ``demux.hold_media``; ``messages`` gets FFmpeg's messages."""
     identify(path)
     options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file", "max_pixels": str(MAX_PIXELS)}
     try:
@@ -41,7 +42,7 @@ def open_container(path: str, messages: list[LogMessage]) -> Any:
 
 
 def best_video(container: Any) -> av.VideoStream | None:
-    """The track a player would show: never a cover picture, which is one packet without a time."""
+    """Return the video track that a player would show, except a cover picture, which is one packet without a time."""
     best: av.VideoStream | None = container.streams.best("video")
     if best is None or best.disposition & av.stream.Disposition.attached_pic:
         return None
@@ -49,15 +50,15 @@ def best_video(container: Any) -> av.VideoStream | None:
 
 
 def best_audio(container: Any) -> av.AudioStream | None:
-    """The track a player would play: none that it has no decoder for."""
+    """Return the audio track that a player would play; None if there is no decoder for it."""
     best: av.AudioStream | None = container.streams.best("audio")
     return None if best is None or best.codec_context is None else best
 
 
 def _refuse_impossible(container: Any) -> None:
-    """Refuse an MP4 whose tables list more samples than it has bytes: there are none, only memory is eaten by them.
+    """Refuse an MP4 whose tables list more samples than it has bytes. Such samples do not exist, and only take memory.
 
-    Where that runs out, libavformat goes on without the table and without a word, as if the track were empty.
+    If memory runs out, libavformat continues without the table and without a message, as if the track were empty.
     """
     for stream in container.streams:
         if "mp4" in container.format.name and stream.frames > container.size:

@@ -1,4 +1,4 @@
-"""One pass of a decoder over a video track: every packet that should show a frame is matched with the frame."""
+"""One pass of a decoder over a video track, in which each packet that promises a frame is matched with its frame."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class DecodedFrame:
     """One picture in presentation order."""
 
     number: int
-    """From 0, counted over all decoded frames"""
+    """Number of the frame from 0, counted over all decoded frames"""
     pts_seconds: float
-    """[seconds] on the clock that audio and video share; not shifted to start at 0"""
+    """[seconds] Time on the clock that audio and video share, not shifted to start at 0"""
     picture: av.VideoFrame
-    """As the decoder made it: coded size, not rotated"""
+    """Picture as the decoder returned it: coded size, not rotated"""
 
 
 class Decoding:
-    """Decode packets as they are demuxed, and keep account of the frames that they promise.
+    """Decoder of packets as they are demuxed, which keeps account of the frames that they promise.
 
     Parameters
     ----------
     media : Media
-        What the packets are of.
+        The file that the packets come from.
     faults : Faults
-        Get what is found to be wrong.
+        Gets the faults that are found.
     motion_vectors : bool
-        Ask the decoder for its motion vectors.
+        If True, ask the decoder for its motion vectors.
     """
 
     def __init__(self, media: Media, faults: Faults, *, motion_vectors: bool = False) -> None:
@@ -50,7 +50,7 @@ class Decoding:
         self._clock = Clock(media)
         self._num_sent = 0
         self._promised: dict[int, int | None] = {}
-        """Packets whose frames have not come yet: number, presentation time"""
+        """Presentation times of packets whose frames have not come yet, by number of the packet"""
         self._first: tuple[int, int | None] | None = None
         """Number and time of the packet whose frame came first"""
         self._last: tuple[int, int | None] = (-1, None)
@@ -62,20 +62,20 @@ class Decoding:
 
     @property
     def _is_timed(self) -> bool:
-        return self._media.clock == "pts"  # which the first packet settles
+        return self._media.clock == "pts"  # the first packet determines the clock
 
     @property
     def num_packets(self) -> int:
-        """Packets so far that a frame should come out of."""
+        """Number of packets so far that each promise a frame."""
         return self.check.num_shown
 
     @property
     def num_skipped(self) -> int:
-        """Frames at the start that cannot be decoded, since the stream begins in the middle of a group of pictures."""
+        """Number of frames at the start that cannot be decoded, since the stream begins within a group of pictures."""
         return self.check.num_skipped + self._num_leading
 
     def frames(self, packet: av.Packet[av.VideoStream]) -> Iterator[DecodedFrame]:
-        """Decode a packet, or with an empty one what is left, and yield the frames that come out."""
+        """Decode a packet, and yield the frames that come out. An empty packet yields all remaining frames."""
         pictures = self._send(packet) if packet.size else self._decoder.finish()
         if self._decoder.problem and (self.check.has_started or not packet.size):
             self._faults.num_damaged += bool(packet.size) or self._decoder.is_cut_off
@@ -104,8 +104,8 @@ class Decoding:
         return self._decoder.decode(packet, number)
 
     def _take(self, number: int | None, picture: av.VideoFrame) -> None:
-        """Cross a frame off, and compare its time with the one before it."""
-        if number is None:  # a decoder that does not say which packet a frame is of
+        """Mark a frame as received, and compare its time with that of the frame before it."""
+        if number is None:  # this decoder does not report the packet of a frame
             number = next(iter(self._promised), self._num_sent)
         self._promised.pop(number, None)
         if self._first is None:
@@ -119,12 +119,12 @@ class Decoding:
                 self._faults.add("decode", what)
 
     def settle(self) -> None:
-        """Count what did not come, after the last packet.
+        """Count the frames that did not come, after the last packet.
 
         Raises
         ------
         MediaError
-            ``no-frames`` if nothing came, and nothing is known to be wrong.
+            ``no-frames`` if no frame came, and no fault is known.
         """
         lost = [each for each in self._promised.items() if not self._is_before_start(*each)]
         self._num_leading = len(self._promised) - len(lost)
@@ -136,14 +136,14 @@ class Decoding:
             raise MediaError("decode", "no-frames", what)
 
     def _is_before_start(self, number: int, pts: int | None) -> bool:
-        """Whether a packet is shown before the first frame that a stream can be decoded from."""
+        """Return whether a packet is shown before the first frame that the stream can be decoded from."""
         if self.check.has_clean_start or self.check.reader.knows_leading or self._first is None:
             return False
         first, first_pts = self._first
         return number < first or (pts is not None and first_pts is not None and pts < first_pts)
 
     def _reason_of(self, lost: list[tuple[int, int | None]]) -> tuple[str, str]:
-        """Cause and words for frames that are lost without a word."""
+        """Return cause and message for frames that are lost without a message of the decoder."""
         seconds = [self._clock.seconds(pts) for _, pts in lost if pts is not None]
         last = self._last[1]
         if not self._is_timed or not seconds or last is None:

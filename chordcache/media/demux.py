@@ -1,4 +1,4 @@
-"""The one place that opens media: with whitelists and limits, and with an ear for what the libraries complain of."""
+"""Open media files. Opening is limited by whitelists, and FFmpeg's messages are collected."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ from chordcache.media.mp4_boxes import has_encrypted_video
 from chordcache.media.video_decoder import VideoDecoder
 
 _FALLBACK_FPS = Fraction(25)
-"""libavformat's own assumption for raw streams that state no rate."""
+"""Rate that libavformat assumes for raw streams that state none"""
 
 
 class Media:
-    """An open media file and its best video track. Made by ``open_media`` and ``hold_media``."""
+    """Open media file and its best video track. Made by ``open_media`` and ``hold_media``."""
 
     def __init__(self, container: Any, messages: list[LogMessage], *, is_file: bool = True) -> None:
         self.container = container
         self._is_file = is_file
         self._messages = messages
         self._num_heard = 0
-        """Complaints that were judged already"""
+        """Number of messages that were judged already"""
         self.video: av.VideoStream | None = best_video(container)
         self.audio: av.AudioStream | None = best_audio(container)
         self.num_refused_sound = 0
-        """Packets of the audio track that its decoder refused, so far"""
+        """Number of packets of the audio track that its decoder refused so far"""
         self.num_packets = 0
-        """Of the video track, as the last pass without decoding counted them"""
+        """Number of packets of the video track, counted by the last pass without decoding"""
         self.num_skipped = 0
-        """Frames at the start that cannot be decoded, as the last whole pass counted them"""
+        """Number of frames at the start that cannot be decoded, counted by the last whole pass"""
         self.clock = "pts"
-        """How frames get their time: "pts", or "dts" or "rate" where packets carry none"""
+        """Source of the frames' times: "pts", or "dts" or "rate" if packets carry no presentation times"""
         self._decoder: VideoDecoder | None = None
         self._opening_fault = self._demuxer_fault(all_codecs=True) if is_file else None
 
     def close(self) -> None:
-        """Close the file; the object is of no use any more."""
+        """Close the file. The object cannot be used after that."""
         self.container.close()
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """Hear what is complained of from here on, in this thread; for a file that ``hold_media`` opened."""
+        """Collect FFmpeg's messages of this thread from here on, for a file that ``hold_media`` opened."""
         with capture() as messages:
             self._messages, self._num_heard = messages, 0
             yield
 
     def seek(self, pts: int) -> bool:
-        """Go to a keyframe at or before a time [ticks of the video track]; whether the container can.
+        """Go to a keyframe at or before a time [ticks of the video track]. Return whether the container supports this.
 
-        It may go elsewhere all the same: MPEG-TS has no index.
+        The position may be wrong even so: MPEG-TS has no index.
         """
         try:
             self.container.seek(pts, stream=self.require_video())
@@ -72,7 +72,7 @@ class Media:
         return True
 
     def seek_sound(self, seconds: float) -> bool:
-        """Go to a time of the audio track, as ``seek``."""
+        """Go to a time of the audio track, and return the same as ``seek``."""
         try:
             self.container.seek(round(seconds * av.time_base))
         except av.error.FFmpegError:
@@ -80,7 +80,7 @@ class Media:
         return True
 
     def sounds(self) -> Iterator[Sound]:
-        """Decode the audio track from where the file stands; what its decoder refuses is passed over."""
+        """Decode the audio track from the current position on; skip packets that its decoder refuses."""
         if self.audio is None:
             return
         try:
@@ -98,7 +98,7 @@ class Media:
         return 1 / (rate or _FALLBACK_FPS)
 
     def require_video(self) -> av.VideoStream:
-        """The video track, or ``MediaError`` if there is none that can be decoded."""
+        """Return the video track, or raise ``MediaError`` if there is none that can be decoded."""
         if self.video is None:
             raise MediaError("probe", "no-video", "no video track")
         if self.video.codec_context is None:
@@ -106,7 +106,7 @@ class Media:
         return self.video
 
     def packet_check(self, *, is_thorough: bool) -> PacketCheck:
-        """Return what judges the packets of the video track from a place on where decoding begins."""
+        """Return a new check for the packets of the video track, from the packet where decoding begins."""
         codec = self.require_video().codec_context
         reader = packet_reader(codec.codec.canonical_name, codec.extradata or b"", codec.pix_fmt or "")
         return PacketCheck(
@@ -117,15 +117,15 @@ class Media:
         )
 
     def _is_called_key(self, packet: Any) -> bool:
-        """Whether the container's index has a packet as a keyframe."""
+        """Return whether the container's index lists a packet as a keyframe."""
         name = self.container.format.name
-        if name == "mpeg":  # it has no index, and libavformat makes one of all packets
+        if name == "mpeg":  # it has no index, so libavformat makes one of all packets
             return False
         time = packet.pts if name == "matroska,webm" else packet.dts
         return any(entry.is_keyframe and entry.timestamp == time for entry in self.require_video().index_entries)
 
     def shown_packets(self, *, is_thorough: bool) -> Iterator[tuple[av.Packet[av.VideoStream], PacketCheck]]:
-        """Demux the video track from its start to its end, without decoding; yield packets that a frame comes out of.
+        """Demux the video track from start to end, without decoding; yield the packets that each promise a frame.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class Media:
         Raises
         ------
         MediaError
-            At the end: if the container reports damage, or ends too early; ``no-frames`` if nothing was yielded.
+            At the end: if the container reports damage, or ends too early; ``no-frames`` if no packet was yielded.
         """
         faults = Faults()
         check = self.packet_check(is_thorough=is_thorough)
@@ -156,16 +156,16 @@ class Media:
     def _packets(
         self, faults: Faults, check: PacketCheck, *, on_sound: Callable[[Sound], None] | None = None
     ) -> Iterator[av.Packet[av.VideoStream]]:
-        """Demux from the start, up to and with the empty packet that flushes the decoder; settles ``clock``.
+        """Demux from the start up to and with the empty packet that flushes the decoder, and set ``clock``.
 
         Parameters
         ----------
         faults : Faults
-            Get what the container reports: messages, marks on packets, an end that comes too early.
+            Gets what the container reports: messages, marks on packets, an end that comes too early.
         check : PacketCheck
-            Judges the packets that are yielded: parsers complain of those before the first keyframe.
+            Judges the packets that are yielded. Parsers report errors in those before the first keyframe.
         on_sound : callable, optional
-            Gets the audio track, decoded, as its packets are met on the way.
+            Gets the decoded audio track, as its packets are read.
         """
         if self._opening_fault:
             faults.add("decode", f"when it was opened: {self._opening_fault}")
@@ -186,12 +186,12 @@ class Media:
                     faults.add("truncated" if is_cut else "decode", f"after packet {watch.num_packets}: {fault}")
                 for what in watch.faults_before(packet):
                     faults.add("decode", what)
-                if packet.size or packet.pts is None:  # else Theora's "show the last frame again", no end to a decoder
+                if packet.size or packet.pts is None:  # an empty packet with a time is Theora's repeat, not the end
                     yield packet
-                    self._num_heard = len(self._messages)  # of decoders, who are asked for themselves
-        except MemoryError:  # libav's is an FFmpegError too, and says nothing of the file
+                    self._num_heard = len(self._messages)  # decoders' messages are judged elsewhere
+        except MemoryError:  # FFmpeg's is an FFmpegError too, and does not mean a fault of the file
             raise
-        except av.error.ExitError:  # of streams and devices; files have no such limit
+        except av.error.ExitError:  # only for streams and devices; files have no such limit
             what = f"nothing came after packet {watch.num_packets}"
             raise MediaError("decode", "timeout", what, watch.num_packets) from None
         except av.error.FFmpegError as error:
@@ -201,15 +201,15 @@ class Media:
             try:
                 for cause, what in watch.faults_at_end():
                     faults.add(cause, what)
-            except OSError as error:  # it was removed, or its disk fails
+            except OSError as error:  # the file was removed, or its disk fails
                 raise MediaError("decode", "io", error.strerror or str(error), watch.num_packets) from None
         faults.num_missing += watch.num_missing
-        faults.num_damaged = max(faults.num_damaged, watch.num_marked)  # its decoder may have found them too
+        faults.num_damaged = max(faults.num_damaged, watch.num_marked)  # the decoder may have found them too
         if faults and not faults.num_missing:
-            faults.num_missing = max(0, self.require_video().frames - watch.num_packets)  # as the header has it
+            faults.num_missing = max(0, self.require_video().frames - watch.num_packets)  # according to the header
 
     def _video_packets(self, on_sound: Callable[[Sound], None] | None) -> Iterator[av.Packet[av.VideoStream]]:
-        """Packets of the video track; those of the audio track go to ``on_sound``, decoded."""
+        """Return the packets of the video track; the decoded audio track goes to ``on_sound``."""
         video = self.require_video()
         if self.audio is None or on_sound is None:
             return self._demuxed([video])
@@ -224,17 +224,17 @@ class Media:
             num_said = len(self._messages)
             for sound in self._heard(packet):
                 on_sound(sound)
-            del self._messages[num_said:]  # what its decoder and its users say is about no picture
+            del self._messages[num_said:]  # messages about sound do not concern the pictures
 
     def _demuxed(self, tracks: Sequence[Any]) -> Iterator[Any]:
-        """Packets of some tracks, and an empty one of each at the end."""
+        """Yield the packets of some tracks, and an empty packet of each at the end."""
         try:
             yield from self.container.demux(tracks)
-        except IndexError:  # PyAV 18 knows no track that begins behind the headers
+        except IndexError:  # PyAV 18 does not find a track that begins after the headers
             raise MediaError("decode", "decode", "a packet is of a track that the headers do not have") from None
 
     def _heard(self, packet: Any) -> list[Sound]:
-        """Decode a packet of the audio track; nothing if the decoder refuses it."""
+        """Decode a packet of the audio track; return an empty list if the decoder refuses the packet."""
         try:
             return list(packet.decode())
         except MemoryError:
@@ -244,14 +244,14 @@ class Media:
             return []
 
     def _settle_clock(self, packet: av.Packet[av.VideoStream]) -> None:
-        # AVI stores no presentation times; what libavformat makes up for them is wrong once there are B-frames
+        # AVI stores no presentation times. Those that libavformat makes up are wrong once there are B-frames
         if packet.pts is None or self.container.format.name == "avi":
             self.clock = "rate" if packet.dts is None else "dts"
 
     def _demuxer_fault(self, *, all_codecs: bool = False) -> str | None:
-        """What was complained of since the last look, apart from what decoders said of other tracks.
+        """Return the first new message about damage since the last call, without messages of other tracks' decoders.
 
-        ``all_codecs``: also apart from what the video's decoder said, which will say it again.
+        ``all_codecs``: also without those of the video's decoder, which will report its errors once more.
         """
         if len(self._messages) == self._num_heard:
             return None
@@ -269,7 +269,7 @@ class Media:
         name = self.container.format.name
         if (
             packet.has_sidedata("encryption_info")
-            or "enc_key_id" in self.require_video().metadata  # of Matroska
+            or "enc_key_id" in self.require_video().metadata  # set for Matroska
             or ("mp4" in name and has_encrypted_video(self.container.name))
         ):
             raise MediaError("decode", "encrypted", "the video track is encrypted; decrypt the file first")
@@ -282,21 +282,21 @@ class Media:
     ) -> Iterator[DecodedFrame]:
         """Decode every frame that is to be shown, in presentation order, on one thread, from the start of the file.
 
-        Once something is found to be wrong, no more frames are yielded, but the rest is decoded for the count of
-        what is lost.
+        After a fault is found, no more frames are yielded. The rest of the file is still decoded, to count the lost
+        frames.
 
         Parameters
         ----------
         motion_vectors : bool
-            Ask the decoder for its motion vectors, as side data of the pictures.
+            If True, ask the decoder for its motion vectors, as side data of the pictures.
         on_sound : callable, optional
-            Gets the audio track, decoded in the same pass. What its decoder refuses is passed over, as players do.
+            Gets the audio track, decoded in the same pass. Packets that its decoder refuses are skipped, as in players.
 
         Raises
         ------
         MediaError
-            At the end: ``decode`` if packets yield no frame, or the decoder or the container report damage;
-            ``truncated`` or ``short`` if the file ends too early; ``no-frames`` if none comes out.
+            At the end: ``decode`` if packets yield no frame, or if the decoder or the container reports damage;
+            ``truncated`` or ``short`` if the file ends too early; ``no-frames`` if no frame comes out.
         """
         faults = Faults()
         decoding = Decoding(self, faults, motion_vectors=motion_vectors)
@@ -315,13 +315,13 @@ class Media:
             raise faults.error(decoding.num_packets, num_ok)
 
     def frames_from(self, entry_pts: int | None) -> Iterator[DecodedFrame]:
-        """Decode from a keyframe on, for a file whose packets were all looked at before.
+        """Decode from a keyframe on, in a file whose packets were all checked before.
 
         Parameters
         ----------
         entry_pts : int or None
-            [ticks] Begin with the keyframe of this time, wherever the file stands before it; no frames if another one
-            comes first. None begins where the file stands.
+            [ticks] Time of the keyframe to begin with. The current position of the file must be before it. If another
+            keyframe comes first, no frames are yielded. None begins at the current position of the file.
 
         Raises
         ------
@@ -348,7 +348,7 @@ class Media:
             raise MediaError("decode", "decode", f"cannot read a packet: {error.strerror}") from None
 
     def video_decoder(self, *, motion_vectors: bool = False) -> VideoDecoder:
-        """Return the decoder of the video track, which has forgotten all packets."""
+        """Return the decoder of the video track, flushed of all packets."""
         if self._decoder is None:
             video = self.require_video()
             context = video.codec_context
@@ -364,7 +364,7 @@ class Media:
 
 
 def _from_entry(packets: Iterator[Any], entry_pts: int) -> Iterator[Any]:
-    """The packets from a keyframe on; none if they go on after it already."""
+    """Yield the packets from a keyframe on; yield nothing if the packets begin after it."""
     for packet in packets:
         if packet.is_keyframe and packet.pts is not None and packet.pts >= entry_pts:
             if packet.pts == entry_pts:
@@ -375,7 +375,7 @@ def _from_entry(packets: Iterator[Any], entry_pts: int) -> Iterator[Any]:
 
 @contextmanager
 def open_media(path: str) -> Iterator[Media]:
-    """Open a media file that strangers made, and listen to its complaints until it is closed. See ``hold_media``."""
+    """Open a media file from an unknown author. Collect FFmpeg's messages until it is closed. See ``hold_media``."""
     with capture() as messages:
         media = Media(open_container(path, messages), messages)
         try:
@@ -385,20 +385,20 @@ def open_media(path: str) -> Iterator[Media]:
 
 
 def hold_media(path: str) -> Media:
-    """Open a media file that strangers made, to come back to it: whoever reads on does so within ``capture``.
+    """Open a media file from an unknown author and keep it open. Every later read must run inside ``capture``.
 
-    The format whitelist keeps a playlist that calls itself .mp4 from opening other files and addresses, the absolute
-    path keeps a name like ``http:x.mp4`` from being one.
+    The format whitelist keeps a playlist that calls itself .mp4 from opening other files and addresses. The absolute
+    path keeps a name like ``http:x.mp4`` from being used as an address.
 
     Parameters
     ----------
     path : str
-        As ``os.fsdecode`` gives it; checked by ``identify``.
+        Path as ``os.fsdecode`` gives it; checked by ``identify``.
 
     Raises
     ------
     MediaError
-        If it is no media file, or one that is not allowed.
+        If it is not a media file, or is of a format that is not allowed.
     """
     with capture() as messages:
         return Media(open_container(path, messages), messages)

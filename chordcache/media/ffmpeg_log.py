@@ -1,4 +1,4 @@
-"""FFmpeg's log: collected while an error would be heard, and judged; silence otherwise."""
+"""FFmpeg's log: its errors are collected and judged inside ``capture``, and the log is silent outside of it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import TypeAlias
 import av.logging
 
 LogMessage: TypeAlias = "tuple[int, str, str]"
-"""(level, who, what)."""
+"""Level, source and text of a message"""
 
 _HARMLESS = re.compile(r"SEI type \d+ size \d+ truncated|missing mandatory atoms")
-"""Errors that say nothing of the pictures: a message beside them is cut off; a track is left out, which is not the one
-that is read (else there would be no decoder for it)."""
+"""Errors that do not affect the pictures: a message beside them is cut off, or a track is left out. That track is not
+the one that is read, since it would not have a decoder."""
 
 _lock = threading.Lock()
 _num_listeners = 0
 _quiet_level: int | None = None
-"""The level from before the first listener: libav has one for all threads."""
+"""Level from before the first listener. FFmpeg has one level for all threads."""
 
 
 def _nobody_listens() -> None:
-    """In the child of a fork, which has none of the threads that did."""
+    """Reset the listeners in the child of a fork, which has none of the threads that listened."""
     global _lock, _num_listeners
     _lock = threading.Lock()
     if _num_listeners:
@@ -38,7 +38,7 @@ os.register_at_fork(after_in_child=_nobody_listens)
 
 @contextmanager
 def capture() -> Iterator[list[LogMessage]]:
-    """Collect this thread's libav error messages; outside of it libav stays silent, as PyAV has it."""
+    """Collect FFmpeg's error messages of this thread; outside the block FFmpeg stays silent, as PyAV sets it."""
     global _num_listeners, _quiet_level
     with _lock:
         if not _num_listeners:
@@ -57,14 +57,14 @@ def capture() -> Iterator[list[LogMessage]]:
 
 
 def first_serious(messages: Sequence[LogMessage], *, besides: Collection[str] = ()) -> str | None:
-    """Return the first message that speaks of damage, such as "hevc: Could not find ref with POC 12".
+    """Return the first message that reports damage, such as "hevc: Could not find ref with POC 12".
 
     Parameters
     ----------
     messages : sequence of LogMessage
-        What was said.
+        The messages.
     besides : collection of str
-        Names of who is not listened to.
+        Names of the sources whose messages are ignored.
     """
     for _, source, text in messages:
         if source not in besides and not _HARMLESS.search(text):

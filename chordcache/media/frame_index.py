@@ -1,4 +1,4 @@
-"""When each frame of a video is shown, and from which packet on it can be decoded: what exact random access needs."""
+"""Time of each frame of a video, and the packet from which it can be decoded, for exact random access."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from chordcache.media.demux import Media
 
 @dataclass(frozen=True)
 class FrameIndex:
-    """The frames of a video in the order in which they are shown."""
+    """Frames of a video in the order in which they are shown."""
 
     pts: np.ndarray
-    """[shape=(T,), dtype=int64, ticks] ascending"""
+    """[shape=(T,), dtype=int64, ticks] Times, ascending"""
     time_base: Fraction
-    """[seconds] of one tick"""
+    """[seconds] Length of one tick"""
     entries: np.ndarray
-    """[shape=(T,), dtype=int64] the frame that decoding has to begin at, so that this one comes out right; -1 for the
-    start of the file, which may lie before the first frame that is shown"""
+    """[shape=(T,), dtype=int64] Frame at which decoding has to begin, so that this one comes out right; -1 for the
+    start of the file, which may be before the first frame that is shown"""
     frame_seconds: Fraction
-    """[seconds] that the last frame lasts, as the headers have it"""
+    """[seconds] Duration of the last frame, according to the headers"""
     num_frames_skipped: int = 0
-    """Before the first one: the stream begins in the middle of a group of pictures"""
+    """Number of frames before the first one, if the stream begins in the middle of a group of pictures"""
 
     def __len__(self) -> int:
         return len(self.pts)
@@ -39,12 +39,12 @@ class FrameIndex:
 
     @property
     def fps(self) -> float:
-        """Frames per second on average: for one frame, that of the headers."""
+        """Frames per second on average; for a single frame, the rate in the headers."""
         span = int(self.pts[-1] - self.pts[0]) * self.time_base if len(self) > 1 else 0
         return float((len(self) - 1) / span if span > 0 else 1 / self.frame_seconds)
 
     def find(self, pts: int | None) -> int | None:
-        """The frame that is shown at a time [ticks], None if there is none."""
+        """Return the frame that is shown at a time [ticks], None if there is none."""
         if pts is None:
             return None
         frame = int(np.searchsorted(self.pts, pts))
@@ -52,15 +52,16 @@ class FrameIndex:
 
 
 def seek_frames_of(pts: ArrayLike, keys: ArrayLike) -> np.ndarray:
-    """For each frame, where decoding has to begin.
+    """Return the frame at which decoding has to begin, for each frame.
 
     Parameters
     ----------
     pts : array_like of int
-        Of all frames, ascending.
+        Times of all frames, ascending.
     keys : array_like of int
-        Presentation times of the keyframes that start afresh, in decode order. One counts only for frames that are
-        shown at its time or later: those shown before it, although stored after it, may need what is older.
+        Presentation times of the keyframes at which decoding can begin, in decode order. A keyframe counts only for
+        frames that are shown at its time or later. Frames that are stored after it and shown before it may need older
+        frames.
 
     Returns
     -------
@@ -79,12 +80,12 @@ def seek_frames_of(pts: ArrayLike, keys: ArrayLike) -> np.ndarray:
 
 
 def read_frame_index(media: Media) -> FrameIndex:
-    """Demux a file from where it stands to its end, without decoding.
+    """Demux a file from its current position to its end, without decoding.
 
     Raises
     ------
     MediaError
-        ``clock`` if frames cannot be told apart by their time; otherwise as ``Media.shown_packets``.
+        ``clock`` if two frames cannot be distinguished by their time; otherwise as ``Media.shown_packets``.
     """
     video = media.require_video()
     shown: list[int] = []
@@ -98,7 +99,7 @@ def read_frame_index(media: Media) -> FrameIndex:
         if packet.is_keyframe and check.reader.is_entry(memoryview(packet)):
             keys.append(packet.pts)
         if not check.has_clean_start and not check.reader.knows_leading:
-            problem = "it begins in the middle of a group of pictures"
+            problem = "the stream begins in the middle of a group of pictures"
     pts = sorted(shown)
     if problem is None:
         problem = _clock_problem(pts, keys)
@@ -114,9 +115,9 @@ def read_frame_index(media: Media) -> FrameIndex:
 
 
 def _clock_problem(pts: list[int], keys: list[int]) -> str | None:
-    """Why frames cannot be told apart by their time; None if they can."""
+    """Return why frames cannot be distinguished by their time; None if they can."""
     if not pts:
-        return "it has no frame to show"
+        return "the file has no frame to show"
     if any(later == earlier for earlier, later in pairwise(pts)):
         return "two of its frames have the same time"
     if any(later < earlier for earlier, later in pairwise(keys)):

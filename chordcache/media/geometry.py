@@ -1,4 +1,4 @@
-"""Sizes and turns of pictures, in numbers only."""
+"""Sizes and orientations of pictures, as numbers only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Orientation:
-    """How stored rows and columns become the picture that a player shows: transpose first, then flip."""
+    """Steps that turn stored rows and columns into the picture that a player shows: transpose first, then flip."""
 
     transpose: bool = False
     flip_columns: bool = False
@@ -18,18 +18,18 @@ class Orientation:
 
     @property
     def mirrored(self) -> bool:
-        """Whether no turn alone does it: the picture is flipped left to right before it is turned."""
+        """True if a rotation alone is not enough: the picture is flipped left to right before it is rotated."""
         return self.transpose ^ self.flip_columns ^ self.flip_rows
 
     @property
     def rotation(self) -> int:
-        """Clockwise turn in degrees, after the flip."""
+        """Clockwise rotation in degrees, after the flip."""
         if self.transpose:
             return 90 if self.flip_columns else 270
         return 180 if self.flip_rows else 0
 
     def apply(self, plane: np.ndarray) -> np.ndarray:
-        """Turn an array [shape=(H, W, ...)]; returns a view."""
+        """Orient an array [shape=(H, W, ...)]; return a view."""
         if self.transpose:
             plane = plane.swapaxes(0, 1)
         if self.flip_columns:
@@ -46,7 +46,7 @@ def orientation_of_matrix(matrix: tuple[int, ...]) -> Orientation:
     ----------
     matrix : tuple of int
         Nine numbers (a, b, u, c, d, v, x, y, w): a point (p, q) is shown at (a p + c q, b p + d q). Angles that are
-        no multiple of 90 degrees are taken as none, as ffmpeg's players do.
+        not a multiple of 90 degrees count as 0, as in ffmpeg's players.
 
     Notes
     -----
@@ -61,12 +61,12 @@ def orientation_of_matrix(matrix: tuple[int, ...]) -> Orientation:
 
 
 def display_size(width: int, height: int, aspect: Fraction | None) -> tuple[float, float]:
-    """Size in square pixels of a stored picture, not yet turned: the width is stretched, as ffmpeg does."""
+    """Return the size in square pixels of a stored picture, not rotated. The width is stretched, as in ffmpeg."""
     return (width * float(aspect), height) if aspect else (width, height)
 
 
 def scaled_size(width: float, height: float, short_side: int | None) -> tuple[int, int]:
-    """Even size with the short side at ``short_side``, aspect kept, never enlarged.
+    """Return the even size whose short side is ``short_side``, with the aspect ratio kept and never enlarged.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Planes to JPEG bytes, and JPEG bytes to RGB in the caller's memory."""
+"""Conversion of planes to JPEG bytes, and of JPEG bytes to RGB in the caller's memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chordcache.errors import DamageError
 
 
 def encode_planes(y: np.ndarray, u: np.ndarray, v: np.ndarray, *, quality: int) -> bytes:
-    """Compress full-range BT.601 YUV planes as they are.
+    """Compress full-range BT.601 YUV planes without a conversion.
 
     Parameters
     ----------
@@ -30,24 +30,24 @@ def encode_planes(y: np.ndarray, u: np.ndarray, v: np.ndarray, *, quality: int) 
 
 
 def _packed_rows(plane: np.ndarray) -> np.ndarray:
-    """A plane whose pixels lie side by side; rows may be padded."""
+    """Return a plane whose pixels lie side by side; rows may be padded."""
     return plane if plane.strides[1] == 1 and plane.strides[0] > 0 else np.ascontiguousarray(plane)
 
 
 def decode_into(data: Any, out: np.ndarray) -> None:
-    """Decompress a JPEG straight into ``out``.
+    """Decompress a JPEG directly into ``out``.
 
     Parameters
     ----------
     data : bytes-like
         A JFIF file.
     out : np.ndarray [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]
-        Contiguous; filled.
+        Contiguous array that is filled.
 
     Raises
     ------
     DamageError
-        If the data is not a JPEG, or one of another size.
+        If the data is not a JPEG, or has another size.
     """
     try:
         image = simplejpeg.decode_jpeg(data, "RGB", buffer=out)

@@ -1,4 +1,4 @@
-"""Boxes of an MP4 or QuickTime file that libavformat does not hand out."""
+"""Boxes of an MP4 or QuickTime file that libavformat does not expose."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 _MAX_BOXES = 100_000
-"""Boxes looked at on one level; a hostile file may hold millions."""
+"""Most boxes that are read on one level. A malicious file may hold millions."""
 
 _MIN_BOX_BYTES = 8
-"""Of its header alone: size and kind."""
+"""Length of a box's header, which holds size and kind"""
 
 
 def display_matrices(path: str) -> dict[int, tuple[int, ...]]:
-    """Read how each track is to be turned for display.
+    """Read the display matrix of each track.
 
     Returns
     -------
     dict of int to tuple of int
-        Track id to the nine numbers (a, b, u, c, d, v, x, y, w) of its header. Tracks that cannot be read are missing.
+        Nine numbers (a, b, u, c, d, v, x, y, w) of a track's header, by track id. Tracks that cannot be read are
+        missing.
 
     Notes
     -----
@@ -42,7 +43,7 @@ def display_matrices(path: str) -> dict[int, tuple[int, ...]]:
 
 
 def has_encrypted_video(path: str) -> bool:
-    """Whether a video track is encrypted by its sample description (ISO/IEC 23001-7, 4.1)."""
+    """Return whether the sample description of a video track says that it is encrypted (ISO/IEC 23001-7, 4.1)."""
     with open(path, "rb") as file:
         ranges = [(0, file.seek(0, 2))]
         for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd"):
@@ -55,9 +56,9 @@ def has_encrypted_video(path: str) -> bool:
 
 
 def ends_in_fragment(path: str) -> bool:
-    """Whether a fragmented file ends before its last fragment does.
+    """Return whether a fragmented file ends before its last fragment does.
 
-    libavformat passes over a fragment whose header is not whole. A file cut off between two fragments is a whole file.
+    libavformat skips a fragment whose header is incomplete. A file that was cut off between two fragments is complete.
 
     Notes
     -----
@@ -74,14 +75,14 @@ def ends_in_fragment(path: str) -> bool:
 
 
 def _boxes(file: BinaryIO, start: int, stop: int, kind: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the body ranges [start, stop) of the boxes of one kind that lie directly in a range."""
+    """Yield the body ranges [start, stop) of the boxes of one kind that are directly in a range."""
     for found, body, end in _headers(file, start, stop):
         if found == kind and end <= stop:
             yield body, end
 
 
 def _headers(file: BinaryIO, start: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (kind, start of the body, end) of the boxes directly in a range; the last may end beyond it."""
+    """Yield (kind, start of the body, end) of the boxes directly in a range; the last one may end beyond it."""
     for _ in range(_MAX_BOXES):
         if start + _MIN_BOX_BYTES > stop:
             return
@@ -91,7 +92,7 @@ def _headers(file: BinaryIO, start: int, stop: int) -> Iterator[tuple[bytes, int
             return
         size, kind = struct.unpack_from(">I4s", header)
         body = start + 8
-        if size == 1 and len(header) == 16:  # 64-bit size follows
+        if size == 1 and len(header) == 16:  # a 64-bit size follows
             (size,) = struct.unpack_from(">Q", header, 8)
             body = start + 16
         end = stop if size == 0 else start + size

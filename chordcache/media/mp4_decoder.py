@@ -1,4 +1,4 @@
-"""Decodes samples that were cut out of a mapped MP4, without a container."""
+"""Decoder of samples that are read from a mapped MP4, without a container."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from chordcache.media.mp4_samples import VideoTrack
 from chordcache.media.video_decoder import VideoDecoder
 
 _DECODERS = {"av1": "libdav1d"}
-"""Codec to decoder where libavcodec's first one cannot do it alone: its own AV1 decoder wants hardware."""
+"""Decoder by codec, if libavcodec's first one is not sufficient: its own AV1 decoder needs hardware"""
 
 
 class SampleDecoder:
-    """One decoder for one track.
+    """Decoder for one track.
 
     Parameters
     ----------
     track : VideoTrack
-        Its codec and its samples.
+        The track's codec and its samples.
     data : memoryview
-        The whole file.
+        Content of the whole file.
 
     Raises
     ------
     MediaError
-        If libavcodec does not take the configuration.
+        If libavcodec does not accept the configuration.
     """
 
     def __init__(self, track: VideoTrack, data: memoryview) -> None:
@@ -69,13 +69,13 @@ class SampleDecoder:
 
     @property
     def aspect(self) -> Fraction | None:
-        """Of a pixel, as the container or, once there is a picture, the stream says."""
+        """Aspect ratio of a pixel, from the container, or from the stream once a picture was decoded."""
         return self._track.aspect or self._codec.sample_aspect_ratio
 
     def pictures(self, first: int, stop: int) -> Iterator[Any]:
-        """Decode samples [first, stop), in decode order, and all that comes out of them; times are ticks of the track.
+        """Decode samples [first, stop), in decode order; yield all pictures, with times in ticks of the track.
 
-        Only one at a time: the next one takes the decoder away from the one before.
+        Only one such generator can be in use: a new one resets the decoder of the one before.
 
         Raises
         ------
@@ -103,7 +103,7 @@ class SampleDecoder:
         return [picture for _, picture in pictures]
 
     def _packet(self, sample: int) -> Any:
-        # av.Packet(bytes) leaves no zeros after the data, which decoders read beyond its end
+        # av.Packet(bytes) leaves no zeros after the data, but decoders read beyond its end
         start, size = int(self._track.offsets[sample]), int(self._track.sizes[sample])
         packet: Any = av.Packet(size)
         packet.update(self._data[start : start + size])

@@ -1,6 +1,6 @@
-"""The sample tables of an MP4 or QuickTime file: where each picture's data lies, and when it is shown.
+"""Sample tables of an MP4 or QuickTime file: position of each picture's data, and time at which it is shown.
 
-What these tables do not say for certain is refused, with the reason: libavformat knows many ways to guess.
+Tables that are ambiguous are refused, with the reason. libavformat would guess in many ways.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from chordcache.media.containers import MAX_PIXELS
 from chordcache.media.geometry import Orientation, orientation_of_matrix
 
 _MAX_BOXES = 10_000
-"""In one box; an honest one holds a dozen, and a file with more of them is left to others."""
+"""Most boxes in one box. A normal box holds a dozen. A file with more is left to other readers."""
 
 _MAX_SAMPLES = 1 << 23
-"""78 hours at 30 frames per second; what is made of them takes 0.5 GiB."""
+"""Most samples: 78 hours at 30 frames per second. The arrays made of them take 0.5 GiB."""
 
 _IDENTITY = (1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
 
@@ -33,64 +33,64 @@ _CODECS = {
     b"av01": ("av1", b"av1C"),
     b"mp4v": ("mpeg4", b"esds"),
 }
-"""Kind of a sample entry: libavcodec's name of the codec, and the box that configures its decoder."""
+"""libavcodec's name of the codec, and the box that configures its decoder, by kind of sample entry"""
 
 _HARMLESS = frozenset((b"colr", b"pasp", b"btrt", b"fiel", b"free", b"skip", b"clap", b"gama", b"uuid"))
-"""Boxes beside it that are read here or change no picture. Others may: stereo, HDR metadata, layers."""
+"""Boxes beside it that are read here or do not change the picture. Others may, such as stereo, HDR metadata, layers."""
 
 _MPEG4_VISUAL = 0x20
-"""Object type of an esds; it may also describe MPEG-1, MPEG-2 or JPEG."""
+"""Object type of an esds. An esds may also describe MPEG-1, MPEG-2 or JPEG."""
 
 Box: TypeAlias = memoryview
-"""Its body, without the header."""
+"""Body of a box, without the header"""
 
 
 @dataclass(frozen=True)
 class Colour:
-    """What a ``colr`` box says, in the numbers of ITU-T H.273."""
+    """Content of a ``colr`` box, in the numbers of ITU-T H.273."""
 
     primaries: int
     transfer: int
     matrix: int
     is_full: bool | None
-    """None if it does not say"""
+    """None if the box does not say"""
 
 
 @dataclass(frozen=True)
 class VideoTrack:
-    """The only video track of a file, its samples in decode order."""
+    """Only video track of a file, with its samples in decode order."""
 
     codec: str
-    """libavcodec's name"""
+    """libavcodec's name of the codec"""
     extradata: bytes
-    """What the decoder is configured with"""
+    """Configuration of the decoder"""
     width: int
-    """[pixels] as stored"""
+    """[pixels] Width as stored"""
     height: int
-    """[pixels] as stored"""
+    """[pixels] Height as stored"""
     aspect: Fraction | None
-    """Of a pixel, None if it is not stated"""
+    """Aspect ratio of a pixel, None if it is not stated"""
     colour: Colour | None
     orientation: Orientation | None
     """None if the track is shown as it is stored"""
     time_base: Fraction
-    """[seconds] of one tick"""
+    """[seconds] Length of one tick"""
     offsets: np.ndarray
-    """[shape=(N,), dtype=int64, bytes] from the start of the file"""
+    """[shape=(N,), dtype=int64, bytes] Positions from the start of the file"""
     sizes: np.ndarray
-    """[shape=(N,), dtype=int64, bytes]"""
+    """[shape=(N,), dtype=int64, bytes] Lengths of the samples"""
     pts: np.ndarray
-    """[shape=(N,), dtype=int64, ticks] on libavformat's clock, which begins with the edit list"""
+    """[shape=(N,), dtype=int64, ticks] Times on libavformat's clock, which begins with the edit list"""
     is_shown: np.ndarray
-    """[shape=(N,), dtype=bool] whether the edit list leaves it in"""
+    """[shape=(N,), dtype=bool] True for samples that the edit list includes"""
     is_sync: np.ndarray
-    """[shape=(N,), dtype=bool] whether the file calls it a keyframe"""
+    """[shape=(N,), dtype=bool] True for samples that the file calls keyframes"""
     last_ticks: int
-    """[ticks] that the last sample lasts"""
+    """[ticks] Duration of the last sample"""
 
 
 def refused(reason: str) -> MediaError:
-    """What is raised of a file that these tables cannot serve: ``MediaError``, cause ``tables``."""
+    """Return the error for a file that these tables cannot serve: ``MediaError``, cause ``tables``."""
     return MediaError("open", "tables", reason)
 
 
@@ -100,13 +100,13 @@ def read_video_track(data: memoryview) -> VideoTrack:
     Parameters
     ----------
     data : memoryview
-        The whole file, usually mapped.
+        Content of the whole file, usually mapped.
 
     Raises
     ------
     MediaError
-        ``tables`` if there are none, they contradict each other or the file's size, or say something that is not
-        understood here.
+        ``tables`` if there are no tables, if they contradict each other or the file's size, or if they contain
+        something that is not understood here.
 
     Notes
     -----
@@ -119,7 +119,7 @@ def read_video_track(data: memoryview) -> VideoTrack:
 
 
 def _video_track(data: memoryview) -> VideoTrack:
-    top = _boxes(data)  # a file that is cut off has one that does not fit
+    top = _boxes(data)  # if the file is cut off, this raises, since its last box does not fit
     moov = _boxes(_only(top, b"moov"))
     if b"moof" in top or b"mvex" in moov:
         raise refused("the file is fragmented")
@@ -138,18 +138,18 @@ def _track(track: Mapping[bytes, list[Box]], movie_timescale: int, num_bytes: in
     mdia = _boxes(_only(track, b"mdia"))
     header = _only(mdia, b"mdhd")
     timescale = _u32(header, 20 if header[0] == 1 else 12)
-    if not 0 < timescale < 1 << 31 or not movie_timescale:  # libav's clock is a signed int
+    if not 0 < timescale < 1 << 31 or not movie_timescale:  # FFmpeg's clock is a signed int
         raise refused("its clock has no unit")
     tables = _boxes(_only(_boxes(_only(mdia, b"minf")), b"stbl"))
     description = _description(_only(tables, b"stsd"))
     sizes = _sample_sizes(tables, num_bytes)
     offsets = _sample_offsets(tables, sizes)
-    if ((offsets < 0) | (offsets > num_bytes - sizes)).any():  # not their sum, which may be too large for int64
+    if ((offsets < 0) | (offsets > num_bytes - sizes)).any():  # their sum may be too large for int64
         raise refused("samples lie beyond the end of the file")
     durations = _runs(_table(tables, b"stts", ">u4", 2), len(sizes), "stts")
     composed = np.cumsum(durations) - durations + _composition_offsets(tables, len(sizes))
     shift, start, stop = _edit(track, timescale, movie_timescale)
-    if (composed < start).any():  # libavformat then has the clock begin elsewhere than the edit list says
+    if (composed < start).any():  # libavformat's clock then begins at another time than in the edit list
         raise refused("its edit list cuts off the beginning")
     return VideoTrack(
         *description,
@@ -168,7 +168,7 @@ def _track(track: Mapping[bytes, list[Box]], movie_timescale: int, num_bytes: in
 
 
 def _boxes(data: memoryview, start: int = 0) -> dict[bytes, list[Box]]:
-    """The boxes directly in one, by kind."""
+    """Return the boxes directly in a box, by kind."""
     found: dict[bytes, list[Box]] = {}
     for _ in range(_MAX_BOXES):
         if start + 8 > len(data):  # QuickTime ends some lists with four zeros
@@ -189,8 +189,8 @@ def _boxes(data: memoryview, start: int = 0) -> dict[bytes, list[Box]]:
 def _only(boxes: Mapping[bytes, list[Box]], kind: bytes) -> Box:
     found = boxes.get(kind, [])
     if len(found) != 1 or not len(found[0]):
-        count = "an empty" if len(found) == 1 else str(len(found) or "no")
-        raise refused(f"it has {count} box {_printed(kind)}, must be one")
+        count = "an empty one" if len(found) == 1 else str(len(found) or "none")
+        raise refused(f"box {_printed(kind)}: got {count}, expected one")
     return found[0]
 
 
@@ -208,7 +208,7 @@ def _handler(track: Mapping[bytes, list[Box]]) -> bytes:
 
 
 def _table(tables: Mapping[bytes, list[Box]], kind: bytes, dtype: str, width: int = 1) -> np.ndarray:
-    """A table of integers [shape=(n, width), dtype=int64] that begins with their number."""
+    """Return a table of integers [shape=(n, width), dtype=int64] that begins with their number."""
     box = _only(tables, kind)
     return _entries(box, 4, dtype, width, kind)
 
@@ -223,7 +223,7 @@ def _entries(box: Box, at: int, dtype: str, width: int, kind: bytes) -> np.ndarr
 
 
 def _runs(table: np.ndarray, num_samples: int, kind: str) -> np.ndarray:
-    """A table of (count, value) written out [shape=(num_samples,), dtype=int64]."""
+    """Return a table of (count, value) expanded to all samples [shape=(num_samples,), dtype=int64]."""
     if table[:, 0].sum() != num_samples or table[:, 1].max(initial=0) >> 31:
         raise refused(f"box '{kind}' does not describe {num_samples} samples")
     return np.repeat(table[:, 1], table[:, 0])
@@ -244,7 +244,7 @@ def _sample_sizes(tables: Mapping[bytes, list[Box]], num_bytes: int) -> np.ndarr
 
 
 def _sample_offsets(tables: Mapping[bytes, list[Box]], sizes: np.ndarray) -> np.ndarray:
-    """Where each sample begins [bytes]: those of a chunk lie one after the other."""
+    """Return where each sample begins [bytes]. The samples of a chunk follow each other without a gap."""
     chunks = (_table(tables, b"co64", ">i8") if b"co64" in tables else _table(tables, b"stco", ">u4"))[:, 0]
     runs = _table(tables, b"stsc", ">u4", 3)
     first = runs[:, 0] - 1
@@ -256,11 +256,11 @@ def _sample_offsets(tables: Mapping[bytes, list[Box]], sizes: np.ndarray) -> np.
         or (runs[:, 2] != 1).any()
         or (chunks < 0).any()
     ):
-        raise refused("its samples are dealt to chunks in a way that is not understood")
+        raise refused("its table of samples per chunk is not understood")
     per_chunk = np.repeat(runs[:, 1], np.diff(np.append(first, len(chunks))))
     if per_chunk.sum() != len(sizes):
         raise refused(f"its chunks hold {per_chunk.sum()} samples of {len(sizes)}")
-    starts = np.cumsum(sizes) - sizes  # were all samples in one piece
+    starts = np.cumsum(sizes) - sizes  # positions if all samples were in one piece
     firsts = np.cumsum(per_chunk) - per_chunk
     shifts = chunks - starts[np.minimum(firsts, len(sizes) - 1)]
     offsets: np.ndarray = starts + np.repeat(shifts, per_chunk)
@@ -268,7 +268,7 @@ def _sample_offsets(tables: Mapping[bytes, list[Box]], sizes: np.ndarray) -> np.
 
 
 def _composition_offsets(tables: Mapping[bytes, list[Box]], num_samples: int) -> np.ndarray:
-    """From decoding to presentation [ticks]; negative ones in either version of the box, as libavformat has it."""
+    """Return presentation minus decoding times [ticks]; as in libavformat, signed in either version of the box."""
     if b"ctts" not in tables:
         return np.zeros(num_samples, np.int64)
     table = _table(tables, b"ctts", ">i4", 2)
@@ -289,7 +289,7 @@ def _sync_samples(tables: Mapping[bytes, list[Box]], num_samples: int) -> np.nda
 
 
 def _edit(track: Mapping[bytes, list[Box]], timescale: int, movie_timescale: int) -> tuple[int, int, int]:
-    """What is added to times of the media, and the range of them [start, stop) that is shown, in ticks."""
+    """Return the shift that is added to media times, and the range [start, stop) of them that is shown, in ticks."""
     everything = 0, -(1 << 62), 1 << 62
     if b"edts" not in track:
         return everything
@@ -308,12 +308,12 @@ def _edit(track: Mapping[bytes, list[Box]], timescale: int, movie_timescale: int
     pause = sum(_rescaled(length, timescale, movie_timescale) for length, _, _ in pauses)
     stop = media_time + _rescaled(duration, timescale, movie_timescale)
     if max(media_time, stop, pause) >> 62:
-        raise refused("its edit list goes on for ever")
+        raise refused("its edit list holds times that are too large")
     return pause - media_time, media_time, stop
 
 
 def _rescaled(ticks: int, timescale: int, movie_timescale: int) -> int:
-    """From the movie's clock to the track's, rounded half up."""
+    """Convert from the movie's clock to the track's, rounded half up."""
     return (2 * ticks * timescale + movie_timescale) // (2 * movie_timescale)
 
 
@@ -326,11 +326,11 @@ def _orientation(header: Box) -> Orientation | None:
 
 
 def _description(box: Box) -> tuple[str, bytes, int, int, Fraction | None, Colour | None]:
-    """Codec, configuration, width, height, pixel aspect, colours."""
+    """Return codec, configuration, width, height, pixel aspect ratio and colors."""
     entries = _boxes(box, 8)
     kinds = [kind for kind, found in entries.items() for _ in found]
     if len(kinds) != 1:
-        raise refused(f"it has {len(kinds)} sample descriptions")
+        raise refused(f"the track has {len(kinds)} sample descriptions")
     (kind,) = kinds
     if kind not in _CODECS:
         raise refused(f"its codec is {_printed(kind)}")
@@ -367,7 +367,7 @@ def _colour(parts: Mapping[bytes, list[Box]]) -> Colour | None:
 
 
 def _decoder_specific(box: Box) -> bytes:
-    """What an MPEG-4 elementary stream descriptor holds for the decoder (ISO/IEC 14496-1, 7.2.6)."""
+    """Return the decoder's part of an MPEG-4 elementary stream descriptor (ISO/IEC 14496-1, 7.2.6)."""
     stream = _descriptor(box[4:], 3)
     flags = stream[2]
     if flags & 0xE0:
@@ -379,7 +379,7 @@ def _decoder_specific(box: Box) -> bytes:
 
 
 def _descriptor(data: memoryview, tag: int) -> memoryview:
-    """The body of the descriptor that comes first, which must have this tag."""
+    """Return the body of the first descriptor, which must have this tag."""
     if data[0] != tag:
         raise refused("its elementary stream descriptor is not understood")
     size, at = 0, 1

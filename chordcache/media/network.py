@@ -1,7 +1,7 @@
-"""Opens what is no file: streams over the network, and devices.
+"""Open inputs that are not files: streams over the network, and devices.
 
-The second place that opens media, apart from ``decode`` since it allows what that one refuses: playlists and addresses.
-Nothing that came out of a corpus leads here, only what a user asked for by name.
+This is the second module that opens media. It is separate from ``demux``, since it allows playlists and addresses,
+which ``demux`` refuses. It only opens addresses that a user names, never one that was found in a corpus.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SCHEMES = {
     "rtsp": "rtsp,rtp,rtcp,udp,tcp",
     "rtsps": "rtsp,rtp,rtcp,udp,tcp,tls",
 }
-"""Of an address, and the protocols that it may lead to: never to files of this machine."""
+"""Protocols that an address may lead to, by its scheme. Files of this machine are never allowed."""
 
 _STREAM_FORMATS = f"{CONTAINERS},hls,rtsp,mpjpeg"
 
@@ -38,14 +38,14 @@ def open_stream(url: str, *, timeout_seconds: float) -> Iterator[Media]:
     url : str
         http, https (a file or an HLS playlist), rtsp or rtsps; rtsp goes over TCP.
     timeout_seconds : float
-        [seconds] Until it has answered, and from one packet to the next.
+        [seconds] Longest wait for an answer, and from one packet to the next.
 
     Raises
     ------
     MediaError
         If it cannot be opened.
     UsageError
-        If it is no such address.
+        If ``url`` is not such an address.
     """
     scheme = url.partition("://")[0].lower()
     if "://" not in url or scheme not in _SCHEMES:
@@ -71,7 +71,7 @@ def open_device(name: str, device_format: str, *, options: dict[str, str], timeo
 
 
 def without_password(url: str) -> str:
-    """An address as it may be printed: what stands before an @ may be a password."""
+    """Return an address that can be printed: the part before an @ may be a password."""
     return re.sub(r"//[^/@]*@", "//***@", url)
 
 
@@ -87,7 +87,7 @@ def _opened(name: str, device_format: str | None, options: dict[str, str], timeo
         except av.error.ExitError:
             raise MediaError("open", "timeout", f"no answer for {timeout_seconds:g} s") from None
         except av.error.FFmpegError as error:
-            raise MediaError("open", "io", f"it cannot be opened: {error.strerror or error}") from None
+            raise MediaError("open", "io", f"the source cannot be opened: {error.strerror or error}") from None
         except ValueError as error:  # an input format that this libavdevice does not know
             raise UsageError(f"device: {error}") from None
         media = Media(container, messages, is_file=False)

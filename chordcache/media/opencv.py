@@ -1,7 +1,7 @@
-"""OpenCV, without what its import does to the processes that this one starts.
+"""OpenCV without the effect of its import on child processes.
 
-Its loader writes LD_LIBRARY_PATH with an empty element, which stands for the working folder: a child process would
-look for its libraries there first, and run the code of a file that lies among the videos under the right name.
+OpenCV's loader writes LD_LIBRARY_PATH with an empty element, which stands for the working folder. A child process would
+look for its libraries there first. It would run the code of any file with the right name among the videos.
 """
 
 import os

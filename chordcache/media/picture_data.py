@@ -1,4 +1,4 @@
-"""Views of what a decoder made: planes of a picture, and data beside it."""
+"""Views of a decoder's output: planes of a picture, and side data."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from av.sidedata.sidedata import SideDataContainer
 from av.sidedata.sidedata import Type as SideDataType
 
 _SIDE_DATA: Any = SideDataContainer
-"""PyAV's stubs do not know that it takes a picture."""
+"""Side data class of PyAV, whose stubs do not know that it takes a picture"""
 
 
 def plane_array(plane: Any) -> np.ndarray:
-    """A plane of 8-bit samples as a view [shape=(H, W), dtype=uint8]; rows may be padded."""
+    """Return a plane of 8-bit samples as a view [shape=(H, W), dtype=uint8]; rows may be padded."""
     return np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[: plane.height, : plane.width]
 
 
 def side_data(picture: av.VideoFrame, kind: SideDataType) -> Any:
-    """Side data of one kind, None if there is none.
+    """Return the side data of one kind, None if there is none.
 
     Raises
     ------
     ValueError
-        PyAV 18 cannot list the side data of a picture that has a kind newer than its enum.
+        If the picture has side data of a kind newer than PyAV's enum; PyAV 18 cannot list it.
     """
-    # A list of its own: the one that PyAV keeps and its picture hold each other, so that pictures stay in memory, and
-    # are not used again, until the garbage collector comes: 0.3 ms a picture at 720p
+    # Make a new list. PyAV's own list and its picture refer to each other. Pictures would stay in memory, and not be
+    # reused, until the garbage collector runs. This takes 0.3 ms a picture at 720p
     return _SIDE_DATA(picture).get(kind)

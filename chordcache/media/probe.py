@@ -1,4 +1,4 @@
-"""One media file to a record: header facts and measured facts under different names."""
+"""Probe of one media file: header facts and measured facts go into a record under different names."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ _TRANSFERS = {
     17: "smpte428", 18: "arib-std-b67",
 }  # fmt: skip
 _RANGES = {1: "limited", 2: "full"}
-"""Code points of ITU-T H.273 by ffmpeg's names; what is not listed is unstated."""
+"""ffmpeg's names of the code points of ITU-T H.273. Code points that are not listed are unstated."""
 
 
 def probe(path: str, *, root: str, relative_path: str, level: str = "packets") -> VideoRecord:
-    """Look at one file as deeply as ``level`` says.
+    """Examine one file as deeply as ``level`` says.
 
     Parameters
     ----------
     path : str
-        Absolute, as ``os.fsdecode`` gives it.
+        Absolute path, as ``os.fsdecode`` gives it.
     root, relative_path : str
-        What the record calls the file.
+        Root and path of the file in the record.
     level : {"headers", "packets", "content"}
-        Read the headers only; also read all packets; also decode.
+        Depth: read the headers only, also read all packets, or also decode.
 
     Returns
     -------
     VideoRecord
-        With ``error`` set if the file cannot be used; what was found out before stays in it.
+        Record, with ``error`` set if the file cannot be used. Facts that were found before the error stay in it.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def _header_duration(media: Media) -> float | None:
 
 
 def _orientation(media: Media, path: str) -> Orientation:
-    """As the container states it; PyAV tells it of decoded frames only."""
+    """Return the orientation that the container states. PyAV reports it for decoded frames only."""
     if "mp4" not in media.container.format.name:
         return Orientation()
     matrix = display_matrices(path).get(media.require_video().id)
@@ -150,7 +150,7 @@ def _packet_facts(media: Media) -> PacketFacts:
     leading: list[int] = []
     for packet, check in media.shown_packets(is_thorough=False):
         if last_dts is not None and packet.dts is not None and packet.dts < last_dts:
-            runs.append(_Run([], []))  # streams joined without rewriting: the clock is set back
+            runs.append(_Run([], []))  # the clock is set back, since streams were joined without rewriting
         last_dts = packet.dts
         time = packet.pts if media.clock == "pts" else packet.dts if media.clock == "dts" else None
         if time is None:
@@ -160,21 +160,21 @@ def _packet_facts(media: Media) -> PacketFacts:
             runs[-1].key_times.append(time)
         duration = packet.duration
         leading = check.leading_dts
-    if media.clock == "dts" and leading:  # they are shown first: what can be decoded is due when the last one is
+    if media.clock == "dts" and leading:  # skipped frames are shown first: the rest are due when the last one is
         runs[0].times[:] = sorted([*leading, *runs[0].times])[len(leading) :]
     is_timed = media.clock != "rate"
     return _from_runs(media, runs, duration if is_timed and duration else frame_ticks)
 
 
 class _Run(NamedTuple):
-    """Times of packets, in units of the track's time base, while its clock goes on."""
+    """Times of packets in units of the track's time base, up to a point where the clock is set back."""
 
     times: list[Any]
     key_times: list[Any]
 
 
 def _from_runs(media: Media, runs: list[_Run], last_duration: Any) -> PacketFacts:
-    """Facts from the presentation times of all packets and of the keyframes."""
+    """Return facts from the presentation times of all packets and of the keyframes."""
     unit = media.require_video().time_base or Fraction(1)
     numbers: list[int] = []
     keys: list[Any] = []
@@ -194,7 +194,7 @@ def _from_runs(media: Media, runs: list[_Run], last_duration: Any) -> PacketFact
         num_frames_skipped=media.num_skipped,
         start_seconds=float(min(runs[0].times) * unit),
         duration_seconds=float((max(times) - min(times) + step) * unit),
-        # a container that rounds times to its unit makes a steady rate uneven by one or two of them
+        # a container that rounds times to its unit makes a constant rate vary by one or two units
         variable_frame_rate=media.clock != "rate" and bool(steps) and max(steps) - min(steps) > max(2, step / 10),
         clock=media.clock,
         keyframe_numbers=tuple(numbers),

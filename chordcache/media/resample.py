@@ -1,9 +1,9 @@
-"""Decoded pictures at another size: as the planes of a JPEG, or as RGB.
+"""Decoded pictures at another size, as the planes of a JPEG or as RGB.
 
-Every sample that comes out is the mean of the area that it covers in the source, which is swscale's "area".
-Neither way leaves to swscale what it does not do well (measured on FFmpeg 8.1): it takes limited chroma to 0 to 255
-instead of 1 to 255, so that grey is 127.5; it goes from one matrix to another by way of 8-bit RGB; and its packed RGB
-is up to two levels too dark.
+Every output sample is the mean of the area that it covers in the source, which is swscale's "area" filter.
+Both ways avoid what swscale does not do well (measured on FFmpeg 8.1). It converts limited chroma to 0 to 255 instead
+of 1 to 255, so that gray is 127.5. It converts one matrix to another by way of 8-bit RGB. Its packed RGB is up to two
+levels too dark.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["PictureFilter", "Planes", "Resampler"]
 
 Planes: TypeAlias = "tuple[np.ndarray, np.ndarray, np.ndarray]"
 Filters: TypeAlias = "tuple[tuple[str, str], ...]"
-"""Names of libavfilter's filters and their arguments."""
+"""Names of libavfilter's filters and their arguments"""
 
 _UNSTATED_MATRIX = "smpte170m"
-"""BT.601, as ffmpeg has it."""
+"""BT.601, as in ffmpeg"""
 
 _MATRICES = {
     0: _UNSTATED_MATRIX,
@@ -40,7 +40,7 @@ _MATRICES = {
     7: "smpte240m",
     9: "bt2020ncl",
 }
-"""By AVColorSpace, the names that ``colorspace`` has for them. 0 is RGB, which no picture with chroma can mean."""
+"""Names of matrices in ``colorspace``, by AVColorSpace. 0 is RGB, which is not possible for a picture with chroma."""
 
 _LOCATIONS = {
     (0, 0): "center",
@@ -50,30 +50,30 @@ _LOCATIONS = {
     (1, -1): "bottomleft",
     (0, -1): "bottom",
 }
-"""ffmpeg's names, by quarters of a sample that chroma lies (left of, above) the middle of its 2x2 pixels."""
+"""ffmpeg's names, by quarters of a sample by which chroma is (left of, above) the middle of its 2x2 pixels"""
 
 _BT601 = ("smpte170m", "bt470bg")
-"""Matrices whose luma is that of JPEG, so that each plane can be taken by itself."""
+"""Matrices whose luma is that of JPEG, so that each plane can be scaled separately"""
 
 _FLAGS = "area+accurate_rnd+full_chroma_inp"
-"""The second matters to 8 bits, which are cut off instead of rounded without it, the third to RGB sources."""
+"""Flags of swscale. The second makes 8-bit samples rounded instead of cut off. The third matters to RGB sources."""
 
 _INTERPOLATION = Interpolation.AREA | Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INP
-"""The same for PyAV."""
+"""The same flags for PyAV"""
 
 _NO_TRANSFER = "in_primaries=bt709:out_primaries=bt709:in_transfer=bt709:out_transfer=bt709"
-"""Transfer and primaries stay as they are: swscale refuses pictures with values that it does not know."""
+"""Arguments that keep transfer and primaries. swscale refuses pictures with values that it does not know."""
 
 
 class PictureFilter:
-    """Sends pictures through libavfilter, whatever size and format they come in."""
+    """Chain of libavfilter's filters for pictures of any size and format."""
 
     def __init__(self) -> None:
         self._graph: av.filter.Graph | None = None
         self._made_for: tuple[object, ...] = ()
 
     def apply(self, picture: av.VideoFrame, *filters: tuple[str, str]) -> av.VideoFrame:
-        """Apply filters, each a name and its arguments, one after the other."""
+        """Apply filters, each a name and its arguments, in this order."""
         made_for = (picture.width, picture.height, picture.format.name, filters)
         if self._graph is None or self._made_for != made_for:
             graph = av.filter.Graph()
@@ -89,7 +89,7 @@ class PictureFilter:
 
 
 class Resampler:
-    """Scales pictures that are not interlaced. Matrix, range and format may change from one to the next."""
+    """Scaler of pictures that are not interlaced. Matrix, range and format may change from one to the next."""
 
     def __init__(self) -> None:
         self._one_pass: Filters = ()
@@ -99,7 +99,7 @@ class Resampler:
         self._fine_scaler, self._coarse_scaler, self._rgb_scaler = (VideoReformatter() for _ in range(3))
 
     def jpeg(self, picture: av.VideoFrame, width: int, height: int) -> Planes:
-        """Full-range BT.601 with chroma in the middle of its four pixels, which is what JPEG means.
+        """Scale to full-range BT.601 with chroma in the middle of its four pixels, as JPEG requires.
 
         Returns
         -------
@@ -115,7 +115,7 @@ class Resampler:
             if picture.format.name.startswith("xyz"):  # libavfilter's scale takes it for RGB
                 picture = self.rgb(picture, width, height)
             layout = (picture.width, picture.height, picture.format.name, picture.colorspace, picture.color_range)
-            if self._made_for != (layout, width, height):  # a chroma location is looked up once, it takes a while
+            if self._made_for != (layout, width, height):  # read a chroma location once, since this takes a while
                 self._made_for = (layout, width, height)
                 self._one_pass = _one_pass(picture, width, height)
             if not self._one_pass:
@@ -124,13 +124,13 @@ class Resampler:
             return y, u, v
 
     def _two_passes(self, picture: av.VideoFrame, width: int, height: int) -> Planes:
-        """Luma at its size, and chroma as a picture of half the size has it, whose pixels it lies in the middle of."""
+        """Scale luma to its size, and chroma as in a picture of half that size, which centers it on 2x2 pixels."""
         matrix, samples = _matrix(picture), _Samples.of(picture)
         is_mixed = matrix not in _BT601  # then the luma of a pixel depends on its chroma
         same_colors = _same_colors(samples.is_full)
         fine_format, halved_format = (f"yuv{kind}{samples.scaled_depth}" for kind in (444 if is_mixed else 420, 420))
         fine = self._fine_scaler.reformat(picture, width, height, fine_format, **same_colors)
-        # the mean of means, unless they are rounded to eight bits, and there are fewer of them
+        # use the mean of means, unless they are rounded to eight bits or there are fewer chroma samples than pixels
         has_means = is_mixed and samples.scaled_depth != "p" and _covers_chroma(picture, width, height)
         coarse = self._coarse_scaler.reformat(
             fine if has_means else picture, width // 2, height // 2, f"yuv444{samples.scaled_depth}", **same_colors
@@ -145,7 +145,7 @@ class Resampler:
         return plane_array(y), plane_array(u), plane_array(v)
 
     def rgb(self, picture: av.VideoFrame, width: int, height: int, pixel_format: str = "gbrp") -> av.VideoFrame:
-        """Planes of full-range RGB, in the order green, blue, red.
+        """Scale to planes of full-range RGB, in the order green, blue, red.
 
         Raises
         ------
@@ -161,7 +161,7 @@ class Resampler:
                 width,
                 height,
                 pixel_format,
-                src_colorspace=Colorspace.ITU601 if unstated else None,  # RGB sources must not hear it
+                src_colorspace=Colorspace.ITU601 if unstated else None,  # must not be set for RGB sources
                 dst_colorspace=Colorspace.ITU601,
                 dst_color_range=ColorRange.JPEG,
                 interpolation=_INTERPOLATION,
@@ -169,7 +169,7 @@ class Resampler:
             )
 
     def _limited(self, picture: av.VideoFrame, width: int, height: int) -> av.VideoFrame:
-        """Scale a full-range picture of more than eight bits, and make it limited: swscale takes 1020 for white."""
+        """Scale a full-range picture of more than eight bits to limited range, since swscale reads 1020 as white."""
         samples, matrix = _Samples.of(picture), _matrix(picture)
         if samples.bits == 8:
             return picture
@@ -195,14 +195,14 @@ def _is_grey(picture: av.VideoFrame) -> bool:
 
 
 def _is_yuv(picture: av.VideoFrame) -> bool:
-    """Whether samples are luma and perhaps chroma; the others are RGB, palettes, bits and XYZ."""
+    """Return whether samples are luma and perhaps chroma. The others are RGB, palettes, bits and XYZ."""
     video_format = picture.format
     has_chroma = len(video_format.components) >= 3 and not video_format.is_rgb
     return _is_grey(picture) or (has_chroma and not video_format.name.startswith("xyz"))
 
 
 def _matrix(picture: av.VideoFrame) -> str:
-    """Name of the matrix of luma and chroma, for ``colorspace``."""
+    """Return the name of the matrix of luma and chroma, for ``colorspace``."""
     if _is_grey(picture):
         return _UNSTATED_MATRIX
     if picture.colorspace not in _MATRICES:
@@ -211,35 +211,35 @@ def _matrix(picture: av.VideoFrame) -> str:
 
 
 class _Samples(NamedTuple):
-    """How luma and chroma are stored."""
+    """Storage of luma and chroma samples."""
 
     bits: int
     is_full: bool
 
     @property
     def scaled_depth(self) -> str:
-        """End of the pixel format to scale to: more bits than eight, so that samples are rounded to eight once.
+        """End of the name of the pixel format to scale to. It has more than eight bits, to round to eight only once.
 
-        Of full range as many as there are, since swscale makes 1020 of 255 in 10 bits, which is not white.
+        Full range keeps the source's number of bits. In 10 bits, swscale converts 255 to 1020, which is not white.
         """
         return {8: "p", 10: "p10le"}.get(self.bits, "p12le") if self.is_full else "p10le"
 
     @classmethod
     def of(cls, picture: av.VideoFrame) -> _Samples:
-        # swscale takes grey for full range whatever it says
+        # swscale treats gray as full range, whatever its stated range
         is_full = picture.color_range == ColorRange.JPEG or picture.format.name.startswith(("yuvj", "gray", "ya"))
         return cls(picture.format.components[0].bits, is_full)
 
 
 def _one_pass(picture: av.VideoFrame, width: int, height: int) -> Filters:
-    """Scale all planes at once, and round them once; empty where that is not right."""
+    """Return filters that scale all planes at once, and round them once; empty if the result would be wrong."""
     scale = f"{width}:{height}:flags={_FLAGS}:{_NO_TRANSFER}:out_chroma_loc=center:out_color_matrix=bt601"
     if not _is_yuv(picture):
         to_jpeg = _to_jpeg(_UNSTATED_MATRIX, False, "yuv420p")
         return ("scale", f"{scale}:out_range=limited"), ("format", "yuv420p10le"), to_jpeg
     samples, matrix, location = _Samples.of(picture), _matrix(picture), _chroma_location(picture)
     is_scaled = (picture.width, picture.height) != (width, height)
-    if matrix not in _BT601 or not (is_scaled or location == "center"):  # swscale does not move without scaling
+    if matrix not in _BT601 or not (is_scaled or location == "center"):  # swscale moves chroma only when it scales
         return ()
     color_range = "full" if samples.is_full else "limited"
     scale += f":in_color_matrix=bt601:in_range={color_range}:out_range={color_range}:in_chroma_loc={location}"
@@ -247,30 +247,30 @@ def _one_pass(picture: av.VideoFrame, width: int, height: int) -> Filters:
 
 
 def _to_jpeg(matrix: str, is_full: bool, pixel_format: str) -> tuple[str, str]:
-    """The filter that makes what JPEG means of other matrices and ranges."""
+    """Return the filter that converts other matrices and ranges to those of JPEG."""
     return _recolored(matrix, "pc" if is_full else "tv", "smpte170m", "pc", pixel_format)
 
 
 def _recolored(matrix: str, color_range: str, to_matrix: str, to_range: str, pixel_format: str) -> tuple[str, str]:
-    """The filter that changes matrix, range and depth; ``fast`` leaves out light, and with it linear RGB."""
+    """Return the filter that changes matrix, range and depth; ``fast`` skips linear light, and with it linear RGB."""
     before = f"ispace={matrix}:irange={color_range}:iprimaries=bt709:itrc=bt709"
     after = f"space={to_matrix}:range={to_range}:primaries=bt709:trc=bt709:format={pixel_format}:fast=1"
     return "colorspace", f"{before}:{after}"
 
 
 def _covers_chroma(picture: av.VideoFrame, width: int, height: int) -> bool:
-    """Whether there is at least one sample of chroma for each pixel of this size."""
+    """Return whether there is at least one sample of chroma for each pixel of this size."""
     video_format = picture.format
     return video_format.chroma_width(picture.width) >= width and video_format.chroma_height(picture.height) >= height
 
 
 def _rows(plane: Any) -> np.ndarray:
-    """The bytes of a plane with their padding [shape=(H, line size), dtype=uint8], writable."""
+    """Return the bytes of a plane with their padding [shape=(H, line size), dtype=uint8], writable."""
     return np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
 
 
 def _same_colors(is_full: bool) -> dict[str, Any]:
-    """Arguments with which swscale only scales: any matrix will do, as long as it is the same on both sides."""
+    """Return arguments with which swscale only scales. Any matrix is right if it is the same on both sides."""
     color_range = ColorRange.JPEG if is_full else ColorRange.MPEG
     return {
         "src_colorspace": Colorspace.ITU601,
@@ -283,13 +283,13 @@ def _same_colors(is_full: bool) -> dict[str, Any]:
 
 
 def _chroma_location(picture: av.VideoFrame) -> str:
-    """Where the decoder says that chroma lies, as ffmpeg calls it; "center" if it does not say.
+    """Return the location of chroma according to the decoder, by ffmpeg's name; "center" if it is unstated.
 
-    PyAV 18 does not show the field, and libavfilter's scale does not read it, but swscale does: a ramp in a small
-    picture with the properties of this one is moved by as much as chroma is off the middle.
+    PyAV 18 does not expose this field, and libavfilter's scale does not read it, but swscale does. swscale moves a
+    ramp in a small picture with the properties of this one by the distance of chroma from the middle.
     """
     scaler = VideoReformatter()
-    side = 8 if picture.width != 8 else 16  # another size, else this very picture would be handed back
+    side = 8 if picture.width != 8 else 16  # with the same size, the picture itself would be returned
     small = scaler.reformat(picture, side, side, "yuv420p", interpolation=Interpolation.POINT, threads=1)
     ramp = np.arange(side // 2, dtype=np.uint8) * 16
     plane_array(small.planes[1])[:] = ramp

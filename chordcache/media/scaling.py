@@ -1,4 +1,4 @@
-"""One decoded picture to the size, orientation and colours of the cache, in one swscale pass."""
+"""Conversion of a decoded picture to the size, orientation and colors of the cache, in one swscale pass."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from chordcache.media.tonemap import DEFAULT_PEAK, TRANSFERS, signal_peak, tone_
 __all__ = ["Frame", "FrameMaker", "PictureScaler", "Planes"]
 
 _MULTIVIEW_KINDS = (29, 30)
-"""AV_FRAME_DATA_VIEW_ID and AV_FRAME_DATA_3D_REFERENCE_DISPLAYS: on pictures of MV-HEVC, and not in PyAV 18's enum."""
+"""AV_FRAME_DATA_VIEW_ID and AV_FRAME_DATA_3D_REFERENCE_DISPLAYS, found on MV-HEVC pictures and not in PyAV 18's enum"""
 
 
 def orientation_of(picture: av.VideoFrame) -> Orientation:
-    """The orientation that the container or the codec asks for."""
+    """Return the orientation that the container or the codec asks for."""
     try:
         matrix = side_data(picture, SideDataType.DISPLAYMATRIX)
-    except ValueError:  # the turn is known all the same, the mirroring is not
+    except ValueError:  # the rotation is known even so, the mirroring is not
         return _BY_ROTATION.get(picture.rotation, Orientation())
     if matrix is None:
         return Orientation()
@@ -41,17 +41,17 @@ _BY_ROTATION = {
     180: Orientation(flip_columns=True, flip_rows=True),
     -180: Orientation(flip_columns=True, flip_rows=True),
 }
-"""By what ``VideoFrame.rotation`` says, in degrees counterclockwise."""
+"""Orientation by ``VideoFrame.rotation``, in degrees counterclockwise"""
 
 
 def _plane_array_16(plane: Any) -> np.ndarray:
-    """A plane of 16-bit little-endian samples as a view [shape=(H, W), dtype=uint16]."""
+    """Return a plane of 16-bit little-endian samples as a view [shape=(H, W), dtype=uint16]."""
     rows = np.frombuffer(plane, "<u2").reshape(-1, plane.line_size // 2)
     return rows[: plane.height, : plane.width]
 
 
 def _view_of(picture: av.VideoFrame, eye: str, layout: str) -> View:
-    """Where an eye's picture lies in this one, see ``stereo.view_of``."""
+    """Return where an eye's picture lies in this one, see ``stereo3d.view_of``."""
     multiview = False
     try:
         data = side_data(picture, SideDataType.STEREO3D)
@@ -60,13 +60,13 @@ def _view_of(picture: av.VideoFrame, eye: str, layout: str) -> View:
         try:
             data = side_data(known, SideDataType.STEREO3D)
             multiview = True
-        except ValueError:  # something newer still, which tells nothing about stereo
+        except ValueError:  # side data of an even newer kind, which is unrelated to stereo
             data = None
     return view_of(eye, layout, None if data is None else StatedStereo.parse(data), multiview=multiview)
 
 
 def _peak_of(picture: av.VideoFrame) -> float:
-    """The brightest that the picture's metadata allow, see ``tonemap.signal_peak``."""
+    """Return the highest brightness that the picture's metadata allow, see ``tonemap.signal_peak``."""
     try:
         light_level = side_data(picture, SideDataType.CONTENT_LIGHT_LEVEL)
         mastering = side_data(picture, SideDataType.MASTERING_DISPLAY_METADATA)
@@ -76,10 +76,10 @@ def _peak_of(picture: av.VideoFrame) -> float:
 
 
 class PictureScaler:
-    """Takes decoded pictures to one size, upright, with square pixels.
+    """Scaler of decoded pictures to one size, upright, with square pixels.
 
-    The first picture settles size, orientation and stereo layout; one that comes in another size later is scaled to
-    the same. Whether a picture is HDR, each says for itself.
+    The first picture determines size, orientation and stereo layout. Later pictures of another size are scaled to the
+    same size. Each picture states for itself whether it is HDR.
 
     Parameters
     ----------
@@ -88,12 +88,12 @@ class PictureScaler:
     aspect : Fraction or None
         Sample aspect ratio; None or 0 if the pixels are square.
     hdr : {"as_is", "tonemap"}
-        What becomes of PQ and HLG pictures, see ``tonemap.tone_map``.
+        Treatment of PQ and HLG pictures, see ``tonemap.tone_map``.
     stereo : {"as_is", "left", "right"}
-        The eye whose picture is cut out, with the pixel aspect that is coded. Left and right are the stored
-        picture's, which is turned afterwards.
+        Eye whose picture is cut out, with the coded pixel aspect. Left and right refer to the stored picture, which is
+        rotated afterwards.
     stereo_layout : {"auto", "side_by_side", "top_bottom"}
-        Of files that do not state it, see ``stereo.view_of``.
+        Layout of files that do not state it, see ``stereo3d.view_of``.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class PictureScaler:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) of what comes out, upright. Known after the first picture."""
+        """Upright (width, height) of the scaled pictures. Known after the first picture."""
         width, height = self._stored_size
         return (height, width) if self.orientation.transpose else (width, height)
 
     def planes(self, picture: av.VideoFrame) -> Planes:
-        """Full-range BT.601 YUV 4:2:0, which is what JPEG stores.
+        """Scale to full-range BT.601 YUV 4:2:0, as JPEG stores it.
 
         Returns
         -------
@@ -136,7 +136,7 @@ class PictureScaler:
         return y, u, v
 
     def rgb(self, picture: av.VideoFrame) -> np.ndarray:
-        """RGB.
+        """Scale to RGB.
 
         Returns
         -------
@@ -148,20 +148,20 @@ class PictureScaler:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was done to the content of the pictures so far, in words."""
+        """Changes made to the content of the pictures so far, as text."""
         tone_mapped = [f"tone-mapped from {transfer} to BT.709" for transfer in self._transfers]
         return (*([self._view.note] if self._view.note else []), *tone_mapped)
 
     def region_of(self, picture: av.VideoFrame) -> Region:
-        """(left, top, width, height) in stored pixels of what is shown. Known after the first picture."""
+        """Return (left, top, width, height) in stored pixels of the shown part. Call it after the first picture."""
         return self._view.region(picture.width, picture.height)
 
     def _shown(self, picture: av.VideoFrame) -> av.VideoFrame:
-        """What is to be scaled: not interlaced, one eye's part, tone-mapped; in which case it is scaled already."""
+        """Return the picture to scale: not interlaced, one eye's part, and tone-mapped, which also scales it."""
         self.settle(picture)
         is_hdr = self._tone_maps and picture.color_trc in TRANSFERS
         peak = _peak_of(picture) if is_hdr else DEFAULT_PEAK
-        # swscale scales fields that are flagged as such apart and keeps the combs, ffmpeg blends them
+        # swscale scales flagged fields separately and keeps the combs, ffmpeg blends the fields
         if self._view.layout is not None:
             left, top, width, height = self.region_of(picture)
             crop = ("crop", f"{width}:{height}:{left}:{top}:exact=1")
@@ -171,7 +171,7 @@ class PictureScaler:
         return self._tone_mapped(picture, peak) if is_hdr else picture
 
     def _tone_mapped(self, picture: av.VideoFrame, peak: float) -> av.VideoFrame:
-        """Scale, then map: the order that costs least."""
+        """Scale, then tone-map, since this order is the fastest."""
         if TRANSFERS[picture.color_trc] not in self._transfers:
             self._transfers.append(TRANSFERS[picture.color_trc])
         scaled = self._resampler.rgb(picture, *self._stored_size, "gbrp16le")
@@ -184,7 +184,7 @@ class PictureScaler:
         return mapped
 
     def settle(self, picture: av.VideoFrame) -> None:
-        """Let a picture settle size, orientation and stereo layout, if none has yet."""
+        """Let a picture determine size, orientation and stereo layout, unless one did so before."""
         if self._first_size is not None:
             return
         if self._stereo != "as_is":
@@ -200,7 +200,7 @@ class PictureScaler:
 
 
 class FrameMaker:
-    """Makes ``Frame`` objects of one video's decoded pictures.
+    """Maker of ``Frame`` objects from one video's decoded pictures.
 
     Parameters
     ----------
@@ -220,10 +220,10 @@ class FrameMaker:
         self._num_frames = 0
         self._first_size: tuple[int, int] | None = None
         self.num_resized = 0
-        """Frames whose coded size differs from the first one's"""
+        """Number of frames whose coded size differs from that of the first frame"""
 
     def frame(self, decoded: DecodedFrame) -> Frame:
-        """The next kept frame."""
+        """Return the next kept frame."""
         self.scaler.settle(decoded.picture)
         size = decoded.picture.width, decoded.picture.height
         self._first_size = self._first_size or size
@@ -233,56 +233,56 @@ class FrameMaker:
 
     @property
     def scaler(self) -> PictureScaler:
-        """That of the cached frames."""
+        """Scaler of the cached frames."""
         return self.scaler_to(self._short_side)
 
     def scaler_to(self, short_side: int | None) -> PictureScaler:
-        """One scaler for each short side that is asked for."""
+        """Return the scaler for a short side, made on the first call."""
         if short_side not in self._scalers:
             self._scalers[short_side] = PictureScaler(short_side, self._aspect, **self._treatment)
         return self._scalers[short_side]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was done to the content of the pictures so far, in words, at whatever size."""
+        """Changes made to the content of the pictures so far, at any size, as text."""
         return tuple(dict.fromkeys(note for scaler in self._scalers.values() for note in scaler.notes))
 
 
 class Frame:
-    """One kept frame as extractors see it. Its pictures are made when they are asked for, and once."""
+    """One kept frame as extractors see it. Each of its pictures is made once, at the first request."""
 
     def __init__(self, number: int, decoded: DecodedFrame, maker: FrameMaker) -> None:
         self.number = number
-        """In the cache, from 0"""
+        """Number of the frame in the cache, from 0"""
         self.source_number = decoded.number
-        """In the source, from 0"""
+        """Number of the frame in the source, from 0"""
         self.pts_seconds = decoded.pts_seconds
         self.picture = decoded.picture
-        """As the decoder made it: coded size, not turned, with its side data"""
+        """Picture as the decoder returned it: coded size, not rotated, with its side data"""
         self._maker = maker
         self._planes: dict[PictureScaler, Planes] = {}
         self._rgb: np.ndarray | None = None
 
     @property
     def orientation(self) -> Orientation:
-        """How the stored picture is turned."""
+        """Orientation of the stored picture."""
         return self._maker.scaler.orientation
 
     @property
     def region(self) -> Region:
-        """(left, top, width, height) of what is shown in the stored picture: all of it, or one eye's half."""
+        """Shown part (left, top, width, height) of the stored picture: all of it, or one eye's half."""
         return self._maker.scaler.region_of(self.picture)
 
     def planes(self) -> Planes:
-        """The planes of the cached frame, see ``PictureScaler.planes``."""
+        """Return the planes of the cached frame, see ``PictureScaler.planes``."""
         return self._scaled(self._maker.scaler)
 
     def luma(self, short_side: int | None) -> np.ndarray:
-        """The picture in grey, upright [shape=(H, W), dtype=uint8, 0 to 255], C-contiguous, with this short side."""
+        """Return the upright gray picture [shape=(H, W), dtype=uint8, 0 to 255], C-contiguous, with this short side."""
         return np.ascontiguousarray(self._scaled(self._maker.scaler_to(short_side))[0])
 
     def rgb(self) -> np.ndarray:
-        """The cached frame before JPEG [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB], C-contiguous."""
+        """Return the cached frame before JPEG [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB], C-contiguous."""
         if self._rgb is None:
             self._rgb = self._maker.scaler.rgb(self.picture)
         return self._rgb

@@ -1,4 +1,4 @@
-"""A source as a file: what it is, whether a link leads it out of its root, and whether it stayed what it was."""
+"""State of a source file: its identity, links that lead out of its root, and changes while it is read."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from chordcache.errors import MediaError
 from chordcache.records import Identity
 
 TICK_SECONDS = 0.02
-"""Two ticks of the slowest clock that Linux stamps files with (100 Hz): of two writes in one tick the second leaves
-the times as they are. Git calls such a file racily clean."""
+"""Two ticks of the slowest clock that Linux stamps files with (100 Hz). The second of two writes in one tick leaves the
+times as they are. Git calls such a file racily clean."""
 
 _MAX_TICKS = 5
-"""A file that is written to for longer than this is not waited for."""
+"""Number of waits for a file that is being written to. After that many, the file is given up."""
 
 
 @dataclass(frozen=True)
 class SourceState:
-    """A file as it stands: equal means that it is the same file with the same content."""
+    """State of a file. If two states are equal, it is the same file with the same content."""
 
     identity: Identity
     device: int
     inode: int
-    """Of the file that the path leads to: another one may have been put in its place with all times copied"""
+    """Inode of the file that the path leads to. A file that replaces it may have all times copied."""
 
 
 def real_folder(folder: str) -> str:
-    """Where a root really is, as ``inside`` of the functions below; the root itself may be a link."""
+    """Return the real path of a root, for ``inside`` of the functions below. The root itself may be a link."""
     return os.path.realpath(folder)
 
 
 def leads_out(path: str, inside: str | None) -> bool:
-    """Whether links lead a path out of a real folder; never if that is None."""
+    """Return whether links lead a path out of a real folder; False if the folder is None."""
     if inside is None:
         return False
     target = os.path.realpath(path)
@@ -43,20 +43,20 @@ def leads_out(path: str, inside: str | None) -> bool:
 
 
 def look(path: str, inside: str | None = None) -> SourceState:
-    """Stat a file that is to be read.
+    """Read the state of a file that is to be read.
 
     Parameters
     ----------
     path : str
-        As ``os.fsdecode`` gives it.
+        Path as ``os.fsdecode`` gives it.
     inside : str, optional
-        The real folder that links must not lead out of; by default they may lead anywhere.
+        Real folder that links must not lead out of; by default they may lead anywhere.
 
     Raises
     ------
     MediaError
-        ``refused-link`` if it leads out of ``inside``, before it is opened; ``not-regular`` for a FIFO, a device, a
-        socket or a folder (opening one may hang for ever); ``io`` if it cannot be read.
+        ``refused-link`` if the path leads out of ``inside``, before it is opened; ``not-regular`` for a FIFO, a device,
+        a socket or a folder (opening one may hang forever); ``io`` if the file cannot be read.
     """
     if leads_out(path, inside):
         raise MediaError(
@@ -77,12 +77,12 @@ def look(path: str, inside: str | None = None) -> SourceState:
 
 
 def identify(path: str, inside: str | None = None) -> Identity:
-    """What the file system says of a file's content. Raises as ``look``."""
+    """Return the identity of a file's content according to the file system. Raises as ``look``."""
     return look(path, inside).identity
 
 
 def identity_or_none(path: str, inside: str | None = None) -> Identity | None:
-    """``identify``, or None if the file cannot be looked at: whoever reads it will say why."""
+    """Return the same as ``identify``, or None if it raises. A later read of the file will raise the reason."""
     try:
         return identify(path, inside)
     except MediaError:
@@ -90,10 +90,10 @@ def identity_or_none(path: str, inside: str | None = None) -> Identity | None:
 
 
 def look_settled(path: str, inside: str | None = None) -> SourceState:
-    """``look``, and make sure that a write from now on shows in the state.
+    """Return the same as ``look``, and make sure that any later write changes the state.
 
-    A file that was written to a moment ago is looked at again a tick later. This machine's clock only says whether
-    that is needed: if it is wrong, the wait is one tick too many, or none where the disk's own clock lags behind.
+    If the file was written to a moment ago, look again one tick later. This machine's clock only decides whether that
+    is needed. If the clock is wrong, the wait may be one tick too long, or missing if the disk's own clock is behind.
 
     Raises
     ------
@@ -108,17 +108,17 @@ def look_settled(path: str, inside: str | None = None) -> SourceState:
         earlier, state = state, look(path, inside)
         if state == earlier:
             return state
-    raise MediaError("open", "changed", "it is being written to; build again when it is complete")
+    raise MediaError("open", "changed", "the file is being written to; build again when it is complete")
 
 
 def check_unchanged(path: str, before: SourceState, inside: str | None = None, *, num_frames_ok: int = 0) -> None:
-    """Raise ``MediaError`` (``changed``, or as ``look``) if a file is not what it was."""
+    """Raise ``MediaError`` (``changed``, or as ``look``) if a file differs from its state before."""
     if look(path, inside) != before:
         raise MediaError("decode", "changed", "the file changed while it was read", num_frames_ok)
 
 
 def hash_source(path: str, expected: str | None = None) -> str:
-    """xxh3-128 of a source's bytes, 32 hex digits. Raises ``MediaError``: ``io``, or ``changed`` if it is not that."""
+    """Return the xxh3-128 of a source's bytes, 32 hex digits. Raise ``MediaError``: ``io``, or ``changed``."""
     try:
         found = digest_file(path)
     except OSError as error:

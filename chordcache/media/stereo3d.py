@@ -1,4 +1,4 @@
-"""Stereo 3D: where one eye's picture lies in the stored picture."""
+"""Stereo 3D: position of one eye's picture in the stored picture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 from chordcache.errors import MediaError
 
 Region: TypeAlias = "tuple[int, int, int, int]"
-"""(left, top, width, height) in stored pixels."""
+"""(left, top, width, height) in stored pixels"""
 
 _TWO_D, _SEQUENCE = 0, 3
 _LAYOUTS = {1: "side_by_side", 2: "top_bottom"}
@@ -21,29 +21,29 @@ _OTHER_TYPES = {
     7: "columns in turn",
     8: "unspecified",
 }
-"""By AVStereo3DType."""
+"""Names of other layouts, by AVStereo3DType"""
 
 _EYES = {1: "left", 2: "right"}
-"""By AVStereo3DView; 0 is both."""
+"""Eyes by AVStereo3DView. 0 is both."""
 
 _INVERTED = 1
-"""AV_STEREO3D_FLAG_INVERT: right or bottom is the left eye's"""
+"""AV_STEREO3D_FLAG_INVERT: the right or lower half is the left eye's"""
 
 
 @dataclass(frozen=True)
 class StatedStereo:
-    """What a file says of its stereo layout."""
+    """Stereo layout that a file states."""
 
     kind: int
     """AVStereo3DType"""
     inverted: bool
-    """The right or lower half is the left eye's"""
+    """True if the right or lower half is the left eye's"""
     eye: str | None
-    """Whose picture this is, if it is one eye's alone"""
+    """Eye whose picture this is, if it is one eye's alone"""
 
     @classmethod
     def parse(cls, data: bytes) -> StatedStereo:
-        """Read an ``AVStereo3D``: type, flags and view, which are ints, and more that is not looked at.
+        """Read an ``AVStereo3D``: type, flags and view, which are ints. The rest is ignored.
 
         Notes
         -----
@@ -55,17 +55,17 @@ class StatedStereo:
 
 @dataclass(frozen=True)
 class View:
-    """A half of the stored picture, or all of it."""
+    """Half of the stored picture, or all of it."""
 
     layout: str | None = None
     """"side_by_side", "top_bottom" or None for the whole picture"""
     second: bool = False
-    """The right or lower half"""
+    """True for the right or lower half"""
     note: str | None = None
-    """What was done, in words"""
+    """Change that was made, as text"""
 
     def region(self, width: int, height: int) -> Region:
-        """Where it lies in a picture of this size; even offsets and lengths, so that halved chroma is cut exactly.
+        """Return the region in a picture of this size. Offsets and lengths are even, to cut halved chroma exactly.
 
         Examples
         --------
@@ -90,25 +90,25 @@ class View:
 
 
 def view_of(eye: str, layout: str, stated: StatedStereo | None, *, multiview: bool) -> View:
-    """Choose what to cut out.
+    """Choose the part to cut out.
 
-    What the file states goes before ``layout``. Without either it is taken for a mono file.
+    The file's own statement has priority over ``layout``. Without either, the file counts as mono.
 
     Parameters
     ----------
     eye : {"left", "right"}
-        Of the stored picture, before it is turned.
+        Eye in the stored picture, before it is rotated.
     layout : {"auto", "side_by_side", "top_bottom"}
-        Of files that do not state it, the left eye's half being the left or upper one.
+        Layout of files that do not state it, where the left eye's half is the left or upper one.
     stated : StatedStereo or None
         None if the file states nothing.
     multiview : bool
-        The other eye has a layer of its own, which is not decoded (MV-HEVC).
+        True if the other eye has a layer of its own, which is not decoded (MV-HEVC).
 
     Raises
     ------
     MediaError
-        ``stereo`` if this eye's picture cannot be had.
+        ``stereo`` if this eye's picture is not available.
     """
     if multiview:
         return _base_view(eye, stated.eye if stated else None)

@@ -1,4 +1,4 @@
-"""When decoded pictures are shown."""
+"""Presentation times of decoded pictures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Give decoded pictures their presentation time."""
+    """Clock that gives decoded pictures their presentation time."""
 
     def __init__(self, media: Media) -> None:
         self._media = media
@@ -21,7 +21,7 @@ class Clock:
         self._ticks, self._per_second = time_base.numerator, time_base.denominator
         self._frame_seconds = float(media.frame_seconds)
         self._due: deque[int | None] = deque()
-        """Decoding times of packets whose frames are still to come"""
+        """Decoding times of packets whose frames have not come out yet"""
         self._next_seconds = 0.0
 
     def expect(self, packet: av.Packet[av.VideoStream]) -> None:
@@ -30,7 +30,7 @@ class Clock:
             self._due.append(packet.dts)
 
     def pass_over(self, packet: av.Packet[av.VideoStream]) -> None:
-        """Note a packet that no frame comes out of, although one was to be shown before all that are expected."""
+        """Note a packet that yields no frame, although its frame was to be shown before all expected ones."""
         if self._media.clock == "dts":
             self._due.append(packet.dts)
             self._due.popleft()
@@ -38,8 +38,8 @@ class Clock:
     def time_of(self, picture: av.VideoFrame) -> float:
         """Return the time of the next picture [seconds].
 
-        B-frames delay the decoder, not the pictures: where packets have decoding times only, frame n is shown when
-        packet n is due.
+        B-frames delay the decoder, not the pictures. If packets have decoding times only, frame n is shown when packet
+        n is due.
         """
         stamp = picture.pts if self._media.clock == "pts" else self._due.popleft() if self._due else None
         seconds = self._next_seconds if stamp is None else self.seconds(stamp)

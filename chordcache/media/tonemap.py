@@ -7,14 +7,14 @@ from functools import cache
 import numpy as np
 
 TRANSFERS = {16: "PQ", 18: "HLG"}
-"""AVCOL_TRC_SMPTE2084 and AVCOL_TRC_ARIB_STD_B67, which are tone-mapped, by their short names."""
+"""Short names of the transfers that are tone-mapped: AVCOL_TRC_SMPTE2084 and AVCOL_TRC_ARIB_STD_B67"""
 
 REFERENCE_WHITE_NITS = 100.0
-"""[cd/m2] What linear light of 1.0 stands for: ``npl=100`` of zscale."""
+"""[cd/m2] Luminance of linear light of 1.0: ``npl=100`` of zscale"""
 
 DEFAULT_PEAK = 10.0
-"""[times the reference white] Where the file does not say: a 1000 nit display. ffmpeg's ``tonemap`` means 10000 for PQ,
-but looks at the transfer, which is linear by then."""
+"""[times the reference white] Peak if the file does not state it: a 1000 nit display. ffmpeg's ``tonemap`` is meant
+to use 10000 for PQ, but it reads the transfer, which is linear at that point."""
 
 _D65 = (0.3127, 0.3290)
 _BT709 = ((0.640, 0.330), (0.300, 0.600), (0.150, 0.060))
@@ -26,18 +26,18 @@ _PRIMARIES = {
     9: _BT2020,
     12: ((0.680, 0.320), (0.265, 0.690), (0.150, 0.060)),
 }
-"""By AVColorPrimaries, those whose white is D65; any others are taken for BT.2020, which is what BT.2100 prescribes."""
+"""Primaries by AVColorPrimaries, if their white is D65. Others count as BT.2020, which BT.2100 prescribes."""
 
 _ENCODER_STEPS = 4096
 
 
 def signal_peak(light_level: bytes | None, mastering: bytes | None) -> float:
-    """The brightest that the content gets, [times the reference white].
+    """Return the highest brightness of the content, [times the reference white].
 
     Parameters
     ----------
     light_level : bytes or None
-        An ``AVContentLightMetadata``: MaxCLL and MaxFALL, as ints. Asked first.
+        An ``AVContentLightMetadata``: MaxCLL and MaxFALL, as ints. Used first.
     mastering : bytes or None
         An ``AVMasteringDisplayMetadata``: ten rationals, of which the last is the largest luminance, and two flags.
 
@@ -57,10 +57,11 @@ def signal_peak(light_level: bytes | None, mastering: bytes | None) -> float:
 
 
 def tone_map(codes: np.ndarray, *, transfer: int, primaries: int, peak: float) -> np.ndarray:
-    """Turn HDR codes into SDR ones.
+    """Convert HDR codes to SDR codes.
 
-    Codes become light, light moves to the primaries of BT.709, the brightest of the three is bent by Hable's curve and
-    takes the others with it, which keeps the hue, and what is left between 0 and 1 becomes codes again.
+    Codes become light, and light is converted to the primaries of BT.709. Hable's curve reduces the brightest of the
+    three channels. The other two are scaled by the same factor, which keeps the hue. Values are clipped to 0 to 1 and
+    become codes again.
 
     Parameters
     ----------
@@ -78,8 +79,8 @@ def tone_map(codes: np.ndarray, *, transfer: int, primaries: int, peak: float) -
 
     Notes
     -----
-    Source: SMPTE ST 2084; ITU-R BT.2100 and BT.1886; J. Hable, "Uncharted 2: HDR lighting", 2010; as zimg has them:
-    HLG's system gamma of 1.2 (a 1000 nit display) works on each channel by itself, and BT.709 is encoded by the
+    Source: SMPTE ST 2084; ITU-R BT.2100 and BT.1886; J. Hable, "Uncharted 2: HDR lighting", 2010. As in zimg, HLG's
+    system gamma of 1.2 (a 1000 nit display) is applied to each channel separately, and BT.709 is encoded by the
     inverse of BT.1886, a power of 1 / 2.4.
 
     Examples
@@ -88,18 +89,18 @@ def tone_map(codes: np.ndarray, *, transfer: int, primaries: int, peak: float) -
     >>> tone_map(codes, transfer=18, primaries=9, peak=10.0).ravel().tolist()
     [255, 255, 255]
     """
-    # mode="clip" is twice as fast as an index, and no code is outside of its table
+    # mode="clip" is twice as fast as an index, and every code is in the table
     light = _matrix_to_bt709(primaries) @ np.take(_light_table(transfer), codes.reshape(3, -1), mode="clip")
     light *= _hable_gain(np.maximum(light.max(axis=0), 0)) / (peak * float(_hable_gain(np.array(peak))))
     np.clip(light, 0, 1, out=light)
-    # the root spreads the dark codes, where a table over light itself would leave out levels
+    # the square root spreads the dark codes; a table over light itself would leave out levels
     steps = np.sqrt(light) * np.float32(_ENCODER_STEPS - 1) + np.float32(0.5)
     encoded: np.ndarray = np.take(_encoder_table(), steps.astype(np.uint16), mode="clip")
     return encoded.reshape(codes.shape)
 
 
 def _hable_gain(light: np.ndarray) -> np.ndarray:
-    """Hable's curve divided by its argument, without the difference of near-equals that the usual form has in blacks.
+    """Return Hable's curve divided by its argument, without the cancellation that the usual form has in blacks.
 
     (v (a v + c b) + d e) / (v (a v + b) + d f) - e / f with a to f = 0.15, 0.5, 0.1, 0.2, 0.02, 0.3, over v.
     """
@@ -109,7 +110,7 @@ def _hable_gain(light: np.ndarray) -> np.ndarray:
 
 @cache
 def _light_table(transfer: int) -> np.ndarray:
-    """Light of each 16-bit code, [shape=(65536,), dtype=float32, times the reference white]."""
+    """Return the light of each 16-bit code, [shape=(65536,), dtype=float32, times the reference white]."""
     code = np.arange(65536) / 65535
     light = _pq_light(code) if TRANSFERS[transfer] == "PQ" else _hlg_light(code)
     return light.astype(np.float32)
@@ -131,24 +132,24 @@ def _hlg_light(code: np.ndarray) -> np.ndarray:
 
 @cache
 def _encoder_table() -> np.ndarray:
-    """Code of the square of each step, [shape=(4096,), dtype=uint8]."""
+    """Return the code of the square of each step, [shape=(4096,), dtype=uint8]."""
     light = np.linspace(0, 1, _ENCODER_STEPS) ** 2
     return np.rint(255 * light ** (1 / 2.4)).astype(np.uint8)
 
 
 @cache
 def _matrix_to_bt709(primaries: int) -> np.ndarray:
-    """Light in these primaries to light in those of BT.709, [shape=(3, 3), dtype=float32]."""
+    """Return the matrix from light in these primaries to light in those of BT.709, [shape=(3, 3), dtype=float32]."""
     source = _to_xyz(_PRIMARIES.get(primaries, _BT2020))
     return np.linalg.solve(_to_xyz(_BT709), source).astype(np.float32)
 
 
 def _to_xyz(primaries: tuple[tuple[float, float], ...]) -> np.ndarray:
-    """Matrix from RGB to CIE XYZ [shape=(3, 3), dtype=float64]: equal amounts of R, G and B give white."""
+    """Return the matrix from RGB to CIE XYZ [shape=(3, 3), dtype=float64]; equal R, G and B give white."""
     directions = np.array([_xyz_of(*chromaticity) for chromaticity in primaries]).T
     return directions * np.linalg.solve(directions, _xyz_of(*_D65))
 
 
 def _xyz_of(x: float, y: float) -> np.ndarray:
-    """XYZ of a chromaticity at luminance 1."""
+    """Return XYZ of a chromaticity at luminance 1."""
     return np.array([x / y, 1, (1 - x - y) / y])

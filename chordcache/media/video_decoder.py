@@ -1,4 +1,4 @@
-"""One decoder for one video track: each picture with the packet that it came from, and what the decoder reports."""
+"""Decoder for one video track: returns each picture with the packet that it came from, and reports errors."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from chordcache.errors import MediaError
 from chordcache.media.ffmpeg_log import LogMessage, first_serious
 
 Tagged: TypeAlias = "list[tuple[Any, Any]]"
-"""Pictures that came out of the decoder, each with the tag of its packet; the tag is None if no packet is known."""
+"""Pictures that came out of the decoder, each with the tag of its packet. The tag is None if no packet is known."""
 
 _OPTIONS = {
-    # Where a stream does not say by how much pictures are reordered, libavcodec guesses, and drops some; strict, it
-    # assumes the most that can be
+    # If a stream does not state its reorder depth, libavcodec guesses it and drops some pictures. With strict, it uses
+    # the largest possible depth
     "h264": {"strict": "strict"},
-    # Else it passes over what it cannot read, and says so in a warning
+    # By default, it skips what it cannot read, and reports this only as a warning
     "hevc": {"err_detect": "explode"},
 }
-"""By decoder."""
+"""Options by name of the decoder"""
 
 _STUFFING = re.compile(r"slice end not reached but screenspace end \((\d+) left")
-"""The MPEG-4 decoder has the whole picture, and does not know the bits behind it."""
+"""Message of the MPEG-4 decoder when it has the whole picture, and does not know the bits behind it"""
 
 _STUFFING_HEAD_BYTES = 8
-"""Of what follows a picture before its stuffing: the end of its last byte, and a start code."""
+"""Bytes that follow a picture before its stuffing: the end of its last byte, and a start code"""
 
 _MAX_KEPT_BYTES = 64 << 20
-"""Of the packets since the last keyframe that are kept to be decoded again."""
+"""Largest total size of the packets since the last keyframe that are kept to be decoded again"""
 
 _FOREIGN_BYTES = bytes(range(0x41, 0x81))
-"""What is put behind the last packet to see whether its decoder reads on."""
+"""Bytes that are put behind the last packet, to see whether its decoder reads them"""
 
 
 class VideoDecoder:
-    """Decode packets one at a time.
+    """Decoder of packets, one at a time.
 
     Parameters
     ----------
     context : av.CodecContext
-        Of the track. It is configured here, unless it was in use before.
+        Context of the track. It is configured here, unless it is open already.
     said : callable
-        Returns the list that FFmpeg's messages of this thread go to.
+        Returns the list that gets FFmpeg's messages of this thread.
     motion_vectors : bool
-        Ask for motion vectors, as side data of the pictures.
+        If True, ask for motion vectors, as side data of the pictures.
     checks_end : bool
-        Whether ``finish`` finds out if the last packet was cut off: for containers that do not say how long it is.
+        If True, ``finish`` checks if the last packet was cut off, for containers that do not state its length.
     """
 
     def __init__(
@@ -69,33 +69,33 @@ class VideoDecoder:
         self._kept: list[tuple[Any, Any]] = []
         """Packets since the last keyframe but one, with their tags"""
         self._last_key = 0
-        """Place of the last keyframe among them"""
+        """Position of the last keyframe in ``_kept``"""
         self._conceals = True
         self._num_kept_bytes = 0
         self._out: set[int] = set()
-        """Tags of the kept packets whose pictures came out already"""
+        """Tags of the kept packets whose pictures have come out"""
         self._last_picture: tuple[Any, Any] | None = None
         self.problem: str | None = None
-        """What is wrong with the last packet; None if nothing is"""
+        """Fault of the last packet; None if there is none"""
         self.is_cut_off = False
-        """Whether ``finish`` found that the last packet is not whole"""
+        """True if ``finish`` found that the last packet is cut off"""
         _configure(context, _OPTIONS.get(context.name, {}), motion_vectors)
 
     def flush(self) -> None:
-        """Forget all packets, to begin elsewhere."""
+        """Forget all packets, to begin at another position."""
         if self._context.is_open:
             self._context.flush_buffers()
         self._forget()
 
     def decode(self, packet: Any, tag: Any) -> Tagged:
-        """Give the decoder a packet, and take the pictures that come; settles ``problem``.
+        """Decode a packet, return the pictures that come out, and set ``problem``.
 
         Parameters
         ----------
         packet : av.Packet
-            Of the track.
+            Packet of the track.
         tag : object
-            Comes back with the packet's picture.
+            Is returned with the packet's picture.
         """
         if self._keeps:
             self._keep(packet, tag)
@@ -109,7 +109,7 @@ class VideoDecoder:
         return pictures
 
     def finish(self) -> Tagged:
-        """Take the pictures that are still to come; settles ``problem``."""
+        """Return the remaining pictures, and set ``problem``."""
         pictures = self._pictures(self._context, None, None)
         self._note(pictures)
         if self._checks_end and self._kept and self.problem is None and not self._ends_whole():
@@ -117,7 +117,7 @@ class VideoDecoder:
         return pictures
 
     def _pictures(self, context: Any, packet: Any, tag: Any) -> Tagged:
-        """Decode with one of the contexts, and judge."""
+        """Decode with one of the contexts, and check for errors."""
         self.problem = None
         said = self._said()
         num_said = len(said)
@@ -130,7 +130,7 @@ class VideoDecoder:
         except MemoryError:
             raise
         except av.error.FFmpegError as error:
-            if any("get_buffer() failed" in text for _, _, text in said[num_said:]):  # "invalid data" to H.264
+            if any("get_buffer() failed" in text for _, _, text in said[num_said:]):  # H.264 reports "invalid data"
                 raise MemoryError("the decoder gets no memory for a picture") from None
             words = first_serious(said[num_said:])
             self.problem = f"the decoder refuses it: {error.strerror}" + (f" ({words})" if words else "")
@@ -178,7 +178,7 @@ class VideoDecoder:
                 self._last_picture = next((each for each in pictures if each[0] == last_tag), self._last_picture)
 
     def _is_stuffed(self, packet: Any, num_said: int) -> bool:
-        """Whether the decoder complains of nothing but stuffing behind a picture."""
+        """Return whether the decoder's only complaint is stuffing behind a picture."""
         found = [_STUFFING.search(text) for _, _, text in self._said()[num_said:]]
         if not self._kept or len(found) != 1 or found[0] is None:
             return False
@@ -186,10 +186,10 @@ class VideoDecoder:
         return len(set(stuffing[_STUFFING_HEAD_BYTES:])) == 1
 
     def _without_concealment(self) -> Tagged:
-        """Go on with a decoder that shows pictures as they are: concealment would spoil whole ones.
+        """Continue with a decoder that does not conceal errors: concealment would spoil intact pictures.
 
-        It decodes again from the last keyframe but one on, since pictures after the last one may need what came before
-        it; what came out already is left out.
+        It decodes again from the keyframe before the last one, since pictures after the last one may need older ones.
+        Pictures that came out before are left out.
         """
         self._context, self._conceals = self._spare({"ec": "0"}), False
         pictures: Tagged = []
@@ -201,9 +201,10 @@ class VideoDecoder:
         return [each for each in pictures if each[0] not in self._out]
 
     def _ends_whole(self) -> bool:
-        """Whether the last picture is the same with other bytes behind it: its decoder came to its end before them.
+        """Return whether the last picture stays the same with other bytes behind its packet.
 
-        A decoder of HEVC that runs out of bits goes on with zeros, and says nothing.
+        If so, its decoder reached the end of the picture before those bytes. An HEVC decoder that runs out of bits
+        continues with zeros, and reports nothing.
         """
         packet, last_tag = self._kept[-1]
         data = bytes(packet) + _FOREIGN_BYTES
@@ -221,7 +222,7 @@ class VideoDecoder:
         return _are_equal(picture, self._last_picture[1])
 
     def _spare(self, options: dict[str, str]) -> Any:
-        """Another context for the same track."""
+        """Return another context for the same track."""
         old = self._context
         spare: Any = av.CodecContext.create(old.name, "r")
         spare.extradata = old.extradata
@@ -233,7 +234,7 @@ class VideoDecoder:
 
 
 def _are_equal(a: Any, b: Any) -> bool:
-    """Whether two pictures hold the same samples. What pads their rows may differ."""
+    """Return whether two pictures hold the same samples. The padding of their rows may differ."""
     sample_bytes = (a.format.components[0].bits + 7) // 8
     for x, y in zip(a.planes, b.planes, strict=True):
         one, other = (np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size) for plane in (x, y))
@@ -244,7 +245,7 @@ def _are_equal(a: Any, b: Any) -> bool:
 
 
 class _Tag:
-    """Carries a tag through the decoder. An object of its own for each packet: PyAV 18 finds them by their address."""
+    """Holder that carries a tag through the decoder. Each packet has its own: PyAV 18 finds them by their address."""
 
     __slots__ = ("value",)
 

@@ -1,4 +1,4 @@
-"""``build``: what the index asks for, less what is done, through the workers, into the cache."""
+"""``build``: makes what the index asks for and the cache lacks, with worker processes."""
 
 from __future__ import annotations
 
@@ -47,33 +47,34 @@ def build(
     policy: BuildOptions | None = None,
     progress: bool = False,
 ) -> RunSummary:
-    """Cache every video of an index; what is there and up to date stays as it is.
+    """Cache every video of an index. Videos that are up to date stay unchanged.
 
     Parameters
     ----------
     index : str, Path or Index
-        What ``scan`` made, or a hand-written CSV with a column ``path``.
+        An index that ``scan`` made, or a hand-written CSV with a column ``path``.
     cache : str or Path
-        Folder to build in; made if it is not there.
+        Folder to build in. It is made if it does not exist.
     tiers : sequence of {"lmdb", "npz", "hdf5"}
-        Which tiers to build; the config says what goes into each.
+        Tiers to build. The config defines which features go into each.
     features : sequence of str, optional
-        Build none but these of them.
+        Build only these features of them.
     config : str, Path or Config, optional
-        YAML merged onto the packaged defaults. Left out, an existing cache keeps the config that it has.
+        YAML merged onto the packaged defaults. By default an existing cache keeps its config.
     jobs : int, optional
-        Worker processes; by default one for each processor.
+        Number of worker processes, by default one for each processor.
     roots : mapping of str to str, optional
-        Where a root label's data is now, if it moved.
+        Root label to the folder where its data is now, if it moved.
     policy : BuildOptions, optional
-        How to go about it: when to give up (by default never), whether to wait for another build, and the like.
+        Options of the build: when to stop (by default never), whether to wait for another build, and others.
     progress : bool
-        Show a progress bar on standard error, if that is a terminal, and say there for whom it waits.
+        True to show a progress bar on standard error, if that is a terminal. While the build waits, a line there names
+        the other process.
 
     Returns
     -------
     RunSummary
-        ``num_failed`` counts the inputs of this index that are in quarantine.
+        Counts of the run. ``num_failed`` counts the inputs of this index that are in quarantine.
 
     Raises
     ------
@@ -82,18 +83,18 @@ def build(
     NotFoundError
         If there is no such index.
     LockedError, NoSpaceError, FormatVersionError, WorkersDiedError
-        As their names say; the same call resumes.
+        As their names say. The same call resumes.
     TooManyFailuresError
-        If ``policy`` said so; the same call resumes.
+        If ``policy.max_failures`` was exceeded. The same call resumes.
     StoppedError
-        On SIGHUP, SIGINT or SIGTERM; the same call resumes.
+        On SIGHUP, SIGINT or SIGTERM. The same call resumes.
     """
     folder = Path(cache).absolute()
     policy = policy or BuildOptions()
-    _resolve(folder, index, config, tiers, features)  # what is wrong with them is said before anybody waits
+    _resolve(folder, index, config, tiers, features)  # reports wrong arguments before any wait
     say = functools.partial(pool.say, shown=progress)
     with stop_signals(), locked(folder, say if policy.wait else None):
-        # again: the build that was waited for may have changed what the cache is
+        # resolve again, because the build that this one waited for may have changed the cache
         index, config, asked = _resolve(folder, index, config, tiers, features)
         return build_asked(index, folder, config, asked, jobs=jobs, roots=roots, policy=policy, progress=progress)
 
@@ -105,7 +106,7 @@ def _resolve(
     tiers: Sequence[str],
     features: Sequence[str] | None,
 ) -> tuple[Index, Config, Features]:
-    """Read what ``build`` was given names of. Raises as it does."""
+    """Read the index and the config that ``build`` received by name. Raises as ``build`` does."""
     earlier = earlier_config(cache)
     if not isinstance(config, Config):
         config = earlier if config is None and earlier else load_config(config)
@@ -124,7 +125,7 @@ def build_asked(
     policy: BuildOptions,
     progress: bool,
 ) -> RunSummary:
-    """``build`` with the features of each tier chosen one by one, under the cache's lock."""
+    """Build the chosen features of each tier, under the cache's lock."""
     moved = {name: os.path.abspath(path) for name, path in (roots or {}).items()}
     run = _Build(cache, config, asked, index.roots, moved, policy)
     run.register(index)
@@ -152,7 +153,7 @@ class _Build:
         self._roots = {**roots, **moved}
         self._moved = moved.keys()
         self._inside: dict[str, str | None] = {}
-        """Label to the real folder that links must not lead out of, None if they may"""
+        """Root label to the real folder that links must not lead out of, or None if links may"""
         self._with_hash = policy.source_hash
         self._policy = policy
         with repairable(cache):
@@ -164,7 +165,7 @@ class _Build:
         self._bar = pool.progress_bar(None, "video", shown=False)
 
     def register(self, index: Index) -> None:
-        """Write down what is asked for, before any of it is done."""
+        """Write the index and the header before any video is built."""
         keys = keys_of(index)
         self._num_inputs = len(keys)
         self._limit = self._policy.limit(self._num_inputs)
@@ -183,14 +184,14 @@ class _Build:
         }
 
     def run(self, index: Index, jobs: int, progress: bool) -> RunSummary:
-        """Build what is missing or stale. The catalog and the quarantine are in order however the run ends."""
+        """Build what is missing or stale. The catalog and the quarantine are complete, however the run ends."""
         started = time.monotonic()
         self._bar = pool.progress_bar(self._num_inputs, "video", shown=progress)
         try:
             outcomes = pool.run(
                 build_video, self._todo(index), jobs=jobs, limits=self._policy.limits, retry=self._once_more
             )
-            with self._bar, closing(outcomes):  # before anything is tidied up, no worker is left to publish more
+            with self._bar, closing(outcomes):  # no worker may publish after the cleanup
                 for task, outcome in outcomes:
                     self._take(task, outcome)
         except CacheWriteError:
@@ -216,7 +217,7 @@ class _Build:
         write_catalog(self._cache)
 
     def _todo(self, index: Index) -> Iterator[BuildTask]:
-        """The tasks; what needs no worker is settled on the way."""
+        """Yield the tasks for the workers. Records that need no worker are handled here."""
         for record in index:
             source_path, inside = os.path.join(self._roots[record.root], record.path), self._inside[record.root]
             identity = identity_or_none(source_path, inside)
@@ -236,7 +237,7 @@ class _Build:
                 yield task
 
     def _task(self, record: VideoRecord, source_path: str, inside: str | None, identity: Identity | None) -> BuildTask:
-        """What is to be done for one video: no artefacts if it is up to date."""
+        """Return the task of one video. It has no artefacts if the video is up to date."""
         key = layout.video_key(record.root, record.path)
         try:
             sidecar = layout.read_sidecar(self._cache, key)
@@ -244,7 +245,7 @@ class _Build:
             sidecar = None
         asked = self._asked
         if sidecar is not None and _is_another(sidecar, identity, source_path, inside):
-            sidecar, asked = None, self._wanted  # another source: what other tiers hold of the old one is void
+            sidecar, asked = None, self._wanted  # another source: the other tiers of the old one are invalid
         content = record.content if record.identity == identity else None
         return BuildTask(
             cache=self._cache,
@@ -254,7 +255,7 @@ class _Build:
             source_path=source_path,
             inside=inside,
             source=sidecar.source if sidecar else identity,
-            with_hash=self._with_hash and identity is not None,  # what is cached of a lost source stays
+            with_hash=self._with_hash and identity is not None,  # the cached data of a lost source stays
             config=self._config,
             artefacts=artefacts_to_write(
                 self._cache, sidecar, asked, self._wanted, self._expected, self._policy.rebuild
@@ -276,16 +277,16 @@ class _Build:
             layout.publish_text(self._cache, path, sidecar.to_line() + "\n")
 
     def _fingerprints_of(self, task: BuildTask) -> tuple[str, ...]:
-        """Of the features that are to be extracted."""
+        """Return the fingerprints of the features to extract."""
         return tuple(dict.fromkeys(self._expected[name] or "" for each in task.artefacts for name in each.make))
 
     def _still_fails(self, task: BuildTask, identity: Identity | None) -> bool:
-        """Whether the input failed before, and neither it nor the tools nor what it failed at have changed."""
+        """Return whether the input failed before, and the input, the tools and the failed features are unchanged."""
         held = self._quarantine.still_holds(task.key, identity, self._fingerprints_of(task))
         return held and not self._policy.retry_quarantined
 
     def _once_more(self, task: BuildTask, outcome: Sidecar | Failure) -> BuildTask | None:
-        """Another attempt, if the disk that the source is on was the trouble and attempts are left."""
+        """Return another attempt if the source's disk failed and attempts are left, else None."""
         if isinstance(outcome, Failure) and outcome.cause == "io" and task.attempt <= self._policy.limits.retries:
             return replace(task, attempt=task.attempt + 1)
         return None
@@ -323,7 +324,7 @@ class _Build:
 
 
 def _is_another(sidecar: Sidecar, identity: Identity | None, path: str, inside: str | None) -> bool:
-    """Whether the path now leads to another source; one that cannot be read for the moment stays the same."""
+    """Return whether the path now leads to another source. An unreadable source counts as the same one."""
     return leads_out(path, inside) if identity is None else identity != sidecar.source
 
 

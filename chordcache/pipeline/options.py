@@ -1,4 +1,4 @@
-"""How a build goes about its work: when it gives up, what it does again, what it trusts, what it spends."""
+"""The options of a build: when it stops, what it retries, what it trusts, what it may spend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chordcache.errors import UsageError
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How a build goes about its work: when it gives up, what it does again, what it trusts.
+    """The options of a build: when it stops, what it retries, what it trusts, what it may spend.
 
     Raises
     ------
@@ -20,27 +20,28 @@ class BuildOptions:
     """
 
     max_failures: int | str | None = None
-    """Stop after more failures than this in one run: a count, or a share of the index such as "1%"; 0 is the first"""
+    """Largest number of failures in one run that does not stop the build: a count, or a share of the index such as
+    "1%". 0 stops the build at the first failure"""
     retry_quarantined: bool = False
-    """Try inputs again that failed before, though neither they nor the tools have changed"""
+    """True to retry inputs that failed before, even if neither they nor the tools have changed"""
     rebuild: Container[str] = frozenset()
-    """Artefacts, relative to the cache, that are built again though they look up to date"""
+    """Artefacts, relative to the cache, that are built again even if they look up to date"""
     wait: bool = False
-    """Wait while another process writes to the cache, instead of raising ``LockedError``"""
+    """True to wait while another process writes to the cache, instead of raising ``LockedError``"""
     follow_symlinks: bool = False
-    """Read sources behind links that lead out of their root, as an index of ``scan(follow_symlinks=True)`` allows by
-    itself; the cache remembers it"""
+    """True to read sources behind links that lead out of their root. An index of ``scan(follow_symlinks=True)`` allows
+    it too. The cache remembers it"""
     source_hash: bool = False
-    """Keep a hash of each source's bytes, for ``verify(source=True)``; sources that are cached already are hashed as
-    they are now. The cache remembers it"""
+    """True to keep a hash of each source's bytes, for ``verify(source=True)``. Sources that are already cached are
+    hashed as they are now. The cache remembers it"""
     limits: Limits = field(default_factory=Limits)
-    """What one input may cost"""
+    """Limits for one input"""
 
     def __post_init__(self) -> None:
-        self.limit(0)  # says what is wrong with it
+        self.limit(0)  # raises if max_failures is wrong
 
     def limit(self, num_inputs: int) -> float:
-        """The number of failures that is still borne."""
+        """Return the largest number of failures that does not stop the build."""
         text = str(self.max_failures).strip()
         try:
             if self.max_failures is None:

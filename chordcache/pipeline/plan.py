@@ -1,4 +1,4 @@
-"""What is asked of a cache, tier by tier and feature by feature, and what of it a video lacks."""
+"""The request to a cache, by tier and feature, and the part of it that a video lacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chordcache.records import FeatureInfo
 from chordcache.storage.layout import Sidecar
 
 Features: TypeAlias = Mapping[str, tuple[str, ...]]
-"""Tier to the features in it."""
+"""Tier to the names of its features."""
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,18 @@ class ArtefactTask:
     make: tuple[str, ...]
     """Features to extract"""
     keep: tuple[FeatureInfo, ...] = ()
-    """Features that are up to date, copied from the file that is there"""
+    """Up-to-date features, copied from the existing file"""
 
 
 def requested_features(config: Config, tiers: Sequence[str], features: Sequence[str] | None) -> Features:
-    """Tier to the features that a config puts into it, narrowed to ``features``.
+    """Return the features that a config puts into each tier, limited to ``features``.
 
     Raises
     ------
     UsageError
-        If there is no such tier or feature, or what a feature needs is not installed.
+        If there is no such tier or feature, or a package that a feature needs is not installed.
     ConfigError
-        If there is nothing to build in a tier, or an extractor cannot be had.
+        If a tier would hold no feature, or an extractor cannot be imported.
     """
     for tier in tiers:
         if tier not in TIERS:
@@ -57,12 +57,12 @@ def requested_features(config: Config, tiers: Sequence[str], features: Sequence[
 
 
 def merge(new: Features, earlier: Features, config: Config) -> Features:
-    """What a build asks for and what earlier ones did, as far as the config still puts it there.
+    """Return what this build and earlier builds ask for, limited to what the config still puts into each tier.
 
     Raises
     ------
     ConfigError
-        If the config lists a feature in a tier of the cache that it has not.
+        If the config lists a feature for a tier of the cache but does not define it.
     """
     found = {}
     for tier in TIERS:
@@ -72,7 +72,7 @@ def merge(new: Features, earlier: Features, config: Config) -> Features:
 
 
 def fingerprints(wanted: Features, config: Config) -> dict[str, str | None]:
-    """Feature to its fingerprint; None where it cannot be made here, as something is not installed."""
+    """Return each feature's fingerprint, or None if it cannot be made here because a package is not installed."""
     found: dict[str, str | None] = {}
     for name in dict.fromkeys(name for names in wanted.values() for name in names):
         try:
@@ -85,7 +85,7 @@ def fingerprints(wanted: Features, config: Config) -> dict[str, str | None]:
 
 
 def is_stale(info: FeatureInfo, expected: Mapping[str, str | None]) -> bool:
-    """Whether a feature was made with other parameters than those of the config, or is no longer in it."""
+    """Return whether a feature was made with parameters other than the config's, or is no longer in the config."""
     return expected.get(info.feature, "") not in (None, info.fingerprint)
 
 
@@ -97,22 +97,23 @@ def artefacts_to_write(
     expected: Mapping[str, str | None],
     rebuild: Container[str],
 ) -> tuple[ArtefactTask, ...]:
-    """What is missing or stale of one video, and what stays in the same files.
+    """Return the missing or stale artefacts of one video, and the features that stay in the same files.
 
     Parameters
     ----------
     cache : Path
         The cache.
     sidecar : Sidecar or None
-        What there is.
+        The existing sidecar.
     asked : mapping of str to tuple of str
-        Tier to the features that this build is to make.
+        Tier to the features that this build must make.
     wanted : mapping of str to tuple of str
-        The same of all builds: what is stale and not among these is left out of the file, which is written anew.
+        Tier to the features that all builds asked for. A stale feature that is not among these is left out of the new
+        file.
     expected : mapping of str to str or None
-        As ``fingerprints`` gives it.
+        As ``fingerprints`` returns it.
     rebuild : container of str
-        Files, relative to the cache, that do not count as there.
+        Files, relative to the cache, that count as missing.
     """
     tasks = []
     for tier, names in asked.items():

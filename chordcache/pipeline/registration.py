@@ -1,4 +1,4 @@
-"""What a cache was asked for, written down before any of it is built: its header and its index."""
+"""The registration of a build: the header and the index of a cache, written before any video is built."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from chordcache.storage.layout import printable
 
 
 def tool_versions() -> dict[str, str]:
-    """Versions of what decides whether an input can be decoded, and how."""
+    """Return the versions of the tools that decide whether and how an input is decoded."""
     tools = {name: importlib.metadata.version(name) for name in ("av", "simplejpeg")}
     return {"chordcache": __version__, **tools}
 
 
 def earlier_config(folder: Path) -> Config | None:
-    """The config of the cache that is there, None if there is none yet or its header is damaged or lost.
+    """Return the config of an existing cache, or None if there is no cache or its header is damaged or lost.
 
     Raises
     ------
     UsageError
-        If the folder holds something else.
+        If the folder holds something other than a cache.
     """
     try:
         return config_from_json(read_header(folder).config)
@@ -44,7 +44,7 @@ def earlier_config(folder: Path) -> Config | None:
     names = set(os.listdir(folder)) - {".lock", ".partial"} if folder.is_dir() else set()
     if not names or "chordcache.json" in names or next(layout.iter_keys(folder), None) is not None:
         return None
-    if names == {"index.jsonl"}:  # killed after it was registered what is to be done
+    if names == {"index.jsonl"}:  # a build was killed after it wrote the index
         read_index(folder / "index.jsonl")
         return None
     raise UsageError(
@@ -54,7 +54,7 @@ def earlier_config(folder: Path) -> Config | None:
 
 
 def wanted_before(cache: Path) -> Features:
-    """What earlier builds of a cache were asked for."""
+    """Return what earlier builds of a cache were asked for."""
     try:
         return read_header(cache).wanted
     except (NotFoundError, DamageError):
@@ -62,12 +62,12 @@ def wanted_before(cache: Path) -> Features:
 
 
 def keys_of(index: Index) -> set[str]:
-    """Keys of all videos of an index.
+    """Return the keys of all videos of an index.
 
     Raises
     ------
     UsageError
-        If it names one twice.
+        If the index names a video twice.
     """
     keys: set[str] = set()
     for record in index:
@@ -79,32 +79,32 @@ def keys_of(index: Index) -> set[str]:
 
 
 def register(cache: Path, index: Index, keys: Container[str], header: Header, moved: Container[str]) -> Header:
-    """Write down what is asked for: the records of this index, those of earlier ones that it does not name, the header.
+    """Write the index and the header. The index gets the new records, and earlier ones that the new index lacks.
 
     Parameters
     ----------
     cache : Path
-        Held by its lock.
+        The cache. The caller must hold its lock.
     index : Index
-        What is to be built.
+        The videos to build.
     keys : container of str
-        Of its videos, see ``keys_of``.
+        Keys of these videos, see ``keys_of``.
     header : Header
-        With the roots of this index; those that the cache has besides are kept.
+        Header with the roots of this index. Other roots of the cache are kept.
     moved : container of str
-        Labels of roots that the caller has put elsewhere on purpose.
+        Labels of roots that the caller has moved on purpose.
 
     Returns
     -------
     Header
-        As it was written: with all roots, and ``follow_symlinks`` or ``source_hash`` if any build so far had it.
+        The header as written: with all roots, and ``follow_symlinks`` or ``source_hash`` if any build so far set it.
 
     Raises
     ------
     UsageError
-        If a root's label is another folder's in the cache.
+        If a root has the label of another folder of the cache.
     DamageError
-        If the index that is there is damaged.
+        If the existing index is damaged.
     """
     layout.remove_partials(cache)
     path = cache / "index.jsonl"
@@ -132,7 +132,7 @@ def _had_hash(cache: Path) -> bool:
 
 
 def _joined_roots(earlier: Mapping[str, str], roots: Mapping[str, str], moved: Container[str]) -> dict[str, str]:
-    """Roots of the cache and of this index. One label for two folders would make one video of two."""
+    """Return the roots of the cache and of this index. One label must not name two folders: it would mix up videos."""
     for label in earlier.keys() & roots.keys():
         old, new = printable(earlier[label]), printable(roots[label])
         if old != new and label not in moved:
@@ -145,7 +145,7 @@ def _joined_roots(earlier: Mapping[str, str], roots: Mapping[str, str], moved: C
 
 @contextmanager
 def repairable(cache: Path) -> Iterator[None]:
-    """Say how to repair a damaged list of the cache."""
+    """Add the command that repairs a damaged list of the cache to its error."""
     try:
         yield
     except DamageError as error:

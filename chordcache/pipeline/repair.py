@@ -1,4 +1,4 @@
-"""``verify --repair`` and ``gc``: what changes a cache that ``verify`` found wanting."""
+"""``verify --repair`` and ``gc``: the commands that change a cache in which ``verify`` found damage."""
 
 from __future__ import annotations
 
@@ -44,27 +44,27 @@ def repair(
     damage : sequence of Damage
         What ``verify`` returned.
     jobs, roots, progress
-        As ``build`` has them.
+        As in ``build``.
     wait : bool
-        Wait while another process writes to the cache.
+        True to wait while another process writes to the cache.
     limits : Limits, optional
-        What one input may cost.
+        Limits for one input.
 
     Returns
     -------
     RunSummary
-        Of the videos that were built again.
+        Counts of the videos that were built again.
 
     Raises
     ------
     DamageError
-        If the index of the cache does not name a damaged video, so that nobody knows its source.
+        If the index of the cache does not name a damaged video. Its source is then unknown.
     LockedError
         If another process writes to the cache, unless ``wait``.
     """
     folder = Path(cache).absolute()
     policy = BuildOptions(rebuild=frozenset(each.file for each in _broken(damage)), limits=limits or Limits())
-    read_header(folder)  # before a lock is made in a folder that is no cache
+    read_header(folder)  # raises before a lock is made in a folder that is not a cache
     say = functools.partial(pool.say, shown=progress)
     with stop_signals(), locked(folder, say if wait else None):
         return _repair(folder, _broken(damage), jobs, roots, policy, progress)
@@ -140,7 +140,7 @@ def _is_sound(line: str) -> bool:
 
 
 def _mend_index(cache: Path, header: Header) -> None:
-    """Keep the sound lines; a record that was lost comes back from its sidecar, without what the scan measured."""
+    """Keep the sound lines. A lost record is restored from its sidecar, without the values that the scan measured."""
     records: dict[str, VideoRecord] = {}
     for key in layout.iter_keys(cache):
         try:
@@ -164,26 +164,26 @@ def _mend_index(cache: Path, header: Header) -> None:
 
 
 def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry_run: bool = False) -> list[str]:
-    """Remove artefacts that no sidecar names: superseded generations, and what a killed build left.
+    """Remove artefacts that no sidecar names: superseded generations, and files that a killed build left.
 
     Parameters
     ----------
     cache : str or Path
-        A cache that nobody builds; readers that still use an old generation lose it.
+        A cache that no process builds. Readers that still use an old generation lose it.
     only : sequence of str, optional
-        Remove none but these, as an earlier dry run returned them.
+        Remove only these files, as an earlier dry run returned them.
     dry_run : bool
-        Only tell.
+        True to return the files without removing them.
 
     Returns
     -------
     list of str
-        The files, relative to the cache.
+        The orphaned files, relative to the cache.
 
     Raises
     ------
     DamageError
-        If a sidecar is damaged: its artefacts would look like garbage.
+        If a sidecar is damaged. Its artefacts would look like garbage.
     LockedError
         If a build is running.
     """
@@ -198,7 +198,7 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
             if orphan.fix_command and (only is None or orphan.file in only)
         ]
         if not dry_run:
-            # A catalog that lags may name what goes; if there is no room for it now, there is after
+            # A catalog that lags may name a file to remove. If the disk is full now, there is space after the removal
             with suppress(NoSpaceError):
                 write_catalog(folder)
             for file in files:

@@ -1,4 +1,4 @@
-"""``verify``: is everything there, is it what was written, does it decode, and is it still what the source shows."""
+"""``verify``: the check that all files exist, are what was written, decode, and still match their source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from chordcache.storage.layout import Sidecar
 from chordcache.storage.quarantine import Quarantine
 
 VERIFY_LEVELS = ("quick", "default", "deep")
-"""Sizes; also digests; also every frame decoded."""
+"""Levels of a check: sizes only, sizes and digests, or sizes, digests and a decode of every frame."""
 
 _TOP_LEVEL = frozenset(
     "chordcache.json index.jsonl videos lmdb npz hdf5 catalog.sqlite quarantine.jsonl .partial .lock .on_demand".split()
@@ -42,21 +42,21 @@ _Results: TypeAlias = "Generator[tuple[_Check, list[Damage] | pool.Crash], None,
 
 @dataclass(frozen=True)
 class _Check:
-    """One video to look at."""
+    """One video to check."""
 
     cache: Path
     key: str
     level: str
     config: Config
-    """The cache's"""
+    """Config of the cache"""
     wanted: Features
-    """What builds were asked for"""
+    """Features that builds asked for"""
     expected: Mapping[str, str | None]
-    """Fingerprints of it"""
+    """Fingerprints of these features"""
     roots: Mapping[str, str] | None
-    """Where the sources are; None: do not look at them"""
+    """Root label to the folder of the sources, or None if the sources are not checked"""
     inside: Mapping[str, str]
-    """Label of a root to the real folder that links must not lead out of; empty if they may"""
+    """Root label to the real folder that links must not lead out of, or empty if links may"""
 
 
 def verify(
@@ -68,34 +68,36 @@ def verify(
     roots: Mapping[str, str] | None = None,
     progress: bool = False,
 ) -> list[Damage]:
-    """Prove a cache. Changes nothing.
+    """Check a cache. It changes nothing.
 
     Parameters
     ----------
     cache : str or Path
         A folder that ``build`` made.
     level : {"quick", "default", "deep"}
-        Files and sizes; also the digest of every file; also every record decoded, counts and times compared.
+        "quick" checks files and sizes. "default" also checks the digest of every file. "deep" also decodes every
+        record, and compares counts and times.
     source : bool
-        Also look whether the sources changed, decode random frames of each again and compare pixels and times.
+        True to check also whether the sources changed, decode random frames of each again, and compare pixels and
+        times.
     jobs : int, optional
-        Worker processes; by default one for each processor.
+        Number of worker processes, by default one for each processor.
     roots : mapping of str to str, optional
-        Where a root label's data is now, if it moved.
+        Root label to the folder where its data is now, if it moved.
     progress : bool
-        Show a progress bar on standard error, if that is a terminal.
+        True to show a progress bar on standard error, if that is a terminal.
 
     Returns
     -------
     list of Damage
-        Empty if the cache is sound; ``exit_code`` tells how bad it is.
+        Empty if the cache is sound. ``exit_code`` returns how bad the damage is.
 
     Raises
     ------
     UsageError
         If there is no such level.
     NotFoundError, DamageError, FormatVersionError
-        If the folder is no cache, or its ``chordcache.json`` cannot be read.
+        If the folder is not a cache, or its ``chordcache.json`` cannot be read.
     """
     if level not in VERIFY_LEVELS:
         raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(VERIFY_LEVELS)}")
@@ -107,7 +109,7 @@ def verify(
     config = config_from_json(header.config)
     expected = fingerprints(header.wanted, config)
     if source and level == "quick":
-        level = "default"  # before a source is accused, the artefact is to be what was written
+        level = "default"  # an artefact must be intact before it is compared with its source
     inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
     checks = (_Check(folder, key, level, config, header.wanted, expected, where, inside) for key in keys)
     with stop_signals(), pool.progress_bar(len(keys), "video", shown=progress) as bar:
@@ -127,7 +129,7 @@ def verify(
 
 
 def exit_code(damage: Iterable[Damage]) -> int:
-    """0 if sound, 5 if data is damaged or missing, 6 if what is there is intact but something else is amiss."""
+    """Return 0 if the cache is sound, 5 if data is damaged or missing, 6 for findings that leave all data intact."""
     kinds = {each.kind for each in damage}
     return 5 if kinds & {"damaged", "missing"} else 6 if kinds else 0
 
@@ -137,7 +139,7 @@ def _relative(cache: Path, path: Path) -> str:
 
 
 def _check_video(check: _Check) -> list[Damage]:
-    """All findings about one video. Runs in a worker."""
+    """Return all findings about one video. It runs in a worker."""
     try:
         sidecar = layout.read_sidecar(check.cache, check.key)
     except DamageError as error:
@@ -156,11 +158,11 @@ def _check_video(check: _Check) -> list[Damage]:
 
 
 def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:
-    """What no process survives reading is damaged: LMDB aborts on pages that contradict each other."""
+    """Return the damage of a video whose check ended its process. LMDB aborts on pages that contradict each other."""
     if crash.cause != "signal":
         raise ChordcacheError(f"cannot check '{check.key}': {crash.message}")
     sidecar = layout.read_sidecar(check.cache, check.key)
-    if check.roots is not None:  # it may be the source that no decoder survives
+    if check.roots is not None:  # the source may be what crashes the decoder
         check = replace(check, roots=None)
         ((_, found),) = pool.run(_check_video, [check], jobs=1)
         if not isinstance(found, pool.Crash):
@@ -173,16 +175,16 @@ def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:
 
 
 def _without_quarantined(cache: Path, found: list[Damage]) -> list[Damage]:
-    """Leave out what is missing because it could not be made: it stands in quarantine, with the reason."""
+    """Leave out features that are missing because they could not be made: quarantine has them, with the reason."""
     try:
         quarantine = Quarantine(cache, {})
-    except DamageError:  # told by _check_asked
+    except DamageError:  # reported by _check_asked
         return found
     return [each for each in found if each.kind != "incomplete" or quarantine.get(str(each.key)) is None]
 
 
 def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
-    """Look whether everything is there that was asked for, as it was asked for."""
+    """Check that every requested feature exists and was made with the requested parameters."""
     found = []
     for info in sidecar.features:
         if info.feature in check.expected and is_stale(info, check.expected):
@@ -199,7 +201,7 @@ def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
 
 
 def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
-    """Look at one file and the features in it."""
+    """Check one file and the features in it."""
     info = infos[0]
     file = str(info.file)
     path = check.cache / file
@@ -207,7 +209,7 @@ def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo
     try:
         num_bytes = os.path.getsize(path)
         if num_bytes != info.num_bytes:
-            what = f"it has {num_bytes} bytes, expected {info.num_bytes}"
+            what = f"the file has {num_bytes} bytes, expected {info.num_bytes}"
             return [Damage("damaged", file, what, repair, check.key)]
         if check.level == "quick":
             return []
@@ -223,11 +225,11 @@ def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo
 
 
 def _unreadable(check: _Check, file: str, error: OSError) -> Damage:
-    return Damage("damaged", file, f"it cannot be read: {error.strerror}", _repair(check.cache), check.key)
+    return Damage("damaged", file, f"the file cannot be read: {error.strerror}", _repair(check.cache), check.key)
 
 
 def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
-    """Read every row, decode every frame; compare counts and times."""
+    """Read every row, decode every frame, and compare counts and times."""
     file = str(infos[0].file)
     path = check.cache / file
     frames = next((info for info in infos if info.feature == "frames"), None)
@@ -249,7 +251,7 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
                 if layout.dtype is not None and found != (info.shape, info.dtype):
                     raise DamageError(f"its '{info.feature}' is {found}, expected {(info.shape, info.dtype)}")
         if len(pts_seconds) != sidecar.num_frames or len(source_frames) != sidecar.num_frames:
-            raise DamageError(f"it has times of {len(pts_seconds)} frames, expected {sidecar.num_frames}")
+            raise DamageError(f"the file has times of {len(pts_seconds)} frames, expected {sidecar.num_frames}")
         if pts_seconds[0] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
             raise DamageError("its times disagree with the sidecar's")
         num_rows = {name: count for info in infos for name, count in info.num_rows.items()}
@@ -260,7 +262,7 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
 
 
 def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> list[Damage]:
-    """Look whether the source is still the file that was cached, and shows what is cached."""
+    """Check that the source is still the file that was cached, and shows what is cached."""
     path = os.path.join(roots[sidecar.root], sidecar.path)
     inside = check.inside.get(sidecar.root)
     try:
@@ -276,7 +278,7 @@ def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> 
 
 
 def _compare(check: _Check, sidecar: Sidecar, path: str) -> list[Damage]:
-    """Decode the source again. The artefacts have their digests: what differs is the source's doing."""
+    """Decode the source again. The digests of the artefacts were checked, so any difference comes from the source."""
     try:
         if sidecar.source_hash is not None:
             hash_source(path, sidecar.source_hash)
@@ -290,7 +292,7 @@ def _compare(check: _Check, sidecar: Sidecar, path: str) -> list[Damage]:
 
 
 def _check_catalog(cache: Path, keys: list[str], wanted: Features) -> list[Damage]:
-    """The catalog says what the sidecars say. A video that it knows and that has no sidecar has lost it."""
+    """Compare the catalog with the sidecars. A video that only the catalog knows has lost its sidecar."""
     file = "catalog.sqlite"
     unseen, lagging = set(keys), set()
     found = []
@@ -307,7 +309,7 @@ def _check_catalog(cache: Path, keys: list[str], wanted: Features) -> list[Damag
     except DamageError as error:
         return [Damage("damaged", file, str(error), _repair(cache))]
     if late := lagging | unseen:
-        what = f"it lags behind {len(late)} sidecars, such as '{min(late)}': a build is running or was killed"
+        what = f"the catalog lags behind {len(late)} sidecars, such as '{min(late)}': a build is running or was killed"
         found.append(Damage("incomplete", file, what, _build(cache, wanted)))
     return found
 
@@ -320,7 +322,7 @@ def _is_sidecar_of(cache: Path, key: str, sidecar: Sidecar) -> bool:
 
 
 def _check_asked(cache: Path, keys: set[str], wanted: Features) -> list[Damage]:
-    """What was asked of the cache is either cached or in quarantine."""
+    """Check that every requested video is either cached or in quarantine."""
     found = []
     try:
         quarantine = Quarantine(cache, {})
@@ -340,7 +342,7 @@ def _check_asked(cache: Path, keys: set[str], wanted: Features) -> list[Damage]:
 
 
 def find_orphans(cache: Path) -> list[Damage]:
-    """Files that no sidecar names: generations that were superseded, and what does not belong here."""
+    """Return the files that no sidecar names: superseded generations, and files that are not part of a cache."""
     named: set[str] = set()
     damaged_keys: set[str] = set()
     sidecars: set[str] = set()
@@ -349,7 +351,7 @@ def find_orphans(cache: Path) -> list[Damage]:
         try:
             named.update(str(info.file) for info in layout.read_sidecar(cache, key).features)
         except DamageError:
-            damaged_keys.add(key)  # it may have named any artefact of its video
+            damaged_keys.add(key)  # this sidecar may have named any artefact of its video
     orphans = []
     foreign = sorted(set(os.listdir(cache)) - _TOP_LEVEL) + [f for f in _files(cache, "videos") if f not in sidecars]
     for tier in layout.TIER_SUFFIXES:
@@ -360,7 +362,7 @@ def find_orphans(cache: Path) -> list[Damage]:
                 orphans.append(file)
     return [
         Damage("orphan", file, "no sidecar names it", f"chordcache gc {_shell(cache)}") for file in sorted(orphans)
-    ] + [Damage("orphan", file, "it does not belong to the cache; move it away", "") for file in sorted(foreign)]
+    ] + [Damage("orphan", file, "the file does not belong to the cache; move it away", "") for file in sorted(foreign)]
 
 
 def _repair(cache: Path) -> str:

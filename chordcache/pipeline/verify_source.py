@@ -1,4 +1,4 @@
-"""Does the source still show what is cached? Some rows of each feature are made again and compared."""
+"""The check that a source still shows what is cached. Some rows of each feature are made again and compared."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from chordcache.storage.artefacts.writer import Block
 from chordcache.storage.layout import Sidecar
 
 NUM_SOURCE_FRAMES = 4
-"""Random frames of each source that are made again, and as many neighbours."""
+"""Number of random frames of each source that are made again. For each, the next frame is made again too."""
 
 MIN_SOURCE_PSNR_DB = 40.0
-"""Below this a frame is another picture. Both went through the same lossy chain; another version of a codec library
-may round differently, which stays far above."""
+"""PSNR below which a frame is a different picture [dB]. Both frames went through the same lossy steps. Another version
+of a codec library may round differently, but stays far above."""
 
 MIN_ALIKE = 0.98
-"""Share of a feature's values that must agree, for the same reason."""
+"""Share of a feature's values that must agree. It is below 1 for the same reason."""
 
 _TOLERANCE = 0.02
-"""Of a value, and of one: two values this close agree."""
+"""Relative and absolute tolerance: two values this close agree."""
 
 
 def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str) -> None:
-    """Decode the source of a video again and compare times, random frames, and what features make of them.
+    """Decode the source of a video again and compare times, random frames, and the features made from them.
 
-    Features whose rows depend on all frames before them (pose, which tracks, and plug-ins that do not say otherwise)
-    are left out: only their digests speak for them.
+    Some features are left out, because their rows depend on all frames before them: pose, which tracks, and plug-ins
+    that do not declare otherwise. Only their digests are checked.
 
     Raises
     ------
     MediaError
-        If it cannot be decoded, or shows something else.
+        If the source cannot be decoded, or shows something else.
     DamageError
         If an artefact cannot be read.
     """
@@ -64,7 +64,7 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
 
 
 def _random_frames(num_frames: int) -> list[int]:
-    """Frame 0, which settles size and orientation, and random frames with the one after each, ascending."""
+    """Return frame 0, which fixes size and orientation, and random frames with the frame after each, ascending."""
     chosen = np.random.default_rng().choice(num_frames, min(NUM_SOURCE_FRAMES, num_frames), replace=False)
     return sorted({0, *(n for number in chosen.tolist() for n in (number, number + 1) if n < num_frames)})
 
@@ -83,7 +83,7 @@ def _comparable(sidecar: Sidecar, config: Config) -> Mapping[str, FeatureSpec]:
 
 
 class _Comparer:
-    """Takes what an extractor makes of the frames shown to it, and compares it with what is cached."""
+    """A sink that compares the rows of an extractor with the cached rows."""
 
     def __init__(self, cache: Path, info: FeatureInfo, shown: Sequence[int]) -> None:
         self._path = cache / str(info.file)
@@ -93,7 +93,7 @@ class _Comparer:
         self._num_taken: dict[str, int] = {}
 
     def append(self, name: str, rows: Block) -> None:
-        """Compare the next rows. Raises ``MediaError`` at the first that differ."""
+        """Compare the next rows. Raises ``MediaError`` at the first difference."""
         first = self._num_taken.get(name, 0)
         self._num_taken[name] = first + len(rows)
         info = self._info
@@ -115,7 +115,7 @@ class _Comparer:
                     self._compare(name, number, np.asarray(row)[None], artefact.rows(name, [number]))
 
     def _is_followed(self, position: int) -> bool:
-        """Whether the frame after it was shown too, or there is none: a row may depend on it."""
+        """Return whether the next frame was shown too, or does not exist. A row may depend on it."""
         number = self._shown[position]
         return position + 1 == len(self._shown) or self._shown[position + 1] == number + 1
 
@@ -149,7 +149,7 @@ def _differs(what: str) -> MediaError:
 
 
 def _share_alike(a: np.ndarray, b: np.ndarray) -> float:
-    """Share of values that agree."""
+    """Return the share of values that agree."""
     if a.dtype.kind in "SUb":
         return float(np.mean(a == b)) if a.size else 1.0
     x, y = a.astype(np.float64), b.astype(np.float64)

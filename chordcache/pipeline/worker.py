@@ -1,4 +1,4 @@
-"""What happens to one video: one decode, every extractor, every tier, publish. Runs in a worker process."""
+"""The build of one video: one decode, every extractor, every tier, publish. It runs in a worker process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from chordcache.storage.layout import Sidecar
 from chordcache.storage.quarantine import Failure
 
 _COPY_BYTES = 8 << 20
-"""Rows copied at a time from an artefact that is replaced."""
+"""Size of the rows that are copied at a time from a replaced artefact [bytes]."""
 
 
 @dataclass(frozen=True)
@@ -38,33 +38,33 @@ class BuildTask:
     root: str
     path: str
     source_path: str
-    """Absolute"""
+    """Absolute path"""
     config: Config
     artefacts: tuple[ArtefactTask, ...]
     inside: str | None = None
-    """The real folder that no link may lead ``source_path`` out of, None if one may"""
+    """Real folder that no link may lead ``source_path`` out of, or None if links may"""
     source: Identity | None = None
-    """What ``previous`` and ``content`` are of; None if the file could not be looked at"""
+    """Identity that ``previous`` and ``content`` belong to, or None if the file could not be read"""
     with_hash: bool = False
-    """Whether the sidecar is to hold a hash of the source's bytes"""
+    """True if the sidecar must hold a hash of the source's bytes"""
     previous: Sidecar | None = None
-    """What there is and stays, if the source is the same"""
+    """Existing sidecar, whose artefacts are kept if the source is the same"""
     content: ContentFacts | None = None
-    """What a scan measured, so that it need not be measured again"""
+    """Facts that a scan measured, so that the build does not measure them again"""
     label: str | None = None
     caption: str | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
     attempt: int = 1
-    """How often it has been sent, this time included"""
+    """Number of times that the task was sent, including this one"""
 
     @property
     def adds_hash(self) -> bool:
-        """Whether there is a sidecar that lacks a hash which it is to hold."""
+        """True if the existing sidecar lacks the hash that it must hold."""
         return self.with_hash and self.previous is not None and self.previous.source_hash is None
 
 
 class _CannotKeep(Exception):
-    """What was to be kept does not go with what the source shows now."""
+    """A feature that was to be kept does not match the source."""
 
 
 def build_video(task: BuildTask) -> Sidecar | Failure:
@@ -83,7 +83,7 @@ def build_video(task: BuildTask) -> Sidecar | Failure:
             return _build(_from_scratch(task), source)
     except CacheWriteError:
         raise
-    except OSError as error:  # sources are read by libav: this is the cache's own disk, and no fault of the video
+    except OSError as error:  # libav reads the sources, so this is an error of the cache's disk
         raise CacheWriteError(
             f"cannot write to cache '{task.cache}': {error.strerror} ('{error.filename}'); run the same command"
         ) from None
@@ -108,7 +108,7 @@ def _failure(task: BuildTask, source: SourceState | None, error: MediaError) -> 
 
 
 def _cause(task: BuildTask, source: SourceState | None, error: MediaError) -> MediaError:
-    """What is to blame for an error: what a decoder makes of a file that changes meanwhile says nothing of the file."""
+    """Return the error to report. If the source changed during the decode, that change is the cause, not the error."""
     if source is not None:
         try:
             check_unchanged(task.source_path, source, task.inside, num_frames_ok=error.num_frames_ok)
@@ -118,12 +118,12 @@ def _cause(task: BuildTask, source: SourceState | None, error: MediaError) -> Me
 
 
 def described(task: BuildTask, sidecar: Sidecar) -> Sidecar:
-    """A sidecar with the label and the like that the index has now."""
+    """Return a copy of a sidecar with the label, caption and extra columns that the index has now."""
     return replace(sidecar, label=task.label, caption=task.caption, extra=task.extra)
 
 
 def _from_scratch(task: BuildTask) -> BuildTask:
-    """The same task with nothing kept in the files that are written."""
+    """Return a copy of the task that makes every feature and keeps none in the files to write."""
     artefacts = tuple(
         ArtefactTask(each.tier, (*each.make, *(info.feature for info in each.keep))) for each in task.artefacts
     )
@@ -139,7 +139,7 @@ def _build(task: BuildTask, source: SourceState) -> Sidecar:
 def _publish(
     task: BuildTask, source: SourceState, sidecar: Sidecar, written: Mapping[Path, str] = MappingProxyType({})
 ) -> Sidecar:
-    """Publish artefacts (partial file to final name), then the sidecar, if the source is still what was decoded."""
+    """Publish artefacts (partial file to final name), then the sidecar, if the source is still the decoded one."""
     sidecar = replace(sidecar, source_hash=_source_hash(task))
     check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
     with progress.paused():
@@ -150,7 +150,7 @@ def _publish(
 
 
 def _source_hash(task: BuildTask) -> str | None:
-    """The hash that the sidecar is to hold: an earlier one stays, and is compared."""
+    """Return the hash for the sidecar. An earlier hash is kept, and compared with the source."""
     known = task.previous.source_hash if task.previous else None
     if not task.with_hash:
         return known
@@ -158,7 +158,7 @@ def _source_hash(task: BuildTask) -> str | None:
 
 
 class _Job:
-    """One video on its way into a partial folder."""
+    """The build of one video in a partial folder."""
 
     def __init__(self, task: BuildTask, source: Identity, folder: Path) -> None:
         self._task = task
@@ -170,7 +170,7 @@ class _Job:
         """Partial file to its final name, relative to the cache"""
 
     def run(self) -> Sidecar:
-        """Extract and write everything; return the sidecar that is to be published after the files."""
+        """Extract and write everything. Return the sidecar to publish after the files."""
         task = self._task
         with ExitStack() as stack:
             writers = {each.tier: stack.enter_context(self._writer(each.tier)) for each in task.artefacts}
@@ -187,7 +187,7 @@ class _Job:
         return self._sidecar(facts, (*made, *others))
 
     def _others(self, facts: DecodeResult) -> list[FeatureInfo]:
-        """What stays in the tiers that are not written: nothing, if it is of other frames."""
+        """Return the features of the tiers that are not written, or none if they were made from other frames."""
         task = self._task
         if task.previous is None:
             return []
@@ -201,13 +201,13 @@ class _Job:
         return []
 
     def _have_same_frames(self, infos: Sequence[FeatureInfo], facts: DecodeResult) -> bool:
-        """Whether what stays was made from the same frames of the source. What is replaced may not even be readable."""
+        """Return whether the kept features were made from the same frames of the source. Skip unreadable artefacts."""
         for info in infos:
             if info.file is not None:
                 try:
                     with open_artefact(self._task.cache / info.file, info.num_bytes) as artefact:
                         return np.array_equal(artefact.array("source_frames"), facts.source_frames)
-                except DamageError:  # the next may tell
+                except DamageError:  # the next artefact may be readable
                     continue
         return True
 
@@ -221,12 +221,12 @@ class _Job:
     def _finish(
         self, artefact: ArtefactTask, writer: ArtefactWriter, decode_pass: DecodePass, facts: DecodeResult
     ) -> list[FeatureInfo]:
-        """Complete one file; say what is in it."""
+        """Complete one file. Return the features in it."""
         made = [self._info(artefact.tier, self._specs[name], decode_pass, facts) for name in artefact.make]
         infos = [*made, *artefact.keep]
         present = [info for info in infos if info.absent is None]
         if not present or (present == self._present_before(artefact) and all(info.absent is not None for info in made)):
-            return infos  # there is nothing to add to the file that there is
+            return infos  # the existing file needs no addition
         for info in artefact.keep:
             if info.absent is None:
                 self._copy(info, writer)
@@ -245,7 +245,7 @@ class _Job:
         ]
 
     def _present_before(self, artefact: ArtefactTask) -> list[FeatureInfo]:
-        """What the file that is to be replaced holds of what is kept, or [] if it holds anything else."""
+        """Return the kept features if the file to replace holds exactly these, else []."""
         before = (
             [info for info in self._task.previous.features if info.tier == artefact.tier and info.file]
             if self._task.previous
@@ -260,12 +260,12 @@ class _Job:
         if made.absent is not None:
             return replace(info, absent=made.absent)
         shape, dtype = made.shape, made.dtype
-        if spec.name == "frames":  # as decoded: a JPEG has neither
+        if spec.name == "frames":  # shape and dtype as decoded, because a JPEG record has neither
             shape, dtype = (len(facts.pts_seconds), facts.height, facts.width, 3), "uint8"
         return replace(info, shape=shape, dtype=dtype, num_rows=made.num_rows, facts=made.facts)
 
     def _copy(self, info: FeatureInfo, writer: ArtefactWriter) -> None:
-        """Copy a feature that is up to date from the published file."""
+        """Copy an up-to-date feature from the published file."""
         try:
             with open_artefact(self._task.cache / str(info.file), info.num_bytes) as artefact:
                 for array, num_rows in info.num_rows.items():
@@ -282,10 +282,10 @@ class _Job:
             raise _CannotKeep from None
 
     def _attributes(self, info: FeatureInfo, array: str) -> dict[str, object]:
-        """What an HDF5 file says of an array."""
+        """Return the attributes of an array in an HDF5 file."""
         try:
             units = resolve(info.feature, self._task.config).units
-        except ConfigError:  # kept, made by a plug-in that is not installed here
+        except ConfigError:  # a kept feature of a plug-in that is not installed here
             units = {}
         part = array[len(info.feature) + 1 :]
         unit = {"units": units[part]} if part in units else {}

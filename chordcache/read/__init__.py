@@ -1,1 +1,1 @@
-"""From a cache to tensors. ``dataset`` is the only module here that needs torch."""
+"""Readers that turn a cache into tensors. ``dataset`` is the only module here that needs torch."""

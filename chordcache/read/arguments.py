@@ -1,4 +1,4 @@
-"""Checks of arguments that the read side shares: each says what it got, and what it must be."""
+"""Argument checks that the modules of ``read`` share. Each error names the value and the expected values."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from chordcache.errors import UsageError
 
 
 def check_at_least(least: int, **values: object) -> None:
-    """Raise ``UsageError`` for the first value that is no integer, or too small."""
+    """Raise ``UsageError`` for the first value that is not an integer, or is too small."""
     for name, value in values.items():
         if not isinstance(value, numbers.Integral) or value < least:
             raise UsageError(f"{name}: got {value!r}, must be an integer of at least {least}")
 
 
 def check_positive(**values: object) -> None:
-    """Raise ``UsageError`` for the first value that is no number above 0."""
+    """Raise ``UsageError`` for the first value that is not a number above 0."""
     for name, value in values.items():
         if not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise UsageError(f"{name}: got {value!r}, must be a number above 0")
 
 
 def check_share(**values: object) -> None:
-    """Raise ``UsageError`` for the first value that is no number in [0, 1]."""
+    """Raise ``UsageError`` for the first value that is not a number in [0, 1]."""
     for name, value in values.items():
         if not isinstance(value, (int, float)) or not 0 <= value <= 1:
             raise UsageError(f"{name}: got {value!r}, must be a number in [0, 1]")
@@ -38,7 +38,7 @@ def check_range(name: str, values: tuple[float, float], *, most: float | None = 
 
 
 def checked_size(size: object, *, otherwise: str = "") -> tuple[int, int]:
-    """Return a size as a tuple, or raise ``UsageError``, which names what else it might be."""
+    """Return a size as a tuple, or raise ``UsageError``. ``otherwise`` names other values for the message."""
     if isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size):
         return size[0], size[1]
     raise UsageError(f"size: got {size!r}, must be (height, width) in pixels{otherwise}")

@@ -1,4 +1,4 @@
-"""What is done to a whole batch, on the device that it is on: kornia's augmentations, and normalisation last."""
+"""Augmentation of a whole batch on its device: kornia's augmentations, then normalization."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POLICIES: Mapping[str, Callable[[], PolicyAugmentBase]] = {
     "rand": lambda: RandAugment(n=2, m=9),
     "trivial": TrivialAugment,
 }
-"""Name to kornia's policy with the parameters of its paper"""
+"""Policy of kornia by name, with the parameters of its paper"""
 
 _KEYS = ["input", "class"]
 
@@ -29,7 +29,7 @@ _MIXES: Mapping[str, Callable[[float], RandomMixUpV2 | RandomCutMixV2]] = {
     "cutmix": lambda p: RandomCutMixV2(p=p, data_keys=_KEYS, use_correct_lambda=True),
     "mixup": lambda p: RandomMixUpV2(p=p, data_keys=_KEYS),
 }
-"""Name and probability to kornia's module"""
+"""Function by name that makes kornia's module from a probability"""
 
 _MOVES_WITH_FRAMES = ("flows", "motion", "pose")
 _MIXES_WITH_FRAMES = (*_MOVES_WITH_FRAMES, "audio")
@@ -39,10 +39,10 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class BatchAugment:
-    """Augments the frames of a batch where they are, mixes labels with them, and makes normalised floats of them.
+    """Augmentation that changes the frames of a batch on their device, mixes labels, and makes normalized floats.
 
-    All frames of a clip are treated alike, each clip in its own way. Random numbers come from torch's global
-    generator on the CPU, as for all of kornia: ``torch.manual_seed`` repeats them.
+    All frames of a clip are changed in the same way, and each clip in a different way. Random numbers come from torch's
+    global generator on the CPU, as in all of kornia. ``torch.manual_seed`` repeats them.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ class BatchAugment:
     mix_p : float
         Probability with which a batch is mixed.
     num_classes : int, optional
-        How many labels there are; needed for ``mix``.
+        Number of labels. Needed for ``mix``.
     mean, std : tuple of float
-        Of red, green and blue on a scale of 0 to 1; by default those of ImageNet.
+        Mean and standard deviation of red, green and blue on a scale of 0 to 1. By default those of ImageNet.
 
     Raises
     ------
@@ -65,7 +65,7 @@ class BatchAugment:
     Notes
     -----
     Source: kornia's ``TrivialAugment``, ``AutoAugment``, ``RandAugment``, ``RandomMixUpV2``, ``RandomCutMixV2`` and
-    ``normalize``, whose papers its documentation names. Equalize and auto-contrast look at each frame by itself.
+    ``normalize``, whose papers its documentation names. Equalize and auto-contrast use each frame separately.
 
     Examples
     --------
@@ -92,7 +92,7 @@ class BatchAugment:
         if mix is not None and (num_classes is None or num_classes < 1):
             raise UsageError(f"num_classes: got {num_classes!r}, must be the number of labels, since mix={mix!r}")
         if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-            raise UsageError(f"mean and std: got {mean!r} and {std!r}, must be of three colours, std above 0")
+            raise UsageError(f"mean and std: got {mean!r} and {std!r}, must be of three colors, std above 0")
         self._policy = None if policy is None else _POLICIES[policy]()
         self._mix = None if mix is None else _MIXES[mix](mix_p)
         self._num_classes = num_classes or 0
@@ -105,21 +105,21 @@ class BatchAugment:
         Parameters
         ----------
         batch : mapping
-            ``frames`` [shape=(B, T, 3, H, W), dtype=uint8, 0 to 255] on any device; with ``mix`` also ``label``
-            [shape=(B,), dtype=int64, -1 for none] on the same one.
+            ``frames`` [shape=(B, T, 3, H, W), dtype=uint8, 0 to 255] on any device. With ``mix`` also ``label``
+            [shape=(B,), dtype=int64, -1 for none] on the same device.
 
         Returns
         -------
         dict
-            The batch with ``frames`` [same shape, dtype=float32, normalised] and, with ``mix``, ``label``
-            [shape=(B, num_classes), dtype=float32], as ``cross_entropy`` takes it. Rows add up to 1, less what a clip
-            without a label contributes.
+            The batch with ``frames`` [same shape, dtype=float32, normalized] and, with ``mix``, ``label``
+            [shape=(B, num_classes), dtype=float32], as ``cross_entropy`` takes it. Rows add up to 1, minus the share
+            of clips without a label.
 
         Raises
         ------
         UsageError
-            If frames are of another shape or dtype, a label is not below ``num_classes``, or the batch has features
-            that would have to change with the frames.
+            If ``frames`` has another shape or dtype, if a label is not below ``num_classes``, or if the batch has
+            features that would have to change with the frames.
         """
         self._check(batch)
         out = dict(batch)
@@ -145,7 +145,7 @@ class BatchAugment:
                 f"policy and mix change frames alone, but this batch also has {', '.join(left_behind)}; leave them out"
                 ", or use a crop such as RandomResizedCrop, which moves all features of a clip"
             )
-        # On a GPU looking would wait for all that it has to do; there one_hot's own assertion fails
+        # On a GPU this check would wait for all of its queued work. There, one_hot's own assertion fails instead
         if self._mix is not None and not batch["label"].is_cuda and int(batch["label"].max()) >= self._num_classes:
             raise UsageError(
                 f"num_classes: got {self._num_classes}, but a label of the batch is {batch['label'].max()}"
@@ -154,15 +154,15 @@ class BatchAugment:
     def _mixed(
         self, mix: RandomMixUpV2 | RandomCutMixV2, frames: torch.Tensor, label: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        # Frames as so many channels of one picture: each clip has one partner, one share and one box
+        # The frames of a clip become channels of one picture, so that each clip has one partner, one share and one box
         mixed, triples = mix(frames.flatten(1, 2), label)
         own, other, share = triples.view(-1, 3).unbind(1)
-        # CutMix tells what a clip keeps, MixUp what it gets; of what is not mixed, both labels are the same
+        # CutMix returns the share that a clip keeps, MixUp the share that it gets. If unmixed, both labels are equal
         share = (1 - share if isinstance(mix, RandomCutMixV2) else share)[:, None]
         return mixed.view(frames.shape), (1 - share) * self._soft(own) + share * self._soft(other)
 
     def _soft(self, label: torch.Tensor) -> torch.Tensor:
-        """One-hot [shape=(B, num_classes), dtype=float32]; zero where there is no label."""
+        """Return one-hot labels [shape=(B, num_classes), dtype=float32], zero where there is no label."""
         known = label >= 0
         hot = one_hot(label.clamp(min=0).long(), self._num_classes)
         return hot.to(torch.float32) * known[:, None]
@@ -176,7 +176,7 @@ def _varied(policy: PolicyAugmentBase, clip: torch.Tensor) -> torch.Tensor:
 
 
 def _repeated(items: Sequence[ParamItem], num: int) -> list[ParamItem]:
-    """Parameters of one picture as those of ``num`` pictures; kornia's VideoSequential does so, but takes no policy."""
+    """Repeat a picture's parameters ``num`` times, like kornia's VideoSequential, which does not accept policies."""
     repeated = []
     for item in items:
         if isinstance(item.data, list):

@@ -1,4 +1,4 @@
-"""Memory that the clips of a batch are decoded into side by side."""
+"""Memory for the clips of a batch, which are decoded next to each other."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import torch
 from torch.utils.data import get_worker_info
 
 Allocate: TypeAlias = Callable[[tuple[int, ...]], torch.Tensor]
-"""Makes a uint8 tensor of a shape, with anything in it."""
+"""Function that makes a uint8 tensor of a shape. Its contents are undefined."""
 
 
 class FrameMemory:
-    """The frames of one batch, made when the first of its clips says what shape it has. Thread-safe.
+    """The frames of one batch, allocated when the shape of its first clip is known. Thread-safe.
 
     Parameters
     ----------
     num_clips : int
         Samples in the batch.
     allocate : Allocate
-        Where the memory comes from.
+        Function that allocates the memory.
     """
 
     def __init__(self, num_clips: int, allocate: Allocate) -> None:
@@ -35,7 +35,7 @@ class FrameMemory:
         self._lock = threading.Lock()
 
     def clip(self, number: int, shape: tuple[int, ...]) -> torch.Tensor | None:
-        """Memory of one clip [shape=(T, h, w, 3), dtype=uint8]; None if the batch's first clip has another shape."""
+        """Return the memory of a clip [shape=(T, h, w, 3), dtype=uint8]. None if the first clip has another shape."""
         with self._lock:
             if self._frames is None:
                 self._frames = self._allocate((self._num_clips, *shape))
@@ -43,39 +43,39 @@ class FrameMemory:
 
 
 def allocate(shape: tuple[int, ...]) -> torch.Tensor:
-    """Fresh memory; in a worker process of a DataLoader it is shared, so that a batch is not copied on its way out."""
+    """Allocate new memory. In a DataLoader's worker process it is shared, so that a batch is not copied when sent."""
     if get_worker_info() is None:
-        # Not torch.empty: numpy asks for huge pages, and touching fresh memory costs a quarter with those
+        # Not torch.empty: numpy requests huge pages, which cut the time of first access to new memory to a quarter
         return torch.from_numpy(np.empty(shape, np.uint8))
-    # Not share_memory_(), which copies what is not yet there; default_collate takes this road too
+    # Not share_memory_(), which copies contents that are not yet there. default_collate does the same as here
     storage = torch.UntypedStorage._new_shared(torch.Size(shape).numel())  # type: ignore[no-untyped-call]
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 
 
 def allocate_pinned(shape: tuple[int, ...]) -> torch.Tensor:
-    """Page-locked memory, which a GPU copies from on its own. torch keeps what is let go of for the next ones."""
+    """Allocate page-locked memory, which a GPU can copy from by itself. torch keeps released memory for reuse."""
     return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
 
 
 class RecycledMemory:
-    """Memory that comes back when the last tensor in it is gone, for the next batch. Thread-safe.
+    """Memory that is reused for the next batch when the last tensor in it is gone. Thread-safe.
 
-    glibc returns what is larger than 32 MiB to the kernel, and making its pages anew costs a tenth of the decoding.
+    glibc returns blocks larger than 32 MiB to the kernel. Mapping their pages again costs a tenth of the decoding time.
 
     Parameters
     ----------
     max_kept : int
-        Pieces that are kept while nobody uses them.
+        Maximum number of unused blocks that are kept.
     """
 
     def __init__(self, max_kept: int) -> None:
         self._kept: deque[np.ndarray] = deque(maxlen=max_kept)
 
     def allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """A uint8 tensor in used memory, if there is some that is large enough."""
+        """Make a uint8 tensor, in kept memory if a block is large enough."""
         size = math.prod(shape)
         memory = self._large_enough(size)
-        lent = memory[:size].reshape(shape)  # what the tensor holds on to, and views of it do
+        lent = memory[:size].reshape(shape)  # the tensor and its views keep a reference to this array
         weakref.finalize(lent, self._kept.append, memory).atexit = False
         return torch.from_numpy(lent)
 
@@ -90,11 +90,11 @@ class RecycledMemory:
 
 
 FrameBuffer = Callable[[tuple[int, ...]], "torch.Tensor | None"]
-"""Shape of a clip's frames to the memory that they are wanted in, if there is such memory."""
+"""Function from the shape of a clip's frames to the memory to decode them into, or None."""
 
 
 def as_one(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The tensor whose parts along a new first dimension these are, if they lie in one storage one after another."""
+    """Return one tensor with these as its parts along a new first dimension, if they are consecutive in one storage."""
     first = tensors[0]
     step = first.numel()
     for i, tensor in enumerate(tensors):

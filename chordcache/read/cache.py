@@ -1,4 +1,4 @@
-"""The cache as one object: which videos there are, and their features as arrays."""
+"""The cache as one object: its videos, and their features as arrays."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from chordcache.storage.catalog import Catalog
 from chordcache.storage.layout import Sidecar, printable
 
 _MAX_RECENT = 256
-"""Videos that a cache keeps; then it begins anew."""
+"""Number of videos that a cache keeps in memory. When it is reached, all of them are dropped."""
 
 
 class Video:
-    """One cached video: what its sidecar says, and its timeline."""
+    """One cached video: the facts of its sidecar, and its timeline."""
 
     def __init__(self, cache: Path, sidecar: Sidecar) -> None:
         self._cache = cache
@@ -33,12 +33,12 @@ class Video:
         self.key = sidecar.key
         self.root = sidecar.root
         self.path = sidecar.path
-        """Relative to the root"""
+        """Path relative to the root"""
         self.num_frames = sidecar.num_frames
         self.width = sidecar.width
-        """[pixels] of the cached frames"""
+        """Width of the cached frames, [pixels]"""
         self.height = sidecar.height
-        """[pixels] of the cached frames"""
+        """Height of the cached frames, [pixels]"""
         self.start_seconds = sidecar.start_seconds
         self.duration_seconds = sidecar.duration_seconds
         self.label = sidecar.label
@@ -47,19 +47,19 @@ class Video:
 
     @property
     def content(self) -> ContentFacts | None:
-        """How much the picture moves and how loud the sound is, second by second."""
+        """Motion of the picture and loudness of the sound, second by second."""
         return self.sidecar.content
 
     def __repr__(self) -> str:
         return f"<Video {self.key}: {self.num_frames} frames {self.width}x{self.height}, {self.duration_seconds:.2f} s>"
 
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo:
-        """The artefact that holds a feature.
+        """Return the record of a feature, which names its artefact.
 
         Raises
         ------
         FeatureAbsentError
-            If it was not cached, with the reason.
+            If the feature was not cached, with the reason.
         """
         info = self.sidecar.feature(name, tier)
         where = f" in tier '{tier}'" if tier else ""
@@ -81,8 +81,8 @@ class Video:
         return self._kept("source_frames")
 
     def _kept(self, name: str) -> np.ndarray:
-        # Not a cached_property: before Python 3.12 that has one lock for all videos, which a reader in another thread
-        # may hold while a DataLoader forks, so that the worker waits for it for ever
+        # Not a cached_property: before Python 3.12 it has one lock for all videos. A reader in another thread may hold
+        # that lock while a DataLoader forks, and the worker then waits for it without end
         if name not in self._arrays:
             self._arrays[name] = self._array(name)
         return self._arrays[name]
@@ -94,7 +94,7 @@ class Video:
         Raises
         ------
         FeatureAbsentError
-            If the feature ``motion`` was not cached, which it comes with.
+            If the feature ``motion``, which contains the types, was not cached.
         """
         info = self.feature("motion")
         with open_artefact(self._cache / str(info.file), info.num_bytes) as artefact:
@@ -108,7 +108,7 @@ class Video:
         raise FeatureAbsentError(f"video '{self.key}' has no feature that is not absent, and so no timeline")
 
     def seconds_of(self, start: int, stop: int) -> tuple[float, float]:
-        """From the time of frame ``start`` to the end of frame ``stop - 1``, half open, on the source's clock."""
+        """Return the time of frame ``start`` and of the end of frame ``stop - 1``, half open, on the source's clock."""
         if start >= stop:
             return 0.0, 0.0
         if stop < self.num_frames:
@@ -117,12 +117,12 @@ class Video:
 
 
 class _Opened(NamedTuple):
-    """What a process has open of a cache; in one piece, since threads may open and close it side by side."""
+    """The open files of a cache in a process, as one object, since threads may open and close them concurrently."""
 
     pid: int
     catalog: Catalog
     recent: dict[int | str, Video]
-    """With their times: parsed once where clips of a video come one after another"""
+    """Recent videos with their times, which are parsed once if clips of a video follow each other"""
 
 
 class Cache:
@@ -136,15 +136,15 @@ class Cache:
     Raises
     ------
     NotFoundError
-        If it is not a cache.
+        If the folder is not a cache.
     DamageError, FormatVersionError
-        If it cannot be read.
+        If the cache cannot be read.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
         self._opened: _Opened | None = None
-        _ = self._videos  # an error now rather than in a worker
+        _ = self._videos  # raises an error now rather than in a worker
 
     def __getstate__(self) -> dict[str, Path]:
         return {"path": self.path}
@@ -163,7 +163,7 @@ class Cache:
 
     def close(self) -> None:
         """Close the catalog. Reading opens it again."""
-        self._opened = None  # it closes when no other thread reads from it any more
+        self._opened = None  # the catalog closes when the last thread stops reading from it
 
     @property
     def _here(self) -> _Opened:
@@ -189,7 +189,7 @@ class Cache:
         return isinstance(key, str) and self._videos.find(key) is not None
 
     def __getitem__(self, video: int | str) -> Video:
-        """A video by its key, or by its position in key order.
+        """Return a video by its key, or by its position in key order.
 
         Raises
         ------
@@ -216,16 +216,19 @@ class Cache:
         return sidecar
 
     def keys(self) -> list[str]:
-        """All keys, sorted: the order of iteration."""
+        """Return all keys, sorted, which is the order of iteration."""
         return self._videos.keys()
 
     def labels(self) -> list[str]:
-        """The distinct labels, sorted."""
+        """Return the distinct labels, sorted."""
         return list(self._videos.labels)
 
     @property
     def num_frames(self) -> np.ndarray:
-        """Frames of every video [shape=(len(self),), dtype=int32], in the order of iteration; nothing else is read."""
+        """Number of frames of every video [shape=(len(self),), dtype=int32], in the order of iteration.
+
+        Nothing else is read.
+        """
         return self._videos.num_frames
 
     @property
@@ -249,7 +252,7 @@ class Cache:
         ====================  ========================================================================
         ``frames``            [shape=(T, H, W, 3), dtype=uint8, 0 to 255, RGB]
         ``flow``              [shape=(T, H, W, 2), pixels per frame step, (dx, dy)], float16 or float32; row i goes
-                              from frame i to frame i + 1, so that the last frame has none
+                              from frame i to frame i + 1. The last frame does not have a row
         ``motion``            [shape=(T, H/16, W/16, 2), dtype=float16, source pixels], as libavcodec exports it;
                               ``motion.covered`` [shape=(T, H/16, W/16), dtype=bool] says which blocks have a vector,
                               ``motion.types`` [shape=(T,), dtype=S1] is I, P or B
@@ -261,33 +264,33 @@ class Cache:
         Parameters
         ----------
         video : Video, str or int
-            Or its key, or its position.
+            The video, its key, or its position.
         feature : str
-            What to read: a feature, or an array that goes with one, such as "motion.covered".
+            A feature, or an array that belongs to one, such as "motion.covered".
         start, stop : int, optional
-            Frame numbers, half open, as slices have them; all frames by default.
+            Frame numbers, half open, as in slices. By default all frames.
         indices : sequence of int, optional
-            Frame numbers in any order instead, repeats allowed; not for mel.
+            Frame numbers in any order instead, repeats allowed. Not for mel.
         out : np.ndarray, optional
             C-contiguous memory for the result, of its shape and dtype.
         tier : str, optional
-            Where to read from. By default LMDB, then NPZ, then HDF5, whichever has it.
+            Tier to read from. By default the first that has the feature, of LMDB, NPZ and HDF5.
 
         Returns
         -------
         np.ndarray
-            ``out`` if it was given.
+            The feature, in ``out`` if it was given.
 
         Raises
         ------
         FeatureAbsentError
             If the feature was not cached for this video, with the reason.
         DamageError
-            If a record is not what was written.
+            If a record is not as written.
         IndexError
             If a frame number is out of range.
         UsageError
-            If arguments contradict each other, ``indices`` are no numbers of frames, or ``out`` does not fit.
+            If arguments contradict each other, ``indices`` are not frame numbers, or ``out`` does not fit.
         """
         if not isinstance(video, Video):
             video = self[video]
@@ -310,24 +313,24 @@ class Cache:
             return read_rows(artefact, info, feature, chosen, out)
 
     def iter_frames(self, video: Video | str | int, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
-        """Read frames of one video a few at a time, so that memory stays small however many there are.
+        """Read frames of one video, a few at a time. Memory use does not grow with the number of frames.
 
         Parameters
         ----------
         video : Video, str or int
-            Or its key, or its position.
+            The video, its key, or its position.
         indices : sequence of int
             Frame numbers in any order, repeats allowed.
 
         Yields
         ------
         np.ndarray [shape=(t, H, W, 3), dtype=uint8, 0 to 255, RGB]
-            The next of the frames, in memory that those after them are written to.
+            The next frames. Their memory is overwritten with the frames after them.
 
         Raises
         ------
         FeatureAbsentError, DamageError, IndexError, UsageError
-            As ``read``.
+            As in ``read``.
         """
         if not isinstance(video, Video):
             video = self[video]
@@ -337,7 +340,7 @@ class Cache:
 
     @contextmanager
     def _artefact(self, info: FeatureInfo) -> Iterator[Artefact]:
-        """The file of a feature. Where it is damaged, the error says what to do."""
+        """Open the file of a feature. If the file is damaged, the error says how to repair it."""
         try:
             with open_artefact(self.path / str(info.file), info.num_bytes) as artefact:
                 yield artefact
@@ -359,7 +362,8 @@ def _row_numbers(
 
 def _checked_numbers(video: Video, feature: str, num_rows: int, indices: Sequence[int] | np.ndarray) -> list[int]:
     chosen = np.asarray(indices)
-    if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):  # of 1.5 or a mask numpy would make numbers
+    # numpy would turn 1.5, or a mask, into numbers
+    if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
         raise UsageError(f"indices must be frame numbers, got {chosen.dtype} {chosen.shape}")
     numbers: list[int] = chosen.astype(np.int64).tolist()
     for number in numbers:

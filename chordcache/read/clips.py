@@ -1,4 +1,4 @@
-"""The features of one clip, as arrays that fit each other: one crop, one set of frames."""
+"""Reader of the features of one clip. All features have the same crop and the same frames."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from chordcache.read.transforms import (
 from chordcache.records import FeatureInfo
 
 Arrays: TypeAlias = dict[str, np.ndarray]
-"""Name in the sample to array."""
+"""Arrays by their name in the sample."""
 
 FLOW_MODES = ("between", "adjacent")
 MISSING = ("error", "zeros")
 
 NUM_LANDMARKS = 33
-"""Of MediaPipe's pose"""
+"""Number of landmarks of MediaPipe's pose"""
 
 _TAKEN_NAMES = ("flows", "audio", "motion_covered", "pts_seconds", "label", "caption", "video", "present")
-"""What a sample calls other things, which a plug-in's feature of that name would hide."""
+"""Names of other values in a sample. A plug-in's feature of such a name would hide the value."""
 
 
 class FeatureReader(Protocol):
-    """Where a clip comes from: a ``Cache``, or what stands in for one."""
+    """An object that clips are read from: a ``Cache``, or a replacement for one."""
 
     def read(
         self,
@@ -60,7 +60,7 @@ class FeatureReader(Protocol):
 
 @dataclass(frozen=True)
 class ClipReader:
-    """Reads features of the same frames.
+    """A reader of several features of the same frames.
 
     Raises
     ------
@@ -70,11 +70,11 @@ class ClipReader:
 
     features: tuple[str, ...]
     spatial_transform: SpatialTransform | None
-    """What is seen of the pictures; None leaves everything as it is stored"""
+    """Crop of the pictures. None leaves every feature as it is stored"""
     flow_mode: str
-    """Of ``FLOW_MODES``"""
+    """One of ``FLOW_MODES``"""
     missing: str
-    """Of ``MISSING``"""
+    """One of ``MISSING``"""
 
     def __post_init__(self) -> None:
         if not self.features:
@@ -97,13 +97,13 @@ class ClipReader:
                 )
 
     def crop(self, video: Video, random: np.random.Generator) -> CropBox | None:
-        """What a sample sees of its pictures; None: all of them, as they are stored."""
+        """Choose the crop of a sample. None leaves the pictures as they are stored."""
         return (
             None if self.spatial_transform is None else self.spatial_transform.choose(video.height, video.width, random)
         )
 
     def frames_shape(self, video: Video, numbers: np.ndarray, crop: CropBox | None) -> tuple[int, ...]:
-        """Shape of the frames that ``read`` decodes, or would if they were asked for, (T, h, w, 3)."""
+        """Return the shape (T, h, w, 3) of the frames that ``read`` decodes, or would decode if requested."""
         return (*numbers.shape, *(crop.size if crop else (video.height, video.width)), 3)
 
     def read(
@@ -123,20 +123,20 @@ class ClipReader:
         cache : FeatureReader
             The cache.
         video : Video
-            One of its videos.
+            A video of the cache.
         numbers : np.ndarray [shape=(T,) or (N, T), dtype=int64, frame numbers]
-            In any order, repeats allowed. Of several clips, each array has one more leading dimension.
+            Frames in any order, repeats allowed. With several clips, each array has one more leading dimension.
         crop : CropBox or None
-            As ``crop`` has chosen it.
+            The crop that the method ``crop`` chose.
         one_thread : bool
-            Switch OpenCV's own threads off, for the whole process and from now on, if OpenCV has to work.
+            Switch OpenCV's own threads off, for the whole process and from now on, if OpenCV is used.
         frames_out : np.ndarray, optional [shape=``frames_shape``, dtype=uint8]
-            Contiguous memory for the frames, which are then not among the arrays that are returned.
+            Contiguous memory for the frames. The returned arrays then do not include the frames.
 
         Returns
         -------
         dict of str to np.ndarray
-            What ``ChordVideoDataset`` says of each feature; with ``missing="zeros"`` also ``present``
+            The arrays of each feature, see ``ChordVideoDataset``. With ``missing="zeros"`` also ``present``
             [shape=(len(features),), dtype=bool].
 
         Raises
@@ -144,9 +144,9 @@ class ClipReader:
         IndexError
             If a frame number is out of range.
         FeatureAbsentError, DamageError
-            As ``Cache.read``.
+            As in ``Cache.read``.
         UsageError
-            If frames go backwards and flow is asked for between them; if several clips differ in a shape.
+            If frames go backwards and the flow between them is requested, or if several clips differ in a shape.
         """
         if numbers.ndim > 1:
             outs = [None] * len(numbers) if frames_out is None else frames_out
@@ -171,7 +171,7 @@ class ClipReader:
 
 @dataclass(frozen=True)
 class Clip:
-    """Some frames of a video, and how they are to be handed out."""
+    """Some frames of a video, and the settings for reading them."""
 
     cache: FeatureReader
     video: Video
@@ -181,7 +181,7 @@ class Clip:
     flow_mode: str
     one_thread: bool
     frames_out: np.ndarray | None = None
-    """[shape=(T, h, w, 3), dtype=uint8] where the frames are wanted"""
+    """Memory for the frames [shape=(T, h, w, 3), dtype=uint8]"""
 
     def __post_init__(self) -> None:
         for number in self.numbers.tolist():
@@ -192,12 +192,12 @@ class Clip:
 
     @property
     def picture(self) -> tuple[int, int]:
-        """(height, width) of the video's frames as they are cached, [pixels]."""
+        """(height, width) of the cached frames of the video, [pixels]."""
         return self.video.height, self.video.width
 
     @property
     def span(self) -> tuple[int, int]:
-        """From the earliest frame to the latest, half open."""
+        """Range from the earliest frame to the latest, half open."""
         return (int(self.numbers.min()), int(self.numbers.max()) + 1) if len(self.numbers) else (0, 0)
 
 
@@ -206,7 +206,7 @@ def _stacked(name: str, video: Video, arrays: list[np.ndarray]) -> np.ndarray:
     if len(shapes) > 1:
         raise UsageError(
             f"'{name}' of {len(arrays)} clips of video '{video.key}' has shapes {', '.join(map(str, sorted(shapes)))}; "
-            "they make no array: take one clip a sample, with clips_per_video"
+            "they cannot be stacked to one array: take one clip a sample, with clips_per_video"
         )
     return np.stack(arrays)
 
@@ -226,12 +226,12 @@ def _frames(clip: Clip) -> Arrays:
         pictures = _cut(clip, clip.crop)
     if clip.frames_out is not None:
         return {}
-    # Contiguous: stacking permuted views without a worker costs several times what this copy does
+    # Contiguous: stacking permuted views without a worker takes several times as long as this copy
     return {"frames": pictures.transpose(0, 3, 1, 2).copy()}
 
 
 def _cut(clip: Clip, crop: CropBox) -> np.ndarray:
-    """What is seen of the frames. Cut where they are decoded, before their pixels leave the CPU's cache."""
+    """Decode and crop the frames, a few at a time, while their pixels are still in the CPU's cache."""
     out = clip.frames_out
     if out is None:
         out = np.empty((len(clip.numbers), *crop.size, 3), np.uint8)
@@ -253,7 +253,7 @@ def _flows(clip: Clip) -> Arrays:
 
 
 def _flow(clip: Clip, start: int, stop: int) -> np.ndarray | None:
-    """Flow from one frame of a clip to the next [shape=(h, w, 2), dtype=float32]; None where nothing moves."""
+    """Return the flow from one frame of a clip to the next [shape=(h, w, 2), dtype=float32]. None if it is zero."""
     if clip.flow_mode == "between" and stop < start:
         raise UsageError(
             f"flow_mode 'between' needs frames in ascending order, but frame {stop} of video '{clip.video.key}' comes "
@@ -262,7 +262,7 @@ def _flow(clip: Clip, start: int, stop: int) -> np.ndarray | None:
     if start == stop:
         return None
     steps = clip.cache.read(clip.video, "flow", start, stop if clip.flow_mode == "between" else start + 1)
-    if not len(steps):  # the video's last frame has no flow
+    if not len(steps):  # the video's last frame does not have flow
         return None
     field = compose_flow(steps, one_thread=clip.one_thread)
     if clip.crop is None:
@@ -297,21 +297,21 @@ _READERS: Mapping[str, Callable[[Clip], Arrays]] = {
     "motion": _motion,
     "pose": _pose,
 }
-"""Feature to what reads it. A plug-in's feature is read as it is stored."""
+"""Functions that read a feature, by its name. A plug-in's feature is read as it is stored."""
 
 
 def _zeros(clip: Clip, name: str, info: FeatureInfo) -> Arrays:
-    """What ``_read`` would return, were the feature there and zero.
+    """Return what ``_read`` would return if the feature were cached and zero.
 
     Raises
     ------
     FeatureAbsentError
-        If nothing says which shape it would have.
+        If the shape of the feature is unknown.
     """
     num_frames = len(clip.numbers)
     match name:
         case "flow":
-            # Only pictures of a few pixels have no flow, so that their size is the source's
+            # Flow is only absent for pictures of a few pixels, so that their size is the source's
             width, height = scaled_size(clip.video.width, clip.video.height, info.params["short_side"])
             size = clip.crop.size if clip.crop else (height, width)
             return {"flows": np.zeros((max(0, num_frames - 1), 2, *size), np.float32)}

@@ -1,4 +1,4 @@
-"""Samples to a batch, also where they differ in length or size."""
+"""Collation of samples into a batch, also where they differ in length or size."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from chordcache.read.text import CaptionTokenizer
 
 _NOTHING = {"audio": -100.0, "pose": math.nan}
-"""What a feature holds where there is none: no sound [dB], nobody seen. Of all others it is zero."""
+"""Padding of a feature: no sound [dB], no person seen. All other features are padded with zero."""
 
 
 def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | None = None) -> dict[str, Any]:
-    """Make a batch of samples; what differs in shape is padded at the end of each axis. For any loader.
+    """Make a batch of samples, for any loader. Tensors of different shapes are padded at the end of each axis.
 
-    Tensors that lie one behind the other in one memory, as ``ChordVideoDataset.__getitems__`` decodes frames, are not
-    copied: the batch is a view of that memory.
+    Tensors that lie next to each other in one memory, as ``ChordVideoDataset.__getitems__`` decodes frames, are not
+    copied. The batch is then a view of that memory.
 
     Parameters
     ----------
     samples : sequence of dict
-        Of one ``ChordVideoDataset``.
+        Samples of one ``ChordVideoDataset``.
     tokenizer : CaptionTokenizer, optional
-        Also make token ids of the captions: ``functools.partial(collate, tokenizer=...)``.
+        Tokenizer that also makes token ids of the captions: ``functools.partial(collate, tokenizer=...)``.
 
     Returns
     -------
     dict
-        What the default collate gives, tensors of one name as large as the largest; besides
+        The result of torch's default collate, with the tensors of each name padded to the largest. In addition:
 
         ====================  ==============================================================================
         ``lengths``           dict: name of each feature to the shapes that its samples had before
@@ -45,7 +45,7 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
         ``caption_mask``      [shape=(B, n), dtype=bool] True for tokens, False for padding
         ====================  ==============================================================================
 
-        Padding is black, no motion, silence, nobody seen, and zero for all else.
+        Padding is black, no motion, silence, no person seen, and zero for all else.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
 
 
 def _stacked(name: str, values: list[torch.Tensor], nothing: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tensors as one [shape=(B, ...)], and their shapes [shape=(B, ndim)]."""
+    """Stack tensors [shape=(B, ...)], and return their shapes too [shape=(B, ndim)]."""
     if len({value.ndim for value in values}) > 1:
         shapes = " and ".join(sorted({str(tuple(value.shape)) for value in values}))
         raise UsageError(f"'{name}' cannot be padded to one shape: the samples of a batch have {shapes}")

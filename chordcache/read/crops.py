@@ -1,4 +1,4 @@
-"""What a sample sees of its pictures: one crop for all features of the clip, fixed or drawn."""
+"""Crops of the pictures of a sample, fixed or random. All features of a clip share one crop."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from chordcache.errors import UsageError
 from chordcache.read.arguments import check_range, check_share, checked_size
 
 _ATTEMPTS = 10
-"""Draws of a crop before the largest one in the middle is taken"""
+"""Random draws of a crop before the largest crop in the middle is taken"""
 
 
 @dataclass(frozen=True)
 class CropBox:
-    """A rectangle of the picture as it is cached, and what becomes of it: cut out, then scaled, then mirrored.
+    """A rectangle of the cached picture. It is cut out, then scaled, then mirrored.
 
     Raises
     ------
     UsageError
-        If it has no pixels.
+        If the rectangle or the result does not have a pixel.
     """
 
     top: int
-    """[pixels] Negative: that many rows above the picture, which are empty"""
+    """[pixels] First row. If negative, that many empty rows lie above the picture"""
     left: int
-    """[pixels]"""
+    """[pixels] First column"""
     height: int
-    """[pixels] It may end below the picture"""
+    """[pixels] The rectangle may end below the picture"""
     width: int
     """[pixels]"""
     size: tuple[int, int]
-    """(height, width) [pixels] of the picture that is handed out"""
+    """(height, width) [pixels] of the result"""
     flip: bool = False
-    """Whether left and right are swapped"""
+    """True if left and right are swapped"""
 
     def __post_init__(self) -> None:
         if min(self.height, self.width, *self.size) < 1:
@@ -45,26 +45,26 @@ class CropBox:
 
 
 class SpatialTransform(Protocol):
-    """What a dataset needs to choose crops. Any picklable object with this method will do."""
+    """An object that chooses crops for a dataset. Any picklable object with this method can be used."""
 
     def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:
         """Choose the crop of one sample.
 
-        The answer may depend on the arguments only.
+        The result may depend on the arguments only.
 
         Parameters
         ----------
         height, width : int
-            [pixels] of the picture as it is cached.
+            Size of the cached picture, [pixels].
         random : np.random.Generator
-            The sample's own, to draw from.
+            The sample's random numbers.
         """
         ...
 
 
 @dataclass(frozen=True)
 class _Sized:
-    """What framings of a fixed ``size`` have in common."""
+    """Base class of the crops that have a fixed ``size``."""
 
     size: tuple[int, int]
 
@@ -74,7 +74,7 @@ class _Sized:
 
 @dataclass(frozen=True)
 class CenterCrop(_Sized):
-    """Scale until the picture just covers ``size``, aspect kept, and cut out the middle.
+    """A crop that scales the picture until it just covers ``size``, aspect kept, and cuts out the middle.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class CenterCrop(_Sized):
     Raises
     ------
     UsageError
-        If ``size`` is no such pair.
+        If ``size`` is not such a pair.
 
     Examples
     --------
@@ -105,16 +105,16 @@ class CenterCrop(_Sized):
 
 @dataclass(frozen=True)
 class RandomResizedCrop(_Sized):
-    """Cut out a crop of random area, shape and place, and scale it to ``size``: for training.
+    """A crop of random area, shape and place, scaled to ``size``, for training.
 
     Parameters
     ----------
     size : tuple of int
         (height, width) of the result, [pixels].
     scale : tuple of float
-        (least, most) share of the picture's area, in (0, 1].
+        (least, most) fraction of the picture's area, in (0, 1].
     ratio : tuple of float
-        (least, most) width per height of the crop; drawn evenly on a logarithmic scale.
+        (least, most) width / height of the crop, drawn uniformly on a logarithmic scale.
 
     Raises
     ------
@@ -123,8 +123,8 @@ class RandomResizedCrop(_Sized):
 
     Notes
     -----
-    Source: torchvision's ``RandomResizedCrop``: ten draws, and if none fits into the picture, the largest crop in
-    the middle whose shape is within ``ratio``.
+    Source: torchvision's ``RandomResizedCrop``. It makes ten draws. If none of them fits into the picture, it takes the
+    largest crop in the middle whose shape is within ``ratio``.
     """
 
     scale: tuple[float, float] = (0.08, 1.0)
@@ -151,21 +151,21 @@ class RandomResizedCrop(_Sized):
 
 @dataclass(frozen=True)
 class Resize:
-    """Scale the whole picture: to ``size``, or until its short side is ``short_side``, aspect kept.
+    """A crop of the whole picture, scaled to ``size``, or until its short side is ``short_side``, aspect kept.
 
-    With ``short_side`` pictures of different shape stay different; ``collate`` pads them in a batch.
+    With ``short_side``, pictures of different shapes keep different shapes. ``collate`` pads them in a batch.
 
     Parameters
     ----------
     size : tuple of int, optional
-        (height, width) of the result, [pixels], whatever becomes of the aspect.
+        (height, width) of the result, [pixels]. The aspect may change.
     short_side : int, optional
-        [pixels] Smaller pictures are enlarged.
+        Short side of the result, [pixels]. Smaller pictures are enlarged.
 
     Raises
     ------
     UsageError
-        If both or none are given, or one is out of range.
+        If both or neither is given, or one is out of range.
 
     Examples
     --------
@@ -195,9 +195,9 @@ class Resize:
 
 @dataclass(frozen=True)
 class Pad(_Sized):
-    """Scale until the whole picture just fits into ``size``, aspect kept, and fill what is left over on both sides.
+    """A crop that scales the whole picture until it just fits into ``size``, aspect kept, and pads both sides.
 
-    Frames are black there, flow and motion zero, and motion is not covered.
+    In the padding, frames are black, flow and motion are zero, and motion is not covered.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ class Pad(_Sized):
     Raises
     ------
     UsageError
-        If ``size`` is no such pair.
+        If ``size`` is not such a pair.
 
     Examples
     --------
@@ -226,17 +226,16 @@ class Pad(_Sized):
 
 @dataclass(frozen=True)
 class HorizontalFlip:
-    """Swap left and right in some of the samples.
+    """A crop that swaps left and right in some of the samples.
 
-    Flow and motion then go the other way, and the left and right landmarks of a pose change places.
+    The horizontal part of flow and motion then changes its sign, and left and right landmarks of a pose change places.
 
     Parameters
     ----------
     p : float
-        Share of the samples, in [0, 1].
+        Probability that a sample is mirrored, in [0, 1].
     of : SpatialTransform, optional
-        What is mirrored, such as ``RandomResizedCrop((224, 224))``. By default the whole picture at the size that it
-        is cached in.
+        The crop to mirror, such as ``RandomResizedCrop((224, 224))``. By default the whole picture at its cached size.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The dataset: a sampler and what reads a clip put together, as tensors. It decides nothing itself."""
+"""The dataset: combines a sampler and a clip reader, and returns tensors. The dataset decides nothing itself."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _SIZE = (224, 224)
 
 
 class ChordVideoDataset(Dataset[dict[str, Any]]):
-    """Clips of a cache as tensors, under any DataLoader: no workers or many, fork, spawn or forkserver.
+    """Clips of a cache as tensors, for any DataLoader: no workers or many, fork, spawn or forkserver.
 
-    An index is an int, or ``(epoch, int)``: the workers of a persistent DataLoader hold copies of the dataset that
-    ``set_epoch`` does not reach, so a batch sampler hands them the epoch along with the index. A sample is a dict of
-    tensors (contiguous, but for ``frames`` of a batch, which ``__getitems__`` hands out as permuted views), and of
+    An index is an int or ``(epoch, int)``. The workers of a persistent DataLoader hold copies of the dataset that
+    ``set_epoch`` does not reach. A batch sampler therefore passes them the epoch along with the index. A sample is a
+    dict of contiguous tensors and of the values below. ``__getitems__`` returns ``frames`` as permuted views instead.
 
     ====================  ==============================================================================
     ``pts_seconds``       [shape=(T,), dtype=float64, seconds] presentation times on the source's clock
@@ -59,8 +59,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
                           ``Cache.read``, and ``motion_covered`` [shape=(T, gh, gw), dtype=bool]; of an
                           h x w picture, (gh, gw) is (ceil(h / 16), ceil(w / 16))
     pose                  ``pose`` [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of h x w, visibility;
-                          NaN where nobody is seen
-    any other             its rows of these frames under its own name, as they are cached
+                          NaN where no person is seen
+    any other             the rows of these frames under the feature's name, as they are cached
     ====================  ==============================================================================
 
     Samples of one video follow each other: sample i is clip ``i % clips_per_video`` of video
@@ -69,57 +69,59 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
     Parameters
     ----------
     cache : str, Path or Cache
-        Where to read. Each process opens it for itself.
+        The cache to read. Each process opens the cache itself.
     clip_sampler : ClipSampler or mapping
-        Which frames a sample has, or what ``make_sampler`` makes a sampler of. By default 16 frames, 4 apart, from the
-        middle of the video. With ``DenseClips`` each array of a sample has one more leading dimension.
+        The sampler that chooses the frames of a sample, or a config for ``make_sampler``. By default 16 frames, 4
+        apart, from the middle of the video. With ``DenseClips`` each array of a sample has one more leading dimension.
     features : sequence of str
-        What to read. Without "frames" no picture is decoded.
+        The features to read. Without "frames" no picture is decoded.
     size : tuple of int or None
-        (h, w) [pixels] to scale frames to cover and cut from the centre; flow, motion and pose are cut and scaled
-        with them. None leaves everything at the size, and in the pixels, that it is cached in: motion in those of the
-        source. A batch then needs videos of one size.
+        (h, w) [pixels] of the center crop: frames are scaled until they cover it, then cut from the center. Flow,
+        motion and pose are cut and scaled with them. None leaves every feature at the size, and in the pixels, that it
+        is cached in. For motion, these are the pixels of the source. A batch then needs videos of one size.
     crop : SpatialTransform, optional
-        What is seen of the pictures instead of the centre at ``size``, drawn anew for each sample of each epoch:
+        The crop to use instead of the center at ``size``. It is drawn again for each sample of each epoch. Examples:
         ``RandomResizedCrop((224, 224))``, ``HorizontalFlip(0.5, RandomResizedCrop((224, 224)))``, ``Resize``,
-        ``Pad``, ``CenterCrop``, or an object of your own. All features of a sample are seen through the same one.
+        ``Pad``, ``CenterCrop``, or an object of your own. All features of a sample share one crop.
     flow_mode : {"between", "adjacent"}
-        "between" follows the flow from one frame of the clip to the next through all cached frames between them;
-        frames must then ascend. "adjacent" is the flow of each frame but the last to the cached frame after it;
-        zero at the end of the video.
+        "between" follows the flow from one frame of the clip to the next through all cached frames between them.
+        Frames must then ascend. "adjacent" is the flow of each frame, except the last, to the cached frame after it.
+        It is zero at the end of the video.
     missing : {"error", "zeros"}
-        What becomes of a feature that is recorded as absent from a video, such as the sound of a silent one:
-        ``FeatureAbsentError``, or zeros. "zeros" adds ``present`` [shape=(len(features),), dtype=bool] to each sample.
-        Where nothing says which shape the zeros would have, it is ``FeatureAbsentError`` all the same: features of
-        plug-ins, mel with ``mono: false``, motion with ``size=None``; and a video of which nothing but absent features
-        was asked for has no times of frames either.
+        Policy for a feature that is recorded as absent from a video, such as the sound of a silent one. "error" raises
+        ``FeatureAbsentError``. "zeros" returns zeros, and adds ``present`` [shape=(len(features),), dtype=bool] to each
+        sample. "zeros" still raises ``FeatureAbsentError`` where the shape of the zeros is unknown: features of
+        plug-ins, mel with ``mono: false``, motion with ``size=None``. It also raises for a video of which only absent
+        features were requested, because such a video has no frame times.
     transform : callable, optional
-        Applied last, to the tensor of ``frames`` alone; what it returns takes its place. Spawned workers pickle it.
+        Function applied last, to the tensor of ``frames`` alone. Its result replaces ``frames``. Spawned workers
+        pickle the function.
     videos : iterable of str, callable, str or Path, optional
-        Which videos, by default all in the order of their keys: keys, in the order given; a predicate that takes a
-        ``Video``; or the path of a split file, that is UTF-8 text with a key, or a path as ``Video.path`` has it, on
-        each line. Blank lines and lines that begin with ``#`` are passed over.
+        The videos to read. By default all, in the order of their keys. Give keys, which are read in the order given, or
+        a predicate that takes a ``Video``, or the path of a split file. A split file is UTF-8 text with a key, or a
+        path as in ``Video.path``, on each line. Blank lines and lines that begin with ``#`` are ignored.
     classes : sequence of str, optional
-        Label names; the position of each is its id. By default all labels of the cache, sorted, whatever ``videos``
-        selects, so that a training and a validation set agree.
+        Label names. The position of each name is its id. By default all labels of the cache, sorted, whatever
+        ``videos`` selects, so that a training set and a validation set agree.
     clips_per_video : int
         Samples taken of each video.
     seed : int
-        For samplers that draw.
+        Seed of the random numbers that samplers and crops draw.
     index : Index, str or Path, optional
-        What ``scan`` made, or a hand-written list: then the videos are those that it names, cached or not, in its
-        order and with its labels and captions, instead of all that are cached. Those that the scan could not read
+        The output of ``scan``, or a hand-written list. The dataset then has the videos of the index, cached or not, in
+        its order and with its labels and captions, instead of all cached videos. Videos that the scan could not read
         are left out, with a warning.
     on_miss : {"error", "source", "build"}
-        What becomes of a video of the index that is not cached: ``NotFoundError``; or it is read from its source, as it
-        will be cached; or that, and a process in the background, one for all readers of the cache, builds it for the
-        next time. With the last two a video that was cached from another file than the index names is none, and one
-        that turns out to be damaged is read from its source, with a warning; "build" also mends it.
+        Policy for a video of the index that is not cached. "error" raises ``NotFoundError``. "source" reads the video
+        from its source, with the same result as from the cache. "build" does the same, and a background process, one
+        for all readers of the cache, builds the video for the next time. With "source" and "build", a video that was
+        cached from another file than the index names counts as not cached. A video that turns out to be damaged is
+        read from its source, with a warning. "build" also repairs it.
 
     Raises
     ------
     NotFoundError
-        If there is no such cache or split file, or the cache has no video of that key or path.
+        If the cache or the split file does not exist, or the cache does not have a video of that key or path.
     FeatureAbsentError
         If the first of the videos was cached without one of ``features``.
     UsageError
@@ -167,24 +169,24 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
             )
 
             self._indexed = IndexedVideos(index, cache, self._clips.features, on_miss, videos)
-        # One of its own, which is closed below: others, and their threads, may be reading from the one that was given
+        # The dataset's own cache, closed below. Other threads may still be reading from the cache that was given
         self._cache = self._indexed.cache if self._indexed else Cache(cache.path if isinstance(cache, Cache) else cache)
         self._transform = transform
         self._clips_per_video = clips_per_video
         self._seed = seed
         self._epoch = 0
-        # Bytes in one array: it pickles small, and forked workers do not copy its pages by counting references
+        # Bytes in one array: they pickle small, and reference counts in forked workers do not copy their pages
         self._keys = None if videos is None else np.array(select_keys(self._cache, videos), np.bytes_)
         self._num_videos = len(self._indexed or (self._cache if self._keys is None else self._keys))
         labels = self._indexed.labels if self._indexed else self._cache.labels()
         names = labels if classes is None else classes
         self.classes = list(_checked_names("classes", names, "label names"))
-        """Label names; the position of each is its id"""
+        """Label names. The position of each name is its id"""
         self._class_ids = {name: number for number, name in enumerate(self.classes)}
         self._check_labels(labels)
         if self._num_videos and self._indexed is None:
             self._clips.check(self._video(0))
-        self._cache.close()  # it opens again where samples are read, which is in the workers
+        self._cache.close()  # opened again where samples are read, which is in the workers
 
     def __len__(self) -> int:
         return self._num_videos * self._clips_per_video
@@ -193,12 +195,12 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         return f"<ChordVideoDataset of {self._cache!r}: {self._num_videos} videos x {self._clips_per_video} clips>"
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of plain indices, 0 at first. Copies in persistent workers do not hear of it.
+        """Choose the epoch of plain indices, 0 at first. Copies in persistent workers keep their epoch.
 
         Raises
         ------
         UsageError
-            If it is not an integer of at least 0.
+            If ``epoch`` is not an integer of at least 0.
         """
         ClipRequest(epoch=epoch)
         self._epoch = epoch
@@ -214,70 +216,71 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         Returns
         -------
         dict
-            See the class.
+            The sample, see the class.
 
         Raises
         ------
         IndexError
             If the position, or a frame number that the sampler chose, is out of range.
         DamageError, FeatureAbsentError, NotFoundError
-            As ``Cache.read`` has them: no sample is put in another's place.
+            As in ``Cache.read``. A sample that cannot be read is not replaced with another one.
         MediaError
-            If a video has to be read from its source, which is broken.
+            If a video has to be read from its source, and the source is broken.
         UsageError
-            If the cache has gained or lost videos, or labels that are not in ``classes``; if the sampler goes
-            backwards, with ``flow_mode="between"``.
+            If the cache has gained or lost videos, or has gained labels that are not in ``classes``. With
+            ``flow_mode="between"``, also if the sampler's frames go backwards.
         """
         return self.read_sample(index)
 
     def __getitems__(self, indices: Sequence[int | tuple[int, int]]) -> list[dict[str, Any]]:
-        """Read the samples of a batch, as a DataLoader does.
+        """Read the samples of a batch, for a DataLoader.
 
-        Each is what ``__getitem__`` returns, but for where its frames lie: clips of one shape are decoded into one
-        tensor (B, T, h, w, 3), in shared memory in a worker process, of which each ``frames`` is a permuted view. The
-        ``collate`` of ``make_loader`` hands that tensor on as it is, others may copy.
+        Each sample is what ``__getitem__`` returns, except for the memory of its frames. Clips of one shape are decoded
+        into one tensor (B, T, h, w, 3), and each ``frames`` is a permuted view of it. In a worker process that tensor
+        is in shared memory. The ``collate`` of ``make_loader`` passes the tensor on without a copy. Other collate
+        functions may copy it.
 
         Raises
         ------
         IndexError, DamageError, FeatureAbsentError, NotFoundError, UsageError
-            As ``__getitem__``.
+            As in ``__getitem__``.
         """
         memory = FrameMemory(len(indices), allocate)
         return [self.read_sample(index, partial(memory.clip, i)) for i, index in enumerate(indices)]
 
     def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
-        """Read one sample, its frames into memory of the caller's, if there is any for their shape.
+        """Read one sample. Decode its frames into the caller's memory, if there is any for their shape.
 
         Parameters
         ----------
         index : int or tuple of int
-            As ``__getitem__`` has it.
+            As in ``__getitem__``.
         buffer : callable, optional
-            Takes the shape (T, h, w, 3) of the frames, and returns a uint8 tensor of that shape, or None. ``frames`` is
-            then a permuted view of that tensor instead of a contiguous tensor of its own.
+            Function that takes the shape (T, h, w, 3) of the frames, and returns a uint8 tensor of that shape or None.
+            If it returns a tensor, ``frames`` is a permuted view of it instead of a contiguous tensor of its own.
 
         Returns
         -------
         dict
-            See the class.
+            The sample, see the class.
         """
         return self._of_video(index, partial(self._sample, buffer))
 
     def describe(self, index: int | tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
-        """Say what a sample is going to be, from what is known of its video without any feature of it.
+        """Describe a sample without reading any feature of its video.
 
-        The clip sampler may read some of its own. With ``on_miss`` a video that is not cached is opened.
+        The clip sampler may still read features. With ``on_miss`` a video that is not cached is opened.
 
         Parameters
         ----------
         index : int or tuple of int
-            As ``__getitem__`` has it.
+            As in ``__getitem__``.
 
         Returns
         -------
         Video, tuple of int
-            Whose clip it is, and the shape (T, h, w, 3) in which its frames are decoded, whether or not they are among
-            ``features``; with ``DenseClips`` (num_clips, T, h, w, 3).
+            The video of the clip, and the shape (T, h, w, 3) in which its frames are decoded, even if "frames" is not
+            in ``features``. With ``DenseClips`` the shape is (num_clips, T, h, w, 3).
         """
         return self._of_video(
             index,
@@ -287,7 +290,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
     def _of_video(
         self, index: int | tuple[int, int], function: Callable[[ClipRequest, FeatureReader, Video], Result]
     ) -> Result:
-        """What a function makes of what a sample's sampler is asked, of what reads its video, and of that."""
+        """Return the result of a function for a sample's clip request, the reader of its video, and the video."""
         epoch, position = index if isinstance(index, tuple) else (self._epoch, index)
         number = operator.index(position) + (len(self) if position < 0 else 0)
         if not 0 <= number < len(self):
@@ -305,14 +308,14 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         return function(request, self._cache, self._video(place))
 
     def _view(self, video: Video, request: ClipRequest) -> tuple[np.ndarray, CropBox | None]:
-        """Which frames a sample has, and what is seen of them."""
+        """Choose the frames and the crop of a sample."""
         numbers = np.asarray(self._sampler.frame_numbers(video, request), np.int64)
         return numbers, self._clips.crop(video, request.generator(RandomStream.CROP))
 
     def _sample(
         self, buffer: FrameBuffer | None, request: ClipRequest, reader: FeatureReader, video: Video
     ) -> dict[str, Any]:
-        """Sampler, clip, tensors."""
+        """Read one sample: choose frames, read the clip, make tensors."""
         numbers, crop = self._view(video, request)
         has_frames = "frames" in self._clips.features
         memory = buffer(self._clips.frames_shape(video, numbers, crop)) if buffer and has_frames else None
@@ -339,11 +342,11 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
     def _video(self, position: int) -> Video:
         if self._keys is not None:
             return self._cache[self._keys[position].decode()]
-        # The catalog may have been opened anew since they were counted: a build in between moves the positions
+        # The catalog may have been opened again since the videos were counted. A build in between moves the positions
         if len(self._cache) != self._num_videos:
             raise UsageError(
-                f"{self._cache!r} had {self._num_videos} videos when the dataset was made; make it anew, or with "
-                "videos=cache.keys(), which holds on to the videos that there are now"
+                f"{self._cache!r} had {self._num_videos} videos when the dataset was made. Make the dataset again, or "
+                "with videos=cache.keys(), which keeps the videos that there are now."
             )
         return self._cache[position]
 
@@ -356,7 +359,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         return number
 
     def _check_labels(self, labels: Iterable[str]) -> None:
-        """Raise now what ``_class_id`` would raise in the middle of an epoch."""
+        """Raise now the error that ``_class_id`` would raise in the middle of an epoch."""
         unknown = set(labels) - self._class_ids.keys()
         if unknown and self._indexed:
             raise UsageError(f"label '{min(unknown)}' of the index is not among the classes {self.classes}")

@@ -1,4 +1,4 @@
-"""From an open artefact to the array that was asked for: frames decoded, flow in pixels, mel on the frames' clock."""
+"""Readers of rows from an open artefact: frames are decoded, flow is in pixels, mel is on the frames' clock."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from chordcache.storage.artefacts.base import Artefact, checked_out
 from chordcache.storage.flow_int8 import dequantize
 
 _CLOCK_SLACK_ROWS = 1e-6
-"""A row that rounding alone puts before the first frame belongs to the clip."""
+"""Tolerance in rows. A row that lies before the first frame only because of rounding belongs to the clip."""
 
 _BLOCK_BYTES = 1 << 20
-"""Of frames on their way to a smaller size: what a core keeps in its own cache."""
+"""Size of a block of frames that are decoded, then scaled. It fits into the cache of a core."""
 
 
 def read_frames(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out: np.ndarray | None) -> np.ndarray:
@@ -25,7 +25,7 @@ def read_frames(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], o
     if info.params["codec"] == "raw":
         return artefact.rows("frames", numbers, out)
     for i, record in enumerate(artefact.records("frames", numbers)):
-        if i and numbers[i] == numbers[i - 1]:  # a short video's last frame, repeated
+        if i and numbers[i] == numbers[i - 1]:  # the repeated last frame of a short video
             out[i] = out[i - 1]
         else:
             jpeg.decode_into(record, out[i])
@@ -44,7 +44,7 @@ def iter_frames(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -
 def read_rows(
     artefact: Artefact, info: FeatureInfo, name: str, numbers: Sequence[int], out: np.ndarray | None
 ) -> np.ndarray:
-    """Rows of a feature that has one for each frame, or between frames. Flow in int8 comes in pixels."""
+    """Read rows of a feature that has one row for each frame, or between frames. Convert int8 flow to pixels."""
     if name == "flow" and info.dtype == "int8":
         pixels = dequantize(artefact.rows(name, numbers), artefact.rows("flow.scale", numbers))
         return pixels if out is None else _filled(name, out, pixels)
@@ -54,10 +54,10 @@ def read_rows(
 def read_seconds(
     artefact: Artefact, info: FeatureInfo, name: str, span: tuple[float, float], out: np.ndarray | None
 ) -> np.ndarray:
-    """Rows of a feature that has a clock of its own: the first is centred at or after ``span``'s start [seconds].
+    """Read rows of a feature that has its own clock. The first is centered at or after ``span``'s start [seconds].
 
-    There are ``num_rows_in(span, row_seconds)``. Where the sound has not begun or is over, rows are filled with the
-    feature's value of silence. Mel comes as librosa has it, time last: [shape=(n_mels, t)] or [shape=(C, n_mels, t)].
+    The number of rows is ``num_rows_in(span, row_seconds)``. Before and after the sound, rows are filled with the
+    feature's value of silence. Mel has time last, as in librosa: [shape=(n_mels, t)] or [shape=(C, n_mels, t)].
     """
     step = info.facts["row_seconds"]
     first = math.ceil((span[0] - info.facts["start_seconds"]) / step - _CLOCK_SLACK_ROWS)
@@ -72,10 +72,11 @@ def read_seconds(
 
 
 def num_rows_in(span: tuple[float, float], row_seconds: float) -> int:
-    """How many rows of ``row_seconds`` a span [start, stop) has: the same wherever it lies.
+    """Return the number of rows of ``row_seconds`` in a span [start, stop). It only depends on the span's length.
 
-    Rounded, halves up: 61 frames at 30000/1001 fps are 203.54 rows of 10 ms, 204 in any clip; counting the centres in
-    [start, stop) would give 203 or 204. Three frames at 24 fps are 12.5, give or take what the clock's rounding does.
+    The number is rounded, halves up. 61 frames at 30000/1001 fps are 203.54 rows of 10 ms, so 204 in any clip. Counting
+    the centers in [start, stop) would give 203 or 204. Three frames at 24 fps are 12.5 rows, plus or minus the clock's
+    rounding error.
 
     Examples
     --------

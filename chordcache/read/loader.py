@@ -1,4 +1,4 @@
-"""From a dataset to batches, ahead of the consumer: by threads, or by a DataLoader's processes."""
+"""Loaders that make batches ahead of the consumer, in threads or in a DataLoader's processes."""
 
 from __future__ import annotations
 
@@ -39,34 +39,36 @@ def make_loader(
 ) -> DataLoader[Any]:
     """Make a DataLoader whose workers decode each batch into one tensor in shared memory.
 
-    Its workers stay from epoch to epoch, use one thread each, and start as you like; batches are pinned where there is
-    CUDA. ``loader.sampler.set_epoch`` chooses the epoch, ``loader.sampler.state_dict(num_batches_consumed=n)`` says
-    where a run is; with a ``BudgetBatchSampler`` it is ``loader.batch_sampler`` that does.
+    The workers persist from epoch to epoch, use one thread each, and start by ``start_method``. Batches are pinned
+    where there is CUDA. ``loader.sampler.set_epoch`` chooses the epoch.
+    ``loader.sampler.state_dict(num_batches_consumed=n)`` returns the position of a run. With a ``BudgetBatchSampler``,
+    use ``loader.batch_sampler`` instead of ``loader.sampler``.
 
     Parameters
     ----------
     dataset : ChordVideoDataset
-        What to read.
+        The dataset to read.
     batch_size : int or None
-        Samples in a batch of this rank; None with a ``BudgetBatchSampler``.
+        Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
     num_workers : int
-        Processes that read; 0 reads in this one, when it is asked.
+        Processes that read. 0 reads in this process, when a batch is requested.
     sampler : ChordSampler or BudgetBatchSampler, optional
-        The order; by default shuffled, with seed 0.
+        The order of the samples. By default shuffled, with seed 0.
     drop_last : bool
         Leave out a last batch that is not full.
     prefetch_factor : int
-        Batches that each worker is ahead.
+        Batches that each worker prepares ahead.
     start_method : {"fork", "forkserver", "spawn"}, optional
-        How workers start; by default as Python does on this platform.
+        Start method of the workers. By default Python's on this platform.
     collate : callable
-        Makes a batch of a list of samples, such as ``functools.partial(chordcache.collate, tokenizer=...)``.
+        Function that makes a batch from a list of samples, such as
+        ``functools.partial(chordcache.collate, tokenizer=...)``.
 
     Returns
     -------
     torch.utils.data.DataLoader
-        Of what ``collate`` makes of samples: ``frames`` [shape=(B, T, 3, h, w), dtype=uint8] is a permuted view of
-        (B, T, h, w, 3); ``.contiguous()``, best on the device, puts the channels first in memory too.
+        Loader of the batches that ``collate`` makes. ``frames`` [shape=(B, T, 3, h, w), dtype=uint8] is a permuted view
+        of (B, T, h, w, 3). ``.contiguous()``, best called on the device, puts the channels first in memory too.
 
     Raises
     ------
@@ -92,32 +94,32 @@ def make_loader(
 
 
 class ClipLoader:
-    """Batches that threads of this process decode, a few ahead: no process to start, nothing to pickle or to copy.
+    """Loader of batches that threads of this process decode, a few ahead. It starts, pickles and copies nothing.
 
-    JPEG is decoded without Python's lock, straight into each batch's own tensor. With a CUDA ``device`` the batches
-    are pinned and copied on a stream of their own, while the GPU is busy with those before.
+    JPEG is decoded without the GIL, straight into each batch's own tensor. With a CUDA ``device`` the batches are
+    pinned and copied on a separate stream, while the GPU works on earlier batches.
 
-    Each ``iter(loader)`` is a pass over the sampler's epoch; have one at a time. Leaving it early ends its threads,
-    each after the clip that it is at. What goes wrong in a thread is raised, as it is, where its batch was due.
+    Each ``iter(loader)`` is a pass over the sampler's epoch. Use one pass at a time. Leaving a pass early ends its
+    threads, each after its current clip. An exception in a thread is raised unchanged where its batch was due.
 
     Parameters
     ----------
     dataset : ChordVideoDataset
-        What to read. Several loaders may share one.
+        The dataset to read. Several loaders may share one.
     batch_size : int or None
-        Samples in a batch of this rank; None with a ``BudgetBatchSampler``.
+        Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
     sampler : ChordSampler or BudgetBatchSampler, optional
-        The order; by default shuffled, with seed 0.
+        The order of the samples. By default shuffled, with seed 0.
     num_threads : int
         Threads that read.
     device : str or torch.device, optional
-        Where tensors are handed out; by default in CPU memory, pinned where there is CUDA.
+        Device of the returned tensors. By default CPU memory, pinned where there is CUDA.
     prefetch : int
-        Batches that are made while the consumer is at one; 0 makes each when it is asked for.
+        Batches that are made ahead while the consumer uses one. 0 makes each batch when it is requested.
     drop_last : bool
         Leave out a last batch that is not full.
     collate : callable
-        As ``make_loader`` has it.
+        As in ``make_loader``.
 
     Raises
     ------
@@ -160,31 +162,31 @@ class ClipLoader:
         self._device = None if device is None else torch.device(device)
         self._allocate = allocate_pinned if torch.cuda.is_available() else RecycledMemory(prefetch + 2).allocate
         self._consumed = 0, 0
-        """Epoch, and batches of it that this pass has handed out"""
+        """Epoch, and number of its batches that this pass has returned"""
 
     @property
     def epoch(self) -> int:
-        """Of this pass, and of the next one if nobody says otherwise."""
+        """Epoch of this pass, and of the next one unless ``set_epoch`` changes it."""
         return self._sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass. In an epoch whose state was loaded, that is the rest of it."""
+        """Choose the epoch of the next pass. If that epoch's state was loaded, the pass covers the rest of it."""
         self._sampler.set_epoch(epoch)
 
     def __len__(self) -> int:
-        """Batches in a pass."""
+        """Return the number of batches in a pass."""
         num_samples = len(self._sampler)
         if self._batch_size is None:
-            return num_samples  # of a BudgetBatchSampler: batches
+            return num_samples  # the length of a BudgetBatchSampler counts batches
         return num_samples // self._batch_size if self._drop_last else -(-num_samples // self._batch_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is, after the batch that was handed out last. See ``ChordSampler.state_dict``."""
+        """Return the position of the run after the last batch that was returned. See ``ChordSampler.state_dict``."""
         epoch, num_batches = self._consumed
         return self._sampler.state_dict(num_batches if epoch == self.epoch else 0)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a run was: the next pass begins with the batch after. See ``ChordSampler.load_state_dict``."""
+        """Resume a run: the next pass begins with the batch after it. See ``ChordSampler.load_state_dict``."""
         self._sampler.load_state_dict(state)
         self._consumed = self.epoch, 0
 
@@ -200,11 +202,11 @@ class ClipLoader:
                 self._consumed = epoch, number
                 yield batch
         finally:
-            # Without waiting: the garbage collector may come by here in one of the threads that would be waited for
+            # Without waiting: the garbage collector may run this in one of the threads that it would wait for
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _ahead(self, pool: ThreadPoolExecutor) -> Iterator[_BatchUnderWay]:
-        """Yield batches in their order, ``prefetch`` behind the one that was begun last."""
+        """Yield batches in their order, ``prefetch`` behind the batch that was started last."""
         stream = _SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
         pending: deque[_BatchUnderWay] = deque()
         for indices in self._index_lists():
@@ -215,7 +217,7 @@ class ClipLoader:
         yield from pending
 
     def _index_lists(self) -> Iterator[list[tuple[int, int]]]:
-        """Samples of each batch."""
+        """Yield the samples of each batch."""
         if isinstance(self._sampler, BudgetBatchSampler):
             yield from self._sampler
             return
@@ -226,7 +228,7 @@ class ClipLoader:
 
 
 class _BatchUnderWay:
-    """A batch whose clips are read by several threads; the one that is last puts it together and sends it off."""
+    """A batch whose clips several threads read. The last thread to finish collates the batch and sends it."""
 
     def __init__(
         self,
@@ -273,8 +275,8 @@ class _BatchUnderWay:
             self._batch = _on_tensors(self._batch, torch.Tensor.pin_memory)
 
     def result(self) -> Batch:
-        """Wait for the batch, or raise what the first of its clips that failed raised."""
-        wait(self._reads)  # for all at once: waking up for each clip, between those who read, costs 4 %
+        """Wait for the batch, or raise the exception of its first clip that failed."""
+        wait(self._reads)  # for all at once: waking up for each clip, among the reading threads, costs 4 %
         for read in self._reads:
             read.result()
         if self._stream is not None and self._is_sent is not None:
@@ -283,25 +285,25 @@ class _BatchUnderWay:
 
 
 class _SideStream:
-    """Copies to a GPU beside what it computes."""
+    """A CUDA stream that copies to a GPU while the GPU computes."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event]:
-        """Begin to copy; the tensors may be used after ``receive``."""
+        """Start to copy. The tensors may be used after ``receive``."""
         with torch.cuda.stream(self._stream):
             sent = _on_tensors(batch, lambda tensor: tensor.pin_memory().to(self._device, non_blocking=True))
             return sent, self._stream.record_event()
 
     def receive(self, batch: Batch, is_sent: torch.cuda.Event) -> None:
-        """Let what the current stream does from now on wait for the copies of a batch."""
+        """Make later work on the current stream wait for the copies of a batch."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(is_sent)
         for value in batch.values():
             if isinstance(value, torch.Tensor):
-                value.record_stream(current)  # or the side stream would write over it once it is let go of
+                value.record_stream(current)  # or the side stream would overwrite the tensor once it is released
 
 
 def _on_tensors(batch: Batch, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
@@ -322,7 +324,7 @@ def _checked_sampler(
     sampler.check_length(dataset)
     if sampler.batch_size != batch_size:
         raise UsageError(
-            f"sampler: it counts in batches of {sampler.batch_size}, but batch_size is {batch_size}; make it with "
-            f"ChordSampler(..., batch_size={batch_size})"
+            f"sampler: got one with batch_size={sampler.batch_size}, expected {batch_size}. Make the sampler with "
+            f"ChordSampler(..., batch_size={batch_size})."
         )
     return sampler

@@ -1,4 +1,4 @@
-"""Which videos of a cache a dataset has: keys, a predicate, or a split file."""
+"""Selection of the videos of a dataset: by keys, by a predicate, or by a split file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
 
 
 def select_keys(cache: Cache, videos: Videos) -> list[str]:
-    """Keys of the chosen videos."""
+    """Return the keys of the chosen videos."""
     if isinstance(videos, (str, Path)):
         keys = _read_split(cache, Path(videos))
     elif callable(videos):
@@ -32,9 +32,9 @@ def select_keys(cache: Cache, videos: Videos) -> list[str]:
 
 
 def _read_split(cache: Cache, path: Path) -> list[str]:
-    """Keys that a split file names, in its order."""
+    """Return the keys that a split file names, in its order."""
     try:
-        # As os.fsdecode has it: a path that is not UTF-8 can still be written down
+        # As os.fsdecode does: a path that is not UTF-8 can still be written in the file
         lines = path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
     except OSError as error:
         raise NotFoundError(f"cannot read split file '{printable(path)}': {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""``info``: what is in a cache or an index, in a few figures."""
+"""``info``: a summary of a cache or an index, in a few figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chordcache.storage.quarantine import Quarantine
 
 
 def summarize(path: str | Path) -> dict[str, Any]:
-    """Sum up a cache (a folder) or an index (a file).
+    """Summarize a cache (a folder) or an index (a file).
 
     Returns
     -------
@@ -25,9 +25,9 @@ def summarize(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     NotFoundError
-        If there is neither.
+        If ``path`` is not a cache and not an index.
     DamageError, FormatVersionError, UsageError
-        If it cannot be read.
+        If the cache or the index cannot be read.
     """
     path = Path(path)
     return _of_index(path) if path.is_file() else _of_cache(path)

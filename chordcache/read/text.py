@@ -1,4 +1,4 @@
-"""Captions as token ids, by a tokenizer file of Hugging Face's ``tokenizers``."""
+"""Captions as token ids, made by a tokenizer file of Hugging Face's ``tokenizers``."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from chordcache.errors import NotFoundError, UsageError
 from chordcache.storage.layout import printable
 
 _NUM_KEPT = 1 << 14
-"""Captions whose ids are kept: some 10 MB. Later epochs, and several clips of one video, ask again."""
+"""Captions whose ids are kept: about 10 MB. Later epochs, and several clips of one video, request them again."""
 
 
 class CaptionTokenizer:
-    """Turns captions into token ids, each caption once.
+    """A tokenizer that turns captions into token ids, each caption once.
 
-    Picklable as its path: each process reads the file for itself. Thread-safe.
+    It pickles as its path, and each process reads the file itself. Thread-safe.
 
     Parameters
     ----------
     path : str or Path
-        A ``tokenizer.json``, as ``Tokenizer.save`` of the package ``tokenizers`` writes it. What it says of special
-        tokens and truncation holds; padding is left to ``collate``.
+        A ``tokenizer.json``, as ``Tokenizer.save`` of the package ``tokenizers`` writes it. Its settings for special
+        tokens and truncation are used. ``collate`` does the padding.
 
     Raises
     ------
     NotFoundError
-        If there is no such file.
+        If the file does not exist.
     UsageError
-        If it is not a tokenizer.
+        If the file is not a tokenizer.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
         self._tokenizer = _read(self.path)
         self.pad_id: int = (self._tokenizer.padding or {"pad_id": 0})["pad_id"]
-        """What the tokenizer pads with, 0 if it does not say"""
+        """Token id for padding, 0 if the tokenizer does not define one"""
         self._tokenizer.no_padding()
         self._ids = lru_cache(_NUM_KEPT)(self._encode)
 
@@ -50,7 +50,7 @@ class CaptionTokenizer:
         return f"<CaptionTokenizer '{printable(self.path)}'>"
 
     def __call__(self, caption: str) -> np.ndarray:
-        """Token ids of a caption [shape=(n,), dtype=int64], read-only; the special tokens are among them."""
+        """Return the token ids of a caption, including special tokens [shape=(n,), dtype=int64], read-only."""
         return self._ids(caption)
 
     def _encode(self, caption: str) -> np.ndarray:

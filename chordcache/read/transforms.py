@@ -1,4 +1,4 @@
-"""Array in, array out: frames, flow, motion and pose of one clip, seen through the same crop."""
+"""Functions that apply one crop to the frames, flow, motion and pose of a clip. All take and return arrays."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from chordcache.errors import UsageError
 from chordcache.read.crops import CropBox
 
 MOTION_BLOCK_PX = 16
-"""Side of a cell of motion, in pixels of its picture. The last ones of a picture may be narrower."""
+"""Side of a cell of motion, in pixels of its picture. The last cells of a picture may be narrower."""
 
 MIRRORED_LANDMARKS = (0, 4, 5, 6, 1, 2, 3, 8, 7, 10, 9, *(n + 1 if n % 2 else n - 1 for n in range(11, 33)))
-"""Of MediaPipe's 33 the one on the other side: 1 to 3 and 4 to 6 are the eyes, from 7 on left and right alternate."""
+"""Opposite landmark of each of MediaPipe's 33. 1 to 3 and 4 to 6 are the eyes. From 7 on left and right alternate."""
 
 
 def cut_frames(
     frames: np.ndarray, crop: CropBox, *, out: np.ndarray | None = None, one_thread: bool = False
 ) -> np.ndarray:
-    """Cut a crop out of frames, scale it, mirror it.
+    """Cut a crop out of frames, scale it, and mirror it.
 
-    Cuts first, so that only pixels that stay are scaled: by area when it shrinks, linearly when it enlarges.
+    The cut comes first, so that only the remaining pixels are scaled. Scaling is by area when the crop shrinks, and
+    linear when it grows.
 
     Parameters
     ----------
     frames : np.ndarray [shape=(T, H, W, 3), dtype=uint8, 0 to 255]
         Any channel order.
     crop : CropBox
-        Black where it lies outside of the frames.
+        The crop. The result is black where the crop lies outside of the frames.
     out : np.ndarray, optional [shape=(T, h, w, 3), dtype=uint8]
         C-contiguous memory for the result.
     one_thread : bool
@@ -38,8 +39,8 @@ def cut_frames(
     Returns
     -------
     np.ndarray [shape=(T, h, w, 3), dtype=uint8, 0 to 255]
-        ``out`` if it was given. Else C-contiguous, unless it is mirrored; it may share the memory of ``frames`` if it
-        has this size already.
+        ``out`` if it was given. Otherwise C-contiguous, unless mirrored. The result may share the memory of ``frames``
+        if they already have this size.
 
     Raises
     ------
@@ -68,9 +69,10 @@ def cut_frames(
 
 
 def compose_flow(steps: np.ndarray, *, one_thread: bool = False) -> np.ndarray:
-    """Follow each pixel through consecutive flow fields: from the first frame to the last at once.
+    """Follow each pixel through consecutive flow fields, from the first frame to the last.
 
-    ``F(x) = f1(x) + f2(x + f1(x)) + ...``, each field read bilinearly, and beyond the border as on the border.
+    ``F(x) = f1(x) + f2(x + f1(x)) + ...``. Each field is read bilinearly. Beyond the border, the value on the border is
+    used.
 
     Parameters
     ----------
@@ -85,7 +87,8 @@ def compose_flow(steps: np.ndarray, *, one_thread: bool = False) -> np.ndarray:
 
     Notes
     -----
-    OpenCV rounds the places that it reads to 1/32 pixel: 0.004 px on average in fields as rough as real ones.
+    OpenCV rounds the positions that it reads to 1/32 pixel. In fields as rough as real ones, the error is 0.004 px on
+    average.
     """
     total: np.ndarray = steps[0].astype(np.float32)
     if len(steps) == 1:
@@ -100,14 +103,14 @@ def compose_flow(steps: np.ndarray, *, one_thread: bool = False) -> np.ndarray:
 
 
 def cut_flow(flow: np.ndarray, crop: CropBox, *, picture: tuple[int, int], one_thread: bool = False) -> np.ndarray:
-    """Do to a flow field what ``cut_frames`` does to the picture that it belongs to: mirrored, dx changes its sign.
+    """Apply the crop of ``cut_frames`` to a flow field. Mirroring changes the sign of dx.
 
     Parameters
     ----------
     flow : np.ndarray [shape=(H, W, 2), dtype=float32, pixels of H x W, (dx, dy)]
-        It may have another size than the picture.
+        The field. Its size may differ from the picture's.
     crop : CropBox
-        Zero where it lies outside of the picture.
+        The crop. The result is zero where the crop lies outside of the picture.
     picture : tuple of int
         (height, width) of the picture as it is cached, [pixels].
     one_thread : bool
@@ -123,7 +126,7 @@ def cut_flow(flow: np.ndarray, crop: CropBox, *, picture: tuple[int, int], one_t
     >>> cut_flow(flow, CropBox(0, 100, 256, 256, size=(128, 128), flip=True), picture=(256, 456))[0, 0].tolist()
     [-0.5, 0.5]
     """
-    # First to the picture's own size: the crop then lies on whole pixels, wherever it lies in the flow
+    # First scale the flow to the picture's size: the crop then lies on whole pixels
     whole = _resized(flow, picture, one_thread)
     part = _resized(_inside(whole[None], crop)[0], crop.size, one_thread)
     per_row, per_column = picture[0] / flow.shape[0], picture[1] / flow.shape[1]
@@ -133,7 +136,7 @@ def cut_flow(flow: np.ndarray, crop: CropBox, *, picture: tuple[int, int], one_t
 
 
 def motion_grid(height: int, width: int) -> tuple[int, int]:
-    """(rows, columns) of the motion of a picture.
+    """Return (rows, columns) of the motion of a picture.
 
     Examples
     --------
@@ -146,21 +149,21 @@ def motion_grid(height: int, width: int) -> tuple[int, int]:
 def cut_motion(
     motion: np.ndarray, covered: np.ndarray, crop: CropBox, *, source: tuple[int, int], picture: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Do to motion what ``cut_frames`` does to the picture that it belongs to: mirrored, dx changes its sign.
+    """Apply the crop of ``cut_frames`` to motion. Mirroring changes the sign of dx.
 
-    A cell of the result has what the cell that holds its centre has. Cells are counted from the left top: in a turned
-    picture whose first row or column is a partial one, see ``MotionExtractor``, they may be off by one.
+    A cell of the result gets the value of the source cell that holds its center. Cells are counted from the top left.
+    In a turned picture whose first row or column is partial, see ``MotionExtractor``, they may be off by one.
 
     Parameters
     ----------
     motion : np.ndarray [shape=(T, rows, columns, 2), float, pixels of the source, (dx, dy)]
         One vector for each block of the source.
     covered : np.ndarray [shape=(T, rows, columns), dtype=bool]
-        Whether there is such a vector.
+        True where there is such a vector.
     crop : CropBox
-        Zero, and not covered, where it lies outside of the picture.
+        The crop. The result is zero, and not covered, where the crop lies outside of the picture.
     source : tuple of int
-        (height, width) of the source, upright, [its own pixels].
+        (height, width) of the upright source, [pixels of the source].
     picture : tuple of int
         (height, width) of the picture as it is cached, [pixels].
 
@@ -182,10 +185,10 @@ def cut_motion(
 
 @dataclass(frozen=True)
 class _Axis:
-    """Rows or columns of motion, from the source to what is handed out.
+    """Rows or columns of motion, mapped from the source to the result.
 
-    720 rows, cached as 256, of which 256 from 0 on are handed out as 224: 14 cells, whose centres 8, 24 .. 216 lie at
-    25.7, 77.1 .. 694.3 in the source, in cells 1, 4 .. 43; an output pixel is 3.2 source pixels.
+    Example: 720 rows are cached as 256, of which 256 from 0 on are returned as 224. These are 14 cells. Their centers
+    8, 24 .. 216 lie at 25.7, 77.1 .. 694.3 in the source, in cells 1, 4 .. 43. An output pixel is 3.2 source pixels.
     """
 
     source: int
@@ -196,12 +199,12 @@ class _Axis:
     flip: bool = False
 
     def scale(self) -> float:
-        """Output pixels per source pixel, negative if they run the other way."""
+        """Return the output pixels per source pixel, negative if mirrored."""
         scale = (self.picture / self.source) * (self.out / self.length)
         return -scale if self.flip else scale
 
     def cells(self) -> np.ndarray:
-        """The cell of the source for each cell of the result [dtype=intp], -1 outside of the picture."""
+        """Return the source cell of each cell of the result [dtype=intp], -1 outside of the picture."""
         edges = np.minimum(np.arange(0, self.out + MOTION_BLOCK_PX, MOTION_BLOCK_PX), self.out)
         centres = (edges[:-1] + edges[1:]) / 2
         if self.flip:
@@ -212,14 +215,14 @@ class _Axis:
 
 
 def cut_pose(pose: np.ndarray, crop: CropBox) -> np.ndarray:
-    """Move landmarks to where ``cut_frames`` moves what they stand on. NaN stays, some may lie outside.
+    """Apply the crop of ``cut_frames`` to landmarks. NaN stays NaN. Landmarks may lie outside of the result.
 
     Parameters
     ----------
     pose : np.ndarray [shape=(T, 33, 4), dtype=float32, x, y, z in pixels of the cached picture, visibility]
         The upper left corner of the picture is (0, 0). z is in the unit of x.
     crop : CropBox
-        Mirrored, the landmarks of left and right change places: somebody's left hand is then the right one.
+        The crop. If mirrored, left and right landmarks change places: a person's left hand is then the right hand.
 
     Returns
     -------
@@ -241,7 +244,7 @@ def cut_pose(pose: np.ndarray, crop: CropBox) -> np.ndarray:
 
 
 def _inside(pictures: np.ndarray, crop: CropBox) -> np.ndarray:
-    """The part of pictures [shape=(n, H, W, ...)] in a crop, zero beyond their border; a view where it can be."""
+    """Return the part of pictures [shape=(n, H, W, ...)] in a crop, zero beyond their border. A view if possible."""
     top, left = max(0, crop.top), max(0, crop.left)
     part = pictures[:, top : max(0, crop.top + crop.height), left : max(0, crop.left + crop.width)]
     if part.shape[1:3] == (crop.height, crop.width):
@@ -252,10 +255,10 @@ def _inside(pictures: np.ndarray, crop: CropBox) -> np.ndarray:
 
 
 def _opencv(one_thread: bool) -> Any:
-    from chordcache.media.opencv import cv2  # not at the top: a cache that already has this size does without
+    from chordcache.media.opencv import cv2  # not at the top: a cache that already has this size does not need it
 
     if one_thread and cv2.getNumThreads() > 1:
-        # Not 1: that joins the pool's threads, which a forked child does not have, and hangs or crashes (OpenCV 5.0)
+        # Not 1: that joins the pool's threads. A forked child does not have them, and hangs or crashes (OpenCV 5.0)
         cv2.setNumThreads(0)
     return cv2
 
@@ -269,7 +272,7 @@ def _resized(picture: np.ndarray, size: tuple[int, int], one_thread: bool) -> np
 
 
 def _resize(frames: np.ndarray, out: np.ndarray, one_thread: bool) -> None:
-    """Shrink by area, enlarge linearly; where one side shrinks and the other grows, one after the other.
+    """Shrink by area, enlarge linearly. If one side shrinks and the other grows, first shrink, then enlarge.
 
     OpenCV's INTER_AREA shifts contents by up to half a pixel along a side that grows.
     """

@@ -1,4 +1,4 @@
-"""``chordcache.json``: what a cache says of itself."""
+"""``chordcache.json``: the header of a cache."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from chordcache.storage.layout import FORMAT_VERSION, printable, publish_text, r
 
 @dataclass(frozen=True)
 class Header:
-    """What a cache says of itself."""
+    """The header of a cache."""
 
     config: Mapping[str, Any]
-    """The resolved config as JSON data"""
+    """Resolved config as JSON data"""
     roots: Mapping[str, str]
     """Label of a root folder to its absolute path"""
     wanted: Mapping[str, tuple[str, ...]]
-    """Tier to the features that builds so far were asked for"""
+    """Tier to the features that builds requested so far"""
     versions: Mapping[str, str]
-    """Of the tools that built last"""
+    """Versions of the tools of the last build"""
     follow_symlinks: bool = False
-    """Whether sources may lie behind links that lead out of their roots: a scan or a build was told so"""
+    """True if a scan or a build was asked to read sources behind links that lead out of their roots"""
     source_hash: bool = False
-    """Whether sidecars hold a hash of the source's bytes: a build was told so"""
+    """True if a build was asked to store a hash of each source's bytes in the sidecars"""
 
 
 def read_header(cache: Path) -> Header:
@@ -38,7 +38,7 @@ def read_header(cache: Path) -> Header:
     NotFoundError
         If the folder is not a cache.
     DamageError, FormatVersionError
-        As ``unseal``.
+        As in ``unseal``.
     """
     try:
         data = read_sealed(cache / "chordcache.json")

@@ -1,4 +1,4 @@
-"""The catalog: all sidecars in one SQLite file, for readers that open a cache in O(1). Derived, rebuildable."""
+"""The catalog: all sidecars in one SQLite file, which readers open in O(1). It is derived and can be rebuilt."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _SCHEMA = """
 CREATE TABLE videos (position INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, sidecar TEXT NOT NULL);
 CREATE TABLE columns (name TEXT PRIMARY KEY, data BLOB NOT NULL);
 """
-"""``columns`` has one value for each video, by position: ``num_frames`` and ``label_ids``, int32 in little endian, and
-``labels``, the sorted JSON list that the ids point into (-1: no label)."""
+"""SQL of the tables. ``columns`` has one value for each video, by position: ``num_frames`` and ``label_ids``, int32 in
+little endian. ``labels`` is the sorted JSON list that the ids point into (-1: no label)."""
 
 _FILE = "catalog.sqlite"
 _INT32 = np.dtype("<i4")
 
 _SQLITE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
-"""The second, where what SQLite complains of quotes damaged bytes."""
+"""Exceptions of a damaged file. SQLite raises the second if its message quotes damaged bytes."""
 
 
 def write_catalog(cache: Path) -> None:
-    """Rebuild the catalog from the sidecars and replace it atomically. A damaged sidecar is left to ``verify``."""
+    """Rebuild the catalog from the sidecars and replace it atomically. It skips damaged sidecars, see ``verify``."""
     publish_catalog(cache, _sound_sidecars(cache))
 
 
@@ -53,7 +53,7 @@ def _sound_sidecars(cache: Path) -> Iterator[Sidecar]:
 
 
 def publish_catalog(cache: Path, sidecars: Iterable[Sidecar]) -> None:
-    """Replace the catalog by one of these sidecars, in the order of their keys."""
+    """Replace the catalog with one of these sidecars, in the order of their keys."""
     num_frames, labels = array("i"), []
 
     def rows() -> Iterator[tuple[int, str, str]]:
@@ -71,7 +71,7 @@ def publish_catalog(cache: Path, sidecars: Iterable[Sidecar]) -> None:
                 database.executemany("INSERT INTO videos VALUES (?, ?, ?)", rows())
                 database.executemany("INSERT INTO columns VALUES (?, ?)", _columns(num_frames, labels).items())
         except sqlite3.OperationalError as error:
-            with no_space_as_error(path):  # SQLite's own words for a full disk are several
+            with no_space_as_error(path):  # SQLite has several messages for a full disk
                 if "full" in str(error) or "I/O" in str(error):
                     raise OSError(28, str(error)) from None
             raise
@@ -89,14 +89,14 @@ def _columns(num_frames: Sequence[int], labels: Sequence[str | None]) -> dict[st
     return {
         "num_frames": np.array(num_frames, _INT32).tobytes(),
         "label_ids": np.array([ids[label] for label in labels], _INT32).tobytes(),
-        "labels": json.dumps(names).encode("ascii"),  # undecodable bytes are escaped: SQLite takes no such text
+        "labels": json.dumps(names).encode("ascii"),  # undecodable bytes are escaped, because SQLite refuses them
     }
 
 
 class Catalog:
-    """Read side of the catalog. Holds a connection: one per process, see ``Cache``.
+    """The read side of the catalog. It holds a connection, so each process needs its own, see ``Cache``.
 
-    There is no ``close``: under a thread that still reads, SQLite would end the process. Let go of it instead.
+    It has no ``close``. SQLite would end the process if another thread still reads. Drop the reference instead.
     """
 
     def __init__(self, cache: Path) -> None:
@@ -114,9 +114,9 @@ class Catalog:
             raise self._damage(str(error)) from None
         weakref.finalize(self, self._database.close)
         self.num_frames = self._int32("num_frames")
-        """Of every video [shape=(num_videos,), dtype=int32], read-only"""
+        """Number of frames of every video [shape=(num_videos,), dtype=int32], read-only"""
         self.label_ids = self._int32("label_ids")
-        """Position in ``labels`` of every video's label [shape=(num_videos,), dtype=int32], -1 without one"""
+        """Position of every video's label in ``labels`` [shape=(num_videos,), dtype=int32], -1 without a label"""
         self.labels = self._read_labels()
         """Distinct labels, sorted"""
 
@@ -153,18 +153,18 @@ class Catalog:
         except ValueError:
             raise self._damage("its column 'labels' is not JSON") from None
         if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-            raise self._damage("its column 'labels' is no list of labels")
+            raise self._damage("its column 'labels' is not a list of labels")
         return tuple(labels)
 
     def __len__(self) -> int:
         return len(self.num_frames)
 
     def keys(self) -> list[str]:
-        """All keys, sorted."""
+        """Return all keys, sorted."""
         return [key for (key,) in self._query("SELECT key FROM videos ORDER BY position")]
 
     def at(self, position: int) -> Sidecar:
-        """The sidecar at a position in [0, len). Raises ``IndexError``."""
+        """Return the sidecar at a position in [0, len). Raises ``IndexError``."""
         rows = self._query("SELECT sidecar FROM videos WHERE position = ?", position)
         if not rows:
             if 0 <= position < len(self):
@@ -173,7 +173,7 @@ class Catalog:
         return self._sidecar(rows[0][0])
 
     def find(self, key: str) -> Sidecar | None:
-        """The sidecar of a video, None if the catalog does not name it."""
+        """Return the sidecar of a video, or None if the catalog does not name the video."""
         rows = self._query("SELECT sidecar FROM videos WHERE key = ?", key)
         return self._sidecar(rows[0][0]) if rows else None
 

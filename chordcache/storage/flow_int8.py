@@ -1,37 +1,37 @@
-"""Optical flow in one byte a component, and back. Reading needs neither OpenCV nor the extractor."""
+"""Optical flow stored as one byte per component, and back. Reading needs neither OpenCV nor the extractor."""
 
 from __future__ import annotations
 
 import numpy as np
 
 MAX_CODE = 127
-"""Codes are symmetric: -127 to 127."""
+"""Largest code. Codes are symmetric: -127 to 127."""
 
 MAX_STEP_PX = 1.0
-"""[pixels per code] at most. Only what moves further than 127 pixels clips, which in a picture 256 pixels high is a
-wrong vector more often than a right one."""
+"""Largest step [pixels per code]. Only vectors longer than 127 pixels are clipped. In a picture 256 pixels high, such a
+vector is wrong more often than right."""
 
 
 def quantize(flow: np.ndarray) -> tuple[np.ndarray, np.float32, int]:
     """Round the flow of one pair of frames to bytes.
 
-    The largest component settles the step, up to a pixel. The error is half a step at most, or 0.4 % of that
-    component. Measured on real clips at short side 256, DIS and Farneback: 0.001 to 0.045 px on average. A step that
-    covers only the 99.9th percentile gains 0.001 px on average, and gets the fastest vectors wrong by up to 11 px,
-    or loses the only thing that moves.
+    The largest component sets the step, up to one pixel. The error is at most half a step, or 0.4 % of that component.
+    Measured on real clips at short side 256, DIS and Farneback: 0.001 to 0.045 px on average. A step that covers only
+    the 99.9th percentile gains 0.001 px on average. But it gets the fastest vectors wrong by up to 11 px, or loses the
+    only thing that moves.
 
     Parameters
     ----------
     flow : np.ndarray [shape=(H, W, 2), dtype=float32, pixels, (dx, dy)]
-        Finite.
+        Flow of finite numbers.
 
     Returns
     -------
     codes : np.ndarray [shape=(H, W, 2), dtype=int8, -127 to 127]
     scale : np.float32
-        [pixels per code] 1 where nothing moves.
+        [pixels per code] The step. It is 1 where nothing moves.
     num_clipped : int
-        Vectors of which a component was clipped.
+        Vectors with a clipped component.
 
     Examples
     --------

@@ -1,19 +1,19 @@
-"""The on-disk format: names, sealed JSON, digests, sidecars and the atomic publish. Nothing else creates a final name.
+"""The on-disk format: names, sealed JSON, digests, sidecars and the atomic publish. No other module makes final names.
 
 A cache is a folder::
 
     chordcache.json                 format version, resolved config, roots, tool versions
     index.jsonl                     the records of every build so far
-    videos/ab/<key>.json            sidecar of one video: its replacement is the commit
+    videos/ab/<key>.json            sidecar of one video: replacing it is the commit
     lmdb/ab/<key>.<gen>.lmdb        frames of one video
     npz/ab/<key>.<gen>.npz          its features
-    hdf5/ab/<key>.<gen>.h5          frames and features, for those who read several together
+    hdf5/ab/<key>.<gen>.h5          frames and features, for programs that read several together
     catalog.sqlite                  derived from the sidecars
     quarantine.jsonl                one line per input that could not be cached
-    .partial/<host>-<pid>-<uuid>/   what a worker is writing
-    .on_demand/                     what readers ask to be built
+    .partial/<host>-<pid>-<uuid>/   files that a worker is writing
+    .on_demand/                     videos that readers ask to be built
 
-``ab`` begins the key's hash. Each JSON line ends with its own ``"xxh3_128"``, to tell a flipped bit from a new version.
+``ab`` begins the key's hash. Each JSON line ends with its ``"xxh3_128"``, so that readers detect a flipped bit.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from chordcache.records import (
 )
 
 FORMAT_VERSION = 1
-"""Raised when an older reader would misread what is written now."""
+"""Version of the format. It is raised when an older reader would misread what is written now."""
 
 TIER_SUFFIXES = {"lmdb": ".lmdb", "npz": ".npz", "hdf5": ".h5"}
 """File suffix of each tier's artefacts."""
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""What a disk answers that takes no more: full, quota used up, file size limit, turned read-only by an error."""
+"""Errors of a disk that takes no more data: full, quota used up, file size limit, turned read-only by an error."""
 
 MIN_FREE_BYTES = 1 << 20
-"""No video is begun with less than this: what a small one and the cache's own lists need."""
+"""Free space below which no video is begun: a small video and the cache's own lists need that much [bytes]."""
 
 _SEAL = ', "xxh3_128": "'
 _SLUG_LENGTH = 40
@@ -63,12 +63,12 @@ _SLUG_LENGTH = 40
 
 
 def fingerprint(name: str, version: int, params: Mapping[str, Any]) -> str:
-    """16 hex digits that change when an extractor, its version or a parameter does."""
+    """Return 16 hex digits that change if the extractor, its version or a parameter changes."""
     return hex64(json.dumps([name, version, dict(params)], sort_keys=True).encode())
 
 
 def seal(data: Mapping[str, Any]) -> str:
-    """One line of ASCII JSON that carries its own digest. Undecodable file name bytes survive as ``\\udcXX``."""
+    """Return one line of ASCII JSON with its own digest. Undecodable file name bytes are kept as ``\\udcXX``."""
     body = json.dumps(to_json(data), allow_nan=False)[:-1]
     return f'{body}{_SEAL}{hex128(body.encode())}"}}'
 
@@ -79,9 +79,9 @@ def unseal(line: str, source: str) -> dict[str, Any]:
     Raises
     ------
     DamageError
-        If the digest does not match or is missing; ``source`` names the file.
+        If the digest does not match or is missing. ``source`` names the file in the message.
     FormatVersionError
-        If the digest matches but the line states a version that is not ours.
+        If the digest matches but the line states another format version.
     """
     body, found, tail = line.rstrip("\n").rpartition(_SEAL)
     if not found or tail != hex128(body.encode()) + '"}':
@@ -97,7 +97,7 @@ def unseal(line: str, source: str) -> dict[str, Any]:
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """Read a file of one sealed line. Raises as ``unseal``, and ``NotFoundError``."""
+    """Read a file of one sealed line. Raises as ``unseal`` does, and ``NotFoundError``."""
     try:
         return unseal(path.read_text(encoding="ascii"), str(path))
     except FileNotFoundError:
@@ -107,7 +107,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 
 def iter_sealed(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the sealed lines of a file; a torn last line, left by a kill in the middle of a write, is passed over.
+    """Yield the sealed lines of a file. A cut last line, left by a process killed during a write, is skipped.
 
     Raises
     ------
@@ -129,12 +129,12 @@ def iter_sealed(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def printable(name: str | Path) -> str:
-    """A file's name for people and terminals: control characters and undecodable bytes escaped."""
+    """Return a file's name for people and terminals, with control characters and undecodable bytes escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(name))
 
 
 def video_key(root: str, path: str) -> str:
-    """Name of a video in a cache: a readable slug and 16 hex digits over (root label, raw path bytes)."""
+    """Return the name of a video in a cache: a readable slug and 16 hex digits over (root label, raw path bytes)."""
     stem = os.path.basename(path).rsplit(".", 1)[0]
     slug = re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")[:_SLUG_LENGTH] or "video"
     raw = root.encode("utf-8", "surrogateescape") + b"\0" + os.fsencode(path)
@@ -142,12 +142,12 @@ def video_key(root: str, path: str) -> str:
 
 
 def is_key(text: str) -> bool:
-    """Whether ``video_key`` could have made it."""
+    """Return whether ``video_key`` could have made ``text``."""
     return re.fullmatch(r"[A-Za-z0-9_-]+-[0-9a-f]{16}", text) is not None
 
 
 def is_artefact_file(tier: str, file: str) -> bool:
-    """Whether ``artefact_file`` could have made it."""
+    """Return whether ``artefact_file`` could have made ``file``."""
     key, _, rest = os.path.basename(file).partition(".")
     name = f"{tier}/{_fan(key)}/{key}.{rest}"
     return is_key(key) and file == name and re.fullmatch(rf"[0-9a-f]{{8}}{TIER_SUFFIXES[tier]}", rest) is not None
@@ -158,12 +158,12 @@ def _fan(key: str) -> str:
 
 
 def sidecar_path(cache: Path, key: str) -> Path:
-    """Where the sidecar of a video stands."""
+    """Return the path of the sidecar of a video."""
     return cache / "videos" / _fan(key) / f"{key}.json"
 
 
 def artefact_file(tier: str, key: str, fingerprints: list[str], source: Identity) -> str:
-    """Relative name of an artefact. Other parameters or another source give another generation, hence another name."""
+    """Return the relative name of an artefact. Other parameters or another source give another generation and name."""
     generation = hex64(json.dumps([fingerprints, to_json(source)]).encode())[:8]
     return f"{tier}/{_fan(key)}/{key}.{generation}{TIER_SUFFIXES[tier]}"
 
@@ -194,24 +194,24 @@ class Sidecar:
     caption: str | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
     num_frames_skipped: int = 0
-    """Frames of the source before the first that can be decoded"""
+    """Frames of the source before the first frame that can be decoded"""
     notes: tuple[str, ...] = ()
-    """What was done to the picture that its numbers do not show"""
+    """Changes to the picture that the numbers of the sidecar do not show"""
     content: ContentFacts | None = None
-    """How much the picture moves and how loud the sound is"""
+    """Motion of the picture and loudness of the sound"""
     source_hash: str | None = None
-    """xxh3-128 of the source's bytes, 32 hex digits; None if no build was asked for it"""
+    """xxh3-128 of the source's bytes, 32 hex digits, or None if no build was asked for it"""
 
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo | None:
-        """The artefact of a feature, in ``tier`` or in the first that holds it."""
+        """Return the entry of a feature, in ``tier`` or in the first tier that holds the feature."""
         return next((f for f in self.features if f.feature == name and tier in (None, f.tier)), None)
 
     def to_line(self) -> str:
-        """The sealed line that is the sidecar's file."""
+        """Return the sealed line that is the content of the sidecar's file."""
         return seal({"format_version": FORMAT_VERSION, **to_json(self)})
 
     def _check_names(self) -> None:
-        """Raise ``TypeError`` if a file that it names is not one of its cache's, or its source not in its root."""
+        """Raise ``TypeError`` if it names a file outside its cache, or a source outside its root."""
         if problem := path_problem(self.path):
             raise TypeError(f"a path that cannot be used: {problem}")
         for info in self.features:
@@ -222,7 +222,7 @@ class Sidecar:
 
     @classmethod
     def from_line(cls, line: str, source: str) -> Sidecar:
-        """Read a sidecar's line. Raises as ``unseal``."""
+        """Read a sidecar's line. Raises as ``unseal`` does."""
         data = unseal(line, source)
         try:
             del data["format_version"]
@@ -234,11 +234,11 @@ class Sidecar:
             if not all(
                 type(n) is int and 0 <= n < 1 << 31 for n in (sidecar.num_frames, sidecar.width, sidecar.height)
             ):
-                raise TypeError("a count is no number")
+                raise TypeError("a count is not a number from 0 to 2**31 - 1")
             sidecar._check_names()
             return sidecar
         except (KeyError, TypeError, AttributeError) as error:
-            raise DamageError(f"'{printable(source)}' is damaged: it is no sidecar ({error})") from None
+            raise DamageError(f"'{printable(source)}' is damaged: it is not a sidecar ({error})") from None
 
 
 def read_sidecar(cache: Path, key: str) -> Sidecar:
@@ -249,7 +249,7 @@ def read_sidecar(cache: Path, key: str) -> Sidecar:
     NotFoundError
         If the video is not cached.
     DamageError, FormatVersionError
-        As ``unseal``.
+        As in ``unseal``.
     """
     path = sidecar_path(cache, key)
     try:
@@ -265,7 +265,7 @@ def read_sidecar(cache: Path, key: str) -> Sidecar:
 
 
 def iter_keys(cache: Path) -> Iterator[str]:
-    """Keys of all videos that have a sidecar, sorted within each of the 256 folders."""
+    """Yield the keys of all videos that have a sidecar, sorted within each of the 256 folders."""
     for folder in sorted((cache / "videos").glob("[0-9a-f][0-9a-f]")):
         for name in sorted(os.listdir(folder)):
             key = name.removesuffix(".json")
@@ -278,7 +278,7 @@ def iter_keys(cache: Path) -> Iterator[str]:
 
 @contextmanager
 def no_space_as_error(path: str | Path) -> Iterator[None]:
-    """Turn a full disk's OSError into ``NoSpaceError``."""
+    """Turn the OSError of a full disk into ``NoSpaceError``."""
     try:
         yield
     except OSError as error:
@@ -288,7 +288,7 @@ def no_space_as_error(path: str | Path) -> Iterator[None]:
 
 
 def no_space(what: str, path: str | Path) -> NoSpaceError:
-    """What to raise of a full disk. It says how much the disk of the path, or of the folder that is to hold it, has."""
+    """Return the error of a full disk. It states the free space of the disk that holds or will hold ``path``."""
     status = _disk_of(Path(path))
     free, total = (count * status.f_frsize / 2**20 for count in (status.f_bavail, status.f_blocks))
     room = f"{free:.1f} of {total:.1f} MiB are free"
@@ -298,8 +298,8 @@ def no_space(what: str, path: str | Path) -> NoSpaceError:
 def check_space(cache: Path) -> None:
     """Raise ``NoSpaceError`` if a disk is so full that not even one small artefact fits.
 
-    Only what is sure: the blocks kept for root count as free, and a disk that states no size (some of those behind
-    FUSE) is believed to have room.
+    Only a certain result raises. The blocks reserved for root count as free. A disk that states no size (some disks
+    behind FUSE) counts as having free space.
     """
     status = _disk_of(cache)
     if status.f_blocks and status.f_bfree * status.f_frsize < MIN_FREE_BYTES:
@@ -314,7 +314,7 @@ def _disk_of(path: Path) -> os.statvfs_result:
 
 @contextmanager
 def partial_folder(cache: Path) -> Iterator[Path]:
-    """A private folder to write in, removed at the end whatever happens."""
+    """Yield a private folder to write in. It is always removed at the end."""
     folder = cache / ".partial" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
     with no_space_as_error(folder):
         folder.mkdir(parents=True)
@@ -325,7 +325,7 @@ def partial_folder(cache: Path) -> Iterator[Path]:
 
 
 def remove_partials(cache: Path) -> None:
-    """Remove what killed processes left; call it under the cache's lock."""
+    """Remove the partial folders of killed processes. Call it only under the cache's lock."""
     shutil.rmtree(cache / ".partial", ignore_errors=True)
 
 
@@ -338,7 +338,7 @@ def _fsync(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it. Their names are durable, as is then what is published inside."""
+    """Make a folder and its parents. Their names are durable, and so are the files that are published inside."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -346,7 +346,7 @@ def make_folder(folder: Path) -> None:
 
 
 def publish(partial: Path, final: Path) -> None:
-    """Give a closed file its final name so that it is there whole or not at all, also after a power cut."""
+    """Give a closed file its final name. The file appears complete or not at all, also after a power cut."""
     with no_space_as_error(final):
         make_folder(final.parent)
         _fsync(partial)
@@ -363,7 +363,7 @@ def publish_text(cache: Path, path: Path, text: str) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append one line with one write; a line torn by an earlier kill is ended first."""
+    """Append one line with one write. A line that an earlier kill cut off is removed first."""
     with no_space_as_error(path), open(path, "ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""The lock under which a cache is written."""
+"""The lock that a process holds while it writes to a cache."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _MAX_OWNER_BYTES = 400
 
 @contextmanager
 def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold the cache for writing; the kernel frees the lock if the process dies, however it does.
+    """Hold the lock of a cache for writing. The kernel frees the lock when the process ends, also after a crash.
 
     Parameters
     ----------
     cache : Path
-        Made if it is not there.
+        The folder of the cache. It is made if it does not exist.
     on_wait : callable, optional
-        If another process holds the cache, wait until it ends instead of raising; called once, with a line that says
-        whom the wait is for. A signal whose handler raises ends the wait.
+        If another process holds the cache, wait until it ends instead of raising. The callable is called once, with a
+        line that names that process. A signal whose handler raises ends the wait.
 
     Raises
     ------
     LockedError
-        If another process holds it.
+        If another process holds the cache.
     UsageError
         If the folder cannot be made, written or locked.
     """
@@ -75,6 +75,6 @@ def _lock(fd: int, cache: Path, on_wait: Callable[[str], None] | None) -> None:
 
 
 def _owner(fd: int) -> str:
-    """Who holds the lock, as it wrote into the file."""
+    """Return what the process that holds the lock wrote into the file."""
     text = os.pread(fd, _MAX_OWNER_BYTES, 0).decode("ascii", "replace")
     return printable(text.strip()) or "another process"

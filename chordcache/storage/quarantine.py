@@ -1,4 +1,4 @@
-"""``quarantine.jsonl``: one line per input that could not be cached, and why. The last line of a key counts."""
+"""``quarantine.jsonl``: one line per input that could not be cached, with the reason. The last line of a key counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chordcache.storage.layout import append_line, iter_sealed, printable, publi
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one input could not be cached."""
+    """The reason why one input could not be cached."""
 
     key: str
     root: str
@@ -25,29 +25,29 @@ class Failure:
     cause: str
     message: str
     source: Identity | None = None
-    """None if the file could not be looked at"""
+    """Identity of the source, or None if the file could not be read"""
     num_frames_ok: int = 0
     attempts: int = 1
-    """Those of this run; of all runs once it is in quarantine"""
+    """Attempts in this run, or in all runs once the failure is in quarantine"""
     versions: Mapping[str, str] | None = None
-    """Of the tools that failed on it"""
+    """Versions of the tools that failed on the input"""
     fingerprints: tuple[str, ...] = ()
-    """Of the features that it may be due to; empty if no feature matters, as the file cannot be decoded"""
+    """Fingerprints of the features that may have caused the failure, or empty if the file cannot be decoded at all"""
     when: str = ""
-    """UTC"""
+    """Time of the failure, UTC"""
     host: str = ""
 
 
 def _failure(data: Mapping[str, Any], path: Path) -> Failure:
-    """What a line says. Raises ``DamageError``."""
+    """Read the failure that a line states. Raises ``DamageError``."""
     try:
         source = Identity(**data["source"]) if data.get("source") else None
         failure = Failure(**{**data, "source": source, "fingerprints": tuple(data.get("fingerprints", ()))})
         if not all(isinstance(text, str) for text in (failure.key, *failure.fingerprints)):
-            raise TypeError("its key or a fingerprint is no text")
+            raise TypeError("its key or a fingerprint is not text")
         return failure
     except TypeError as error:
-        raise DamageError(f"'{printable(path)}' is damaged: it has a line that is no failure ({error})") from None
+        raise DamageError(f"'{printable(path)}' is damaged: it has a line that is not a failure ({error})") from None
 
 
 class Quarantine:
@@ -73,11 +73,15 @@ class Quarantine:
         return len(self._failures)
 
     def get(self, key: str) -> Failure | None:
-        """The failure of a video, None if it is not in quarantine."""
+        """Return the failure of a video, or None if the video is not in quarantine."""
         return self._failures.get(key)
 
     def still_holds(self, key: str, source: Identity | None, fingerprints: Iterable[str] = ()) -> bool:
-        """Whether trying again would be in vain: same file, same tools, and all that it may be due to is asked for."""
+        """Return whether another attempt would fail again.
+
+        This holds if the file and the tools are unchanged, and all features that may have caused the failure are
+        requested.
+        """
         failure = self._failures.get(key)
         return (
             failure is not None
@@ -87,7 +91,7 @@ class Quarantine:
         )
 
     def add(self, failure: Failure) -> None:
-        """Write a failure down at once."""
+        """Write a failure to the file at once."""
         earlier = self._failures.get(failure.key)
         failure = replace(
             failure,
@@ -101,13 +105,13 @@ class Quarantine:
         self._num_lines += 1
 
     def discard(self, key: str, fingerprints: Iterable[str] = ()) -> None:
-        """Take a video out if what it failed at could be made after all; ``compact`` writes it down."""
+        """Remove a video if all features that failed can be made now. ``compact`` writes the removal to the file."""
         failure = self._failures.get(key)
         if failure is not None and set(failure.fingerprints) <= set(fingerprints):
             del self._failures[key]
 
     def compact(self) -> None:
-        """Rewrite the file with one line per failure, if it has others."""
+        """Rewrite the file with one line per failure, if it has more lines."""
         if self._num_lines != len(self._failures):
             publish_text(
                 self._path.parent, self._path, "".join(seal(to_json(f)) + "\n" for f in self._failures.values())

@@ -82,7 +82,7 @@ def _errors(folder: Path) -> str:
 
 @experiment(
     "R16", f"{NUM_READERS} readers at once of one cache",
-    trials=2 * NUM_READERS, batch=NUM_READERS, variants=("as nobody", "on a read-only disk", "on a full disk"),
+    trials=2 * NUM_READERS, batch=NUM_READERS, variants=("as another user", "on a read-only disk", "on a full disk"),
 )  # fmt: skip
 def crowd(trial: Trial) -> Figures:
     """All have it open at the same time; nothing in the cache is made or changed."""
@@ -116,7 +116,7 @@ def _prepare(disk: Path, how: str) -> int:
             status = os.statvfs(disk)
             os.posix_fallocate(file.fileno(), 0, status.f_bavail * status.f_frsize)
         assert os.statvfs(disk).f_bavail == 0
-    return NOBODY if how == "as nobody" else 0
+    return NOBODY if how == "as another user" else 0
 
 
 # While it is built
@@ -138,7 +138,7 @@ def _make_generations(folder: Path) -> None:
 
 
 @experiment(
-    "R17", f"{NUM_WATCHERS} readers of a cache while it is built, and built anew {NUM_REBUILDS} times", trials=10
+    "R17", f"{NUM_WATCHERS} readers of a cache while it is built, and built again {NUM_REBUILDS} times", trials=10
 )
 def watched(trial: Trial) -> Figures:
     """Each read is right for the generation that was opened; the first one stays readable until gc."""

@@ -115,7 +115,7 @@ def poison(trial: Trial) -> Figures:
 
 
 @experiment(
-    "R19", "a build in an environment that kills every worker: exit 14, then the same command, mended", trials=20
+    "R19", "a build in an environment that kills every worker: exit 14, then the same command in a sound one", trials=20
 )
 def a_deadly_environment(trial: Trial) -> Figures:
     """Files that were done before stay done; none is blamed."""

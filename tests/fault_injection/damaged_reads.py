@@ -1,4 +1,4 @@
-"""Reading: what is damaged is told, by every reader, and nothing else changes for the others."""
+"""Reading: damage is detected by every reader, and nothing else changes for the others."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def flip_and_read(trial: Trial) -> Figures:
         processes.flip(path, offset, bit)
         open_files.forget(path)
     assert all(list(_read(cache, path, tier)) == good[path] for path in files)
-    return {"sum_told": trial.count - num_right, "sum_unpacked_to_the_same": num_right, "sum_missed": 0}
+    return {"sum_detected": trial.count - num_right, "sum_unpacked_to_the_same": num_right, "sum_missed": 0}
 
 
 def _payload(path: Path, tier: str) -> list[tuple[int, int, bool]]:
@@ -266,8 +266,8 @@ def bad_items(trial: Trial) -> Figures:
     _strike_catalog(trial.folder / "lost/cache/catalog.sqlite", trial)
     (items,) = serve([*map(_dataset, caches), lost], *loader)
     found = [items[at : at + NUM_VIDEOS] for at in range(0, len(items), NUM_VIDEOS)]
-    num_told = sum(map(_check_items, found, [*expected, expected[0]], [*struck, None]))
-    return {"sum_told": num_told, "sum_right": len(items) - num_told, "sum_dead_workers": 0}
+    num_detected = sum(map(_check_items, found, [*expected, expected[0]], [*struck, None]))
+    return {"sum_detected": num_detected, "sum_right": len(items) - num_detected, "sum_dead_workers": 0}
 
 
 def _make_kinds(folder: Path) -> None:
@@ -324,7 +324,7 @@ def _check_items(
     found: list[tuple[str, str]], expected: list[tuple[str, str]], struck: dict[int, tuple[str, bool]] | None
 ) -> int:
     """Number of items that are told to be bad; None: those of a catalog that was struck, all of which may be."""
-    num_told = 0
+    num_detected = 0
     for position, item in enumerate(found):
         file, is_lost = ("catalog.sqlite", False) if struck is None else struck.get(position, ("", False))
         if item == expected[position]:
@@ -333,8 +333,8 @@ def _check_items(
         assert file, f"item {position} is sound, but {item}"
         assert item[0] in ("DamageError", "FormatVersionError"), item
         assert file in item[1], item
-        num_told += 1
-    return num_told
+        num_detected += 1
+    return num_detected
 
 
 # R15: forks, pickles, workers that stay

@@ -143,7 +143,7 @@ def _difference(answers: Mapping[str, Answer]) -> str | None:
 def _in_words(answer: Answer, other: Answer) -> str:
     """Shorten an answer, without the paths in it."""
     if isinstance(answer, str):
-        return re.sub(r"cannot read '.*?': |; nor is video.*", "", answer)[:120]
+        return re.sub(r"cannot read '.*?': |; video '.*?' is not cached either.*", "", answer)[:120]
     if answer is other or isinstance(other, str) or len(other) != len(answer):
         return f"{len(answer)} frames"
     wrong = [number for number in range(len(answer)) if answer.digests[number] != other.digests[number]]

@@ -141,8 +141,8 @@ def edited_while_read(trial: Trial) -> Figures:
         assert _accused(trial.folder) == set()
     return {
         "sum_edited": len(edited),
-        "sum_told_by_the_build": len(told),
-        "sum_told_by_verify": len(stale),
+        "sum_detected_by_the_build": len(told),
+        "sum_detected_by_verify": len(stale),
         "sum_missed": 0,
     }
 
@@ -236,7 +236,7 @@ def written_twice_in_a_tick(trial: Trial) -> Figures:
         if shown != after.get(path, truth["old"]) and not _differs(trial.folder / path, known[path])
     ]
     assert silent == []
-    return {"sum_files": trial.count, "sum_told": len(processes.quarantine(cache)), "sum_missed": len(silent)}
+    return {"sum_files": trial.count, "sum_detected": len(processes.quarantine(cache)), "sum_missed": len(silent)}
 
 
 # R10
@@ -325,4 +325,4 @@ def cut_off(trial: Trial) -> Figures:
     ]
     silent = {path: (frames, whole[path]) for path, frames in cached.items() if frames < whole[path]}
     assert silent == {}, silent
-    return {"sum_told": len(told), "sum_whole_for_all_that": len(cached) - 2, "sum_silent": len(silent)}
+    return {"sum_detected": len(told), "sum_whole_for_all_that": len(cached) - 2, "sum_silent": len(silent)}

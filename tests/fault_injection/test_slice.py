@@ -21,7 +21,7 @@ SOME_VARIANTS: Mapping[str, Sequence[str]] = {
     "every_byte_at_the_edges": (),
     "flip_and_read": ("lmdb-jpeg", "npz-deflate", "hdf5-gzip"),
     "bad_items": ("fork-2", "spawn-2"),
-    "crowd": ("as nobody",),
+    "crowd": ("as another user",),
     "stopped": ("scan at work", "build decoding", "build publishing", "verify --repair"),
     "claims": ("600",),
     "any_name": (),

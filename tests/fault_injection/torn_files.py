@@ -15,8 +15,8 @@ from typing import Any
 import xxhash
 
 import chordcache as cc
-from chordcache import index
 from chordcache.errors import DamageError
+from chordcache.index.files import IndexWriter, read_index
 from chordcache.storage import cache_header, layout, quarantine
 from fault_injection.fixtures import make_corpus
 from fault_injection.harness import Figures, Trial, experiment
@@ -35,7 +35,7 @@ def _make_cache(folder: Path) -> None:
 
 
 def _read_index(path: Path) -> list[Any]:
-    return list(index.read_index(path))
+    return list(read_index(path))
 
 
 def _read_quarantine(path: Path) -> list[Any]:
@@ -193,7 +193,7 @@ def _relabelled(corpus: Path, folder: Path) -> Iterator[Path]:
     listed = cc.read_index(corpus / "index.json")
     for number in range(NUM_BUILDS):
         path = folder / f"{number}.json"
-        with index.IndexWriter(path, roots=listed.roots, level=listed.level) as writer:
+        with IndexWriter(path, roots=listed.roots, level=listed.level) as writer:
             for record in listed:
                 writer.write(replace(record, label=str(number)))
         yield path

@@ -544,10 +544,10 @@ def test_what_a_plug_in_prints_is_no_result(whole: Path, tmp_path: Path, run_cli
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("nothing", "it handed out a NoneType, must be a mapping of array names to rows"),
-        ("array", "it handed out a ndarray, must be a mapping of array names to rows"),
+        ("nothing", "extractor returned a NoneType, expected a mapping of names to rows"),
+        ("array", "extractor returned a ndarray, expected a mapping of names to rows"),
         ("usage", "chordcache.errors.UsageError: not my day"),
-        ("clock", "it has a clock of its own, but its facts do not say which"),
+        ("clock", "extractor has its own clock, but its facts do not describe it"),
     ],
 )
 def test_a_plug_in_that_does_wrong_costs_its_video(

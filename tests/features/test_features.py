@@ -436,7 +436,7 @@ class NotOne:
     [
         ("raise", "extractor", "ValueError: no such thing"),
         ("short", "extractor", "'mine' has 24 rows, expected 25 for 25 frames"),
-        ("name", "extractor", r"it handed out an array 'else', whose name must begin with 'mine\.'"),
+        ("name", "extractor", r"extractor returned 'else', expected a name that begins with 'mine\.'"),
         ("object", "extractor", "'mine'.* object"),
         ("shape", "extractor", "'mine'"),
         ("facts", "extractor", "TypeError: Object of type float32 is not JSON serializable"),
@@ -470,7 +470,7 @@ def test_a_plug_in_that_fails_costs_its_video(
     [
         ({"extractor": "nowhere_at_all:Class"}, "cannot import 'nowhere_at_all:Class': ModuleNotFoundError: No module"),
         ({"extractor": "mine:Missing"}, "cannot import 'mine:Missing': AttributeError"),
-        ({"extractor": "mine:NotOne"}, "'mine:NotOne' is no subclass of chordcache.Extractor"),
+        ({"extractor": "mine:NotOne"}, "'mine:NotOne' is not a subclass of chordcache.Extractor"),
         ({"extractor": "mine:Broken", "size": 3}, "'mine:Broken' does not take its parameters: got an unexpected"),
     ],
 )

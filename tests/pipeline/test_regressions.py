@@ -233,7 +233,7 @@ def test_sealed_lines_that_say_something_else_are_damage(built):
     with pytest.raises(cc.DamageError, match="its last line does not count its records"):
         cc.read_index(index)
     quarantine.write_text(seal({"key": "a", "root": "videos"}) + "\n")
-    with pytest.raises(cc.DamageError, match="it has a line that is no failure"):
+    with pytest.raises(cc.DamageError, match="it has a line that is not a failure"):
         Quarantine(cache, {})
     quarantine.unlink()
     said = unseal(header.read_text(), "header")
@@ -317,7 +317,7 @@ def test_one_file_that_cannot_be_read_hides_no_other_finding(built, level):
     second.unlink()
     found = cc.verify(built / "cache", level=level, jobs=1)
     assert {(each.kind, each.message) for each in found} == {
-        ("damaged", "it cannot be read: Too many levels of symbolic links"),
+        ("damaged", "the file cannot be read: Too many levels of symbolic links"),
         ("missing", "the sidecar names it"),
     }
 

@@ -190,7 +190,8 @@ def test_a_file_that_is_written_to_all_the_time_is_not_waited_for(tmp_path: Path
     thread.start()
     try:
         assert processes.wait_until(lambda: path.stat().st_size > 3, 10)
-        with pytest.raises(cc.MediaError, match="it is being written to; build again when it is complete") as caught:
+        match = "the file is being written to; build again when it is complete"
+        with pytest.raises(cc.MediaError, match=match) as caught:
             look_settled(str(path))
         assert caught.value.cause == "changed"
     finally:

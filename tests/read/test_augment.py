@@ -202,7 +202,7 @@ def test_cross_entropy_takes_the_labels(batch: dict[str, Any]) -> None:
         ({"mix": "mixup"}, "^num_classes: got None, must be the number of labels, since mix='mixup'$"),
         ({"mix": "mixup", "num_classes": 0}, "^num_classes: got 0"),
         ({"mix_p": 2}, r"^mix_p: got 2, must be a number in \[0, 1\]$"),
-        ({"std": (1, 1, 0)}, "^mean and std: got .* must be of three colours, std above 0$"),
+        ({"std": (1, 1, 0)}, "^mean and std: got .* must be of three colors, std above 0$"),
         ({"mean": (1,)}, "^mean and std: got"),
     ],
 )

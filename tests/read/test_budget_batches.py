@@ -273,7 +273,7 @@ def test_every_sample_once_when_the_world_changes(
         ({"num_consumed": -1}, "^num_consumed: got -1"),
         ({"batches": 5}, "^this state is of a run with other batches: its budget was not max_frames=60, or its"),
         ({"batches": 5, "epoch": 3}, "^this state is of a run with other batches"),
-        ({"more": 1}, "^not the state of a ChordSampler"),
+        ({"more": 1}, "^state: got keys .*, expected the state of a ChordSampler$"),
     ],
 )
 def test_states_that_do_not_fit(cache: cc.Cache, change: dict[str, Any], match: str) -> None:
@@ -316,9 +316,11 @@ def test_state_of_another_budget_or_another_sampler(cache: cc.Cache) -> None:
     (sampler,) = ranks(dataset, 1)
     with pytest.raises(UsageError, match="other batches"):
         sampler.load_state_dict(cc.BudgetBatchSampler(dataset, max_frames=100).state_dict(1))
-    with pytest.raises(UsageError, match="^not the state of a BudgetBatchSampler: it has seed, shuffle"):
+    with pytest.raises(
+        UsageError, match="^state: got keys seed, shuffle, .*, expected the state of a BudgetBatchSampler$"
+    ):
         sampler.load_state_dict(cc.ChordSampler(dataset).state_dict(1))
-    with pytest.raises(UsageError, match="^not the state of a ChordSampler: it has seed, .*batches$"):
+    with pytest.raises(UsageError, match="^state: got keys seed, .*batches, expected the state of a ChordSampler$"):
         cc.ChordSampler(dataset).load_state_dict(sampler.state_dict(1))
 
 
@@ -415,7 +417,10 @@ def test_stateful_loader_resumes(cache: cc.Cache, num_workers: int) -> None:
         ({"max_frames": 99, "tokenizer": str.split}, "^give max_tokens and tokenizer"),
         ({"max_frames": 39}, r"^max_frames: got 39, but sample 56, of video '8-\w+', alone has 40; raise it, or leave"),
         ({"max_pixels": 40 * 32 * 32 - 1}, r"^max_pixels: .* sample 56, of video '8-\w+', alone has 40960;"),
-        ({"max_frames": 60, "sampler": cc.ChordSampler(5)}, "^sampler: it puts 5 samples in order, but .* has 63$"),
+        (
+            {"max_frames": 60, "sampler": cc.ChordSampler(5)},
+            "^sampler: got one for 5 samples, expected 63 as in the dataset$",
+        ),
     ],
 )
 def test_wrong_arguments(cache: cc.Cache, arguments: dict[str, Any], match: str) -> None:
@@ -430,5 +435,5 @@ def test_a_batch_size_and_a_budget(cache: cc.Cache) -> None:
         for batch_size, sampler in ((4, batches), (None, None), (None, cc.ChordSampler(dataset))):
             with pytest.raises(UsageError, match="^give batch_size=None and a BudgetBatchSampler as sampler, or"):
                 make(dataset, batch_size, sampler=sampler)
-    with pytest.raises(UsageError, match="^sampler: it puts 63 samples in order, but the dataset has 9$"):
+    with pytest.raises(UsageError, match="^sampler: got one for 63 samples, expected 9 as in the dataset$"):
         cc.ClipLoader(whole_videos(cache, clips_per_video=1), None, sampler=batches)

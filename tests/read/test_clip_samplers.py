@@ -482,7 +482,7 @@ def test_samplers_by_name() -> None:
         (
             {"name": "random", "num_clips": 2},
             ConfigError,
-            "^sampler 'random': it has no 'num_clips', only num_frames, ",
+            "^sampler 'random': got 'num_clips', expected one of num_frames, ",
         ),
         ({"name": "random", "stride": 0}, UsageError, "^stride: got 0"),
         ({"name": "schedule"}, UsageError, "^stages: got epochs none, one must be 0$"),

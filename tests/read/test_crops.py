@@ -196,7 +196,7 @@ def test_flow_leads_from_frame_to_frame(cache: cc.Cache, path: str, name: str) -
             index,
             crop=CROPS[name],
             features=["frames", "flow"],
-            sampler=cc.UniformSampler(num_frames=6, stride=2),
+            clip_sampler=cc.UniformSampler(num_frames=6, stride=2),
         )
         luma = sample["frames"].float().mean(1).numpy()
         y, x = np.mgrid[: luma.shape[1], : luma.shape[2]].astype(np.float32)

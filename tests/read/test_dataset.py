@@ -569,7 +569,7 @@ from test_dataset import numbers_shown
 print([numbers_shown(dataset[2, i]["frames"]) for i in range(4)])
 """
     command = [sys.executable, "-c", code, tmp_path / "dataset.pickle"]
-    result = subprocess.run(command, cwd=REPOSITORY / "tests", capture_output=True, text=True, check=False)
+    result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == str(expected)
 
@@ -593,9 +593,9 @@ def test_cache_that_grew(tmp_path: Path, make_video: Callable[..., Path]) -> Non
     assert_equal_batches(batches_of(chosen, 2, "fork"), expected)
     assert_equal_batches(batches_of(everything), expected)  # this process looks at the catalog that it opened
     for method in ("fork", "spawn"):
-        with pytest.raises(UsageError, match="had 2 videos when the dataset was made; make it anew"):
+        with pytest.raises(UsageError, match="had 2 videos when the dataset was made. Make the dataset again"):
             batches_of(everything, 2, method)
-    with pytest.raises(UsageError, match="had 2 videos when the dataset was made; make it anew"):
+    with pytest.raises(UsageError, match="had 2 videos when the dataset was made. Make the dataset again"):
         unread[0]
     assert len(ChordVideoDataset(tmp_path / "cache")) == 3
 

@@ -163,7 +163,7 @@ def test_state_while_a_resumed_pass_runs() -> None:
         ({"shuffle": False}, "^this state is of a run with shuffle=False, but the sampler has True"),
         ({"epoch": -1}, "^epoch: got -1"),
         ({"num_consumed": "3"}, "^num_consumed: got '3'"),
-        ({"more": 1}, "^not the state of a ChordSampler: it has seed, .*more$"),
+        ({"more": 1}, "^state: got keys seed, .*more, expected the state of a ChordSampler$"),
     ],
 )
 def test_states_that_do_not_fit(change: dict[str, Any], match: str) -> None:
@@ -191,7 +191,7 @@ def test_wrong_arguments(arguments: dict[str, Any], match: str) -> None:
 
 
 def test_too_few_samples_to_drop() -> None:
-    with pytest.raises(UsageError, match="^3 samples cannot be dealt to 4 ranks without padding: .*'pad'$"):
+    with pytest.raises(UsageError, match="^3 samples cannot be split across 4 ranks without padding: .*'pad'$"):
         list(ChordSampler(3, rank=0, world_size=4, on_remainder="drop"))
 
 

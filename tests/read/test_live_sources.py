@@ -60,7 +60,9 @@ def test_http_and_hls_show_the_frames_of_the_file(name: str, server: str, expect
         assert source.num_frames == NUM_FRAMES
         assert np.allclose(np.diff(source.pts_seconds), 1 / 25, atol=1e-4)
         assert len(source.pts_seconds) == 8
-        with pytest.raises(IndexError, match=f"frame {NUM_FRAMES} is out of range: it ended after {NUM_FRAMES}"):
+        with pytest.raises(
+            IndexError, match=f"frame {NUM_FRAMES} is out of range: the stream ended after {NUM_FRAMES}"
+        ):
             source.get_frame(NUM_FRAMES)
 
 
@@ -131,7 +133,7 @@ def test_what_is_no_address_of_a_stream(url: str) -> None:
 
 def test_missing_at_the_server(server: str) -> None:
     source = cc.StreamSource()
-    with pytest.raises(cc.MediaError, match=r"cannot read 'http.*missing.mp4': it cannot be opened"):
+    with pytest.raises(cc.MediaError, match=r"cannot read 'http.*missing.mp4': the source cannot be opened"):
         source.open(f"{server}/missing.mp4")
     assert pickle.loads(pickle.dumps(source)) is not source
 
@@ -173,7 +175,7 @@ def test_a_camera_that_is_not_there() -> None:
 
 def test_a_camera_ends() -> None:
     with cc.CameraSource("lavfi").open("testsrc=duration=0.2:rate=10") as camera:
-        with pytest.raises(IndexError, match="it ended after 2"):
+        with pytest.raises(IndexError, match="the stream ended after 2"):
             camera.get_frame(5)
         assert camera.num_frames == 2
 

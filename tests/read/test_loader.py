@@ -501,9 +501,9 @@ def test_plain_loader_resumes_with_other_workers(cache: Cache) -> None:
         ({"prefetch": -1}, "^prefetch: got -1"),
         (
             {"sampler": ChordSampler(25)},
-            r"^sampler: it counts in batches of 1, .* ChordSampler\(\.\.\., batch_size=4\)$",
+            r"^sampler: got one with batch_size=1, expected 4\. .* ChordSampler\(\.\.\., batch_size=4\)\.$",
         ),
-        ({"sampler": ChordSampler(24)}, "^sampler: it puts 24 samples in order, but the dataset has 25$"),
+        ({"sampler": ChordSampler(24)}, "^sampler: got one for 24 samples, expected 25 as in the dataset$"),
     ],
 )
 def test_wrong_arguments(cache: Cache, arguments: dict[str, Any], match: str) -> None:

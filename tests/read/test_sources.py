@@ -62,7 +62,7 @@ MADE: dict[str, dict[str, Any]] = {
     "lossless.mkv": {"codec": "ffv1"},
 }
 
-FALL_BACK = {"open_gop.mp4": "calls sample"}
+FALL_BACK = {"open_gop.mp4": "is marked as a keyframe"}
 """Made MP4 files that cannot be cut from the map, and what is said of them"""
 
 MIN_PSNR_DB = 48.0
@@ -184,7 +184,7 @@ def test_a_table_that_calls_other_samples_keyframes(made: Path, tmp_path: Path) 
     with cc.MappedMP4Source().open(tmp_path / "a.mp4") as source:
         assert source.fallback_reason is None
         source.get_frames([1, 12])
-        assert "it calls sample 10 a keyframe" in source.fallback_reason
+        assert "sample 10 is marked as a keyframe" in source.fallback_reason
 
 
 # A cache

@@ -148,7 +148,7 @@ def test_a_full_disk_has_a_name(code: int) -> None:
         ("a/../../x", "it contains '..'"),
         ("a/..", "it contains '..'"),
         ("a\0.mp4", "it contains NUL"),
-        ("\ud800.mp4", "it is no file name"),
+        ("\ud800.mp4", "it is not a file name"),
     ],
 )
 def test_paths_that_could_leave_the_root_are_told(path: object, problem: str | None) -> None:

@@ -200,9 +200,9 @@ class StoreContract:
     @pytest.mark.parametrize("name", ["", "a/b", "../a", "a\0b", "1", "x.xxh3_64", "ä", "a" * 300, "."])
     def test_names_that_cannot_be(self, tmp_path: Path, name: str) -> None:
         with create_artefact(tmp_path / f"a{self.suffix}", **self.options) as writer:
-            with pytest.raises(UsageError, match="is no name of an array"):
+            with pytest.raises(UsageError, match="is not a name for an array"):
                 writer.append(name, self.values())
-            with pytest.raises(UsageError, match="is no name of an array"):
+            with pytest.raises(UsageError, match="is not a name for an array"):
                 writer.finish({name: np.zeros(3)}, {})
 
     @pytest.mark.parametrize("values", [np.array([None]), np.array(["x"]), np.zeros(2, "V4"), np.zeros(2, "M8[s]")])

@@ -1,4 +1,4 @@
-"""Packets of all other codecs, and the choice of the reader for a track."""
+"""Readers of the packets of all other codecs, and the choice of the reader for a track."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from chordcache.media.checks.nal_units import Bits, H264Reader, HevcReader, para
 from chordcache.media.checks.packet_reader import HEAD_BYTES, PacketReader
 
 _MAX_NVOP_BYTES = 19
-"""Largest MPEG-4 picture that only repeats the one before it ("not coded"); libavcodec's bitstream filter
-``mpeg4_unpack_bframes`` draws the same line."""
+"""Largest MPEG-4 picture that only repeats the one before it ("not coded"). libavcodec's bitstream filter
+``mpeg4_unpack_bframes`` uses the same limit."""
 
 _MAX_HELD = 4
-"""Packets before such a mark that may hold the picture which it stands for."""
+"""Number of packets before a mark that may hold the picture which the mark stands for"""
 
 _LAYER_START = re.compile(rb"\x00\x00\x01[\x20-\x2f]")
-"""Of the header of an MPEG-4 layer, which says how times are written."""
+"""Start of the header of an MPEG-4 layer, which defines how times are written"""
 
 _DIRAC_HEADER_BYTES = 13
-"""Of a Dirac packet without content, such as the end of a sequence."""
+"""Length of a Dirac packet without content, such as the end of a sequence"""
 
 
 class Vp8Reader(PacketReader):
@@ -71,7 +71,7 @@ class Vp9Reader(PacketReader):
 
     @staticmethod
     def _flags_at(packet: memoryview) -> int:
-        """Bit of show_existing_frame; then come the frame's type and show_frame."""
+        """Return the position of the bit show_existing_frame. The frame's type and show_frame follow it."""
         profile = packet[0] >> 5 & 1 | packet[0] >> 3 & 2
         return 3 if profile < 3 else 2
 
@@ -82,13 +82,13 @@ class MpegReader(PacketReader):
     Parameters
     ----------
     is_part_2 : bool
-        MPEG-4: other start codes, and pictures that only repeat the one before them.
+        True for MPEG-4: it has other start codes, and pictures that only repeat the one before them.
     extradata : bytes
         The container's header of the track.
     """
 
     _GROUP_START = b"\0\0\1\xb8"
-    """Header of a group of pictures: 25 bits of time, then closed_gop."""
+    """Start of the header of a group of pictures. 25 bits of time follow, then closed_gop."""
 
     def __init__(self, *, is_part_2: bool = False, extradata: bytes = b"") -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class MpegReader(PacketReader):
         self._recent: deque[memoryview] = deque(maxlen=_MAX_HELD)
         """Packets that were not searched for second pictures yet"""
         self._num_held = 0
-        """Second pictures in packets before, each of which a mark that follows stands for"""
+        """Number of second pictures in earlier packets. Each will be represented by a later mark."""
 
     def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
         """See ``PacketReader``."""
@@ -121,7 +121,7 @@ class MpegReader(PacketReader):
         return self._picture_type(packet) == "I"
 
     def is_leading(self, packet: memoryview, pts: int | None, start_pts: int | None) -> bool:
-        """See ``PacketReader``. Between the first picture and the next anchor, pictures of type B are shown earlier."""
+        """See ``PacketReader``. B pictures between the first picture and the next anchor are shown before the first."""
         is_b = self._picture_type(packet) == "B"
         self._has_anchor |= not is_b
         is_earlier = pts is None or start_pts is None or pts < start_pts
@@ -143,7 +143,7 @@ class MpegReader(PacketReader):
         return self._is_part_2 and smallest_bytes <= _MAX_NVOP_BYTES
 
     def _is_coded(self, packet: bytes) -> bool:
-        """Whether a small packet's picture is more than a mark that nothing changes; what cannot be told is."""
+        """Return whether a small packet's picture is more than a mark that nothing changes; True if unknown."""
         at = packet.find(self._picture_start)
         if at < 0 or not self._time_bits:
             return True
@@ -169,7 +169,7 @@ class MpegReader(PacketReader):
 
 
 def _time_bits(data: bytes) -> int:
-    """Length of a picture's time in MPEG-4, as the header of a layer says (ISO/IEC 14496-2, 6.2.3); 0 without one."""
+    """Return the length of a picture's time in MPEG-4, from a layer's header (ISO/IEC 14496-2, 6.2.3), or 0."""
     found = _LAYER_START.search(data)
     if not found:
         return 0
@@ -202,7 +202,7 @@ class TheoraReader(PacketReader):
 
 
 class FlaggedReader(PacketReader):
-    """Codecs of which the container's keyframes can be relied on, and start afresh for all that is shown later."""
+    """Codecs whose containers mark keyframes reliably. Decoding can begin at each keyframe for all later pictures."""
 
     def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
         """See ``PacketReader``."""
@@ -218,7 +218,7 @@ class FlaggedReader(PacketReader):
 
 
 class DiracReader(PacketReader):
-    """Dirac: packets that only end a sequence."""
+    """Dirac, which has packets that only end a sequence."""
 
     def is_hidden(self, packet: memoryview) -> bool:
         """See ``PacketReader``."""
@@ -232,7 +232,7 @@ _READERS: dict[str, type[PacketReader]] = {
     "dirac": DiracReader,
     **dict.fromkeys(("av1", "mjpeg", "prores", "dnxhd", "ffv1"), FlaggedReader),
 }
-"""By libavcodec's name of the codec, those that need to know nothing else."""
+"""Readers that need no further facts, by libavcodec's name of the codec"""
 
 
 def packet_reader(codec: str, extradata: bytes, pixel_format: str = "") -> PacketReader:
@@ -241,15 +241,15 @@ def packet_reader(codec: str, extradata: bytes, pixel_format: str = "") -> Packe
     Parameters
     ----------
     codec : str
-        libavcodec's name of it.
+        libavcodec's name of the codec.
     extradata : bytes
-        The container's header of the track, which says how H.264 and HEVC packets are divided.
+        The container's header of the track, which states how H.264 and HEVC packets are divided.
     pixel_format : str
-        Of the decoded pictures.
+        Pixel format of the decoded pictures.
     """
     if codec == "h264":
         length_bytes = (extradata[4] & 3) + 1 if len(extradata) > 4 and extradata[0] == 1 else 0
-        # old x264 made 4:4:4 streams wrongly, and says so only in the first packet
+        # old x264 encoded 4:4:4 streams wrongly, and identifies itself only in the first packet
         has_entries = not pixel_format.startswith("yuv444")
         return H264Reader(length_bytes, parameter_sets(extradata), has_entries=has_entries)
     if codec == "hevc":

@@ -1,4 +1,4 @@
-"""What a container says of its packets while they are read: marks, gaps, and whether all came that it promised."""
+"""Faults of packets that a container reports while they are read: marks, gaps, and missing packets."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from chordcache.media.checks.transport_stream import joints, loses_first_picture
 from chordcache.media.checks.truncation import end_problem
 
 _PROMISING = ("flv", "matroska,webm")
-"""Formats whose header states how long the content is, apart from any table of packets."""
+"""Formats whose header states the duration of the content, apart from any table of packets"""
 
 _JOINABLE = ("mpegts", "mpeg")
-"""Formats whose files can be put one behind the other; the clock is set back there."""
+"""Formats whose files can be joined one after the other. The clock is set back where they are joined."""
 
 _MARK_DISTANCE = 2
-"""Packets after a marked one until it is said to be damaged: a parser may hand the mark to the packet before."""
+"""Number of packets between a marked one and its report. A parser may attach the mark to the packet before."""
 
 _TOLERANCE_SECONDS = 0.5
-"""[seconds] that packets may end before that: writers round, and count the last frame or not."""
+"""[seconds] Largest difference between the stated duration and the end of the packets. Writers round, and may leave out
+the last frame's duration."""
 
 
 class ContainerWatch:
-    """Look at each packet of the video track as it is demuxed.
+    """Watch over the packets of the video track as they are demuxed.
 
     Parameters
     ----------
     container : av.container.InputContainer
-        What is read.
+        The container that is read.
     video : av.VideoStream
         Its video track.
     reopen : callable
-        Opens the file once more.
+        Opens the file again.
     """
 
     def __init__(self, container: Any, video: av.VideoStream, reopen: Callable[[], Any]) -> None:
@@ -42,26 +43,26 @@ class ContainerWatch:
         self._video = video
         self._reopen = reopen
         self.counts_frames = video.codec_context.name == "theora"
-        """Whether presentation times count frames, so that a gap means a lost one"""
+        """True if presentation times count frames, so that a gap means a lost frame"""
         self._may_be_joined = container.format.name in _JOINABLE
         self._is_promising = container.format.name in _PROMISING
         self._reads_times = self.counts_frames or self._is_promising
         self._marked: int | None = None
-        """The first packet that is marked as damaged, and not said to be yet"""
+        """First packet that is marked as damaged and not reported yet"""
         self._marked_at: list[int | None] = []
-        """[bytes] Where it and those after it lie in the file"""
+        """[bytes] Positions in the file of this packet and those after it"""
         self._joints: set[int] | None = None
-        """[bytes] Where streams were joined in a transport stream, once that was looked for"""
+        """[bytes] Positions where streams were joined in a transport stream; None before they were searched"""
         self._last_dts: int | None = None
         self._last_pts: int | None = None
         self._last_at: int | None = None
-        """[bytes] Where the last packet lies in the file"""
+        """[bytes] Position of the last packet in the file"""
         self._end_ticks = 0
         self.num_packets = 0
         self.num_missing = 0
-        """Frames that are not in the file, as far as its container tells"""
+        """Number of frames that are missing in the file, according to its container"""
         self.num_marked = 0
-        """Packets that it marks as damaged"""
+        """Number of packets that the container marks as damaged"""
 
     def refuse_chained(self, packet: Any, said: str | None) -> None:
         """Raise ``MediaError`` at the second of several streams that follow each other in an Ogg file."""
@@ -71,7 +72,7 @@ class ContainerWatch:
             raise MediaError("decode", "refused-format", what, self.num_packets)
 
     def faults_before(self, packet: Any) -> list[str]:
-        """Take the next packet, also an empty one; return what is wrong with it or with the one before it."""
+        """Take the next packet, or the empty one at the end. Return faults of this packet or the one before it."""
         size, dts = packet.size, packet.dts
         is_ordered = dts is not None and (self._last_dts is None or dts >= self._last_dts)
         if is_ordered and size and not (packet.is_corrupt or self._marked is not None or self._reads_times):
@@ -81,7 +82,7 @@ class ContainerWatch:
         faults: list[str] = []
         if dts is not None:
             if self._last_dts is not None and dts < self._last_dts:
-                self._marked = None  # streams were joined here, and so the counters of their packets do not go on
+                self._marked = None  # streams were joined here, which is why their packets' counters jump
                 if not self._may_be_joined:
                     faults.append(f"packet {self.num_packets} has an earlier time than the one before it")
             if size:
@@ -93,7 +94,7 @@ class ContainerWatch:
             if self.num_packets - self._marked >= _MARK_DISTANCE:
                 faults += self._mark_faults()
         if self.counts_frames and packet.pts is not None:
-            # libavformat guesses the first one
+            # libavformat guesses the first time
             num_missing = packet.pts - self._last_pts - 1 if self._last_pts is not None and self.num_packets > 1 else 0
             if num_missing > 0:
                 self.num_missing += num_missing
@@ -109,14 +110,14 @@ class ContainerWatch:
         return faults
 
     def faults_at_end(self) -> list[tuple[str, str]]:
-        """Return cause and words for what is missing after the last packet.
+        """Return cause and message of each fault that is found after the last packet.
 
         Raises
         ------
         OSError
             If the file cannot be read any more.
         MediaError
-            If it cannot be opened once more.
+            If the file cannot be opened again.
         """
         faults = [("decode", what) for what in self._mark_faults()] if self._marked is not None else []
         path, name = self._container.name, self._container.format.name
@@ -142,7 +143,7 @@ class ContainerWatch:
         return faults
 
     def _num_samples_behind_end(self) -> int:
-        """Count samples of an MP4 that were not read, since the file ends before them: libavformat says nothing."""
+        """Count samples of an MP4 that were not read, since the file ends before them. libavformat is silent."""
         samples = self._video.index_entries
         num_unread = len(samples) - self.num_packets
         if num_unread <= 0:
@@ -155,7 +156,7 @@ class ContainerWatch:
         if self._container.format.name == "mpegts" and self._joints is None:
             try:
                 self._joints = joints(self._container.name, self._video.id)
-            except OSError:  # what is read is no file, or not there any more
+            except OSError:  # the input is not a file, or the file was removed
                 self._joints = set()
         if self._joints and not self._joints.isdisjoint(self._marked_at):
             return []
@@ -163,7 +164,7 @@ class ContainerWatch:
         return [f"its container marks packet {number} as damaged"]
 
     def _end_seconds(self) -> float:
-        """[seconds] at which the last packet of any track ends: sound may be longer than the pictures."""
+        """Return when [seconds] the last packet of any track ends. Sound may be longer than the pictures."""
         end = 0.0
         with self._reopen() as container:
             for packet in container.demux():

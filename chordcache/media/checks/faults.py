@@ -1,4 +1,4 @@
-"""What is wrong with a file, gathered while it is read, and said at the end in one sentence."""
+"""Faults of a file, collected while it is read, and reported at the end in one message."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from chordcache.errors import MediaError
 
 
 class Faults:
-    """Count faults, and remember the first one in words."""
+    """Counters of faults, with the message of the first one."""
 
     def __init__(self) -> None:
         self._cause = ""
         self._what = ""
         self.num_lost = 0
-        """Frames that packets promise, and that do not come"""
+        """Number of frames that packets promise, and that do not come"""
         self.num_missing = 0
-        """Frames whose packets are not in the file"""
+        """Number of frames whose packets are not in the file"""
         self.num_damaged = 0
-        """Packets that their decoder reports on"""
+        """Number of packets whose decoder reports an error"""
 
     def __bool__(self) -> bool:
         return self.has_reason or self.num_lost > 0
 
     @property
     def has_reason(self) -> bool:
-        """Whether anything was said of what is wrong."""
+        """True if a fault was added that has a message."""
         return bool(self._what)
 
     def add(self, cause: str, what: str) -> None:
-        """Note a fault; a file that is cut off says so even if that is not what showed first."""
+        """Note a fault. The first one is reported, but "truncated" comes before any earlier fault."""
         if not self._what:
             self._cause, self._what = cause, what
         elif cause == "truncated" != self._cause:
             self._cause, self._what = cause, f"{what}; {self._what}"
 
     def error(self, num_packets: int, num_frames_ok: int) -> MediaError:
-        """Return what is to be raised.
+        """Return the error to raise.
 
         Parameters
         ----------
         num_packets : int
-            Packets of the file, or of a stretch of it, that frames should come out of.
+            Number of packets of the file, or of a part of it, that each promise a frame.
         num_frames_ok : int
             See ``MediaError``.
         """

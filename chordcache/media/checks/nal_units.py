@@ -1,4 +1,4 @@
-"""Packets of H.264 and HEVC: types of units, fields, and the numbers of frames that others refer to."""
+"""Packets of H.264 and HEVC: types of units, fields, and the numbers of reference frames."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NamedTuple
 from chordcache.media.checks.packet_reader import HEAD_BYTES, SMALL_PACKET_BYTES, PacketReader
 
 _ZERO_RUN = re.compile(rb"\0{16,}")
-"""H.264 and HEVC escape zeros inside a unit, so that more than two in a row are padding or damage."""
+"""Run of zeros. H.264 and HEVC escape zeros inside a unit, so more than two in a row are padding or damage."""
 
 
 class Bits:
-    """Read bits from the front of some bytes (ITU-T H.264, 7.2 and 9.1). Raises ``ValueError`` behind the end.
+    """Reader of bits from the front of some bytes (ITU-T H.264, 7.2 and 9.1). Raises ``ValueError`` behind the end.
 
     Examples
     --------
@@ -28,34 +28,34 @@ class Bits:
         self._num_left = 8 * len(data)
 
     def u(self, num_bits: int) -> int:
-        """Read an unsigned number of so many bits."""
+        """Read an unsigned number of this many bits."""
         self._num_left -= num_bits
         return self._value >> self._num_left & ((1 << num_bits) - 1)
 
     def ue(self) -> int:
-        """Read an Exp-Golomb code; a signed one is read in the same way, to skip it."""
+        """Read an Exp-Golomb code. A signed code has the same length, and can be skipped in this way."""
         num_zeros = self._num_left - (self._value & ((1 << self._num_left) - 1)).bit_length()
         self._num_left -= num_zeros
         return self.u(num_zeros + 1) - 1
 
 
 class NalReader(PacketReader):
-    """Codecs of NAL units: H.264 and HEVC.
+    """Reader for codecs with NAL units: H.264 and HEVC.
 
     Parameters
     ----------
     length_bytes : int
-        Of the length before each unit, 0 for start codes.
+        Size of the length field before each unit, 0 for start codes.
     """
 
     _mask, _shift = 0, 0
-    """Of a unit's type in its first byte."""
+    """Position of a unit's type in its first byte"""
     _pictures = range(0)
-    """Types that hold a part of a picture."""
+    """Types that hold a part of a picture"""
     _clean = range(0)
-    """Types after which nothing older is used by what is shown later."""
+    """Types after which pictures that are shown later do not use older ones"""
     _clean_starts = range(0)
-    """Types without pictures that are shown before them and need what is older."""
+    """Types that are not followed by pictures which are shown earlier and need older ones"""
 
     def __init__(self, length_bytes: int = 0) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class NalReader(PacketReader):
         return len(packet) < SMALL_PACKET_BYTES and self._first_type(packet) is None
 
     def problem(self, packet: memoryview) -> str | None:
-        """See ``PacketReader``. Zeros inside a unit are what a disk or a download left out."""
+        """See ``PacketReader``. Zeros inside a unit mean that a disk or a download left out data."""
         if self._length_bytes and [stop for _, stop in self.units(packet)][-1:] != [len(packet)]:
             return "the units in a packet are not as long as they say"
         for run in _ZERO_RUN.finditer(packet) if _has_zero_run(packet) else ():
@@ -87,7 +87,7 @@ class NalReader(PacketReader):
         return None
 
     def _first_type(self, packet: memoryview) -> int | None:
-        """Type of the first unit that holds a picture, None if there is none near the front."""
+        """Return the type of the first unit that holds a picture, None if there is none near the front."""
         for start, _ in self.units(packet[:HEAD_BYTES]):
             kind = packet[start] >> self._shift & self._mask
             if kind in self._pictures:
@@ -95,14 +95,14 @@ class NalReader(PacketReader):
         return None
 
     def _is_padding(self, packet: memoryview, end: int) -> bool:
-        """Whether zeros that end here stand behind a unit."""
+        """Return whether zeros that end here are behind a unit."""
         if end == len(packet) or (not self._length_bytes and packet[end] == 1):
             return True
-        # the zeros may go over into the length of the next unit
+        # the zeros may extend into the length field of the next unit
         return any(stop <= end <= stop + self._length_bytes for _, stop in self.units(packet))
 
     def units(self, packet: memoryview) -> Iterator[tuple[int, int]]:
-        """Yield where each unit starts and stops; the last one may stop behind the end of what is given."""
+        """Yield where each unit starts and stops; the last one may stop behind the end of the packet."""
         at = 0
         if self._length_bytes:
             while at + self._length_bytes < len(packet):
@@ -128,10 +128,10 @@ class HevcReader(NalReader):
     _pictures, _clean, _clean_starts = range(32), range(16, 22), range(18, 21)
     _BROKEN_LINKS = (16, 17)
     _SKIPPED_LEADING = (8, 9)
-    """RASL pictures: they refer to what comes before the picture that decoding began at."""
+    """RASL pictures, which refer to pictures before the one where decoding began"""
 
     def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
-        """See ``PacketReader``. The container's word is not enough."""
+        """See ``PacketReader``. The container's mark is not sufficient."""
         return self.is_entry(packet)
 
     def breaks_off(self, packet: memoryview) -> bool:
@@ -145,22 +145,22 @@ class HevcReader(NalReader):
 
 @dataclass(frozen=True)
 class _Sps:
-    """What a sequence parameter set of H.264 says about the headers of slices."""
+    """Facts from a sequence parameter set of H.264 that slice headers depend on."""
 
     frame_num_bits: int
     has_planes: bool
-    """Each colour has slices of its own"""
+    """True if each color has slices of its own"""
     may_skip: bool
-    """Gaps in frame_num are allowed"""
+    """True if gaps in frame_num are allowed"""
     may_have_fields: bool
 
 
 class _Slice(NamedTuple):
-    """The beginning of a slice's header."""
+    """Beginning of a slice's header."""
 
     frame_num: int
     modulus: int
-    """Of ``frame_num``"""
+    """Modulus of ``frame_num``"""
     is_field: bool
     is_bottom: bool
     is_reference: bool
@@ -169,7 +169,7 @@ class _Slice(NamedTuple):
 
 
 class H264Reader(NalReader):
-    """H.264 (ITU-T H.264, 7.3 and table 7-1): fields, and the numbers of frames that others refer to.
+    """H.264 (ITU-T H.264, 7.3 and table 7-1), with fields and the numbers of reference frames.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ class H264Reader(NalReader):
     knows_leading = False
     _SPS, _PPS = 7, 8
     _HEADER_BYTES = 48
-    """Of a slice, enough for what is read of its header."""
+    """Length of the part of a slice that contains all header fields read here"""
 
     def __init__(
         self, length_bytes: int = 0, parameter_sets: tuple[bytes, ...] = (), *, has_entries: bool = True
@@ -196,13 +196,13 @@ class H264Reader(NalReader):
         self._sps: dict[int, _Sps] = {}
         self._sps_of_pps: dict[int, int] = {}
         self._open_field: _Slice | None = None
-        """The first field of a frame whose second one is yet to come"""
+        """First field of a frame whose second field has not come yet"""
         self._before: _Slice | None = None
         self._last_number: int | None = None
-        """Of the last frame that others refer to"""
+        """Number of the last reference frame"""
         self._counts_all: bool | None = None
-        """Whether the encoder gives numbers to frames that no other refers to; None while that is open"""
-        self.checks_all = True  # until it is known that no fields come in packets of their own
+        """True if the encoder also numbers frames that are not references; None while this is unknown"""
+        self.checks_all = True  # until the parameter sets show that fields never come in separate packets
         for unit in parameter_sets:
             self._read_parameters(memoryview(unit))
 
@@ -215,7 +215,7 @@ class H264Reader(NalReader):
         return pts is not None and start_pts is not None and pts < start_pts
 
     def is_hidden(self, packet: memoryview) -> bool:
-        """See ``PacketReader``. The second field completes a frame whose first one came in a packet of its own."""
+        """See ``PacketReader``. A second field completes a frame whose first field came in an earlier packet."""
         if super().is_hidden(packet):
             return True
         slices = list(self._pictures_of(packet)) if self.checks_all else []
@@ -226,11 +226,11 @@ class H264Reader(NalReader):
         return self.checks_all
 
     def num_left_out(self, packet: memoryview) -> int:
-        """See ``PacketReader``. Frames that others refer to have numbers."""
+        """See ``PacketReader``. Reference frames are numbered."""
         return sum([self._num_left_out(each) for each in self._pictures_of(packet)])
 
     def _num_left_out(self, picture: _Slice) -> int:
-        """Frames between this picture and the last one that others refer to (ITU-T H.264, 7.4.3, frame_num)."""
+        """Count missing frames between this picture and the last reference frame (ITU-T H.264, 7.4.3, frame_num)."""
         before, self._before = self._before, picture
         last = 0 if picture.is_idr else self._last_number
         if picture.is_reference or last is None:
@@ -240,14 +240,14 @@ class H264Reader(NalReader):
             return 0
         if not before.is_reference:
             if self._counts_all is None and picture.is_reference:
-                # old encoders count all pictures, the standard only those that others refer to
+                # old encoders count all pictures, the standard only reference pictures
                 self._counts_all = picture.frame_num == (before.frame_num + 1) % picture.modulus
             if self._counts_all:
                 return 0
         return max(0, (picture.frame_num - last) % picture.modulus - 1) if picture.frame_num != last else 0
 
     def _begins_frame(self, picture: _Slice) -> bool:
-        """Whether a picture is a frame, or a first field; as libavcodec pairs them."""
+        """Return whether a picture is a frame or a first field. Fields are paired as in libavcodec."""
         first, self._open_field = self._open_field, None
         if not picture.is_field:
             return True
@@ -257,7 +257,7 @@ class H264Reader(NalReader):
         return True
 
     def _pictures_of(self, packet: memoryview) -> Iterator[_Slice]:
-        """The first slice of each picture in a packet."""
+        """Yield the first slice of each picture in a packet."""
         for start, stop in self.units(packet):
             kind = packet[start] & 0x1F
             if kind in (self._SPS, self._PPS):
@@ -280,11 +280,11 @@ class H264Reader(NalReader):
                 bits = Bits(data[1:])
                 number = bits.ue()
                 self._sps_of_pps[number] = bits.ue()
-        except (ValueError, IndexError):  # the decoder will say what it cannot read
+        except (ValueError, IndexError):  # the decoder will report what it cannot read
             return
 
     def _read_slice(self, unit: memoryview) -> _Slice | None:
-        """The header of a picture's first slice; None of another one, or if it cannot be read."""
+        """Read the header of a picture's first slice; return None for any other slice, or if it cannot be read."""
         data = _unescaped(unit)
         bits = Bits(data[1:])
         try:
@@ -304,11 +304,11 @@ class H264Reader(NalReader):
 
 
 _CHROMA_PROFILES = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135))
-"""Profiles of H.264 whose parameter sets say how chroma is stored (7.3.2.1.1)."""
+"""Profiles of H.264 whose parameter sets state how chroma is stored (7.3.2.1.1)"""
 
 
 def _read_sps(bits: Bits) -> tuple[int, _Sps]:
-    """A sequence parameter set's number, and what it says (ITU-T H.264, 7.3.2.1.1)."""
+    """Read a sequence parameter set, and return its number and content (ITU-T H.264, 7.3.2.1.1)."""
     profile = bits.u(8)
     bits.u(16)
     number = bits.ue()
@@ -345,7 +345,7 @@ def _skip_scaling_list(bits: Bits, size: int) -> None:
 
 
 def _unescaped(unit: memoryview) -> bytes:
-    """A unit without the bytes that keep start codes from arising in it."""
+    """Return a unit without the bytes that prevent start codes inside it."""
     return bytes(unit).replace(b"\0\0\3", b"\0\0")
 
 

@@ -1,4 +1,4 @@
-"""What each packet of a video track shows, and what is wrong with it, before anything is decoded."""
+"""Role and faults of each packet of a video track, before anything is decoded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chordcache.media.checks.packet_reader import SMALL_PACKET_BYTES, PacketRead
 
 
 class Role(Enum):
-    """What comes out of a packet."""
+    """Result of decoding a packet."""
 
     SHOWN = "a frame"
     HIDDEN = "nothing of its own: it is only referred to, or completes another packet's frame"
@@ -20,23 +20,23 @@ class Role(Enum):
 
 
 class PacketCheck:
-    """Judge the packets of a track in decode order, from where decoding begins.
+    """Check of the packets of a track in decode order, from where decoding begins.
 
-    A stream may begin in the middle of a group of pictures, as recordings and copied parts do. Its packets before the
-    first keyframe, and pictures after that one which are shown before it, are skipped and counted.
+    A stream may begin in the middle of a group of pictures, as recordings and copied parts do. Packets before the
+    first keyframe are skipped and counted. So are pictures after that keyframe which are shown before it.
 
     Parameters
     ----------
     reader : PacketReader
-        Of the track's codec.
+        Reader for the track's codec.
     is_thorough : bool
-        Also look into every packet, for ``problem`` and ``num_left_out``: 5 us each.
+        If True, also read every packet, for ``problem`` and ``num_left_out``. This takes 5 us for each.
     is_called_key : callable, optional
-        Whether the container calls a packet a keyframe; by default, whether the packet does, which may have learned
-        otherwise from its bytes.
+        Returns whether the container calls a packet a keyframe. By default, the packet's own flag is used, which may
+        have been corrected from its bytes.
     dts_counts_frames : bool
-        Decoding times are numbers of frames, so that a gap after the first keyframe means that one is missing, and not
-        that what follows is shown before it.
+        True if decoding times are numbers of frames. A gap after the first keyframe then means that a frame is missing,
+        and not that the next picture is shown before the keyframe.
     """
 
     def __init__(
@@ -52,36 +52,36 @@ class PacketCheck:
         self._is_called_key = is_called_key
         self._dts_counts_frames = dts_counts_frames
         self.has_started = False
-        """Whether there was a packet that decoding can begin with"""
+        """True after a packet with which decoding can begin"""
         self.has_clean_start = True
-        """Whether that was the first one, and nothing after it needs what came before it"""
+        """True if that was the first packet, and the packets after it do not need older ones"""
         self._start_pts: int | None = None
         self._may_lead = False
-        """Whether pictures that are shown before the first keyframe may still come"""
+        """True if pictures that are shown before the first keyframe may still come"""
         self._last_dts: int | None = None
         self.num_packets = 0
         self.num_discarded = 0
         self.num_skipped = 0
         self.num_shown = 0
         self.leading_dts: list[int] = []
-        """Decoding times of those that come after the first keyframe"""
+        """Decoding times of the skipped packets that come after the first keyframe"""
         self.problem: str | None = None
-        """What is wrong with the last packet, although its decoder may not report it; None if nothing is"""
+        """Fault of the last packet, which its decoder may not report; None if there is none"""
         self.num_left_out = 0
-        """Frames before the last packet that are not there"""
+        """Number of missing frames before the last packet"""
 
     @property
     def has_found(self) -> bool:
-        """Whether there is anything to report of the last packet."""
+        """True if there is a fault of the last packet to report."""
         return self.problem is not None or self.num_left_out > 0
 
     def role(self, packet: Any) -> Role:
-        """Return the role of the next packet, and settle ``problem``."""
+        """Return the role of the next packet, and set ``problem``."""
         self.num_packets += 1
         is_settled = self.has_started and not (self._may_lead or self._is_thorough or self.reader.checks_all)
         if is_settled and packet.size >= SMALL_PACKET_BYTES and not (packet.is_keyframe or packet.is_discard):
             self.num_shown += 1
-            return Role.SHOWN  # most packets of a scan, whose bytes nobody has to look at
+            return Role.SHOWN  # most packets of a scan, whose bytes need not be read
         data = memoryview(packet)
         self.problem, self.num_left_out = None, 0
         if self._is_thorough:
@@ -102,7 +102,7 @@ class PacketCheck:
         return Role.SHOWN
 
     def report(self, faults: Faults, where: str) -> None:
-        """Add what was found out about the last packet."""
+        """Add the faults of the last packet to ``faults``."""
         if self.problem:
             faults.add("decode", f"{where}: {self.problem}")
         if self.num_left_out:
@@ -111,7 +111,7 @@ class PacketCheck:
             faults.add("decode", f"{where}: {frames} that others refer to are not in the file")
 
     def why_nothing(self) -> str:
-        """Say why no packet so far shows a frame."""
+        """Return why no packet so far shows a frame."""
         if not self.num_packets:
             return "the video track has no packets"
         if self.num_discarded == self.num_packets:
@@ -129,7 +129,7 @@ class PacketCheck:
             # a program stream that begins within a packet gives its first keyframe the time of a later picture
             self._last_dts = packet.dts if self._dts_counts_frames else None
             if not self.has_started and self.num_packets == 1 and self._is_called_key and self._is_called_key(packet):
-                self.problem = "the first packet is called a keyframe, and is none"
+                self.problem = "the first packet is called a keyframe, and is not one"
             return not self.has_started
         if packet.is_keyframe:
             self._start_pts, self._may_lead = packet.pts, self.reader.breaks_off(data)

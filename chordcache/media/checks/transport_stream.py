@@ -1,4 +1,4 @@
-"""Packets of MPEG transport streams: where the last one ends, and where streams were joined."""
+"""Packets of MPEG transport streams: the end of the last one, and the places where streams were joined."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 _PACKET_BYTES = {188: 0, 192: 4, 204: 0}
-"""Length of a transport stream's packets, and where in it the sync byte stands (after a time stamp in M2TS)."""
+"""Position of the sync byte in a transport stream's packet (after a time stamp in M2TS), by length of the packet"""
 
 _SYNC = 0x47
 
 _PROGRAM_PID = 0
-"""Of the table that a stream begins with, and repeats."""
+"""PID of the table that a stream begins with, and repeats"""
 
 _MAX_TAIL_PACKETS = 10_000
-"""Packets that are looked at from the end, to find the last one of a track."""
+"""Number of packets at the end that are searched for the last one of a track"""
 
 _CHUNK_PACKETS = 1 << 12
-"""Packets that are read at once."""
+"""Number of packets that are read at once"""
 
 
 def ends_in_packet(file: BinaryIO, num_bytes: int) -> bool:
-    """Whether a transport stream is no whole number of packets long; one that starts with junk is not judged."""
+    """Return whether a transport stream ends within a packet; False if it starts with something else."""
     length, _ = _geometry(file)
     return bool(length) and num_bytes % length != 0
 
 
 def has_full_end(path: str, pid: int) -> bool:
-    """Whether the last packet of a track in a transport stream is full: the end of a picture seldom fills one."""
+    """Return whether the last packet of a track in a transport stream is full. The end of a picture seldom fills it."""
     with open(path, "rb") as file:
         num_bytes = file.seek(0, os.SEEK_END)
         length, sync_at = _geometry(file)
@@ -40,22 +40,22 @@ def has_full_end(path: str, pid: int) -> bool:
             file.seek(number * length + sync_at)
             header = file.read(4)
             if int.from_bytes(header[1:3], "big") & 0x1FFF == pid:
-                return not header[3] >> 5 & 1  # without an adaptation field, which stuffing would be in
+                return not header[3] >> 5 & 1  # without an adaptation field, which would contain the stuffing
     return True
 
 
 def joints(path: str, pid: int) -> set[int]:
     """Find where streams were joined, as a player of segments joins them.
 
-    The counters of all tracks begin again there, and the new stream begins with its program table. Where packets were
-    lost, the counter of the table goes on.
+    At a joint, the counters of all tracks begin again, and the new stream begins with its program table. Where packets
+    were lost, the table's counter continues instead.
 
     Parameters
     ----------
     path : str
         The file.
     pid : int
-        The track.
+        PID of the track.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def joints(path: str, pid: int) -> set[int]:
 
 
 def loses_first_picture(path: str, pid: int) -> bool:
-    """Whether packets are missing before a track's second picture: libavformat loses its own mark of that."""
+    """Return whether packets are missing before a track's second picture. libavformat loses its own mark of this."""
     num_begun = 0
     for each in _track(path, pid):
         of_first = num_begun + np.cumsum(each.begins) < 2
@@ -93,18 +93,18 @@ def loses_first_picture(path: str, pid: int) -> bool:
 
 
 class _Packets(NamedTuple):
-    """Packets of a track that carry a part of it, one after the other."""
+    """Consecutive packets of a track that carry a part of it."""
 
     positions: np.ndarray
-    """[shape=(n,), dtype=int64, bytes] in the file"""
+    """[shape=(n,), dtype=int64, bytes] Positions in the file"""
     begins: np.ndarray
-    """[shape=(n,), dtype=bool] whether a picture, or a table, begins in each"""
+    """[shape=(n,), dtype=bool] True if a picture, or a table, begins in the packet"""
     goes_on: np.ndarray
-    """[shape=(n,), dtype=bool] whether its counter goes on from the packet before it"""
+    """[shape=(n,), dtype=bool] True if the counter continues from the packet before"""
 
 
 def _track(path: str, pid: int) -> Iterator[_Packets]:
-    """Read the packets of a track, up to where the file is made of anything else."""
+    """Read the packets of a track, up to the first data that is not a transport stream."""
     last: int | None = None
     position = 0
     with open(path, "rb") as file:
@@ -130,7 +130,7 @@ def _track(path: str, pid: int) -> Iterator[_Packets]:
 
 
 def _geometry(file: BinaryIO) -> tuple[int, int]:
-    """Length of a transport stream's packets and where in it the sync byte stands; (0, 0) if that cannot be told."""
+    """Return a packet's length and the position of the sync byte in it; (0, 0) if they are unknown."""
     file.seek(0)
     head = file.read(2 * max(_PACKET_BYTES))
     for length, sync_at in _PACKET_BYTES.items():

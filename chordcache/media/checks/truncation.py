@@ -1,4 +1,4 @@
-"""Files that were cut off where libavformat does not notice."""
+"""Detection of files that were cut off where libavformat does not notice."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from chordcache.media.checks.transport_stream import ends_in_packet, has_full_en
 from chordcache.media.mp4_boxes import ends_in_fragment
 
 _MAX_CHUNKS = 10_000
-"""Chunks of an AVI looked at; those before and between its lists of pictures are few."""
+"""Number of chunks of an AVI that are read. Those before and between its lists of pictures are few."""
 
 _UNKNOWN_SIZE = 0xFFFFFFFF
 
 _MAX_OGG_PAGE_BYTES = 27 + 255 + 255 * 255
-"""Of a page of Ogg: header, table of segments, segments."""
+"""Largest size of a page of Ogg: header, table of segments, segments"""
 
 _MAX_FLV_TAGS = 1000
-"""Tags of an FLV that are looked at from its end, to find the last one of video."""
+"""Number of tags at the end of an FLV that are searched for the last one of video"""
 
 _FLV_TAG_BYTES = 11
-"""Header of a tag: type, size of the data, time, stream."""
+"""Length of a tag's header: type, size of the data, time, stream"""
 
 _FLV_VIDEO, _FLV_H264 = 9, 7
 _FLV_TAGS = (8, _FLV_VIDEO, 18)
-"""Types of tags: sound, video, metadata."""
+"""Types of tags: sound, video, metadata"""
 
 _MAX_PACK_BYTES = 1 << 18
-"""End of a program stream that is searched for its last pack; packs are 2 kB in most files, 64 kB at most."""
+"""Length of the end of a program stream that is searched for its last pack. Packs have 2 kB in most files, 64 kB at
+most."""
 
 _SEGMENT = b"\x18\x53\x80\x67"
 
 
 def end_problem(path: str, container: str, *, last_packet_at: int | None = None) -> str | None:
-    """Say where a file ends that should not end there.
+    """Return where a file ends if it should not end there.
 
     Parameters
     ----------
@@ -43,12 +44,12 @@ def end_problem(path: str, container: str, *, last_packet_at: int | None = None)
     container : str
         libavformat's name of its format.
     last_packet_at : int, optional
-        [bytes] Where libavformat found the last packet of the video track.
+        [bytes] Position of the last packet of the video track, according to libavformat.
 
     Returns
     -------
     str or None
-        Such as "in the middle of a packet"; None if nothing is wrong, or that cannot be told.
+        Text such as "in the middle of a packet"; None if nothing is wrong, or if this is unknown.
 
     Notes
     -----
@@ -81,7 +82,7 @@ def end_problem(path: str, container: str, *, last_packet_at: int | None = None)
 
 
 def may_end_anywhere(path: str, container: str, *, track: int) -> bool:
-    """Return whether the last picture may be cut off without a sign of it in the container.
+    """Return whether the last picture may be cut off without a sign of this in the container.
 
     Parameters
     ----------
@@ -90,7 +91,7 @@ def may_end_anywhere(path: str, container: str, *, track: int) -> bool:
     container : str
         libavformat's name of its format.
     track : int
-        The track's number in it: of a transport stream, its PID.
+        Number of the track in the container; the PID in a transport stream.
     """
     if container == "mpegts":
         return has_full_end(path, track)
@@ -98,8 +99,8 @@ def may_end_anywhere(path: str, container: str, *, track: int) -> bool:
 
 
 def _ends_in_segment(file: BinaryIO, num_bytes: int) -> bool:
-    """Whether a Matroska file is shorter than its segment says; a live one does not say."""
-    file.seek(4)  # the identity of the EBML header
+    """Return whether a Matroska file is shorter than its segment states; a live one does not state its size."""
+    file.seek(4)  # after the identifier of the EBML header
     header_bytes = _ebml_size(file)
     if header_bytes is None or header_bytes > num_bytes:
         return False
@@ -111,7 +112,7 @@ def _ends_in_segment(file: BinaryIO, num_bytes: int) -> bool:
 
 
 def _ebml_size(file: BinaryIO) -> int | None:
-    """Read an element's size; None if it is unknown or none."""
+    """Read an element's size; return None if it is unknown or missing."""
     first = file.read(1)
     if not first or not first[0]:
         return None
@@ -122,9 +123,9 @@ def _ebml_size(file: BinaryIO) -> int | None:
 
 
 def _ends_in_pictures(file: BinaryIO, num_bytes: int) -> bool:
-    """Whether an AVI is shorter than a list of its pictures says. An index that is missing is no harm.
+    """Return whether an AVI is shorter than a list of its pictures states. A missing index is not a fault.
 
-    A muxer that writes to a pipe leaves every size at its highest value, and no index.
+    A muxer that writes to a pipe leaves every size at its highest value, and writes no index.
     """
     position = 0
     for _ in range(_MAX_CHUNKS):
@@ -140,7 +141,7 @@ def _ends_in_pictures(file: BinaryIO, num_bytes: int) -> bool:
 
 
 def _ogg_problem(file: BinaryIO, num_bytes: int) -> str | None:
-    """Whether an Ogg file ends within a page, or before the end of a stream is marked."""
+    """Return where an Ogg file ends, if within a page or before the end of a stream is marked; None otherwise."""
     start = max(0, num_bytes - 2 * _MAX_OGG_PAGE_BYTES)
     file.seek(start)
     tail = file.read()
@@ -157,11 +158,11 @@ def _ogg_problem(file: BinaryIO, num_bytes: int) -> str | None:
         if end == len(tail):
             return None if any(marked.values()) else "before its streams do"
         at = end
-    return None  # something else stands behind the last page
+    return None  # there is other data behind the last page
 
 
 def _flv_problem(file: BinaryIO, num_bytes: int, last_packet_at: int | None) -> str | None:
-    """Whether an FLV ends within a tag, or libavformat did not come to its last one."""
+    """Return where an FLV ends, if within a tag or behind the last one that libavformat reads; None otherwise."""
     end = num_bytes
     for _ in range(_MAX_FLV_TAGS):
         found = _flv_tag_before(file, end)
@@ -176,10 +177,10 @@ def _flv_problem(file: BinaryIO, num_bytes: int, last_packet_at: int | None) -> 
 
 
 def _flv_tag_before(file: BinaryIO, end: int) -> tuple[int, bool] | None:
-    """Start of the tag that ends at a place in the file, and whether it holds a picture; None if none does.
+    """Return the start of the tag that ends at a position, and whether it holds a picture; None without a tag.
 
-    Its size is repeated behind it. Some writers leave the header, or a byte of it, out of that size, as libavformat
-    knows.
+    The size of a tag is repeated behind it. Some writers leave out the header, or one byte of it, from that size.
+    libavformat handles this too.
     """
     file.seek(max(0, end - 4))
     size = int.from_bytes(file.read(4), "big")
@@ -190,19 +191,19 @@ def _flv_tag_before(file: BinaryIO, end: int) -> tuple[int, bool] | None:
             header = file.read(_FLV_TAG_BYTES + 2)
             kind, data_bytes = header[0] & 0x1F, int.from_bytes(header[1:4], "big")
             if kind in _FLV_TAGS and data_bytes == tag_bytes - _FLV_TAG_BYTES:
-                # of H.264, 1 is a picture; 0 and 2 are what comes before and after all of them
+                # H.264: 1 is a picture, 0 and 2 are headers before all pictures and the mark after them
                 return start, kind == _FLV_VIDEO and (header[11] & 0x0F != _FLV_H264 or header[12] == 1)
     return None
 
 
 def _ends_in_pack(file: BinaryIO, num_bytes: int) -> bool:
-    """Whether a program stream ends within a packet; one with anything else at its end is not judged."""
+    """Return whether a program stream ends within a packet; False if it ends with other data."""
     file.seek(max(0, num_bytes - _MAX_PACK_BYTES))
     tail = file.read()
     at = tail.rfind(b"\0\0\1\xba")
     if at < 0 or at + 14 > len(tail):
         return at >= 0
-    # MPEG-2: 14 bytes and stuffing; MPEG-1: 12
+    # packs of MPEG-2 have 14 bytes and stuffing, those of MPEG-1 have 12
     at += 14 + (tail[at + 13] & 7) if tail[at + 4] >> 6 == 1 else 12
     while at + 6 <= len(tail) and tail[at : at + 3] == b"\0\0\1" and tail[at + 3] >= 0xBB:
         at += 6 + int.from_bytes(tail[at + 4 : at + 6], "big")

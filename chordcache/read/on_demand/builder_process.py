@@ -1,14 +1,14 @@
-"""Builds what readers miss, in one process in the background, however many readers there are.
+"""Background process that builds the videos that readers miss. There is one process for any number of readers.
 
-A reader that misses a video puts a request into the cache's ``.on_demand`` folder, a file for each video, and starts
-the process unless it is there already. Whoever holds the lock of that folder is the process: the reader that gets the
-lock hands it over, open, to the process that it starts, so that there is no moment at which a second one could be
-started; the kernel frees it when the process ends, however it does. Requests outlive everybody, and are removed when
-the build that they were part of is over.
+A reader that misses a video puts a request into the cache's ``.on_demand`` folder, a file for each video. The reader
+also starts the process, unless it is already running. The process holds the lock of that folder. The reader that gets
+the lock passes it, open, to the process that it starts. Therefore a second process can never be started at the same
+time. The kernel frees the lock when the process ends for any reason. Requests outlive readers and the process. They
+are removed when the build that they were part of is over.
 
-    <key>.json    what is to be built: record, root folder
-    .lock         locked while the process lives
-    .log          what it had to say since it was started
+    <key>.json    a request: record, root folder
+    .lock         locked while the process runs
+    .log          output of the process since it was started
 """
 
 from __future__ import annotations
@@ -54,39 +54,39 @@ from chordcache.storage.lock import locked
 FOLDER = ".on_demand"
 
 IDLE_SECONDS = 5.0
-"""The process ends when nothing was asked for so long; the next one needs a second to start."""
+"""Time without a request after which the process ends. The next process needs a second to start."""
 
 _POLL_SECONDS = 0.2
 
 _NICENESS = 19
-"""Of the process and its worker: training comes first."""
+"""Niceness of the process and its worker: training comes first."""
 
 _AUTOGROUP = Path("/proc/self/autogroup")
-"""Where Linux shares the processor out by sessions, niceness counts within one, and this is the session's."""
+"""File with the niceness of the session. Where Linux schedules by session, a process's own counts only within it."""
 
 _PAUSE_SECONDS = 10
-"""Between a process that a full disk has stopped, say, and the next one: it keeps the lock for so long."""
+"""Pause between a process that stopped, for example on a full disk, and the next one. It keeps the lock so long."""
 
 _FORGOTTEN_SECONDS = 3600
-"""Half a request that is older was left by somebody who was killed."""
+"""Age after which a half-written request counts as left by a reader that was killed."""
 
 _IN_BACKGROUND = '"$@" &'
-"""A shell starts the process and ends, so that the process is nobody's child: no reader has to wait for it."""
+"""Shell command that starts the process and ends. No reader is then the parent, which would have to wait for it."""
 
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """A video that is to be built, or looked at and mended."""
+    """A request to build a video, or to check and repair it."""
 
     record: VideoRecord
     root_folder: str
     """Absolute folder of the record's root"""
     follow_symlinks: bool = False
-    """Whether the scan was told to follow links out of the root"""
+    """True if the scan followed links out of the root"""
 
     @property
     def key(self) -> str:
-        """Of the video."""
+        """Key of the video."""
         return video_key(self.record.root, self.record.path)
 
 
@@ -104,7 +104,7 @@ class RequestQueue:
         self._folder = cache / FOLDER
 
     def prepare(self) -> None:
-        """Make the folder. Raises ``UsageError`` if it cannot be written to."""
+        """Make the folder. Raise ``UsageError`` if it cannot be written to."""
         try:
             self._folder.mkdir(exist_ok=True)
             os.close(self._open_lock())
@@ -115,7 +115,7 @@ class RequestQueue:
             ) from None
 
     def put(self, request: BuildRequest) -> None:
-        """Ask for a video; asked for twice, it is built once. Raises ``OSError``."""
+        """Request a video. A video requested twice is built once. Raise ``OSError``."""
         final = self._folder / f"{request.key}.json"
         if not final.exists():
             partial = self._folder / f"{uuid.uuid4().hex}.partial"
@@ -128,19 +128,19 @@ class RequestQueue:
         self._start()
 
     def remind(self, key: str) -> None:
-        """Start the process if it ended before it came to a request that was put. Raises ``OSError``."""
+        """Start the process if it ended before it handled a request. Raise ``OSError``."""
         if (self._folder / f"{key}.json").exists():
             self._start()
 
     def keys(self) -> list[str]:
-        """Keys of the videos that are asked for, sorted."""
+        """Return the keys of the requested videos, sorted."""
         try:
             return sorted(name[:-5] for name in os.listdir(self._folder) if name.endswith(".json"))
-        except FileNotFoundError:  # somebody removed the cache
+        except FileNotFoundError:  # the cache was removed
             return []
 
     def take(self) -> list[BuildRequest]:
-        """What is asked for now. It stays there until it is ``settled``."""
+        """Return the current requests. They stay in the folder until ``settle`` removes them."""
         return [request for request in map(self._read, self.keys()) if request is not None]
 
     def settle(self, requests: Sequence[BuildRequest]) -> None:
@@ -149,14 +149,14 @@ class RequestQueue:
             self._remove(f"{request.key}.json")
 
     def tidy(self) -> None:
-        """Remove what readers that were killed left half written."""
+        """Remove half-written requests of readers that were killed."""
         for path in self._folder.glob("*.partial"):
             with suppress(FileNotFoundError):
                 if time.time() - path.stat().st_mtime > _FORGOTTEN_SECONDS:
                     path.unlink()
 
     def _read(self, key: str) -> BuildRequest | None:
-        """A request; None if it is damaged, or another chordcache's, and therefore removed."""
+        """Return a request. If it is damaged, or of another version of chordcache, remove it and return None."""
         try:
             data = read_sealed(self._folder / f"{key}.json")
             request = BuildRequest(**{**data, "record": record_from_json(data["record"])})
@@ -175,7 +175,7 @@ class RequestQueue:
         return os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def _start(self) -> None:
-        """Start the process, unless it is there. What was asked for before this call is seen by either."""
+        """Start the process, unless it is running. Either process sees the requests made before this call."""
         with _no_fork:
             lock = self._open_lock()
             try:
@@ -186,7 +186,7 @@ class RequestQueue:
                 os.close(lock)
 
     def _start_with(self, lock: int) -> None:
-        """Start the process, and hand it the lock. Raises ``OSError``."""
+        """Start the process and pass it the lock. Raise ``OSError``."""
         command = [sys.executable, "-m", "chordcache.read.on_demand.builder_process", os.fspath(self._cache), str(lock)]
         with open(self._folder / ".log", "wb") as log:
             shell = subprocess.run(
@@ -200,16 +200,19 @@ class RequestQueue:
                 check=False,
             )
         if shell.returncode:
-            raise OSError(f"/bin/sh could not start it and ended with {shell.returncode}")
+            raise OSError(f"/bin/sh could not start the background build and ended with {shell.returncode}")
 
     def _last_words(self) -> str:
-        """The last line of the process before, or of a Python that could not start it; loky's tracker talks too."""
+        """Return the last message of the previous process, or of a Python that could not start it.
+
+        Lines of loky's tracker are in the log too, and are skipped.
+        """
         try:
             lines = (self._folder / ".log").read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return ""
         if any(line.startswith("Traceback ") for line in lines):
-            return next(line for line in reversed(lines) if line)  # what it died of
+            return next(line for line in reversed(lines) if line)  # the cause of death
         speakers = ("chordcache: ", f"{sys.executable}: ")
         return next((line for line in reversed(lines) if line.startswith(speakers)), "")
 
@@ -220,13 +223,13 @@ class RequestQueue:
 
 
 _no_fork = threading.Lock()
-"""Held while this process has a lock file open: a copy in a fork's child would keep it locked for ever."""
+"""Lock held while this process has a lock file open. A forked child with a copy would keep that file locked."""
 
 os.register_at_fork(before=_no_fork.acquire, after_in_parent=_no_fork.release, after_in_child=_no_fork.release)
 
 
 def try_lock(fd: int) -> bool:
-    """Lock a file, unless another process has."""
+    """Lock a file. Return False if another process has locked it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -238,12 +241,12 @@ def try_lock(fd: int) -> bool:
 
 
 def serve(cache: Path, lock: int) -> None:
-    """Build what is asked for, until nothing is for a while. ``lock`` is the spool's, open and locked."""
+    """Build requested videos, until there is no request for a while. ``lock`` is the queue's lock, open and locked."""
     spool = RequestQueue(cache)
     spool.tidy()
     while True:
         _serve_until_idle(cache, spool)
-        # In this order: who asks after the last look finds the lock free, and who asked before it is seen below
+        # In this order: a reader that puts a request later finds the lock free, and an earlier request is seen below
         fcntl.flock(lock, fcntl.LOCK_UN)
         if not spool.keys() or not try_lock(lock):
             return
@@ -262,17 +265,17 @@ def _serve_until_idle(cache: Path, spool: RequestQueue) -> None:
 
 
 def _origin(request: BuildRequest) -> tuple[str, str, bool]:
-    """What the requests of one index have in common."""
+    """Return the values that the requests of one index have in common."""
     return request.record.root, request.root_folder, request.follow_symlinks
 
 
 def _settle(cache: Path, spool: RequestQueue, requests: Sequence[BuildRequest]) -> None:
-    """Build some videos of one root, and say what could not be."""
+    """Build some videos of one root, and report those that cannot be built."""
     try:
         summary = build_requests(cache, requests)
         if summary.num_failed:
             _say(f"{summary.num_failed} of {summary.num_inputs} videos cannot be cached; see quarantine.jsonl")
-    except (StoppedError, CacheWriteError, WorkersDiedError):  # what is left is for the next process
+    except (StoppedError, CacheWriteError, WorkersDiedError):  # the next process handles the remaining requests
         raise
     except ChordcacheError as error:
         _say(str(error))
@@ -284,16 +287,16 @@ def _say(message: str) -> None:
 
 
 def _wait(_whom: str) -> None:
-    """Nobody needs to be told: readers have the source."""
+    """Report nothing while waiting for the lock: readers have the source."""
 
 
 def build_requests(cache: Path, requests: Sequence[BuildRequest]) -> RunSummary:
-    """Build videos of one root as the cache's builds so far were asked to, under its lock, which is waited for.
+    """Wait for the cache's lock, and build videos of one root with the settings of the cache's earlier builds.
 
     Raises
     ------
     ChordcacheError
-        As ``build``.
+        As in ``build``.
     """
     root, folder, follow_symlinks = _origin(requests[0])
     with stop_signals(), locked(cache, _wait), tempfile.TemporaryDirectory() as temporary:
@@ -317,7 +320,7 @@ def build_requests(cache: Path, requests: Sequence[BuildRequest]) -> RunSummary:
 
 
 def _broken_files(cache: Path, key: str) -> Iterator[str]:
-    """Artefacts of a video that are not what was written."""
+    """Yield the artefacts of a video that are not as written."""
     try:
         sidecar = read_sidecar(cache, key)
     except (NotFoundError, DamageError):
@@ -331,7 +334,7 @@ def _broken_files(cache: Path, key: str) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The process: cache, and the number of the open lock file."""
+    """Run the process. The arguments are the cache and the file descriptor of the open lock file."""
     cache, lock = Path(arguments[0]), int(arguments[1])
     os.set_inheritable(lock, False)
     os.nice(_NICENESS)

@@ -1,4 +1,4 @@
-"""A video that is not cached, read from its source as if it were."""
+"""Reader of a video that is not cached. It reads the source, with the same result as from a cache."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from chordcache.storage.quarantine import Failure
 
 @dataclass(frozen=True)
 class SourceVideo:
-    """Where the source of a video is."""
+    """The source of a video."""
 
     record: VideoRecord
     path: str
-    """Absolute"""
+    """Absolute path"""
     inside: str | None
-    """The real folder that no link may lead ``path`` out of, None if one may"""
+    """Real folder that links must not lead ``path`` out of. None if they may"""
 
     @property
     def key(self) -> str:
-        """Of the video, in a cache."""
+        """Key of the video in a cache."""
         return video_key(self.record.root, self.record.path)
 
 
@@ -51,26 +51,26 @@ class SourceVideo:
 def read_source(
     origin: SourceVideo, header: Header, features: Collection[str]
 ) -> Iterator[tuple[FeatureReader, Video]]:
-    """A video, and what reads its features, bit for bit as they will be cached.
+    """Yield a video and a reader of its features. They are bit for bit as they will be cached.
 
-    Frames alone are decoded when they are asked for. Anything else takes a whole decode, into a private cache that
-    lasts as long as the context.
+    If only frames are read, they are decoded on request. Any other feature takes a whole decode, into a private cache
+    that lasts as long as the context.
 
     Parameters
     ----------
     origin : SourceVideo
-        What to read.
+        The source to read.
     header : Header
-        Of the cache that the video is missing from: it says how its features are made.
+        Header of the cache that the video is missing from. It defines how features are made.
     features : collection of str
-        What will be read.
+        The features that will be read.
 
     Raises
     ------
     NotFoundError
-        If there is no such file.
+        If the file does not exist.
     MediaError
-        If it cannot be read, here or where its frames are.
+        If the file cannot be read, now or later, when its frames are decoded.
     """
     try:
         with ExitStack() as stack:
@@ -85,14 +85,14 @@ def read_source(
                 frames = _Frames(source, build.config.picture.fps)
                 yield frames, _SourceVideo(_sidecar(origin, identity, frames, build), frames, build)
     except MediaError as error:
-        what = f"{error.message}; nor is video '{origin.key}' cached: put the file back or repair it, or scan again"
+        what = f"{error.message}; video '{origin.key}' is not cached either. Restore or repair the file, or scan again."
         if (error.stage, error.cause) == ("open", "io"):
             raise NotFoundError(what) from None
         raise MediaError(error.stage, error.cause, what, error.num_frames_ok) from error
 
 
 def first_tiers(wanted: Features, features: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Tier to the features that are read from it: from the first that holds them, see ``Cache.read``.
+    """Return, for each tier, the features that are read from it: the first tier that holds each, see ``Cache.read``.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def first_tiers(wanted: Features, features: Collection[str]) -> dict[str, tuple[
 
 
 class _TemporaryBuild:
-    """Builds the video into caches of its own, which go with the stack."""
+    """Builder of private caches of one video. The stack removes them."""
 
     def __init__(self, origin: SourceVideo, identity: Identity, header: Header, stack: ExitStack) -> None:
         self._origin = origin
@@ -119,7 +119,7 @@ class _TemporaryBuild:
         self.config: Config = config_from_json(header.config)
 
     def cache(self, features: Collection[str]) -> tuple[Cache, Video]:
-        """A cache of this video alone, with those of the features that the cache's builds were asked for."""
+        """Build a cache of this video alone, with those of the features that the cache's builds include."""
         try:
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="chordcache-")))
         except OSError as error:
@@ -158,25 +158,25 @@ class _TemporaryBuild:
 
     @property
     def known_content(self) -> ContentFacts | None:
-        """What the scan measured of the file as it is."""
+        """Content facts from the scan, None if the file has changed since."""
         record = self._origin.record
         return record.content if record.identity == self._identity else None
 
     def info_of_frames(self, shape: tuple[int, ...]) -> FeatureInfo:
-        """How the cache will describe the frames."""
+        """Return the description that the cache will have of the frames."""
         (tier,) = first_tiers(self._header.wanted, {"frames"})
         spec = resolve("frames", self.config)
         return FeatureInfo("frames", tier, spec.fingerprint, spec.params, shape=shape, dtype="uint8")
 
 
 def _source_of_frames(path: str, config: Config, stack: ExitStack) -> MP4Source | None:
-    """Frames as the cache will hold them; None if they can only be counted from the start of the file."""
+    """Open a source of frames as the cache will hold them. None if they can only be counted from the file's start."""
     source = stack.enter_context(_Stored(config).open(path))
     return None if source.sequential_reason else source
 
 
 class _Stored(MP4Source):
-    """Frames that went through the cache's codec."""
+    """Source of frames that went through the cache's codec."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config.picture)
@@ -214,7 +214,7 @@ class _Frames:
         self.frame_seconds = max(float(source.timeline.frame_seconds), 1 / fps if fps else 0.0)
 
     def read_first(self) -> np.ndarray:
-        """The first frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB], which settles the size of all."""
+        """Decode the first frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB], which fixes the size of all frames."""
         return self._source.get_frame(int(self.source_frames[0]))
 
     def read(
@@ -236,12 +236,12 @@ class _Frames:
         return out
 
     def iter_frames(self, video: Video, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
-        """Decode frames, all at once. See ``Cache.iter_frames``."""
+        """Decode all frames at once, and yield them. See ``Cache.iter_frames``."""
         yield self.read(video, indices=indices)
 
 
 def _sidecar(origin: SourceVideo, identity: Identity, frames: _Frames, build: _TemporaryBuild) -> Sidecar:
-    """What the cache will say of the video, as far as its packets and its first picture tell."""
+    """Make the sidecar that the cache will have, as far as the packets and the first picture show."""
     record = origin.record
     pts_seconds = frames.pts_seconds
     picture = frames.read_first()
@@ -266,7 +266,7 @@ def _sidecar(origin: SourceVideo, identity: Identity, frames: _Frames, build: _T
 
 
 class _SourceVideo(Video):
-    """A video whose frames are decoded when they are read. What they do not tell costs a whole decode."""
+    """A video whose frames are decoded on request. Facts that need more than frames take a whole decode."""
 
     def __init__(self, sidecar: Sidecar, frames: _Frames, build: _TemporaryBuild) -> None:
         super().__init__(Path(), sidecar)
@@ -276,12 +276,12 @@ class _SourceVideo(Video):
 
     @property
     def content(self) -> ContentFacts | None:
-        """How much the picture moves and how loud the sound is, second by second."""
+        """Motion of the picture and loudness of the sound, second by second."""
         return self.sidecar.content or self._whole.content
 
     @property
     def picture_types(self) -> np.ndarray:
-        """See ``Video``."""
+        """Type of each frame in the source. See ``Video``."""
         return self._whole.picture_types
 
     @property

@@ -1,4 +1,4 @@
-"""The videos of an index, read from a cache, and what a dataset does where the cache does not have one."""
+"""The videos of an index, read from a cache, and the handling of videos that the cache does not have."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Sample = TypeVar("Sample")
 
 
 class _Records:
-    """The records of an index that can be used, by position. All that is kept is where each stands in the file."""
+    """The usable records of an index, by position. Only the offset of each record in the file is kept."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -66,7 +66,9 @@ class _Records:
     def __getitem__(self, position: int) -> VideoRecord:
         with open_for_reading(self._path) as file:
             if _state(file.fileno()) != self._state:
-                raise UsageError(f"index '{printable(self._path)}' changed since the dataset was made: make it anew")
+                raise UsageError(
+                    f"index '{printable(self._path)}' changed since the dataset was made. Make the dataset again."
+                )
             return self._index.at(file, int(self._offsets[position]))
 
 
@@ -76,33 +78,33 @@ def _state(fd: int) -> tuple[int, int, int]:
 
 
 class IndexedVideos:
-    """The videos of an index in its order, with its labels and captions, whether they are cached or not.
+    """The videos of an index, cached or not, in its order and with its labels and captions.
 
-    Picklable; opens nothing until something is read.
+    Picklable. No video is opened before it is read.
 
     Parameters
     ----------
     index : Index, str or Path
-        What ``scan`` made, or a hand-written list. Records of files that the scan could not read are left out, with a
-        warning.
+        The output of ``scan``, or a hand-written list. Records of files that the scan could not read are left out, with
+        a warning.
     cache : Cache, str or Path
-        Where to read. With ``on_miss="build"`` it is made if it is not there, for ``features`` and with the packaged
+        The cache to read. If it does not exist and ``on_miss="build"``, it is made for ``features``, with the packaged
         defaults.
     features : sequence of str
-        What will be read.
+        The features that will be read.
     on_miss : {"error", "source", "build"}
         See ``ChordVideoDataset``.
     videos : None
-        What ``ChordVideoDataset`` was given, and does not go with an index.
+        The argument of ``ChordVideoDataset``, which cannot be combined with an index.
 
     Raises
     ------
     NotFoundError
-        If there is no such index or cache.
+        If the index or the cache does not exist.
     FeatureAbsentError
         If the cache is not built for one of the features.
     UsageError
-        If another argument is wrong, or index and cache have different folders under one root's name.
+        If another argument is wrong, or index and cache have different folders for one root name.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class IndexedVideos:
         self._features = tuple(features)
         self._on_miss = on_miss
         self._asked: set[str] = set()
-        """Keys of what this process asked for since it was last seen"""
+        """Keys of videos that this process has requested, until they are found in the cache"""
         self.cache = _cache_for(self._index, cache, features) if on_miss == "build" else _opened(cache)
         self._queue = RequestQueue(self.cache.path)
         self._check(read_header(self.cache.path))
@@ -158,18 +160,18 @@ class IndexedVideos:
             raise UsageError(f"index: '{path}/index.jsonl' is rewritten by builds; give the index that scan made")
 
     def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
-        """What ``sample`` makes of a video, given what reads it and the video.
+        """Return the result of ``sample`` for a reader and a video.
 
-        It is called once more, for the source, if what is cached turns out to be damaged.
+        If the cached video turns out to be damaged, ``sample`` is called a second time, for the source.
 
         Raises
         ------
         NotFoundError
-            If the video is neither cached nor, unless ``on_miss`` is "error", is there a source.
+            If the video is not cached, and ``on_miss`` is "error" or the source does not exist.
         MediaError
             If the source cannot be read.
         DamageError
-            With ``on_miss="error"``.
+            If the cached video is damaged, with ``on_miss="error"``.
         """
         record = self._records[position]
         origin = SourceVideo(record, os.path.join(self._index.roots[record.root], record.path), None)
@@ -192,9 +194,9 @@ class IndexedVideos:
             return sample(reader, source)
 
     def _cached(self, origin: SourceVideo) -> Video | None:
-        """The video if it is cached, with all features, from the source that is there now.
+        """Return the video if it is cached with all features, and from the file that is at its path now. Else None.
 
-        The sidecar is read, not the catalog, which does not know what was published since it was opened.
+        The sidecar is read instead of the catalog. The catalog does not have videos published after it was opened.
         """
         try:
             sidecar = read_sidecar(self.cache.path, origin.key)
@@ -202,19 +204,19 @@ class IndexedVideos:
             return None
         if any(sidecar.feature(name) is None for name in self._features):
             return None
-        if sidecar.source != origin.record.identity:  # another file may have taken the path
+        if sidecar.source != origin.record.identity:  # another file may now be at the path
             identity = identity_or_none(origin.path)
             if identity not in (None, sidecar.source):
                 return None
         return self._described(Video(self.cache.path, sidecar), origin.record)
 
     def _described(self, video: Video, record: VideoRecord) -> Video:
-        """The video with the label and the like that the index has."""
+        """Return the video with the label, the caption and the extra columns of the index."""
         sidecar = replace(video.sidecar, label=record.label, caption=record.caption, extra=record.extra)
         return Video(self.cache.path, sidecar)
 
     def _ask(self, origin: SourceVideo) -> None:
-        """Have the video built, unless this process asked already. A sample is not lost over it."""
+        """Request a build of the video, unless this process has already done so. A failure only warns."""
         folder = self._index.roots[origin.record.root]
         try:
             if origin.key in self._asked:
@@ -231,7 +233,7 @@ def _opened(cache: Cache | str | Path) -> Cache:
 
 
 def _cache_for(index: Index, cache: Cache | str | Path, features: Sequence[str]) -> Cache:
-    """The cache, made without a video if it is not there."""
+    """Open the cache. If it does not exist, make it without a video."""
     try:
         return _opened(cache)
     except NotFoundError:

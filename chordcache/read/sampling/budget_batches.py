@@ -1,4 +1,4 @@
-"""Batches of as many samples as fit into a budget: small ones of long clips, large ones of short clips."""
+"""Batches of as many samples as fit into a budget: few long clips, or many short clips."""
 
 from __future__ import annotations
 
@@ -18,39 +18,40 @@ if TYPE_CHECKING:
     from chordcache.read.dataset import ChordVideoDataset
 
 Axes: TypeAlias = tuple[int, ...]
-"""Those lengths of a sample, at least 1 each, that the budget counts: their product is what it costs alone."""
+"""Lengths of a sample that the budget counts, at least 1 each. Their product is the cost of the sample alone."""
 
 
 class BudgetBatchSampler:
-    """Batches that need about the same memory, whatever the lengths and sizes of the clips in them.
+    """Sampler of batches that need about the same memory, for any lengths and sizes of clips.
 
-    For a ``DataLoader``'s ``batch_sampler``, or the ``sampler`` of a ``ClipLoader`` or ``make_loader`` without a batch
-    size. ``collate`` pads each axis to the longest in the batch, so that a batch costs its number of samples times the
-    product of its longest axes; that never exceeds the budget. A batch holds samples of similar shape: of each axis,
-    the longest is less than 1.42 times the shortest.
+    Use it as the ``batch_sampler`` of a ``DataLoader``, or as the ``sampler`` of a ``ClipLoader`` or ``make_loader``
+    without a batch size. ``collate`` pads each axis to the longest in the batch. The cost of a batch is therefore its
+    number of samples times the product of its longest axes. It never exceeds the budget. A batch holds samples of
+    similar shape: on each axis, the longest is less than 1.42 times the shortest.
 
-    The batches of an epoch are formed from the sampler's order of all samples, and dealt to the ranks in turn, as many
-    to each: with ``on_remainder="pad"`` the first of them come once more, with ``"drop"`` the last are left out.
-    They depend on the order and the samples only, not on the ranks: a state may be taken up by another number of them.
+    The batches of an epoch are formed from the sampler's order of all samples, and are distributed to the ranks in
+    turn, the same number to each. With ``on_remainder="pad"`` the first batches are repeated, with ``"drop"`` the last
+    are left out. The batches depend on the order and the samples only, not on the ranks. A run may therefore resume
+    with another number of ranks.
 
-    Samples are measured when their epoch is chosen, since a clip sampler may draw the length of a clip: from the
-    catalog, and not from what is cached.
+    Samples are measured when their epoch is chosen, since a clip sampler may draw the length of a clip. They are
+    measured from the catalog, not from the cached features.
 
     Parameters
     ----------
     dataset : ChordVideoDataset
-        What to put into batches.
+        The dataset of the samples.
     sampler : ChordSampler, optional
-        The order, the ranks and what happens if they do not divide the batches; by default shuffled, with seed 0. From
-        now on it is this one's own.
+        The order, the ranks and the policy if the ranks do not divide the batches. By default shuffled, with seed 0.
+        Do not use this sampler elsewhere afterwards.
     max_frames : int, optional
-        Budget in frames, as many as the dataset's clip sampler chooses.
+        Budget in frames, which the dataset's clip sampler chooses.
     max_pixels : int, optional
-        Budget in pixels: frames x h x w, as ``size`` or ``crop`` makes them.
+        Budget in pixels, frames x h x w, after ``size`` or ``crop``.
     max_tokens : int, optional
         Budget in caption tokens. Give one of the three.
     tokenizer : CaptionTokenizer, optional
-        What counts tokens; with ``max_tokens`` alone.
+        Function that counts tokens. Only with ``max_tokens``.
 
     Raises
     ------
@@ -59,8 +60,9 @@ class BudgetBatchSampler:
 
     Notes
     -----
-    Measuring takes about 0.1 ms a sample, in every epoch; a clip sampler that reads, as ``AdaptiveSampler`` does, adds
-    to that. Over an index, videos that are not cached are opened to be measured, which takes far longer: build first.
+    Measuring takes about 0.1 ms for each sample, in every epoch. A clip sampler that reads, such as
+    ``AdaptiveSampler``, adds to that. With an index, videos that are not cached are opened to be measured, which takes
+    far longer. Build the cache first.
 
     Examples
     --------
@@ -96,7 +98,7 @@ class BudgetBatchSampler:
         self._dealer = self._sampler.of_batches(len(self._batches))
 
     def _formed(self, sampler: ChordSampler) -> list[list[int]]:
-        """The batches of a sampler's epoch."""
+        """Form the batches of a sampler's epoch."""
         axes = [self._axes_of(sampler.epoch, index) for index in range(sampler.num_samples)]
         return form_batches(sampler.order().tolist(), axes, self._budget)
 
@@ -106,7 +108,7 @@ class BudgetBatchSampler:
             lengths: tuple[int, ...] = (len(self._tokenizer(video.caption or "")),)
         else:
             lengths = shape[:-3] if self._unit == "max_frames" else shape[:-1]
-        axes = tuple(max(1, length) for length in lengths)  # also what has no token fills a place
+        axes = tuple(max(1, length) for length in lengths)  # a sample without tokens also takes a place
         if math.prod(axes) > self._budget:
             raise UsageError(
                 f"{self._unit}: got {self._budget}, but sample {index}, of video '{video.key}', alone has "
@@ -120,7 +122,7 @@ class BudgetBatchSampler:
 
     @property
     def epoch(self) -> int:
-        """Of this pass, and of the next one if nobody says otherwise."""
+        """Epoch of this pass, and of the next one unless ``set_epoch`` changes it."""
         return self._sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -128,20 +130,20 @@ class BudgetBatchSampler:
         if epoch != self.epoch:
             sampler = copy.copy(self._sampler)
             sampler.set_epoch(epoch)
-            self._batches = self._formed(sampler)  # may raise: then all is as before
+            self._batches = self._formed(sampler)  # if this raises, nothing has changed
             self._sampler, self._dealer = sampler, sampler.of_batches(len(self._batches))
 
     def __len__(self) -> int:
-        """Batches of this rank in a pass; another epoch may have a few more or less."""
+        """Return the number of batches of this rank in a pass. It may differ a little between epochs."""
         return len(self._dealer)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        """Begin a pass: over the rest of the epoch if a state was just loaded, else over all of it."""
+        """Begin a pass. It covers the rest of the epoch if a state was just loaded, otherwise the whole epoch."""
         batches = self._batches
         return ([(epoch, index) for index in batches[number]] for epoch, number in self._dealer)
 
     def state_dict(self, num_batches_consumed: int | None = None) -> dict[str, Any]:
-        """Where the run is, as plain data. See ``ChordSampler.state_dict``."""
+        """Return the position of the run as plain data. See ``ChordSampler.state_dict``."""
         return {
             **self._sampler.state_dict(0),
             "num_consumed": self._dealer.state_dict(num_batches_consumed)["num_consumed"],
@@ -149,15 +151,17 @@ class BudgetBatchSampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a run was: the next pass is over the batches that are left of its epoch.
+        """Resume a run. The next pass covers the remaining batches of its epoch.
 
         Raises
         ------
         UsageError
-            If it is no such state, or that of other batches: other samples, another seed or another budget.
+            If ``state`` is not such a state, or belongs to other batches: other samples, seed or budget.
         """
         if "batches" not in state:
-            raise UsageError(f"not the state of a BudgetBatchSampler: it has {', '.join(map(str, state)) or 'nothing'}")
+            raise UsageError(
+                f"state: got keys {', '.join(map(str, state)) or 'none'}, expected the state of a BudgetBatchSampler"
+            )
         sampler = copy.copy(self._sampler)
         sampler.load_state_dict({name: value for name, value in state.items() if name != "batches"})
         batches = self._formed(sampler)
@@ -176,11 +180,11 @@ def form_batches(order: Iterable[int], axes: Sequence[Axes], budget: int) -> lis
     Parameters
     ----------
     order : iterable of int
-        Samples, as they are to come.
+        Samples in their order.
     axes : sequence of tuple of int
-        Of every sample; none costs more than the budget alone.
+        Axes of every sample. The cost of a single sample must not exceed the budget.
     budget : int
-        What a batch may cost, padded.
+        Maximum cost of a batch, with padding.
 
     Returns
     -------
@@ -194,7 +198,7 @@ def form_batches(order: Iterable[int], axes: Sequence[Axes], budget: int) -> lis
     """
     batches: list[list[int]] = []
     open_batches: dict[Axes, tuple[list[int], Axes]] = {}
-    """Bucket: the batch that is being filled, and its longest axes"""
+    """Batch that is being filled and its longest axes, by bucket"""
     for number in order:
         bucket = tuple(_half_octave(length) for length in axes[number])
         batch, longest = open_batches.get(bucket, ([], ()))
@@ -208,7 +212,7 @@ def form_batches(order: Iterable[int], axes: Sequence[Axes], budget: int) -> lis
 
 
 def _half_octave(length: int) -> int:
-    """Number of a length's bucket, in which the longest is less than the square root of 2 times the shortest.
+    """Return the bucket of a length. Its longest length is less than the square root of 2 times its shortest.
 
     The buckets are 1, 2, 3, 4 to 5, 6 to 7, 8 to 11, 12 to 15, 16 to 22 ...
     """

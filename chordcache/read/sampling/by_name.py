@@ -1,4 +1,4 @@
-"""Samplers by name, as a config has them."""
+"""Samplers by their name in a config."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAMPLERS: Mapping[str, type] = {
     "adaptive": AdaptiveSampler,
     "dense": DenseClips,
 }
-"""Name in a config to sampler; "schedule" is the one that is made of others."""
+"""Sampler by its name in a config. "schedule" is not included, since it is made of other samplers."""
 
 
 def make_sampler(config: Mapping[str, Any]) -> ClipSampler:
@@ -33,17 +33,18 @@ def make_sampler(config: Mapping[str, Any]) -> ClipSampler:
     Parameters
     ----------
     config : mapping of str to Any
-        ``name``, of ``SAMPLERS``, and that sampler's arguments; or the name "schedule" and ``stages``, which maps the
-        epoch that each begins with to such a config.
+        ``name``, a key of ``SAMPLERS``, and that sampler's arguments. Or the name "schedule" and ``stages``, which maps
+        the first epoch of each stage to such a config.
 
     Returns
     -------
     ClipSampler
+        The sampler.
 
     Raises
     ------
     ConfigError
-        If there is no such sampler or argument.
+        If the sampler or one of its arguments does not exist.
     UsageError
         If an argument's value is wrong.
 
@@ -71,4 +72,4 @@ def make_sampler(config: Mapping[str, Any]) -> ClipSampler:
 def _check_arguments(name: str, arguments: Mapping[str, Any], valid: list[str]) -> None:
     unknown = [argument for argument in arguments if argument not in valid]
     if unknown:
-        raise ConfigError(f"sampler '{name}': it has no '{unknown[0]}', only {', '.join(valid)}")
+        raise ConfigError(f"sampler '{name}': got '{unknown[0]}', expected one of {', '.join(valid)}")

@@ -1,4 +1,4 @@
-"""Which frames of which video: a pure function of the video, the seed, the epoch and the sample's index."""
+"""Samplers that choose the frames of a clip, as a pure function of video, seed, epoch and sample index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chordcache.read.cache import Video
 
 
 class RandomStream(enum.IntEnum):
-    """Who draws the random numbers of a sample: each has a stream of its own, so that adding one moves no other."""
+    """Users of a sample's random numbers. Each has a separate stream, so that a new one does not change the others."""
 
     SAMPLER = 0
     CROP = 1
@@ -24,12 +24,12 @@ class RandomStream(enum.IntEnum):
     FRAME_DROP = 3
     TEMPORAL_CROP = 4
     ORDER = 5
-    """Of all samples of an epoch"""
+    """Stream for the order of all samples of an epoch"""
 
 
 @dataclass(frozen=True)
 class ClipRequest:
-    """Which sample a dataset asks a sampler for.
+    """A dataset's request to a clip sampler for one sample.
 
     Raises
     ------
@@ -38,24 +38,24 @@ class ClipRequest:
     """
 
     seed: int = 0
-    """The dataset's"""
+    """Seed of the dataset"""
     epoch: int = 0
     index: int = 0
-    """Of the sample in its dataset"""
+    """Index of the sample in its dataset"""
     clip: int = 0
-    """Of this video, in [0, num_clips)"""
+    """Number of the clip of this video, in [0, num_clips)"""
     num_clips: int = 1
-    """That the dataset takes of each video"""
+    """Number of clips that the dataset takes from each video"""
 
     def __post_init__(self) -> None:
         check_at_least(0, seed=self.seed, epoch=self.epoch, index=self.index, clip=self.clip)
         check_at_least(self.clip + 1, num_clips=self.num_clips)
 
     def generator(self, stream: RandomStream = RandomStream.SAMPLER) -> np.random.Generator:
-        """Random numbers of this sample alone: the same ones in any process, worker and order.
+        """Return the random generator of this sample. It gives the same numbers in any process, worker and order.
 
-        Philox is counter based: (seed, epoch) are the key, index and stream the two high words of the counter, so no
-        two samples share numbers, and nothing is hashed or drawn on the way.
+        Philox is counter based. (seed, epoch) are the key. Index and stream are the two high words of the counter. No
+        two samples therefore share numbers, without any hashing or drawing.
         """
         key = np.array([self.seed, self.epoch], np.uint64)
         counter = np.array([0, 0, stream, self.index], np.uint64)
@@ -63,24 +63,24 @@ class ClipRequest:
 
 
 class ClipSampler(Protocol):
-    """What a dataset needs of a sampler. Any picklable object with this method will do."""
+    """The interface of a clip sampler. Any picklable object with this method can be used."""
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample.
 
-        The answer may depend on the arguments only: no state, no global random numbers.
+        The result may depend on the arguments only, not on state or global random numbers.
 
         Parameters
         ----------
         video : Video
-            Where to choose from.
+            The video of the sample.
         request : ClipRequest
-            Which sample it is.
+            The number of the sample, its epoch and seed.
 
         Returns
         -------
         np.ndarray [shape=(T,), dtype=int64, frame numbers in [0, video.num_frames)]
-            In the order in which they are handed out; repeats are allowed.
+            The frames in the order of the sample. Repeats are allowed.
         """
         ...
 
@@ -90,14 +90,14 @@ PADS = ("repeat", "loop", "error")
 
 @dataclass(frozen=True)
 class _EvenClip:
-    """What clips of ``num_frames`` frames, ``stride`` apart, have in common."""
+    """Base of samplers whose clips have ``num_frames`` frames, ``stride`` apart."""
 
     num_frames: int = 16
-    """[frames] that a clip has, T"""
+    """Length T of a clip, [frames]"""
     stride: int = 4
-    """[frames] from one frame of a clip to the next"""
+    """Step from one frame of a clip to the next, [frames]"""
     pad: str = "repeat"
-    """Of ``PADS``: what a video that is shorter than a clip goes on with: its last frame, or its first ones again"""
+    """One of ``PADS``: a video that is shorter than a clip continues with its last frame, or from its start"""
 
     def __post_init__(self) -> None:
         check_at_least(1, num_frames=self.num_frames, stride=self.stride)
@@ -105,7 +105,7 @@ class _EvenClip:
             raise UsageError(f"pad: got {self.pad!r}, must be one of {', '.join(PADS)}")
 
     def _last_start(self, video: Video) -> int:
-        """The last frame number at which a whole clip can start; 0 if the video is shorter than a clip."""
+        """Return the last frame number at which a whole clip can start, 0 if the video is shorter than a clip."""
         return max(0, video.num_frames - 1 - (self.num_frames - 1) * self.stride)
 
     def _clip(self, video: Video, start: int) -> np.ndarray:
@@ -121,27 +121,27 @@ class _EvenClip:
         return clip % video.num_frames if self.pad == "loop" else np.minimum(clip, video.num_frames - 1)
 
     def _even_clip(self, video: Video, number: int, num_clips: int) -> np.ndarray:
-        """One of several clips that are spread evenly over a video."""
+        """Return one of several clips that are spread evenly over a video."""
         last_start = self._last_start(video)
         return self._clip(video, last_start * number // (num_clips - 1) if num_clips > 1 else last_start // 2)
 
 
 @dataclass(frozen=True)
 class UniformSampler(_EvenClip):
-    """Clips at fixed places: the same ones in every epoch, for validation and tests.
+    """Sampler of clips at fixed places, the same in every epoch, for validation and tests.
 
-    One clip of a video is taken from its middle. Of several, the first starts at the first frame, the last ends at
-    the last frame, and the others are spread evenly between them.
+    A single clip is taken from the middle of the video. Of several clips, the first starts at the first frame, the last
+    ends at the last frame, and the others are spread evenly between them.
 
     Parameters
     ----------
     num_frames : int
-        Frames that a clip has.
+        Number of frames of a clip.
     stride : int
-        Step from one to the next: 4 takes every fourth cached frame.
+        Step from one frame to the next. 4 takes every fourth cached frame.
     pad : {"repeat", "loop", "error"}
-        What becomes of a video that is shorter than a clip: its last frame is repeated, it begins again, or
-        ``UsageError``.
+        Padding of a video that is shorter than a clip. "repeat" repeats its last frame. "loop" starts the video again.
+        "error" raises ``UsageError``.
 
     Raises
     ------
@@ -150,12 +150,12 @@ class UniformSampler(_EvenClip):
 
     Notes
     -----
-    Clip k of n starts at ``last_start * k // (n - 1)``, one clip at ``last_start // 2``, where ``last_start`` is
+    Clip k of n starts at ``last_start * k // (n - 1)``, a single clip at ``last_start // 2``. ``last_start`` is
     ``num_frames_of_video - 1 - (num_frames - 1) * stride``, at least 0.
 
     Examples
     --------
-    A video of 30 frames; 3 frames, 5 apart, span 11, so that clips start in [0, 20):
+    In a video of 30 frames, 3 frames that are 5 apart span 11 frames. Clips therefore start in [0, 20):
 
     >>> from types import SimpleNamespace
     >>> video, sampler = SimpleNamespace(num_frames=30), UniformSampler(num_frames=3, stride=5)
@@ -172,20 +172,19 @@ class UniformSampler(_EvenClip):
 
 @dataclass(frozen=True)
 class RandomClipSampler(_EvenClip):
-    """Clips that start anywhere: another place in each epoch, for training.
+    """Sampler of clips with a random start, different in each epoch, for training.
 
-    Every start that leaves room for a whole clip is equally likely; several clips of one video are drawn
-    independently.
+    Every start that leaves room for a whole clip is equally likely. Several clips of one video are drawn independently.
 
     Parameters
     ----------
     num_frames : int
-        Frames that a clip has.
+        Number of frames of a clip.
     stride : int
-        Step from one to the next: 4 takes every fourth cached frame.
+        Step from one frame to the next. 4 takes every fourth cached frame.
     pad : {"repeat", "loop", "error"}
-        What becomes of a video that is shorter than a clip: its last frame is repeated, it begins again, or
-        ``UsageError``.
+        Padding of a video that is shorter than a clip. "repeat" repeats its last frame. "loop" starts the video again.
+        "error" raises ``UsageError``.
 
     Raises
     ------
@@ -200,17 +199,17 @@ class RandomClipSampler(_EvenClip):
 
 @dataclass(frozen=True)
 class DenseClips(_EvenClip):
-    """Several clips of each video in one sample, spread evenly over it, for evaluation.
+    """Sampler of several clips of a video in one sample, spread evenly over the video, for evaluation.
 
     A sample's arrays have one more leading dimension: ``frames`` is (num_clips, T, 3, h, w), ``pts_seconds``
-    (num_clips, T), and so on; ``label``, ``caption`` and ``video`` are as ever.
+    (num_clips, T), and so on. ``label``, ``caption`` and ``video`` are unchanged.
 
     Parameters
     ----------
     num_frames, stride, pad
-        As ``UniformSampler`` has them.
+        As in ``UniformSampler``.
     num_clips : int
-        Of each sample; they lie as the clips of ``UniformSampler`` do.
+        Number of clips of each sample. They have the positions of the clips of ``UniformSampler``.
 
     Raises
     ------
@@ -231,48 +230,49 @@ class DenseClips(_EvenClip):
 
 @dataclass(frozen=True)
 class KeyframeSampler(_EvenClip):
-    """Clips around keyframes: the middle frame of a clip is an intra picture of the source.
+    """Sampler of clips around keyframes. The middle frame of a clip is an intra picture of the source.
 
-    Every intra picture is equally likely, but for those near the ends of the video, whose clips are moved inside. Where
-    frames were left out by ``frames.fps``, the nearest kept ones count. Clips of one frame are the intra pictures.
+    Every intra picture is equally likely. Near the ends of the video, clips are moved inside. If ``frames.fps`` left
+    out frames, the nearest kept frames count. Clips of one frame are the intra pictures.
 
     Parameters
     ----------
     num_frames, stride, pad
-        As ``UniformSampler`` has them.
+        As in ``UniformSampler``.
 
     Raises
     ------
     UsageError
         If an argument is wrong.
     FeatureAbsentError
-        When it is asked for the frames of a video that was cached without the feature ``motion``, which is what knows
-        the types of its pictures.
+        From ``frame_numbers``, if the video was cached without the feature ``motion``, which contains the picture
+        types.
     """
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
         keyframes = np.flatnonzero(video.picture_types == b"I")
         middle = self.num_frames // 2 * self.stride
-        # The first picture of a video is a keyframe, whatever it says: nothing before it could be decoded from
+        # The first picture of a video counts as a keyframe, whatever its type: decoding cannot begin before it
         chosen = int(keyframes[request.generator().integers(len(keyframes))]) if len(keyframes) else 0
         return self._clip(video, min(max(chosen - middle, 0), self._last_start(video)))
 
 
 @dataclass(frozen=True)
 class AdaptiveSampler(_EvenClip):
-    """Clips where much moves: a start is drawn in proportion to the motion of its clip.
+    """Sampler that prefers clips with much motion. A start is drawn in proportion to the motion of its clip.
 
-    Motion is what the cache knows of each second, see ``ContentFacts``. A video without such facts, or in which nothing
-    moves, gives clips as ``RandomClipSampler`` does; of missing facts a warning says so.
+    The cache holds the motion of each second, see ``ContentFacts``. For a video without these facts or without motion,
+    clips are drawn as ``RandomClipSampler`` does. Missing facts also give a warning.
 
     Parameters
     ----------
     num_frames, stride, pad
-        As ``UniformSampler`` has them.
+        As in ``UniformSampler``.
     temperature : float
-        A clip's weight is its mean motion to the power of ``1 / temperature``: near 0 the liveliest clip is taken every
-        time, at 1 one with twice the motion is taken twice as often, a large one makes all alike.
+        A clip's weight is its mean motion to the power of ``1 / temperature``. Near 0, the clip with the most motion is
+        taken every time. At 1, a clip with twice the motion is taken twice as often. At large values, all clips are
+        equally likely.
 
     Raises
     ------
@@ -297,11 +297,11 @@ class AdaptiveSampler(_EvenClip):
         return self._clip(video, min(int(start), len(weights) - 1))
 
     def _motion_of_starts(self, video: Video) -> np.ndarray | None:
-        """Mean motion of the clip at each start [shape=(last_start + 1,), dtype=float64]; None without facts."""
+        """Return the mean motion of a clip at each start [shape=(last_start + 1,), dtype=float64]. None if unknown."""
         if video.content is None or not video.content.motion_per_second:
             warnings.warn(
-                "AdaptiveSampler: a video's motion is not known, its clips are drawn evenly; scan with --level content "
-                "and build again to know it",
+                "AdaptiveSampler: the motion of a video is not known, its clips are drawn evenly; scan with --level "
+                "content and build again to add it",
                 stacklevel=2,
             )
             return None
@@ -316,12 +316,12 @@ class AdaptiveSampler(_EvenClip):
 
 @dataclass(frozen=True)
 class SamplerSchedule:
-    """Another sampler from certain epochs on. Workers follow it, since the epoch comes with each index.
+    """Sampler that switches between samplers at given epochs. Workers follow, since each index has the epoch.
 
     Parameters
     ----------
     stages : mapping of int to ClipSampler
-        First epoch, of which one is 0, to sampler.
+        Samplers by the first epoch of each. One epoch must be 0.
 
     Raises
     ------
@@ -343,7 +343,7 @@ class SamplerSchedule:
             raise UsageError(f"stages: got epochs {', '.join(map(str, self.stages)) or 'none'}, one must be 0")
 
     def at(self, epoch: int) -> ClipSampler:
-        """The sampler of an epoch."""
+        """Return the sampler of an epoch."""
         return self.stages[max(first for first in self.stages if first <= epoch)]
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Which sample comes when, and to which rank: a pure function of the seed and the epoch."""
+"""Order of the samples and their distribution to ranks, as a pure function of the seed and the epoch."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ ON_REMAINDER = ("pad", "drop")
 
 
 class ChordSampler:
-    """The order of a dataset's samples: for a ``DataLoader``'s ``sampler``, or a ``ClipLoader``.
+    """Sampler that puts a dataset's samples in order, for a ``DataLoader``'s ``sampler`` or a ``ClipLoader``.
 
-    It yields ``(epoch, index)``, so that workers that hold copies of the dataset know the epoch too. An epoch has one
-    order for all ranks; they are dealt its samples in turn, as many to each, and no sample twice. The order depends on
-    the seed, the epoch and the number of samples only: not on workers, threads or ranks.
+    The sampler yields ``(epoch, index)``, so that workers that hold copies of the dataset know the epoch too. An epoch
+    has one order for all ranks. Its samples are distributed to the ranks in turn, the same number to each, and no
+    sample twice. The order depends on the seed, the epoch and the number of samples only, not on workers, threads or
+    ranks.
 
-    ``state_dict`` says how much of the epoch's order is used up, whoever used it. So a run may go on with more ranks
-    or fewer, with other workers, and also with batches of another size.
+    ``state_dict`` returns how much of the epoch's order all ranks together have used. A run may therefore resume with
+    more or fewer ranks, with other workers, and with batches of another size.
 
     Parameters
     ----------
     dataset : sized or int
-        What is put in order, or its length.
+        The dataset, or its length.
     seed : int
-        For the order alone.
+        Seed of the order alone.
     shuffle : bool
-        Every epoch in an order of its own; or each in that of the dataset.
+        If True, every epoch has its own random order. If False, every epoch has the order of the dataset.
     rank, world_size : int, optional
-        This process, and how many there are. By default what ``torch.distributed`` says when it is asked, and 0 of 1
-        where it has not been started.
+        Number of this process, and number of processes. By default the values of ``torch.distributed`` at the time of
+        use, and 0 and 1 if it has not been started.
     on_remainder : {"pad", "drop"}
-        What happens if ``world_size`` does not divide the samples: the first ones of the order are handed out once
-        more at its end, or the last ones of the order (others in each epoch) are left out.
+        Policy if ``world_size`` does not divide the samples. "pad" repeats the first samples of the order at its end.
+        "drop" leaves out the last samples of the order, which differ in each epoch.
     batch_size : int
-        How many samples a batch of one rank has, for ``state_dict(num_batches_consumed=...)``.
+        Number of samples in a batch of one rank, for ``state_dict(num_batches_consumed=...)``.
 
     Raises
     ------
@@ -68,7 +69,7 @@ class ChordSampler:
     ) -> None:
         self.num_samples = dataset if isinstance(dataset, int) else len(dataset)
         check_at_least(1, num_samples=self.num_samples, batch_size=batch_size)
-        ClipRequest(seed=seed)  # says what is wrong with it
+        ClipRequest(seed=seed)  # raises if the seed is wrong
         if on_remainder not in ON_REMAINDER:
             raise UsageError(f"on_remainder: got {on_remainder!r}, must be one of {', '.join(ON_REMAINDER)}")
         if (rank is None) != (world_size is None):
@@ -83,30 +84,30 @@ class ChordSampler:
         self._place = rank, world_size
         self._epoch = 0
         self._start = 0
-        """Where in the epoch's order this pass begins, or the next one if none has begun"""
+        """Position in the epoch's order at which this pass begins, or the next one if none has begun"""
         self._has_begun = False
         self._num_drawn = 0
-        """Samples of this rank, in this pass"""
+        """Number of samples of this rank drawn in this pass"""
 
     def check_length(self, dataset: Sized) -> None:
         """Raise ``UsageError`` if a dataset has another number of samples."""
         if self.num_samples != len(dataset):
             raise UsageError(
-                f"sampler: it puts {self.num_samples} samples in order, but the dataset has {len(dataset)}"
+                f"sampler: got one for {self.num_samples} samples, expected {len(dataset)} as in the dataset"
             )
 
     @property
     def epoch(self) -> int:
-        """Of this pass, and of the next one if nobody says otherwise."""
+        """Epoch of this pass, and of the next one unless ``set_epoch`` changes it."""
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass. In an epoch whose state was loaded, that is the rest of it.
+        """Choose the epoch of the next pass. If that epoch's state was loaded, the pass covers the rest of the epoch.
 
         Raises
         ------
         UsageError
-            If it is not an integer of at least 0.
+            If ``epoch`` is not an integer of at least 0.
         """
         ClipRequest(epoch=epoch)
         if epoch != self._epoch:
@@ -115,11 +116,11 @@ class ChordSampler:
             self._has_begun = False
 
     def __len__(self) -> int:
-        """Samples of this rank in a pass."""
+        """Return the number of samples of this rank in a pass."""
         return self._num_rounds(self._start)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Begin a pass: over the rest of the epoch if a state was just loaded, else over all of it."""
+        """Begin a pass. It covers the rest of the epoch if a state was just loaded, otherwise the whole epoch."""
         if self._has_begun:
             self._start = 0
         self._has_begun = True
@@ -132,25 +133,25 @@ class ChordSampler:
             yield epoch, int(number)
 
     def _mine(self) -> np.ndarray:
-        """What this rank gets of the order from ``_start`` on."""
+        """Return this rank's samples of the order from ``_start`` on."""
         rank, world_size = self._rank_of_world()
         order = self.order()
-        # Padding goes round again as often as a tiny dataset needs it
+        # For a tiny dataset, padding repeats the order as often as needed
         end = self._start + self._num_rounds(self._start) * world_size
         positions = np.arange(self._start + rank, end, world_size)
         return order[positions % self.num_samples]
 
     def order(self) -> np.ndarray:
-        """All samples [shape=(num_samples,), dtype=int64] in the order of the epoch, whatever the ranks get of it."""
+        """Return all samples [shape=(num_samples,), dtype=int64] in the order of the epoch, for all ranks together."""
         if not self.shuffle:
             return np.arange(self.num_samples)
-        # Raw bits, since those of a numpy Generator's permutation may change from release to release
+        # Raw bits, since the permutation of a numpy Generator may change from release to release
         key = np.array([self.seed, self._epoch], np.uint64)
         bits = np.random.Philox(key=key, counter=np.array([0, 0, RandomStream.ORDER, 0], np.uint64))
         return np.argsort(bits.random_raw(self.num_samples), kind="stable")
 
     def of_batches(self, num_batches: int) -> ChordSampler:
-        """Make the sampler that deals batches 0, 1, 2 ... to the ranks, in this epoch, as this one does samples."""
+        """Make a sampler that distributes batches 0, 1, 2 ... to the ranks in this epoch, as this one does samples."""
         rank, world_size = self._place
         dealer = ChordSampler(
             num_batches, shuffle=False, rank=rank, world_size=world_size, on_remainder=self._on_remainder
@@ -159,15 +160,15 @@ class ChordSampler:
         return dealer
 
     def _num_rounds(self, start: int) -> int:
-        """How often each rank is dealt a sample from ``start`` on."""
+        """Return the number of samples that each rank gets from ``start`` on."""
         _, world_size = self._rank_of_world()
         remaining = self.num_samples - start
         if self._on_remainder == "pad":
             return -(-remaining // world_size)
         if self.num_samples < world_size:
             raise UsageError(
-                f"{self.num_samples} samples cannot be dealt to {world_size} ranks without padding: every epoch would "
-                "be empty; choose on_remainder='pad'"
+                f"{self.num_samples} samples cannot be split across {world_size} ranks without padding: every epoch "
+                "would be empty; choose on_remainder='pad'"
             )
         return remaining // world_size
 
@@ -175,24 +176,24 @@ class ChordSampler:
         rank, world_size = self._place
         if rank is not None and world_size is not None:
             return rank, world_size
-        distributed = sys.modules.get("torch.distributed")  # what nobody has imported, nobody has started
+        distributed = sys.modules.get("torch.distributed")  # a module that is not imported was not started either
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return distributed.get_rank(), distributed.get_world_size()
         return 0, 1
 
     def state_dict(self, num_batches_consumed: int | None = None) -> dict[str, Any]:
-        """Where the run is, as plain data: the same on every rank that has consumed as many batches.
+        """Return the position of the run as plain data. Ranks that consumed as many batches return the same.
 
         Parameters
         ----------
         num_batches_consumed : int, optional
-            Batches of this pass that were used. By default all that were drawn, which is what torchdata's
-            ``StatefulDataLoader`` asks for; under a plain ``DataLoader`` that prefetches, more are drawn than used.
+            Number of batches of this pass that were used. By default all that were drawn, as torchdata's
+            ``StatefulDataLoader`` needs. A plain ``DataLoader`` that prefetches draws more batches than are used.
 
         Returns
         -------
         dict
-            For ``load_state_dict``, of any rank.
+            The state, for ``load_state_dict`` on any rank.
         """
         num_used = self._num_drawn
         if num_batches_consumed is not None:
@@ -209,16 +210,18 @@ class ChordSampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a run was: the next pass is over what is left of its epoch.
+        """Resume a run. The next pass covers the rest of its epoch.
 
         Raises
         ------
         UsageError
-            If it is no such state, or that of another order: other samples, or another seed.
+            If ``state`` is not such a state, or belongs to another order: other samples, or another seed.
         """
         mine = self.state_dict(0)
         if state.keys() != mine.keys():
-            raise UsageError(f"not the state of a ChordSampler: it has {', '.join(map(str, state)) or 'nothing'}")
+            raise UsageError(
+                f"state: got keys {', '.join(map(str, state)) or 'none'}, expected the state of a ChordSampler"
+            )
         for name in ("seed", "shuffle", "num_samples"):
             if state[name] != mine[name]:
                 raise UsageError(

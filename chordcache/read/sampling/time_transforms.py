@@ -1,4 +1,4 @@
-"""Samplers around a sampler: its frame numbers, played faster or slower, with frames lost, or cut short."""
+"""Samplers that change the frame numbers of another sampler: faster or slower, with lost frames, or shorter."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from chordcache.read.sampling.clip_samplers import ClipRequest, ClipSampler, Ran
 
 @dataclass(frozen=True)
 class TimeWarp:
-    """Play a sampler's clips faster or slower, each at a speed of its own.
+    """Sampler that plays another sampler's clips faster or slower, each clip at its own random speed.
 
-    The middle of the clip stays where it is, unless the clip would then leave the video: it is moved inside, and
-    where it does not fit in at all, the speed is the highest at which it does. Mel follows the seconds that the clip
-    covers, so that its length differs from sample to sample: ``collate`` pads it.
+    The middle of the clip keeps its place. A clip that would leave the video is moved inside. If it does not fit at
+    all, the speed is the highest at which it does. Mel covers the same seconds as the clip. Its length therefore
+    differs from sample to sample, and ``collate`` pads it.
 
     Parameters
     ----------
     sampler : ClipSampler
-        Whose clips.
+        Sampler of the clips.
     speed : tuple of float
-        (least, most): 2 takes every second frame of what 1 takes. Drawn evenly on a logarithmic scale.
+        (least, most) speed, drawn uniformly on a logarithmic scale. 2 takes every second frame of those that 1 takes.
 
     Raises
     ------
     UsageError
-        If ``speed`` is no such pair.
+        If ``speed`` is not such a pair.
 
     Examples
     --------
@@ -66,14 +66,15 @@ class TimeWarp:
 
 @dataclass(frozen=True)
 class FrameDrop:
-    """Lose frames of a sampler's clips, as a player does whose network falters: the frame before is shown again.
+    """Sampler that loses frames of another sampler's clips, like a player on a bad network. The last frame is repeated.
 
-    Clips keep their number of frames; the first of each always arrives. ``flows`` is zero from a frame to itself.
+    Clips keep their number of frames. The first frame of a clip is never lost. ``flows`` from a frame to itself is
+    zero.
 
     Parameters
     ----------
     sampler : ClipSampler
-        Whose clips.
+        Sampler of the clips.
     p : float
         Probability with which each of the other frames is lost, in [0, 1].
 
@@ -93,26 +94,26 @@ class FrameDrop:
         """Choose the frames of one sample. See ``ClipSampler``."""
         clip = self.sampler.frame_numbers(video, request)
         arrived = request.generator(RandomStream.FRAME_DROP).random(clip.shape) >= self.p
-        # Of 5 frames of which 1, 2 and 4 are lost: 0 0 0 3 3
+        # Example: 5 frames, of which 1, 2 and 4 are lost, become 0 0 0 3 3
         shown = np.maximum.accumulate(np.where(arrived, np.arange(clip.shape[-1]), 0), axis=-1)
         return np.take_along_axis(clip, shown, axis=-1)
 
 
 @dataclass(frozen=True)
 class TemporalCrop:
-    """Take some consecutive frames of a sampler's clips, from a place that is drawn.
+    """Sampler that takes some consecutive frames of another sampler's clips, from a random place.
 
     Parameters
     ----------
     sampler : ClipSampler
-        Whose clips.
+        Sampler of the clips.
     num_frames : int
-        Frames to take.
+        Number of frames to take.
 
     Raises
     ------
     UsageError
-        If it is not an integer of at least 1; from ``frame_numbers``, if the sampler gives fewer.
+        If ``num_frames`` is not an integer of at least 1. From ``frame_numbers``, if the sampler gives fewer frames.
     """
 
     sampler: ClipSampler

@@ -1,4 +1,4 @@
-"""One small interface to the frames of a video, wherever they are, and the frames of a cache behind it."""
+"""Interface to the frames of a video in any place, and its implementation for the frames of a cache."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Source = TypeVar("Source", bound="VideoSource")
 
 
 class VideoSource(ABC):
-    """Frames of one video at a time, by their number.
+    """Base class of the sources that read frames of one video at a time, by frame number.
 
-    Made once with its settings, then opened on one video after another. It may be pickled while it is closed; an
-    open one belongs to one thread.
+    A source is made once with its settings, then opened on one video after another. A closed source can be pickled. An
+    open source belongs to one thread.
 
     Examples
     --------
@@ -33,15 +33,15 @@ class VideoSource(ABC):
 
     def __init__(self) -> None:
         self._name = ""
-        """Of what is open, "" if nothing is"""
+        """Name of the open video, "" if none is open"""
 
     def open(self: Source, path: str | os.PathLike[str]) -> Source:
-        """Open a video; what was open before is closed.
+        """Open a video. The video that was open before is closed.
 
         Raises
         ------
         ChordcacheError
-            If it cannot be read.
+            If the video cannot be read.
         """
         self.close()
         name = os.fspath(path)
@@ -54,7 +54,7 @@ class VideoSource(ABC):
         return self
 
     def close(self) -> None:
-        """Close what is open, if anything is."""
+        """Close the open video, if there is one."""
         self._name = ""
         self._close()
 
@@ -74,25 +74,25 @@ class VideoSource(ABC):
     @property
     @abstractmethod
     def num_frames(self) -> int:
-        """Frames that can be shown."""
+        """Number of frames."""
 
     @property
     @abstractmethod
     def fps(self) -> float:
-        """Frames per second on average."""
+        """Average frames per second."""
 
     @property
     @abstractmethod
     def pts_seconds(self) -> np.ndarray:
-        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock that sound shares."""
+        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock of the sound."""
 
     def get_frame(self, index: int) -> np.ndarray:
-        """One frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]. See ``get_frames``."""
+        """Return one frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]. See ``get_frames``."""
         frame: np.ndarray = self.get_frames([index])[0]
         return frame
 
     def get_frames(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Frames by their numbers, in any order, repeats allowed; each is decoded once.
+        """Return frames by their numbers, in any order, repeats allowed. Each frame is decoded once.
 
         Returns
         -------
@@ -103,9 +103,9 @@ class VideoSource(ABC):
         IndexError
             If a number is not in [0, num_frames).
         MediaError
-            If one cannot be decoded.
+            If a frame cannot be decoded.
         UsageError
-            If ``indices`` are no numbers of frames, or nothing is open.
+            If ``indices`` are not frame numbers, or no video is open.
         """
         numbers = self._checked(indices)
         if not numbers:
@@ -124,30 +124,30 @@ class VideoSource(ABC):
 
     @abstractmethod
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
-        """Sound from a time on.
+        """Return sound that begins at a time.
 
         Parameters
         ----------
         start_seconds : float
-            [seconds] on the clock of ``pts_seconds``.
+            Begin of the sound, [seconds] on the clock of ``pts_seconds``.
         duration_seconds : float
-            [seconds]
+            Length of the sound, [seconds].
 
         Returns
         -------
         np.ndarray [shape=(num_samples, channels), dtype=float32, -1 to 1]
-            ``round(duration_seconds * sample_rate)`` samples; silence where there is no sound.
+            ``round(duration_seconds * sample_rate)`` samples, with silence where there is no sound.
 
         Raises
         ------
         FeatureAbsentError
-            If there is none to be had at all.
+            If the source does not provide sound.
         """
 
     @property
     @abstractmethod
     def sample_rate(self) -> int:
-        """[Hz] of ``get_audio_chunk``. Raises ``FeatureAbsentError`` as it does."""
+        """Sample rate [Hz] of ``get_audio_chunk``. Raises ``FeatureAbsentError`` as that method does."""
 
     @abstractmethod
     def _open(self, name: str) -> None: ...
@@ -157,7 +157,7 @@ class VideoSource(ABC):
 
     @abstractmethod
     def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
-        """The frames of these numbers, which ascend and are in range."""
+        """Yield the frames of these numbers, which ascend and are in range."""
 
     def _check_open(self) -> None:
         if not self._name:
@@ -181,14 +181,14 @@ class VideoSource(ABC):
 
 
 class CachedSource(VideoSource):
-    """The frames of a cached video; ``open`` takes its key.
+    """The frames of a cached video. ``open`` takes its key.
 
-    Frame numbers are the cache's, see ``Video.source_frames``.
+    Frame numbers are the cache's, not the source's. See ``Video.source_frames``.
 
     Parameters
     ----------
     cache : Cache, str or Path
-        Or its folder.
+        The cache, or its folder.
     """
 
     def __init__(self, cache: Cache | str | os.PathLike[str]) -> None:
@@ -210,12 +210,12 @@ class CachedSource(VideoSource):
 
     @property
     def num_frames(self) -> int:
-        """Cached frames."""
+        """Number of cached frames."""
         return self._opened.num_frames
 
     @property
     def fps(self) -> float:
-        """Cached frames per second on average."""
+        """Average cached frames per second."""
         times, num_frames = self.pts_seconds, self.num_frames
         span = float(times[-1] - times[0])
         return (num_frames - 1) / span if span > 0 else num_frames / self._opened.duration_seconds
@@ -226,12 +226,12 @@ class CachedSource(VideoSource):
         return self._opened.pts_seconds
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
-        """Raise ``FeatureAbsentError``: a cache holds spectrograms, no samples."""
+        """Raise ``FeatureAbsentError``. A cache holds spectrograms, not sound samples."""
         raise self._no_sound()
 
     @property
     def sample_rate(self) -> int:
-        """Raises ``FeatureAbsentError``."""
+        """Sample rate, which is not available. Raises ``FeatureAbsentError``."""
         raise self._no_sound()
 
     def _no_sound(self) -> FeatureAbsentError:

@@ -1,4 +1,4 @@
-"""Frames decoded from their file: every one exact, whatever the container."""
+"""Source of frames decoded from a media file. Every frame is exact, in any container."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from chordcache.read.sources.base import VideoSource
 from chordcache.storage.layout import printable
 
 Show: TypeAlias = Callable[[PictureScaler, Any], np.ndarray]
-"""What makes a frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB] of a decoded picture."""
+"""Function that makes a frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB] from a decoded picture."""
 
 AS_STORED = FramesConfig(short_side=None)
-"""Upright and with square pixels, as ``build`` makes frames, in the source's size."""
+"""Config of upright frames with square pixels, as ``build`` makes them, in the source's size."""
 
 _SEEK_BACK_SECONDS = (0, 2, 20)
-"""[seconds] before the time of the keyframe to begin at, tried one after the other: containers without an index, and
-those indexed by decoding time, may go past it."""
+"""[seconds] before the keyframe to seek to, tried one after the other. In containers without an index, and in those
+indexed by decoding time, a seek may go past the keyframe."""
 
 _NANOSECOND = Fraction(1, 10**9)
 
 
 @contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Name the file in what is said of it."""
+    """Add the name of the file to errors about it."""
     try:
         yield
     except FeatureAbsentError as error:
         raise FeatureAbsentError(f"'{printable(path)}': {error}") from None
-    except MemoryError as error:  # as a file may claim to need
+    except MemoryError as error:  # a file may claim to need any amount
         raise MediaError("decode", "oom", f"cannot read '{printable(path)}': {error or 'no memory'}") from None
     except MediaError as error:
-        named = f"cannot read '{printable(path)}': "  # by the source that took over, perhaps
+        named = f"cannot read '{printable(path)}': "  # the source that took over may have added it
         what = error.message if error.message.startswith(named) else named + error.message
         raise MediaError(error.stage, error.cause, what, error.num_frames_ok) from error
 
 
 def scaler_for(frames: FramesConfig, aspect: Fraction | None) -> PictureScaler:
-    """What makes frames of decoded pictures, the same ones for all sources and for ``build``."""
+    """Return the scaler that makes frames from decoded pictures. All sources and ``build`` use the same one."""
     return PictureScaler(
         frames.short_side, aspect, hdr=frames.hdr, stereo=frames.stereo, stereo_layout=frames.stereo_layout
     )
 
 
 class Converter:
-    """Makes frames of pictures that come in any order.
+    """A converter of pictures, in any order, to frames.
 
     Parameters
     ----------
@@ -66,9 +66,9 @@ class Converter:
     aspect : Fraction or None
         Sample aspect ratio.
     stated_size : tuple of int
-        (width, height) of the stored picture as the headers have it.
+        (width, height) of the stored picture according to the headers.
     show : Show, optional
-        By default the scaler's RGB.
+        Function that makes the frames. By default the scaler's RGB.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class Converter:
         picture : av.VideoFrame
             Any frame of the video.
         first : callable
-            Returns the picture of frame 0, which settles the size of all; called if this one's is not what the
-            headers say.
+            Function that returns the picture of frame 0, which fixes the size of all frames. It is called if the size
+            of ``picture`` differs from the headers.
         orientation : Orientation, optional
-            What the container says, if the picture does not know it.
+            Orientation from the container, if the picture does not have it.
         """
         if not self._is_settled:
             is_like_first = (picture.width, picture.height) == self._stated_size
@@ -105,32 +105,32 @@ class Converter:
 
 
 class FrameReader:
-    """Pictures as they come out of a decoder that is at work, in the order in which they are shown.
+    """Reader of the pictures from a running decoder, in the order in which they are shown.
 
     Parameters
     ----------
     pictures : iterator of (int or None, av.VideoFrame)
-        With their frame numbers, None for a time at which no frame should be shown.
+        Pictures with their frame numbers. The number is None for a time at which no frame should be shown.
     first : int
-        The number of the first frame that comes out whole.
+        Number of the first frame that can be decoded completely.
     """
 
     def __init__(self, pictures: Iterator[tuple[int | None, Any]], first: int) -> None:
         self._pictures = pictures
         self.next = first
-        """The frame that comes next"""
+        """Number of the next frame"""
 
     def advance(self, number: int) -> Any:
-        """The picture of a frame that is yet to come.
+        """Return the picture of a later frame.
 
         Raises
         ------
         MediaError
-            If it does not come, or another one does in its place.
+            If the frame does not come, or another frame comes in its place.
         """
         for found, picture in self._pictures:
             if found is not None and found < self.next:
-                continue  # shown before the keyframe that decoding began at, and needs what is older
+                continue  # shown before the keyframe that decoding began at, and needs older frames
             if found != self.next:
                 what = f"frame {self.next} does not come out of the decoder when its packet says so"
                 raise MediaError("decode", "decode", what, self.next)
@@ -141,14 +141,14 @@ class FrameReader:
 
 
 class _File:
-    """An open media file, its timeline, and the decoder at work on it."""
+    """An open media file, its timeline, and its running decoder."""
 
     def __init__(self, path: str, frames: FramesConfig, show: Show) -> None:
         self._path = path
         self._media = hold_media(path)
         self.sequential_reason: str | None = None
         self._run: FrameReader | None = None
-        """Goes on from where the last request ended"""
+        """Reader that continues after the last request"""
         try:
             video, audio = self._media.require_video(), self._media.audio
             codec = video.codec_context
@@ -176,7 +176,7 @@ class _File:
         return self._counted()
 
     def _counted(self) -> FrameIndex:
-        """The timeline of a file that has to be decoded for it."""
+        """Return the timeline of a file that has to be decoded to find it."""
         self._reopen()
         with self._media.capture():
             times = [round(frame.pts_seconds / _NANOSECOND) for frame in self._media.frames()]
@@ -191,7 +191,7 @@ class _File:
 
     def _picture(self, number: int) -> Any:
         entry = int(self.timeline.entries[number])
-        run, self._run = self._run, None  # not gone on with after an error
+        run, self._run = self._run, None  # not continued after an error
         if run is None or not entry <= run.next <= number:
             run = self._run_from(entry)
         picture = run.advance(number)
@@ -199,7 +199,7 @@ class _File:
         return picture
 
     def _run_from(self, entry: int) -> FrameReader:
-        """Decode from a frame that decoding can begin at, or from the first packet of the file."""
+        """Start to decode at a keyframe, or at the first packet of the file."""
         pts = int(self.timeline.pts[entry])
         for back_seconds in _SEEK_BACK_SECONDS if entry >= 0 else ():
             if not self._media.seek(pts - int(back_seconds / self.timeline.time_base)):
@@ -222,19 +222,19 @@ class _File:
 
 
 class MP4Source(VideoSource):
-    """The frames of a media file (MP4 or any other container that ``scan`` knows), decoded when they are asked for.
+    """The frames of a media file (MP4 or any other container that ``scan`` supports), decoded on request.
 
-    Frame numbers count all frames that are shown, in the order in which they are: those of a cache's
-    ``Video.source_frames``. Opening a file reads all its packets and decodes none; a frame is then decoded from the
-    keyframe that it needs, or from where the last request ended. A file whose frames cannot be told apart by their
-    time (AVI, raw streams) is decoded once as a whole when it is opened, and from its start whenever a request goes
-    back; see ``sequential_reason``.
+    Frame numbers count all frames that are shown, in the order in which they are shown. A cache's
+    ``Video.source_frames`` are such numbers. Opening a file reads all its packets and decodes none. A frame is then
+    decoded from the keyframe that it needs, or from the end of the last request. In some files (AVI, raw streams),
+    frames cannot be distinguished by their time. Such a file is decoded once as a whole when it is opened, and from its
+    start whenever a request goes back. See ``sequential_reason``.
 
     Parameters
     ----------
     frames : FramesConfig
-        Size, HDR and stereo treatment, as for ``build``; by default the source's size. ``fps`` is not looked at: the
-        numbers are the source's.
+        Size, HDR and stereo treatment, as for ``build``. By default the source's size. ``fps`` is ignored, because the
+        frame numbers are the source's.
     """
 
     def __init__(self, frames: FramesConfig = AS_STORED) -> None:
@@ -260,47 +260,47 @@ class MP4Source(VideoSource):
 
     @property
     def sequential_reason(self) -> str | None:
-        """Why frames can only be counted from the start; None if any keyframe can be gone to."""
+        """Reason why frames can only be counted from the start, None if the file can be decoded from any keyframe."""
         return self._opened.sequential_reason
 
     @property
     def timeline(self) -> FrameIndex:
-        """When each frame is shown, and where decoding begins for it."""
+        """Presentation time of each frame, and the frame at which decoding begins for it."""
         return self._opened.timeline
 
     @property
     def num_frames(self) -> int:
-        """Frames of the file."""
+        """Number of frames of the file."""
         return len(self.timeline)
 
     @property
     def fps(self) -> float:
-        """Frames per second on average; for a single frame, what the headers say."""
+        """Average frames per second. For a single frame, the rate in the headers."""
         return self.timeline.fps
 
     @property
     def pts_seconds(self) -> np.ndarray:
-        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock that sound shares."""
+        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock of the sound."""
         return self.timeline.pts_seconds
 
     @property
     def sample_rate(self) -> int:
-        """[Hz] of the audio track."""
+        """Sample rate [Hz] of the audio track."""
         if self._opened.sample_rate is None:
             raise FeatureAbsentError(f"'{printable(self._name)}': there is no audio track")
         return self._opened.sample_rate
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
-        """Sound of the file's best track, all its channels, at its own rate. See ``VideoSource``.
+        """Return sound of the file's best track, with all its channels and at its sample rate. See ``VideoSource``.
 
         Raises
         ------
         FeatureAbsentError
-            If there is no audio track.
+            If the file does not have an audio track.
         MediaError
             If the file cannot be read.
         UsageError
-            If the chunk is longer than an hour, or nothing is open.
+            If the chunk is longer than an hour, or no file is open.
         """
         self._check_open()
         with naming(self._name):

@@ -1,4 +1,4 @@
-"""Frames of streams and cameras: they come when they come, in one direction."""
+"""Sources of frames from streams and cameras. Frames arrive at the sender's pace, in one direction."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class _Received(NamedTuple):
 
 
 class _Buffer:
-    """A bounded number of frames between the thread that receives them and the one that asks for them."""
+    """A bounded buffer of frames between the thread that receives them and the thread that reads them."""
 
     def __init__(self, num_frames: int, *, newest_wins: bool) -> None:
         self._frames: deque[_Received] = deque(maxlen=num_frames)
         self._newest_wins = newest_wins
         self._changed = threading.Condition()
         self._asked = 0
-        """Frames below this number may be forgotten"""
+        """Frames below this number may be dropped"""
         self._error: ChordcacheError | None = None
         self._is_over = False
         self.frame_seconds: Fraction | None = None
-        """Of the headers; None until it is open"""
+        """Duration of a frame according to the headers, None until the stream is open"""
         self.num_frames = 0
 
     def opened(self, frame_seconds: Fraction) -> None:
@@ -50,7 +50,7 @@ class _Buffer:
             self._changed.notify_all()
 
     def put(self, frame: _Received) -> bool:
-        """Add a frame, once there is room for it. False if nobody wants it any more."""
+        """Add a frame when there is room for it. Return False if the buffer has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or self._has_room())
             if self._is_over:
@@ -73,18 +73,19 @@ class _Buffer:
         with self._changed:
             if not self._changed.wait_for(lambda: self.frame_seconds or self._is_over, timeout_seconds):
                 raise MediaError("open", "timeout", f"no answer for {timeout_seconds:g} s")
-            if self._error is not None and self.frame_seconds is None:  # else frames may have come before it
+            # After it was opened, frames may have come before the error
+            if self._error is not None and self.frame_seconds is None:
                 raise self._error
 
     def get(self, number: int, timeout_seconds: float) -> np.ndarray:
-        """The frame of a number, or where the newest wins, the newest one from there on.
+        """Return the frame with a number. If the newest wins, return the newest frame of at least that number.
 
         Raises
         ------
         IndexError
-            If it has left the buffer, or the stream ended before it.
+            If the frame has left the buffer, or the stream ended before it.
         MediaError
-            If the stream broke off, or nothing comes in time.
+            If the stream broke off, or no frame arrives in time.
         """
         with self._changed:
             self._asked = max(self._asked, number)
@@ -93,7 +94,9 @@ class _Buffer:
                 what = f"frame {number} has not come for {timeout_seconds:g} s"
                 raise MediaError("decode", "timeout", what, self.num_frames)
             if self.num_frames <= number:
-                raise self._error or IndexError(f"frame {number} is out of range: it ended after {self.num_frames}")
+                raise self._error or IndexError(
+                    f"frame {number} is out of range: the stream ended after {self.num_frames}"
+                )
             if self._newest_wins:
                 return self._frames[-1].picture
             oldest = self._frames[0].number
@@ -108,7 +111,7 @@ class _Buffer:
 
 
 class _LiveSource(VideoSource):
-    """What streams and cameras share: a thread receives and converts frames."""
+    """Base class of streams and cameras. A thread receives and converts the frames."""
 
     def __init__(self, frames: FramesConfig, timeout_seconds: float, num_buffered: int, *, newest_wins: bool) -> None:
         super().__init__()
@@ -125,7 +128,7 @@ class _LiveSource(VideoSource):
 
     @abstractmethod
     def _opening(self, name: str) -> AbstractContextManager[Media]:
-        """Open it."""
+        """Open the stream or the device."""
 
     def _open(self, name: str) -> None:
         self._buffer = _Buffer(self._num_buffered, newest_wins=self._newest_wins)
@@ -170,7 +173,7 @@ class _LiveSource(VideoSource):
 
     @property
     def num_frames(self) -> int:
-        """Frames received so far."""
+        """Number of frames received so far."""
         return self._opened.num_frames
 
     @property
@@ -185,11 +188,11 @@ class _LiveSource(VideoSource):
 
     @property
     def sample_rate(self) -> int:
-        """Raises ``FeatureAbsentError``."""
+        """Sample rate, which is not available. Raises ``FeatureAbsentError``."""
         raise FeatureAbsentError(_NO_SOUND)
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
-        """Raise ``FeatureAbsentError``: only frames are received."""
+        """Raise ``FeatureAbsentError``. Only frames are received."""
         raise FeatureAbsentError(_NO_SOUND)
 
     def _check_number(self, number: int) -> None:
@@ -202,9 +205,9 @@ class _LiveSource(VideoSource):
 
 
 class StreamSource(_LiveSource):
-    """The frames of a stream: ``open`` takes an address with http, https (a file or an HLS playlist), rtsp or rtsps.
+    """The frames of a stream. ``open`` takes an address with http, https (a file or an HLS playlist), rtsp or rtsps.
 
-    Frames are numbered from the one that comes first and can be asked for in ascending order, as far back as the buffer
+    Frames are numbered from the first that arrives. They can be read in ascending order, as far back as the buffer
     reaches. A full buffer makes the sender wait. Sound is not kept.
 
     Parameters
@@ -212,9 +215,9 @@ class StreamSource(_LiveSource):
     frames : FramesConfig
         See ``MP4Source``.
     timeout_seconds : float
-        [seconds] to wait for an answer, and for a frame.
+        Time [seconds] to wait for an answer, and for a frame.
     buffer_frames : int
-        Frames that are kept: those received ahead, and those handed out before.
+        Number of frames that are kept: frames received ahead, and frames returned before.
     """
 
     def __init__(
@@ -227,21 +230,21 @@ class StreamSource(_LiveSource):
 
 
 class CameraSource(_LiveSource):
-    """The newest frame of a camera: ``open`` takes the name of a device, such as "/dev/video0".
+    """The newest frame of a camera. ``open`` takes the name of a device, such as "/dev/video0".
 
-    ``get_frame(n)`` waits until n frames came before, and returns the newest one; ``get_frame(source.num_frames)``
-    waits for one that has not been seen yet.
+    ``get_frame(n)`` waits until frame n has arrived, and returns the newest frame. ``get_frame(source.num_frames)``
+    waits for a frame that has not arrived yet.
 
     Parameters
     ----------
     device_format : str
-        FFmpeg's name of the kind of device: v4l2, avfoundation, dshow, x11grab, lavfi.
+        FFmpeg's name of the device type: v4l2, avfoundation, dshow, x11grab, lavfi.
     frames : FramesConfig
         See ``MP4Source``.
     options : mapping of str to str
-        For the device, such as ``{"video_size": "1280x720"}``.
+        Options of the device, such as ``{"video_size": "1280x720"}``.
     timeout_seconds : float
-        [seconds] to wait for a frame.
+        Time [seconds] to wait for a frame.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Frames decoded from a mapped MP4: no container is opened, nothing is probed."""
+"""Source of frames decoded from a memory-mapped MP4. It does not open a container or probe the file."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from chordcache.read.sources.base import VideoSource
 from chordcache.read.sources.file import AS_STORED, Converter, FrameReader, MP4Source, naming
 
 _HIGH_444 = 244
-"""Profile of H.264. Streams that old versions of x264 made of it have to be decoded from the start."""
+"""Profile of H.264. Streams of it from old versions of x264 have to be decoded from the start."""
 
 
 class _MappedFile:
-    """A mapped file, its timeline, and the decoder at work on it."""
+    """A mapped file, its timeline, and its running decoder."""
 
     def __init__(self, path: str, frames: FramesConfig) -> None:
         identify(path)
@@ -38,19 +38,19 @@ class _MappedFile:
         self._frames = frames
         self._converter: Converter | None = None
         self._run: FrameReader | None = None
-        """Goes on from where the last request ended"""
+        """Reader that continues after the last request"""
         self._last = -1
-        """The last frame that was asked for"""
+        """Number of the last frame that was read"""
 
     def read(self, wanted: list[int]) -> Iterator[np.ndarray]:
-        """The frames of ascending numbers."""
-        if self._map.size() < len(self._data):  # reading a map beyond the end of its file ends the process
+        """Yield the frames of ascending numbers."""
+        if self._map.size() < len(self._data):  # reading a map beyond the end of its file kills the process
             raise MediaError("decode", "changed", "the file became shorter while it was open")
         rest = wanted
         while rest:
             entry = self.timeline.entries[rest[0]]
-            run, self._run = self._run, None  # not gone on with after an error
-            if run is None and rest[0] == self._last + 1:  # somebody reads one frame after the other
+            run, self._run = self._run, None  # not continued after an error
+            if run is None and rest[0] == self._last + 1:  # the caller reads one frame after the other
                 run = self._run_from(int(entry))
             if run is not None and entry <= run.next <= rest[0]:
                 group = rest[:1]
@@ -64,16 +64,16 @@ class _MappedFile:
             rest = rest[len(group) :]
 
     def _check_start(self) -> None:
-        """Leave to ``MP4Source`` what does not show exactly one frame for each sample."""
+        """Refuse a file that does not show exactly one frame for each sample. ``MP4Source`` then reads it."""
         first, pts = self._sample(0), self._track.pts
         is_key = bool(self._track.is_sync[0])
         is_sound = self._reader.is_start(first, is_keyframe=is_key) and (
             self._reader.is_clean_start(first) or (self._reader.knows_leading and pts[0] == pts.min())
         )
         if not is_sound:
-            raise refused("it may begin in the middle of a group of pictures")
+            raise refused("the file may begin in the middle of a group of pictures")
         if self._reader.may_share_frames(int(self._track.sizes.min())):
-            raise refused("not every one of its samples shows a frame")
+            raise refused("some samples may not show a frame")
 
     def _sample(self, number: int) -> memoryview:
         start, size = int(self._track.offsets[number]), int(self._track.sizes[number])
@@ -86,7 +86,7 @@ class _MappedFile:
         return FrameReader(((number, picture) for number, picture in numbered if number is not None), max(entry, 0))
 
     def _only(self, entry: int, group: list[int]) -> Iterator[Any]:
-        """The pictures of some frames after a keyframe; no sample is decoded that lies behind them."""
+        """Yield the pictures of some frames after a keyframe. Samples after these frames are not decoded."""
         stop = int(self._samples[group].max()) + 1
         rest = iter(group)
         number = next(rest, None)
@@ -102,7 +102,7 @@ class _MappedFile:
             return 0
         sample = int(self._samples[entry])
         if not self._reader.is_entry(self._sample(sample)):
-            raise refused(f"it calls sample {sample + 1} a keyframe, but what follows also needs what is before it")
+            raise refused(f"sample {sample + 1} is marked as a keyframe, but later samples also need earlier ones")
         return sample
 
     def _rgb(self, picture: Any) -> np.ndarray:
@@ -112,7 +112,7 @@ class _MappedFile:
         return self._converter.rgb(picture, self._first_picture, self._track.orientation)
 
     def _first_picture(self) -> Any:
-        """Frame 0, by another decoder: this one is at work."""
+        """Decode frame 0 with another decoder, because this one is in use."""
         pictures = SampleDecoder(self._track, self._data).pictures(0, int(self._samples[0]) + 1)
         for picture in pictures:
             if self.timeline.find(picture.pts) == 0:
@@ -125,36 +125,36 @@ def _mapped(path: str) -> mmap.mmap:
         with open(path, "rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except ValueError:
-        raise refused("it is empty") from None
+        raise refused("the file is empty") from None
     except OSError as error:
         raise MediaError("open", "io", error.strerror or str(error)) from None
 
 
 def _timeline_of(track: VideoTrack) -> tuple[FrameIndex, np.ndarray]:
-    """The timeline, and the sample that each frame comes out of [shape=(T,), dtype=int64]."""
+    """Return the timeline, and the sample of each frame [shape=(T,), dtype=int64]."""
     if track.codec == "h264" and track.extradata[1:2] == bytes([_HIGH_444]):
-        raise refused("its pictures are H.264 in 4:4:4")
+        raise refused("the pictures are H.264 in 4:4:4")
     shown = np.flatnonzero(track.is_shown)
     samples = shown[np.argsort(track.pts[shown], kind="stable")]
     pts = track.pts[samples]
     keys = track.pts[track.is_shown & track.is_sync]
     if not len(pts):
-        raise refused("its edit list leaves no frame")
+        raise refused("the edit list leaves no frame")
     if (np.diff(pts) <= 0).any():
-        raise refused("two of its frames are shown at the same time")
+        raise refused("two frames are shown at the same time")
     if (np.diff(keys) <= 0).any():
-        raise refused("its keyframes are not stored in the order in which they are shown")
+        raise refused("keyframes are not stored in the order in which they are shown")
     entries = seek_frames_of(pts, keys)
     return FrameIndex(pts, track.time_base, entries, track.last_ticks * track.time_base), samples
 
 
 class MappedMP4Source(VideoSource):
-    """The frames of an MP4 or QuickTime file, cut out of its mapped bytes by its own tables.
+    """The frames of an MP4 or QuickTime file, located in its mapped bytes by its own tables.
 
-    The same frames as ``MP4Source``, sooner: opening reads the tables and nothing else, and only the samples that are
-    needed are decoded. Files that cannot be served exactly in this way (fragmented ones, other codecs than H.264,
-    HEVC, AV1 and MPEG-4, keyframes that are none, tables that contradict the file) go to ``MP4Source``;
-    ``fallback_reason`` says why.
+    The frames are the same as those of ``MP4Source``, and come sooner. Opening only reads the tables, and only the
+    samples that are needed are decoded. ``MP4Source`` reads the files that cannot be read exactly in this way:
+    fragmented files, other codecs than H.264, HEVC, AV1 and MPEG-4, wrongly marked keyframes, and tables that
+    contradict the file. ``fallback_reason`` gives the reason.
 
     A mapped file must not become shorter while it is read.
 
@@ -170,7 +170,7 @@ class MappedMP4Source(VideoSource):
         self._file: _MappedFile | None = None
         self._decoded = MP4Source(frames)
         self.fallback_reason: str | None = None
-        """Why ``MP4Source`` does the work; None if it does not. It may also show when a frame is read"""
+        """Reason why ``MP4Source`` reads the file, None if it does not. It may only be found when a frame is read"""
 
     def _open(self, name: str) -> None:
         with naming(name):
@@ -198,28 +198,28 @@ class MappedMP4Source(VideoSource):
 
     @property
     def num_frames(self) -> int:
-        """Frames of the file."""
+        """Number of frames of the file."""
         return len(self._timeline)
 
     @property
     def fps(self) -> float:
-        """Frames per second on average; for a single frame, what the headers say."""
+        """Average frames per second. For a single frame, the rate in the headers."""
         return self._timeline.fps
 
     @property
     def pts_seconds(self) -> np.ndarray:
-        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock that sound shares."""
+        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock of the sound."""
         return self._timeline.pts_seconds
 
     @property
     def sample_rate(self) -> int:
-        """[Hz] of the audio track."""
+        """Sample rate [Hz] of the audio track."""
         self._check_open()
         with naming(self._name):
             return sample_rate_of(self._name)
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
-        """Sound of the file's best track, see ``MP4Source``: its container is opened for it."""
+        """Return sound of the file's best track. The container is opened for it. See ``MP4Source``."""
         self._check_open()
         with naming(self._name):
             return read_sound(self._name, start_seconds, duration_seconds)

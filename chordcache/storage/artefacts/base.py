@@ -1,9 +1,9 @@
-"""What the tiers have in common: an artefact is a file of named arrays, whose first axis is called rows.
+"""The common part of the tiers: an artefact is a file of named arrays, whose first axis is called rows.
 
-An array is *streamed* (appended to row by row, each row with its xxh3-64 digest) or *whole* (written at once, small,
-such as ``pts_seconds``, checked as a whole). A row is an array of one shape and dtype, or a record: bytes of any
-length. The digests of a streamed array are the whole array ``<name>.xxh3_64`` [shape=(num_rows,), dtype=uint64].
-Numbers are stored little-endian and in C order; a row's digest is that of these bytes.
+A *streamed* array is appended to row by row, each row with its xxh3-64 digest. A *whole* array is small, such as
+``pts_seconds``. It is written at once and checked as a whole. A row is an array of one shape and dtype, or a record:
+bytes of any length. The digests of a streamed array are the whole array ``<name>.xxh3_64`` [shape=(num_rows,),
+dtype=uint64]. Numbers are stored little-endian and in C order. The digest of a row is computed over these bytes.
 """
 
 from __future__ import annotations
@@ -25,48 +25,49 @@ from chordcache.errors import DamageError, UsageError
 from chordcache.storage.layout import printable
 
 DIGESTS = ".xxh3_64"
-"""Ends the name of the whole array that holds a streamed array's digests."""
+"""Suffix of the name of the whole array that holds a streamed array's digests."""
 
 KINDS = "biufcS"
-"""Kinds of dtype that are stored: booleans, numbers, and bytes of one length."""
+"""Kinds of dtype that are stored: booleans, numbers, and bytes of a fixed length."""
 
 _RECORDS_AT_ONCE = 16
-"""Records found and checked before they are handed out: between decodings of pictures each costs several times that."""
+"""Records that are found and checked together, before the caller decodes them. Finding or checking a single record
+between two decodings of pictures takes several times as long."""
 
 
 def row_bytes(shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> int:
-    """Size of a row; 0 for records, which differ in it."""
+    """Return the size of a row [bytes], or 0 for records, whose sizes differ."""
     return 0 if dtype is None else dtype.itemsize * math.prod(shape)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a streamed array looks like in the file."""
+    """The shape and dtype of a streamed array in the file."""
 
     num_rows: int
     row_shape: tuple[int, ...] = ()
     dtype: np.dtype[Any] | None = None
-    """None: the rows are records"""
+    """Dtype of the rows, or None if the rows are records"""
 
 
 class Artefact(ABC):
-    """An artefact opened for reading. Made by ``stores.registry.open_artefact``.
+    """An artefact opened for reading. ``storage.artefacts.open_files.open_artefact`` makes it.
 
     Parameters
     ----------
     path : Path
         A published artefact.
     num_bytes : int
-        Its size as the sidecar states it.
+        Its size according to the sidecar [bytes].
 
     Raises
     ------
     DamageError
-        If it is missing, has another size or is no such file.
+        If the file is missing, has another size or is not such an artefact.
     """
 
     maps_file: bool = False
-    """Whether what was read stays in the process's memory until the file is closed"""
+    """True if what was read stays in the process's memory until the file is closed"""
 
     def __init__(self, path: Path, num_bytes: int) -> None:
         self.path = path
@@ -79,7 +80,7 @@ class Artefact(ABC):
             raise DamageError(f"cannot read '{printable(path)}': {error.strerror}") from None
         if not stat.S_ISREG(status.st_mode):
             raise self._damage("it is not a file")
-        if status.st_size != num_bytes:  # a map of a shorter file is a SIGBUS
+        if status.st_size != num_bytes:  # reading a map of a shorter file ends in SIGBUS
             raise self._damage(f"it has {status.st_size} bytes, expected {num_bytes}")
 
     @abstractmethod
@@ -89,28 +90,28 @@ class Artefact(ABC):
     @property
     def streamed(self) -> frozenset[str]:
         """Names of the streamed arrays."""
-        if self._streamed is None:  # not a cached_property: its lock may be held where a process forks, see cache.Video
+        if self._streamed is None:  # not cached_property: its lock may be held where a process forks, see cache.Video
             names = self._names()
             self._streamed = frozenset(name for name in names if name + DIGESTS in names)
         return self._streamed
 
     @property
     def whole(self) -> frozenset[str]:
-        """Names of the whole arrays, without those of digests."""
+        """Names of the whole arrays, without the arrays of digests."""
         return self._names() - self.streamed - {name + DIGESTS for name in self.streamed}
 
     def layout(self, name: str) -> Layout:
-        """What a streamed array looks like. Raises ``DamageError``."""
+        """Return the shape and dtype of a streamed array. Raises ``DamageError``."""
         if name not in self.streamed:
             raise self._damage(f"it has no array '{name}' of rows")
         return self._layout(name)
 
     def num_rows(self, name: str) -> int:
-        """Rows of a streamed array."""
+        """Return the number of rows of a streamed array."""
         return self.layout(name).num_rows
 
     def array(self, name: str) -> np.ndarray:
-        """A whole array, read-only, checked. Raises ``DamageError``."""
+        """Return a whole array, read-only and checked. Raises ``DamageError``."""
         if name not in self._arrays:
             if name not in self._names() - self.streamed:
                 raise self._damage(f"it has no whole array '{name}'")
@@ -118,21 +119,21 @@ class Artefact(ABC):
         return self._arrays[name]
 
     def rows(self, name: str, numbers: Sequence[int], out: np.ndarray | None = None) -> np.ndarray:
-        """Rows of a streamed array that is no array of records, copied, in the order of ``numbers``.
+        """Return a copy of rows of a streamed array, in the order of ``numbers``. The array must not hold records.
 
         Each row is checked against its digest the first time it is read since the artefact was opened.
 
         Parameters
         ----------
         numbers : sequence of int
-            Row numbers in [0, num_rows), repeats allowed; a ``range`` of step 1 is the fast case.
+            Row numbers in [0, num_rows). Repeats are allowed. A ``range`` of step 1 is the fast case.
         out : np.ndarray [shape=(len(numbers), ...)], optional
-            C-contiguous, of the array's dtype; filled.
+            Array to fill. It must be C-contiguous and of the array's dtype.
 
         Raises
         ------
         UsageError
-            If the array is one of records, or ``out`` does not fit.
+            If the array holds records, or ``out`` does not fit.
         DamageError
             If a row is missing or is not what was written.
         """
@@ -151,14 +152,14 @@ class Artefact(ABC):
         return out
 
     def records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
-        """Records (bytes-like, valid until the next one is drawn), each checked against its digest every time.
+        """Yield records (bytes-like, valid until the next one). Each is checked against its digest every time.
 
         Raises
         ------
         UsageError
-            If the array is none of records.
+            If the array does not hold records.
         DamageError
-            As ``rows``.
+            As in ``rows``.
         """
         if self.layout(name).dtype is not None:
             raise UsageError(f"'{name}' of '{printable(self.path)}' holds rows, no records: read them as such")
@@ -198,27 +199,27 @@ class Artefact(ABC):
 
     @abstractmethod
     def _names(self) -> frozenset[str]:
-        """Every array in the file, streamed, whole and of digests."""
+        """Return the name of every array in the file: streamed, whole, and of digests."""
 
     @abstractmethod
     def _layout(self, name: str) -> Layout:
-        """Of a streamed array that is there."""
+        """Return the layout of a streamed array that exists."""
 
     @abstractmethod
     def _read_array(self, name: str) -> np.ndarray:
-        """A whole array that is there, read-only, with an axis; raise ``DamageError`` if it is not what was written."""
+        """Return an existing whole array, read-only, with an axis. Raise ``DamageError`` if its values changed."""
 
     @abstractmethod
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
-        """Copy rows [start, stop), which are there, without a check."""
+        """Copy rows [start, stop) without a check. The rows exist."""
 
     @abstractmethod
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
-        """Yield the record of each number, all in [0, num_rows), without a check; ``DamageError`` if there is none."""
+        """Yield the record of each number in [0, num_rows), unchecked. Raise ``DamageError`` if one is missing."""
 
 
 def checked_out(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray | None) -> np.ndarray:
-    """``out`` if the rows of array ``name`` fit into it, or a new array. Raises ``UsageError`` if they do not."""
+    """Return ``out``, or a new array. Raise ``UsageError`` if the rows of array ``name`` do not fit into ``out``."""
     if out is None:
         return np.empty(shape, dtype)
     if out.shape != shape or out.dtype != dtype or not (out.flags.c_contiguous and out.flags.writeable):
@@ -230,7 +231,7 @@ def checked_out(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[range]:
-    """Runs of consecutive numbers: [3, 4, 5, 9, 9] is range(3, 6), range(9, 10), range(9, 10)."""
+    """Yield runs of consecutive numbers: [3, 4, 5, 9, 9] gives range(3, 6), range(9, 10), range(9, 10)."""
     if isinstance(numbers, range) and numbers.step == 1:
         if numbers:
             yield numbers

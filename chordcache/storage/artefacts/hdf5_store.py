@@ -1,11 +1,12 @@
 """HDF5 tier: frames and features of one video in one file that any HDF5 reader opens.
 
-Every array is a dataset of the root group. A streamed one is chunked; records are variable-length uint8. Each dataset
-of a whole array carries the attribute ``xxh3_64``, the digest of its values; the objects themselves are of a version of
-the format that has checksums. ``pts_seconds`` is the scale of axis 0 of the streamed arrays that are as long.
+Every array is a dataset of the root group. A streamed array is chunked. Records are variable-length uint8. Each dataset
+of a whole array carries the attribute ``xxh3_64``, the digest of its values. The objects themselves use a version of
+the format that has checksums. ``pts_seconds`` is the scale of axis 0 of the streamed arrays that have the same length.
 
-What can reach out of the file (external storage, external and soft links, virtual datasets) is never written, and
-refused before anything is read; so is whatever claims more than the file can hold.
+Everything that can point outside the file (external storage, external and soft links, virtual datasets) is never
+written. A reader refuses it before it reads anything, and also refuses a dataset that claims more than the file can
+hold.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, c
 open_files.guard_forks()
 
 COMPRESSION = ("none", "lzf", "gzip")
-"""Filters of chunks."""
+"""Filters that can compress chunks."""
 
 DIGEST = "xxh3_64"
-"""Attribute of a whole array."""
+"""Name of the attribute that holds the digest of a whole array."""
 
 TIMES = "pts_seconds"
-"""The whole array that is a dimension scale."""
+"""Name of the whole array that is a dimension scale."""
 
 _LIBVER = ("v110", "v110")
 """The first version of the format whose objects and chunk indices carry checksums."""
@@ -48,28 +49,28 @@ _RECORDS_PER_CHUNK = 256
 _RECORD = h5py.vlen_dtype(np.uint8)
 
 _REFERENCE = struct.Struct("<IQI")
-"""To a record: length, address of its heap, number in there."""
+"""Reference to a record: length, address of its heap, number in that heap."""
 
 _HEAP = struct.Struct("<8sQ")
-"""Mark and version; size with all that follows."""
+"""Header of a heap: mark and version, then the size of the heap with all that follows."""
 
 _HEAP_MARK = b"GCOL\1\0\0\0"
 
 _HEAP_OBJECT = struct.Struct("<H6xQ")
-"""Number; size, after which it is filled up to 8 bytes."""
+"""Header of an object in a heap: number and size. The object after it is padded to a multiple of 8 bytes."""
 
 _FILTERS = {h5py.h5z.FILTER_DEFLATE: 1032, h5py.h5z.FILTER_LZF: 88}
-"""The filters that are read, and how many times larger than its input their output can be."""
+"""Filters that a reader accepts, and how many times larger than its input their output can be."""
 
 _ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)
-"""What h5py makes of HDF5's errors."""
+"""Exceptions that h5py raises for errors of HDF5."""
 
 
 class _Sink(io.FileIO):
     """The file that HDF5 writes through.
 
-    It keeps a full disk to itself: HDF5, once told, prints into the void, and crashes when it is closed. So it is told
-    that all is well, and ``error`` is looked at after each call.
+    HDF5 must not see that the disk is full. If a write fails, HDF5 prints messages that nothing reads, and crashes when
+    the file is closed. So every write reports success to HDF5, and the writer reads ``error`` after each call.
     """
 
     error: OSError | None = None
@@ -96,16 +97,16 @@ class _Sink(io.FileIO):
 
 
 class Hdf5ArtefactWriter(ArtefactWriter):
-    """Writes one ``.h5``.
+    """A writer of one ``.h5``.
 
     Parameters
     ----------
     path : Path
-        As ``ArtefactWriter`` has it.
+        As in ``ArtefactWriter``.
     compression : {"none", "lzf", "gzip"}
-        Of chunks; that of records has no effect, they are compressed already.
+        Compression of the chunks. It has no effect on records, which are compressed already.
     chunk_frames : int
-        Rows of a chunk; rows below 4 KiB are gathered into chunks of 64 KiB.
+        Rows of a chunk. Rows below 4 KiB are gathered into chunks of 64 KiB.
     """
 
     def __init__(self, path: Path, *, compression: str = "none", chunk_frames: int = 1) -> None:
@@ -142,11 +143,11 @@ class Hdf5ArtefactWriter(ArtefactWriter):
         held = self._held[name]
         held.extend(row if isinstance(row, bytes) else row.copy() for row in block)
         chunk = self._file[name].chunks[0]
-        whole_chunks = len(held) // chunk * chunk  # a chunk written in parts would be packed anew for each of them
+        whole_chunks = len(held) // chunk * chunk  # HDF5 would compress a chunk again for each part written to it
         self._flush(name, whole_chunks)
 
     def _flush(self, name: str, num_rows: int) -> None:
-        """Write the first rows that are held."""
+        """Write the first ``num_rows`` of the rows that are held."""
         if not num_rows:
             return
         rows, self._held[name] = self._held[name][:num_rows], self._held[name][num_rows:]
@@ -189,7 +190,7 @@ class Hdf5ArtefactWriter(ArtefactWriter):
                     self._file[name].dims[0].attach_scale(times)
 
     def _close(self) -> None:
-        with suppress(*_ERRORS):  # the file is abandoned, or closed already
+        with suppress(*_ERRORS):  # the file is abandoned, or already closed
             self._file.close()
         self._sink.close()
 
@@ -208,7 +209,7 @@ def _is_record(dtype: np.dtype[Any]) -> bool:
 
 
 def _attribute(value: Any) -> Any:
-    """Plain data as HDF5 has it: numbers and text, all else as JSON."""
+    """Return plain data as HDF5 stores it: numbers and text as they are, everything else as JSON."""
     if isinstance(value, bool | int | float) or (isinstance(value, str) and value.isprintable()):
         return value
     return json.dumps(value)
@@ -221,7 +222,7 @@ class Hdf5Artefact(Artefact):
         super().__init__(path, num_bytes)
         self._num_bytes = num_bytes
         self._references: dict[tuple[str, int], bytes] = {}
-        """Of the records of each chunk"""
+        """References of the records, by array name and number of the first row in the chunk"""
         with self._errors():
             self._file = _open_file(path)
         try:
@@ -236,12 +237,12 @@ class Hdf5Artefact(Artefact):
         self._file.close()
 
     def _open_dataset(self, name: str, num_bytes: int) -> Any:
-        """Open a dataset without reading it, if all that it says of itself is harmless."""
+        """Open a dataset without reading it. Raise ``DamageError`` if its description is not safe to read."""
         if not isinstance(self._file.get(name, getlink=True), h5py.HardLink):
             raise self._damage(f"'{name}' is a link to somewhere else")
         dataset = self._file[name]
         if not isinstance(dataset, h5py.Dataset):
-            raise self._damage(f"'{name}' is no array")
+            raise self._damage(f"'{name}' is not an array")
         plan = dataset.id.get_create_plist()
         if plan.get_layout() == h5py.h5d.VIRTUAL or plan.get_external_count():
             raise self._damage(f"the values of '{name}' are in another file")
@@ -292,10 +293,10 @@ class Hdf5Artefact(Artefact):
             yield self._record(self._references[name, chunk], number - chunk)
 
     def _record(self, references: bytes, place: int) -> bytes:
-        """A record from the heap where HDF5 puts what has no fixed size.
+        """Return a record from the heap, where HDF5 stores data of no fixed size.
 
-        By ourselves: a heap has no checksum, and HDF5 does not come back from one whose sizes are damaged. It is
-        quicker, too.
+        This code reads the heap itself. A heap has no checksum, and HDF5 never returns from a heap whose sizes are
+        damaged. Reading it here is faster, too.
         """
         try:
             length, address, wanted = _REFERENCE.unpack_from(references, _REFERENCE.size * place)
@@ -306,7 +307,7 @@ class Hdf5Artefact(Artefact):
             index = 0
             while mark == _HEAP_MARK and at < end:
                 index, size = _HEAP_OBJECT.unpack(self._bytes(at, _HEAP_OBJECT.size))
-                if index in (0, wanted):  # 0 is the room that is left
+                if index in (0, wanted):  # 0 is the free space
                     break
                 at += _HEAP_OBJECT.size + -(-size // 8) * 8
             if index != wanted or size != length:
@@ -316,7 +317,7 @@ class Hdf5Artefact(Artefact):
             raise self._damage(f"its heap cannot be read: {error}") from None
 
     def _bytes(self, start: int, length: int) -> bytes:
-        """Bytes of the file."""
+        """Return bytes of the file."""
         if start + length > self._num_bytes:
             raise self._damage(f"its heap ends beyond byte {self._num_bytes}")
         return os.pread(self._file.id.get_vfd_handle(), length, start)
@@ -330,15 +331,15 @@ class Hdf5Artefact(Artefact):
 
 
 def _open_file(path: Path) -> Any:
-    """Open a file with the locks of a plain ``h5py.File(path)``, or without where these cannot be had."""
+    """Open a file with the locks of a plain ``h5py.File(path)``, or without locks if the locks fail."""
     try:
-        return h5py.File(path, "r")  # HDF5 refuses to open one file with two settings in a process
-    except OSError:  # no locks on this disk, or taken by somebody; what is published is not written, so none are needed
+        return h5py.File(path, "r")  # HDF5 refuses two settings for one file in a process
+    except OSError:  # the disk has no locks, or another process holds one. A published file needs none
         return h5py.File(path, "r", locking=False)
 
 
 def _fits(dataset: Any, ratio: int, num_bytes: int) -> bool:
-    """Whether the file has the bytes that a dataset claims, if they were packed as well as can be."""
+    """Return whether the stored bytes of a dataset can hold the bytes that it claims, at the best compression ratio."""
     stored = dataset.id.get_storage_size()
     claimed = dataset.nbytes
     if dataset.chunks:

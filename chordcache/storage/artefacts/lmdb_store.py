@@ -1,20 +1,20 @@
-"""LMDB tier: one sealed environment per video, a record or a raw picture per frame.
+"""LMDB tier: one sealed environment per video, with one record or one raw picture per frame.
 
 Layout of an environment (a single file)::
 
     key                                 value
     4-byte big-endian frame number      one row of "frames": JPEG bytes, or raw RGB24, HWC
-    b"frames.shape"                     of raw rows only: a whole array, int64, the shape of a row
+    b"frames.shape"                     only with raw rows: a whole array, int64, the shape of a row
     b"frames.xxh3_64"                   a whole array, uint64 [T]: digest of each row
     b"pts_seconds" ...                  the other whole arrays
 
 The value of a whole array is the 8-byte little-endian xxh3-64 of the rest, then a ``.npy`` file.
 
 Behind the last page, where LMDB does not look, stand uint64s: the numbers of all pages that do not hold values, the
-xxh3-64 of these pages and numbers, the size of a page, and how many pages these are. Readers check them before LMDB
-sees the file, for it ends the process where a page of its tree is not what it expects.
+xxh3-64 of these pages and numbers, the size of a page, and the count of these pages. Readers check them before LMDB
+opens the file, because LMDB aborts the process if a page of its tree is not as expected.
 
-Sealed means: published, never written again. Readers open it without locks, also on a read-only or full disk.
+Sealed means: published, and never written again. Readers open the file without locks, also on a read-only or full disk.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from chordcache.storage.artefacts.base import DIGESTS, Artefact, Layout
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
 
 STREAM = "frames"
-"""The one streamed array."""
+"""Name of the only streamed array."""
 
 _SHAPE = f"{STREAM}.shape"
 
 _FIRST_MAP_BYTES = 1 << 28
-"""Address space, not disk; doubled when a batch does not fit."""
+"""Address space that is reserved first, not disk space [bytes]. It is doubled when a batch does not fit."""
 
 _BATCH_BYTES = 4 << 20
-"""Rows gathered before they are written in one transaction. More is no faster, and stays in the heap."""
+"""Size of the rows that are written in one transaction [bytes]. A larger batch is not faster, and stays in the heap."""
 
 _FIRST_NAME = b"A"
-"""Sorts before every name, and behind the numbers of the first 1e9 frames."""
+"""Key that sorts before every name, and behind the numbers of the first 1e9 frames."""
 
 _DIGEST_BYTES = 8
 
 _FOOTER_BYTES = 24
-"""Digest, size of a page, number of pages."""
+"""Size of the digest, the size of a page, and the number of pages [bytes]."""
 
 _PAGE_HEADER = struct.Struct("<10xHI")
-"""Flags; of a page that holds a value, how many pages it takes."""
+"""Flags of a page and, for a page that holds a value, the number of pages that the value takes."""
 
 _HOLDS_VALUE = 4
-"""LMDB's P_OVERFLOW."""
+"""Flag of a page that holds a value, LMDB's P_OVERFLOW."""
 
 
 def _key(number: int) -> bytes:
@@ -68,7 +68,7 @@ def _key(number: int) -> bytes:
 
 
 class LmdbArtefactWriter(ArtefactWriter):
-    """Writes one environment."""
+    """A writer of one environment."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -131,7 +131,7 @@ class LmdbArtefactWriter(ArtefactWriter):
                 self._environment.set_mapsize(self._map_bytes)
         self._batch.clear()
         self._batch_bytes = 0
-        self._environment.close()  # gives back what it mapped: memory stays flat, however long the video
+        self._environment.close()  # unmaps the file: memory use does not grow with the video
         self._environment = self._open()
 
     @contextmanager
@@ -145,7 +145,7 @@ class LmdbArtefactWriter(ArtefactWriter):
 
 
 def _refusal(path: Path) -> OSError | None:
-    """Why no more can be written, if so: LMDB calls a write that was cut short an I/O error."""
+    """Return the disk's error if no more can be written, else None. LMDB reports a short write as an I/O error."""
     try:
         with open(path, "ab", buffering=0) as file:
             file.write(b"\0")
@@ -155,12 +155,12 @@ def _refusal(path: Path) -> OSError | None:
 
 
 def _pages(environment: Any) -> tuple[int, int]:
-    """Size of a page, and how many there are."""
+    """Return the size of a page [bytes] and the number of pages."""
     return environment.stat()["psize"], environment.info()["last_pgno"] + 1
 
 
 def _append_tree(path: Path, page_bytes: int, num_pages: int) -> None:
-    """Write what readers check behind the pages. Raises ``OSError``."""
+    """Write the footer that readers check behind the pages. Raises ``OSError``."""
     with open(path, "r+b") as file:
         numbers = np.array(_tree_pages(file.fileno(), page_bytes, num_pages), "<u8")
         digest = _digest_of_pages(file.fileno(), numbers, page_bytes)
@@ -172,7 +172,7 @@ def _append_tree(path: Path, page_bytes: int, num_pages: int) -> None:
 
 
 def _tree_pages(fd: int, page_bytes: int, num_pages: int) -> list[int]:
-    """Numbers of the pages that do not hold values: a value's first page says how many it takes."""
+    """Return the numbers of the pages that do not hold values. The first page of a value states how many it takes."""
     found = []
     number = 0
     while number < num_pages:
@@ -228,7 +228,7 @@ class LmdbArtefact(Artefact):
         self._stream = Layout(0)
 
     def _check_tree(self, num_bytes: int) -> None:
-        """Raise ``DamageError`` unless the pages of the tree are what was written."""
+        """Raise ``DamageError`` if the pages of the tree are not what was written."""
         try:
             with open(self.path, "rb", buffering=0) as file:
                 is_whole = _is_tree_whole(file.fileno(), num_bytes)
@@ -247,7 +247,7 @@ class LmdbArtefact(Artefact):
         return self._found
 
     def _look_around(self) -> frozenset[str]:
-        """Every name, which is a key that is no frame number; there are as many of these as digests."""
+        """Return every name, that is, every key that is not a frame number. There are as many frames as digests."""
         with self._transaction() as transaction:
             digests = self._unpack(transaction, STREAM + DIGESTS)
             cursor = transaction.cursor()
@@ -276,7 +276,7 @@ class LmdbArtefact(Artefact):
         return values
 
     def _unpack(self, transaction: Any, name: str) -> np.ndarray | None:
-        """A whole array, None if there is none; it outlives the transaction."""
+        """Return a whole array, or None if it does not exist. The array stays valid after the transaction."""
         value = transaction.get(name.encode())
         if value is None:
             return None
@@ -305,7 +305,7 @@ class LmdbArtefact(Artefact):
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
-        """Yield a read transaction; the views that it hands out are valid inside only."""
+        """Yield a read transaction. Its views are valid inside the ``with`` block only."""
         try:
             with self._environment.begin(buffers=True) as transaction:
                 yield transaction

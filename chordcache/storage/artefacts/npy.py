@@ -1,6 +1,6 @@
-"""The npy format, strictly: what ``np.save`` writes of a plain array of numbers in C order, and nothing else.
+"""The npy format, read strictly: what ``np.save`` writes of a plain array of numbers in C order, and nothing else.
 
-Read without numpy's reader: its headers are Python literals, and what a hostile one raises there is anybody's guess.
+numpy's reader is not used. Its headers are Python literals, and a hostile header can make it raise any exception.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 MAX_HEADER_BYTES = 4096
-"""More than a header of 32 axes takes."""
+"""Limit on the size of a header [bytes]. A header of 32 axes needs less."""
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(
@@ -26,7 +26,7 @@ _MAX_ARRAY_BYTES = 1 << 60
 
 
 def header_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """What stands before the values."""
+    """Return the bytes that stand before the values."""
     buffer = io.BytesIO()
     description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(buffer, description)
@@ -34,7 +34,7 @@ def header_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
 
 
 def dumps(values: np.ndarray) -> bytes:
-    """An array as the bytes of a ``.npy`` file."""
+    """Return an array as the bytes of a ``.npy`` file."""
     return header_of(values.shape, values.dtype) + values.tobytes()
 
 
@@ -44,22 +44,22 @@ def parse_header(start: bytes, num_bytes: int) -> tuple[tuple[int, ...], np.dtyp
     Parameters
     ----------
     start : bytes
-        The first ``MAX_HEADER_BYTES`` of the file, or all there are.
+        The first ``MAX_HEADER_BYTES`` of the file, or the whole file if it is shorter.
     num_bytes : int
-        The size of the file.
+        The size of the file [bytes].
 
     Returns
     -------
     tuple of (shape, dtype, int)
-        And the offset of the values, which fill the rest of the file.
+        The int is the offset of the values, which fill the rest of the file.
 
     Raises
     ------
     ValueError
-        If it is anything else.
+        If the header or the size is not as ``dumps`` writes it.
     """
     if len(start) < 10 or not start.startswith(_MAGIC):
-        raise ValueError("no npy header")
+        raise ValueError("not an npy file")
     offset = 10 + struct.unpack("<H", start[8:10])[0]
     match = _HEADER.fullmatch(start[10:offset])
     if match is None:
@@ -77,7 +77,7 @@ def parse_header(start: bytes, num_bytes: int) -> tuple[tuple[int, ...], np.dtyp
 
 
 def loads(data: bytes) -> np.ndarray:
-    """The array of a ``.npy`` file's bytes, read-only, in their memory. Raises ``ValueError``."""
+    """Return the array of a ``.npy`` file's bytes, read-only and without a copy. Raises ``ValueError``."""
     shape, dtype, offset = parse_header(data[:MAX_HEADER_BYTES], len(data))
     if not math.prod(shape):
         values = np.empty(shape, dtype)

@@ -1,15 +1,15 @@
-"""NPZ tier: a file that ``np.load`` opens, of which single rows can be read at memory speed.
+"""NPZ tier: a file that ``np.load`` opens, and whose single rows can be read at memory speed.
 
-An array is a member ``<name>.npy``; streamed arrays, their digests and whole arrays lie side by side. What is stored
-uncompressed is mapped, and a slice of rows costs one copy. What is deflated is unpacked from front to back: rows that
-follow the ones read last cost themselves, any others all that lies before them; none are kept. Bytes that no row's
-digest covers have the zip's CRC-32.
+An array is a member ``<name>.npy``. Streamed arrays, their digests and whole arrays lie side by side. An uncompressed
+member is mapped, and a slice of its rows takes one copy. A deflated member is decompressed from front to back. Rows
+that follow the last read are decompressed alone. Other rows are decompressed with all rows before them. No
+decompressed row is kept. Bytes that no row's digest covers have the zip's CRC-32.
 
-Where a member begins::
+Start of a member::
 
     local header offset + 30 + length of the name + length of the local header's extra field (not the central one's)
     npy header: 10 bytes, then as many as its bytes 8 and 9 say
-    values, at whatever address that makes: unaligned, hence copied
+    values, at the address that follows: they may be unaligned, hence they are copied
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from chordcache.storage.artefacts.base import Artefact, Layout, row_bytes
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, check_choice, write_error
 
 COMPRESSION = {"none": zipfile.ZIP_STORED, "deflate": zipfile.ZIP_DEFLATED}
-"""What the option is called, and what the zip format calls it."""
+"""Name of the option to its number in the zip format."""
 
 _SUFFIX = ".npy"
 _COPY_BYTES = 1 << 20
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-"""Signature, lengths of the name and of the extra field."""
+"""Signature, length of the name, length of the extra field."""
 
 _ENCRYPTED = 1
-"""Flag of a member."""
+"""Flag of an encrypted member."""
 
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, ValueError, KeyError, RuntimeError)
-"""What a damaged zip makes of its readers; what zipfile does not support is a RuntimeError, text that
-cannot be decoded a ValueError."""
+"""Exceptions that a damaged zip raises. zipfile raises a RuntimeError for what it does not support. Text
+that cannot be decoded raises a ValueError."""
 
 
 class NpzArtefactWriter(ArtefactWriter):
-    """Writes one ``.npz``. Rows go to a file beside it for each array, until their number is known.
+    """A writer of one ``.npz``. The rows of each array go to a file beside it until their number is known.
 
     Parameters
     ----------
     path : Path
-        As ``ArtefactWriter`` has it.
+        As in ``ArtefactWriter``.
     compression : {"none", "deflate"}
-        Rows of a deflated array are slow to read in any order but their own, see ``NpzArtefact``.
+        Rows of a deflated array are slow to read in any order but ascending, see ``NpzArtefact``.
     """
 
     def __init__(self, path: Path, *, compression: str = "none") -> None:
@@ -70,7 +70,7 @@ class NpzArtefactWriter(ArtefactWriter):
     def _begin(self, name: str, stream: StreamedArray) -> None:
         if stream.dtype is None:
             raise UsageError(f"NPZ holds arrays, but '{name}' is of records: put it into lmdb or hdf5")
-        with self._errors():  # unbuffered: what cannot be written fails here, not when the file is closed
+        with self._errors():  # unbuffered: a failed write raises here, not at the close
             spool = self.path.with_name(f"{self.path.name}.{len(self._spools)}.spool")
             self._spools[name] = open(spool, "w+b", buffering=0)  # noqa: SIM115 -- closed by _drop
 
@@ -121,12 +121,12 @@ class NpzArtefactWriter(ArtefactWriter):
 
 @dataclass(frozen=True)
 class _Member:
-    """Where the values of an array are."""
+    """The place of an array's values."""
 
     stream: IO[bytes] | None
-    """Unpacks a deflated member; None: it is mapped"""
+    """Stream that decompresses a deflated member, or None if the member is mapped"""
     offset: int
-    """Of the first value, in the stream or in the file"""
+    """Offset of the first value, in the stream or in the file"""
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
@@ -134,8 +134,9 @@ class _Member:
 class NpzArtefact(Artefact):
     """An open ``.npz``.
 
-    A deflated array is unpacked as it is read, from its start: rows [a, b) cost what lies before them as well, unless
-    they come after the ones read last. So reading in order is cheap; random access costs half the array each time.
+    A deflated array is decompressed during the read, from its start. Reading rows [a, b) also decompresses the rows
+    before them, unless they follow the last read. Reading in order is fast. A random read decompresses half the array
+    on average.
     """
 
     def __init__(self, path: Path, num_bytes: int) -> None:
@@ -161,7 +162,7 @@ class NpzArtefact(Artefact):
         for info in self._archive.infolist():
             name = info.filename.removesuffix(_SUFFIX)
             if name == info.filename or name in infos:
-                raise self._damage(f"its member '{info.filename}' is no array, or one of two")
+                raise self._damage(f"its member '{info.filename}' is not an array, or occurs twice")
             if info.compress_type not in COMPRESSION.values() or info.flag_bits & _ENCRYPTED:
                 raise self._damage(f"its member '{info.filename}' is neither stored nor deflated")
             infos[name] = info
@@ -198,7 +199,7 @@ class NpzArtefact(Artefact):
         return _Member(stream, offset, shape, dtype)
 
     def _start_of(self, info: zipfile.ZipInfo) -> int:
-        """Offset of a member's content, all of which lies within the file."""
+        """Return the offset of a member's content. Raise ``DamageError`` if the content ends outside the file."""
         at = info.header_offset
         if at < 0 or at + _LOCAL_HEADER.size > len(self._map):
             raise self._damage(f"its member '{info.filename}' begins beyond its end")
@@ -210,7 +211,7 @@ class NpzArtefact(Artefact):
         return start
 
     def _content(self, info: zipfile.ZipInfo) -> bytes:
-        """All of a member, unpacked and compared with its CRC."""
+        """Return the content of a member, decompressed and compared with its CRC."""
         start = self._start_of(info)
         data = self._map[start : start + info.compress_size]
         if info.compress_type == zipfile.ZIP_DEFLATED:
@@ -238,7 +239,7 @@ class NpzArtefact(Artefact):
                 self._unpack(member.stream, offset, out)
 
     def _unpack(self, stream: IO[bytes], offset: int, out: np.ndarray) -> None:
-        """Fill an array from an offset on, piece by piece: zipfile copies what it unpacks more than once."""
+        """Fill an array from an offset on, piece by piece. zipfile copies decompressed data more than once."""
         if offset < stream.tell():
             stream.seek(0)
         while (num_ahead := offset - stream.tell()) and stream.read(min(num_ahead, _COPY_BYTES)):
@@ -252,7 +253,7 @@ class NpzArtefact(Artefact):
             rest = rest[len(data) :]
 
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
-        raise self._damage(f"'{name}' is no array of records")  # never reached: no layout of NPZ is that of records
+        raise self._damage(f"'{name}' does not hold records")  # never reached: no layout of NPZ has records
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
-"""Which store a file belongs to, and the artefacts that this process has open.
+"""The store of each file suffix, and the artefacts that this process has open.
 
-LMDB refuses a second open of one file in a process, and none of the libraries survives a fork with open files: so there
-is one registry of open artefacts in a process, and it is emptied before a fork.
+LMDB refuses to open one file twice in a process, and none of the libraries survives a fork with open files. So a
+process has one registry of open artefacts, and empties it before a fork.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from chordcache.storage.artefacts.writer import ArtefactWriter, check_choice
 from chordcache.storage.layout import printable
 
 TIMELINE = ("pts_seconds", "source_frames")
-"""The whole arrays of every artefact of a video."""
+"""Whole arrays that every artefact of a video has."""
 
 _MAX_OPEN = 64
-"""Artefacts that a process keeps open."""
+"""Number of artefacts that a process keeps open."""
 
 _FORK_PATIENCE_SECONDS = 5
-"""How long a fork waits for readers in other threads; a clip takes milliseconds."""
+"""Time that a fork waits for readers in other threads [seconds]. A clip takes milliseconds."""
 
 _CHECK_RECORDS = 1000
-"""Records checked before their pages are given back."""
+"""Number of records that are checked before their memory pages are released."""
 
 _CHECK_BYTES = 16 << 20
-"""The same for rows, whose size is known."""
+"""Size of the rows that are checked before their memory pages are released [bytes]."""
 
 
 def create_artefact(path: Path, *, compression: str = "none", chunk_frames: int = 1) -> ArtefactWriter:
-    """Begin an artefact; the suffix says in which store.
+    """Begin an artefact in the store that the suffix names.
 
     Parameters
     ----------
@@ -47,14 +47,14 @@ def create_artefact(path: Path, *, compression: str = "none", chunk_frames: int 
     compression : str
         LMDB: "none". NPZ: "none" or "deflate". HDF5: "none", "lzf" or "gzip".
     chunk_frames : int
-        HDF5: rows that are read and unpacked together; those of small rows are more.
+        HDF5: rows that are read and decompressed together. Small rows are grouped into larger chunks.
 
     Raises
     ------
     UsageError
-        If there is no such store or option.
+        If no such store or option exists.
     NoSpaceError, CacheWriteError
-        If the disk takes no more.
+        If the disk cannot take the file.
     """
     if chunk_frames < 1:
         raise UsageError(f"chunk_frames must be at least 1, got {chunk_frames}")
@@ -118,7 +118,7 @@ class _Registry:
 
     def _reset(self) -> None:
         self._open: OrderedDict[Path, _Entry] = OrderedDict()
-        self._replaced: list[_Entry] = []  # still in use, while another file has their name
+        self._replaced: list[_Entry] = []  # still in use, although another file has their name now
         self._changed = threading.Condition()
         self._is_forking = False
 
@@ -130,7 +130,7 @@ class _Registry:
                 self._retire(path)
                 entry = None
             if entry is None:
-                inode = _inode(path)  # before it is opened: if it is replaced meanwhile, the next user sees that
+                inode = _inode(path)  # read before the open: if the file is replaced meanwhile, the next user sees it
                 entry = self._open[path] = _Entry(_open(path, num_bytes), inode)
             self._open.move_to_end(path)
             entry.num_users += 1
@@ -164,7 +164,7 @@ class _Registry:
             self._open.pop(path).artefact.close()
 
     def before_fork(self) -> None:
-        """Let no new reader in, wait for the others, close everything."""
+        """Let no new reader in, wait for the current readers, close everything."""
         with self._changed:
             self._is_forking = True
             self._changed.wait_for(
@@ -179,7 +179,7 @@ class _Registry:
             self._changed.notify_all()
 
     def after_fork_in_child(self) -> None:
-        # Those of threads that the child does not have; closing them is not the child's affair
+        # These belong to threads that the child does not have, so the child must not close them
         self._leaked += [self._open, self._replaced]
         self._reset()
 
@@ -188,10 +188,10 @@ _registry = _Registry()
 
 
 def guard_forks() -> None:
-    """Empty the registry before whatever was registered until now runs before a fork.
+    """Register the hook that empties the registry before a fork, so that it runs before the hooks registered so far.
 
-    h5py takes its own lock there: a reader that waits for it would never let go of its artefact. So the HDF5 store
-    calls this again once h5py is loaded; what is done twice is done once.
+    h5py takes its own lock before a fork, and a reader that waits for that lock would never release its artefact. So
+    the HDF5 store calls this function again after it has loaded h5py. Emptying the registry twice does no harm.
     """
     os.register_at_fork(
         before=_registry.before_fork,
@@ -205,23 +205,23 @@ guard_forks()
 
 @contextmanager
 def open_artefact(path: Path, num_bytes: int) -> Iterator[Artefact]:
-    """Open an artefact, or take it from the ones that this process has open.
+    """Open an artefact, or return it if this process has it open.
 
-    Do not fork while one is in use: the child of a fork opens its own.
+    Do not fork while an artefact is in use. The child of a fork opens its own.
 
     Parameters
     ----------
     path : Path
-        A published artefact; its suffix says which store it is of.
+        A published artefact. Its suffix names the store.
     num_bytes : int
-        Its size as the sidecar states it.
+        Its size according to the sidecar [bytes].
 
     Raises
     ------
     UsageError
-        If the suffix is that of no store.
+        If the suffix belongs to no store.
     DamageError
-        If the file is missing, has another size or is no such artefact.
+        If the file is missing, has another size or is not such an artefact.
     """
     entry = _registry.acquire(path, num_bytes)
     try:
@@ -231,7 +231,7 @@ def open_artefact(path: Path, num_bytes: int) -> Iterator[Artefact]:
 
 
 def forget(path: Path) -> None:
-    """Close an artefact, unless somebody uses it."""
+    """Close an artefact, unless it is in use."""
     _registry.forget(path)
 
 
@@ -243,26 +243,26 @@ def check_artefact(
     whole: Collection[str] = TIMELINE,
     look: Callable[[str, int, Any], None] | None = None,
 ) -> None:
-    """Check every row and array of an artefact, and that it holds nothing else.
+    """Check every row and array of an artefact, and that the file holds nothing else.
 
-    Memory is bounded: what was mapped is given back on the way.
+    Memory is bounded: mapped pages are released during the check.
 
     Parameters
     ----------
     path, num_bytes
-        As ``open_artefact`` has them.
+        As in ``open_artefact``.
     num_rows : mapping of str to int
-        Every streamed array, and how many rows it has.
+        Name of every streamed array to its number of rows.
     whole : collection of str
-        Every whole array, without those of digests.
+        Names of all whole arrays, without the arrays of digests.
     look : callable, optional
-        Called with the name of the streamed array, the number, and the row or record, of each that is what was
-        written; its memory is valid until the call returns.
+        Called for each row or record that passes the check, with the name of the streamed array, the number, and the
+        row or record. The memory of the row is valid until the call returns.
 
     Raises
     ------
     DamageError
-        At the first that is not, or if an array is missing, one too many, or of another length.
+        At the first row, record or array that changed. Also if an array is missing, unexpected, or of another length.
     """
     with open_artefact(path, num_bytes) as artefact:
         _check_names(artefact, num_rows, whole)
@@ -291,7 +291,7 @@ def _check_names(artefact: Artefact, num_rows: Mapping[str, int], whole: Collect
 
 
 def _check_span(artefact: Artefact, name: str, start: int, look: Callable[[str, int, Any], None] | None) -> int:
-    """Check some rows from ``start`` on, and return the number of the next one."""
+    """Check some rows from ``start`` on. Return the number of the next row."""
     layout = artefact.layout(name)
     if layout.dtype is None:
         span = range(start, min(start + _CHECK_RECORDS, layout.num_rows))

@@ -1,4 +1,4 @@
-"""How an artefact is written: what the tiers have in common."""
+"""The common part of the writers of artefacts."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from chordcache.storage.artefacts.base import DIGESTS, KINDS
 from chordcache.storage.layout import NO_SPACE, no_space, printable
 
 Block: TypeAlias = "np.ndarray | Sequence[bytes]"
-"""Some rows: [shape=(n, ...)], or n records."""
+"""Rows [shape=(n, ...)], or n records."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
-"""A legal member of a zip, link of HDF5 and key of LMDB, where it sorts behind the frame numbers."""
+"""Pattern of a legal name of a zip member, an HDF5 link and an LMDB key that sorts behind the frame numbers."""
 
 _MIN_FREE_BYTES = 32 << 20
-"""A disk with less room than this is full when a library fails without saying why."""
+"""Free space under which a disk counts as full if a library fails without a reason [bytes]."""
 
 
 @dataclass
 class StreamedArray:
-    """A streamed array while it is written."""
+    """A streamed array during writing."""
 
     row_shape: tuple[int, ...]
     dtype: np.dtype[Any] | None
-    """None: the rows are records"""
+    """Dtype of the rows, or None if the rows are records"""
     digests: array[int] = field(default_factory=lambda: array("Q"))
 
 
 class ArtefactWriter(ABC):
-    """Writes one artefact. A context manager; leaving it without ``finish`` abandons the file.
+    """A writer of one artefact. It is a context manager. Leaving it without ``finish`` abandons the file.
 
     Parameters
     ----------
     path : Path
-        In a folder of its own: a writer may put more files beside it until it is left.
+        The file to write. It must be in a folder of its own, because a writer may put more files beside it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,14 +58,14 @@ class ArtefactWriter(ABC):
         self._close()
 
     def append(self, name: str, rows: Block) -> None:
-        """Add rows to a streamed array; the first ones settle its row shape and dtype, also if there are none.
+        """Add rows to a streamed array. The first rows fix its row shape and dtype, even if there are zero of them.
 
         Raises
         ------
         UsageError
-            If the dtype is no number, boolean or bytes, or the rows differ from the first ones in shape or dtype.
+            If the dtype is not a number, boolean or bytes, or the rows differ from the first ones in shape or dtype.
         NoSpaceError, CacheWriteError
-            If the disk takes no more.
+            If the disk cannot take the rows.
         """
         block = _as_rows(name, rows)
         shape, dtype = (block.shape[1:], block.dtype) if isinstance(block, np.ndarray) else ((), None)
@@ -84,14 +84,14 @@ class ArtefactWriter(ABC):
     def finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
         """Add the whole arrays, write everything to the disk, close, read back and compare.
 
-        ``attributes`` (array name, or "" for the file, to plain data) are stored where the format has a place for them.
+        ``attributes`` (array name, or "" for the file, to plain data) are stored if the format has a place for them.
 
         Raises
         ------
         UsageError
-            If an array's dtype is no number or boolean, it has no axis, or its name is taken.
+            If the dtype of an array is not a number or boolean, an array has no axis, or its name is taken.
         NoSpaceError, CacheWriteError
-            As ``append``.
+            As in ``append``.
         DamageError
             If what is read back is not what was written.
         """
@@ -109,23 +109,23 @@ class ArtefactWriter(ABC):
 
     @abstractmethod
     def _begin(self, name: str, stream: StreamedArray) -> None:
-        """Make room for a streamed array. Raise ``UsageError`` if the format has none for it."""
+        """Make room for a streamed array. Raise ``UsageError`` if the format cannot store it."""
 
     @abstractmethod
     def _write(self, name: str, block: np.ndarray | list[bytes]) -> None:
-        """Write rows that are what ``_begin`` was told; the caller may use their memory again."""
+        """Write rows of the shape and dtype given to ``_begin``. The caller may reuse their memory afterwards."""
 
     @abstractmethod
     def _finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write the whole arrays and the digests; close; check what was written."""
+        """Write the whole arrays and the digests, close the file, and check what was written."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Let go of the file, finished or not."""
+        """Release the file, finished or not."""
 
 
 def write_error(path: Path, error: Exception) -> CacheWriteError:
-    """What to raise where a library could not write; not every one says that the disk is full."""
+    """Return the error to raise if a library cannot write. Not every library says that the disk is full."""
     status = os.statvfs(path.parent)
     if status.f_bavail * status.f_frsize < _MIN_FREE_BYTES:
         return no_space("no space left writing", path.parent)
@@ -136,14 +136,14 @@ def write_error(path: Path, error: Exception) -> CacheWriteError:
 
 
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
-    """Raise ``UsageError`` if an option of a store is none of its choices."""
+    """Raise ``UsageError`` if the value of a store's option is not one of its choices."""
     if value not in choices:
         raise UsageError(f"unknown {what} '{value}'; valid ones are {', '.join(choices)}")
 
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or name.endswith(DIGESTS):
-        raise UsageError(f"'{name}' is no name of an array: use letters, digits, '_', '-' and '.', not '{DIGESTS}'")
+        raise UsageError(f"'{name}' is not a name for an array: use letters, digits, '_', '-' and '.', not '{DIGESTS}'")
 
 
 def _check_kind(name: str, values: np.ndarray) -> None:
