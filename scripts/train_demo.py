@@ -36,7 +36,7 @@ class SmallNet(nn.Sequential):
             nn.Conv3d(32, 64, kernel_size=3, stride=2, padding=1),
             nn.BatchNorm3d(64),
             nn.ReLU(),
-            nn.AdaptiveAvgPool3d((2, 1, 1)),  # not 1: a mean over all of time cannot tell its direction
+            nn.AdaptiveAvgPool3d((2, 1, 1)),  # not 1: a mean over all of time does not show its direction
             nn.Flatten(),
             nn.Linear(128, num_classes),
         )

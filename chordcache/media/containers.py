@@ -10,6 +10,7 @@ import av
 
 from chordcache.errors import MediaError
 from chordcache.media.ffmpeg_log import LogMessage
+from chordcache.media.mp4_boxes import has_encrypted_video
 from chordcache.media.source_file import identify
 
 CONTAINERS = (
@@ -53,6 +54,16 @@ def best_audio(container: Any) -> av.AudioStream | None:
     """Return the audio track that a player would play; None if there is no decoder for it."""
     best: av.AudioStream | None = container.streams.best("audio")
     return None if best is None or best.codec_context is None else best
+
+
+def refuse_encrypted(container: Any, video: av.VideoStream, packet: Any) -> None:
+    """Raise ``MediaError`` if the container marks its video track, or a packet of it, as encrypted."""
+    if (
+        packet.has_sidedata("encryption_info")
+        or "enc_key_id" in video.metadata  # set for Matroska
+        or ("mp4" in container.format.name and has_encrypted_video(container.name))
+    ):
+        raise MediaError("decode", "encrypted", "the video track is encrypted; decrypt the file first")
 
 
 def _refuse_impossible(container: Any) -> None:

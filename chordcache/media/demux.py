@@ -17,10 +17,9 @@ from chordcache.media.checks.container_watch import ContainerWatch
 from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.packet_check import PacketCheck, Role
 from chordcache.media.checks.truncation import may_end_anywhere
-from chordcache.media.containers import best_audio, best_video, open_container
+from chordcache.media.containers import best_audio, best_video, open_container, refuse_encrypted
 from chordcache.media.decoding import DecodedFrame, Decoding
 from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious
-from chordcache.media.mp4_boxes import has_encrypted_video
 from chordcache.media.video_decoder import VideoDecoder
 
 _FALLBACK_FPS = Fraction(25)
@@ -176,7 +175,7 @@ class Media:
                 if not watch.num_packets and packet.size:
                     self._settle_clock(packet)
                     if self._is_file:
-                        self._refuse_encrypted(packet)
+                        refuse_encrypted(self.container, self.require_video(), packet)
                 is_silent = len(self._messages) == self._num_heard
                 fault = None if is_silent else self._demuxer_fault(all_codecs=not check.has_started)
                 if fault or self._opening_fault or watch.counts_frames:
@@ -264,15 +263,6 @@ class Media:
             for name in (stream.codec_context.name, stream.codec_context.codec.canonical_name)
         }
         return first_serious(said, besides=codecs)
-
-    def _refuse_encrypted(self, packet: Any) -> None:
-        name = self.container.format.name
-        if (
-            packet.has_sidedata("encryption_info")
-            or "enc_key_id" in self.require_video().metadata  # set for Matroska
-            or ("mp4" in name and has_encrypted_video(self.container.name))
-        ):
-            raise MediaError("decode", "encrypted", "the video track is encrypted; decrypt the file first")
 
     def frames(
         self,

@@ -104,7 +104,7 @@ def hang_each(_task: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
 def test_a_hang_is_tried_as_often_as_was_said(tmp_path: Path, retries: int) -> None:
-    """Without retries it still takes two: alone is how it is told who of those under way was to blame."""
+    """Without retries a task still runs twice: the second run, on its own, finds the one to blame."""
     limits = Limits(stall_seconds=0.5, retries=retries)
     crash = outcomes(count_and_hang, [tmp_path], limits=limits)[tmp_path]
     assert crash.attempts == len(list(tmp_path.iterdir())) == max(2, 1 + retries)
@@ -675,7 +675,7 @@ def test_tables_that_list_more_samples_than_there_are_bytes(tmp_path: Path, make
 def test_pictures_too_large_for_the_memory(
     tmp_path: Path, make_video: Maker, run_cli: Cli, codec: str, options: dict[str, str]
 ) -> None:
-    """Decoders tell it in different ways; that of H.264 calls it invalid data."""
+    """Decoders report it in different ways; that of H.264 calls it invalid data."""
     large = tmp_path / "videos/large.mkv"
     make_video(large, num_frames=8, size=(7680, 4320), codec=codec, options=options)
     make_video(tmp_path / "videos/small.mkv", num_frames=4)

@@ -279,7 +279,7 @@ def test_a_chordcache_error_ends_the_run_as_itself(error: ChordcacheError) -> No
 
 
 def die_once(task: tuple[str, int]) -> int:
-    """The worker of task 7 is killed the first time that somebody tries it."""
+    """The worker of task 7 is killed the first time that it is tried."""
     folder, number = task
     if number == 7:
         try:
@@ -303,7 +303,7 @@ def test_an_idle_worker_killed_between_tasks_costs_nothing(jobs: int) -> None:
     for number, (_, outcome) in enumerate(pool.run(double, range(30), jobs=jobs)):
         outcomes.append(outcome)
         if number == 10:
-            time.sleep(0.3)  # what was sent ahead is done: nobody works
+            time.sleep(0.3)  # what was sent ahead is done: no worker is busy
             os.kill(next(pid for pid in children() if "popen_loky" in processes.command_of(pid)), signal.SIGKILL)
             time.sleep(0.3)
     assert sorted(outcomes, key=str) == sorted((2 * number for number in range(30)), key=str)

@@ -90,7 +90,7 @@ def crowd(trial: Trial) -> Figures:
     corpus = trial.once("corpus", lambda folder: make_corpus(folder, num_videos=2, num_frames=8))
     truth = trial.folder / "truth.json"
     truth.write_text(json.dumps(_truth(corpus / "whole")))
-    trial.shared.chmod(0o711)  # nobody is to get in
+    trial.shared.chmod(0o711)  # other users are not to get in
     with small_disk(trial.folder / "disk", "32m") as disk:
         subprocess.run(["cp", "-a", corpus / "whole", disk / "cache"], check=True)
         uid = _prepare(disk, trial.variant)

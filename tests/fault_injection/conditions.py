@@ -94,12 +94,12 @@ def _map_sizes(trace: Path) -> list[int]:
     """Of the environment that was written, [bytes]."""
     pattern = re.compile(r"mmap\(\w+, (\d+), PROT_READ, MAP_SHARED, \d+<[^>]*/\.partial/[^>]*\.lmdb>")
     sizes = {int(size) for size in pattern.findall(trace.read_text())}
-    return sorted(size for size in sizes if size % FIRST_MAP_BYTES == 0)  # whoever reads maps the file's own size
+    return sorted(size for size in sizes if size % FIRST_MAP_BYTES == 0)  # a reader maps the file's own size
 
 
 @experiment("R7", "a file of 280 MiB whose frames fill an LMDB of 560 MiB, from a first map of 256 MiB", trials=3)
 def larger_than_any_map(trial: Trial) -> Figures:
-    """The map is doubled, by whoever writes, as often as it takes; every frame is there."""
+    """The writer doubles the map as often as it takes; every frame is there."""
     corpus = trial.once("corpus", _make_large)
     trace = trial.folder / "trace"
     tracer = ["strace", "-f", "-y", "-qq", "--seccomp-bpf", "-e", "trace=mmap", "-o", trace]

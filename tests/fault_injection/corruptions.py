@@ -155,14 +155,14 @@ EDITS = ("added", "repeated", "removed")
 
 
 def edit(path: Path, what: str) -> None:
-    """Add, repeat or remove a record or an array of an artefact, by its own library, and do not seal it anew."""
+    """Add, repeat or remove a record or an array of an artefact, by its own library, and do not seal it again."""
     before = path.read_bytes()
     _EDITORS[path.suffix](path, what)
     assert path.read_bytes() != before
 
 
 def strike_all(cache: Path, rng: random.Random) -> tuple[set[str], set[str]]:
-    """Deal one stroke of every kind, to a video each; return the files that were struck, and those that sizes tell."""
+    """Deal one stroke of every kind, to a video each; return the files that were struck, and those that sizes show."""
     files = iter(rng.sample(pairs(cache), 2 * len(ON_SIZES) + 2 * len(ON_BYTES) + len(EDITS) + 6))
     struck, by_size = [], []
     for strokes, told in ((ON_SIZES, by_size), (ON_BYTES, struck)):

@@ -1,4 +1,4 @@
-"""Kills: what was published stays, what was not is made again, and nobody is left who writes."""
+"""Kills: what was published stays, what was not is made again, and no process is left that writes."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def a_deadly_environment(trial: Trial) -> Figures:
 
 @experiment("R19", "a build in which no file can be decoded: no breaker trips", trials=5)
 def nothing_to_decode(trial: Trial) -> Figures:
-    """A scan of the headers finds nothing amiss."""
+    """A scan of the headers finds nothing wrong."""
     folder = trial.folder / "corpus"
     for number in range(12):
         video = write_video(folder / f"videos/{number:04}.mp4", num_frames=_NUM_FRAMES, options={"bf": "0"})

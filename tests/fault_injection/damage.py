@@ -1,4 +1,4 @@
-"""Verify names what is damaged and nothing else, at the speed it claims; repair mends that and nothing else."""
+"""Verify names what is damaged and nothing else, at the speed it claims; repair restores that and nothing else."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _facts(cache: Path) -> object:
 def _is_found(cache: Path, name: str) -> bool:
     try:
         damage = cc.verify(cache, level="quick", jobs=1)
-    except cc.ChordcacheError as error:  # without its header a folder is no cache
+    except cc.ChordcacheError as error:  # without its header a folder is not a cache
         return name in str(error)
     assert {each.file for each in damage if each.kind in ("damaged", "missing")} <= {name}
     return cc.exit_code(damage) != 0

@@ -16,7 +16,7 @@ from fault_injection.harness import BrokenGuarantee, Figures, Trial, experiment
 from fault_injection.media_faults import FAULTS, FILMS, Expected, Film, Shown, digest_of, is_suffix, make_films, remuxed
 
 ENDINGS = ("found", "harmless", "mute", "silent")
-"""How a damaged film ends: refused, or told to lack its beginning; every picture right; wrong, and no layer of FFmpeg
+"""How a damaged film ends: refused, or said to lack its beginning; every picture right; wrong, and no layer of FFmpeg
 says so; wrong, and one does."""
 
 

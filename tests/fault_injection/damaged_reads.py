@@ -323,7 +323,7 @@ def _make_row_newer(path: Path, rng: random.Random) -> None:
 def _check_items(
     found: list[tuple[str, str]], expected: list[tuple[str, str]], struck: dict[int, tuple[str, bool]] | None
 ) -> int:
-    """Number of items that are told to be bad; None: those of a catalog that was struck, all of which may be."""
+    """Number of items that are reported as bad; None: those of a catalog that was struck, all of which may be."""
     num_detected = 0
     for position, item in enumerate(found):
         file, is_lost = ("catalog.sqlite", False) if struck is None else struck.get(position, ("", False))

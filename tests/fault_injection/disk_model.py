@@ -122,7 +122,7 @@ Node: TypeAlias = File | Folder
 class Disk:
     """Everything under ``base``, which is there and empty. A write with O_DSYNC counts as not flushed: that is worse.
 
-    ``write_to`` without loss must give what the command left: whoever records a command checks that, and so that
+    ``write_to`` without loss must give what the command left: the recorder of a command checks that, and so that
     nothing of it escaped, such as a write through a map.
     """
 

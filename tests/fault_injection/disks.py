@@ -89,7 +89,7 @@ class _Case:
         self.need_bytes = _disk_usage(self._corpus / "whole" / tier) * 5 // 4 + 150_000
         """Somewhat more than the build takes"""
         self._is_rebuild = trial.number % 2 == 1
-        """Whether the older cache itself is built anew, with other parameters; or another one beside it"""
+        """Whether the older cache itself is built again, with other parameters; or another one beside it"""
 
     def _make_older(self, folder: Path) -> None:
         config = folder.with_suffix(".yaml")

@@ -1,4 +1,4 @@
-"""Any name that a file may have: cached, found again, told apart, shown so that no terminal or spreadsheet obeys."""
+"""Any name that a file may have: cached, found again, distinguished, shown so that no terminal or spreadsheet obeys."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _run(folder: Path, *args: str | Path, code: int = 0) -> str:
         [sys.executable, "-m", "chordcache", *map(os.fspath, args)],
         cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=300,
     )  # fmt: skip
-    output = (done.stdout + done.stderr).decode()  # nothing that is no UTF-8 comes out
+    output = (done.stdout + done.stderr).decode()  # only UTF-8 comes out
     assert done.returncode == code, output
     assert processes.fine(output), output
     assert _RAW.findall(output) == [], output

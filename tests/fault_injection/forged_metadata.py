@@ -1,4 +1,4 @@
-"""Indexes, caches and configs that somebody made, digests and all, to reach other files or to run code."""
+"""Indexes, caches and configs that were forged, digests and all, to reach other files or to run code."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _read(folder: Path) -> tuple[Traced, list[str], list[str], float]:
 
 
 def _edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change a file of one sealed line, and seal it anew."""
+    """Change a file of one sealed line, and seal it again."""
     data = layout.unseal(path.read_text(), str(path))
     change(data)
     path.write_text(layout.seal(data) + "\n")

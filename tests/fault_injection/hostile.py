@@ -150,7 +150,7 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
     "link_to_zero": lambda path: path.symlink_to("/dev/zero"),
     "link_to_memory": lambda path: path.symlink_to("/proc/self/mem"),
 }
-"""What is no regular file, or pretends to be one."""
+"""Not a regular file, or one that pretends to be."""
 
 SWAPPED = {"not-regular", "io", "timeout", "changed", "decode", "truncated", "short", "refused-link", "refused-format"}
 

@@ -42,7 +42,7 @@ WAITING = re.compile(r"chordcache: .*is being written by process (\d+) on .*; wa
 
 
 def _make_corpus(folder: Path) -> None:
-    """It takes so long to build that whoever comes second finds it locked."""
+    """It takes so long to build that a second build finds it locked."""
     make_corpus(folder, num_frames=60)
 
 

@@ -234,7 +234,7 @@ def _inputs(parser: _Parser, seed: bytes) -> st.SearchStrategy[bytes]:
 
 @contextlib.contextmanager
 def _memory_limit() -> Iterator[None]:
-    """Whoever asks for much more than there is in use gets a MemoryError, which is none of the exceptions allowed."""
+    """A request for much more than is in use gets a MemoryError, which is not one of the exceptions allowed."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     limits = resource.getrlimit(resource.RLIMIT_DATA)
     in_use = int(status["VmData"].split()[0]) << 10

@@ -59,7 +59,7 @@ def _acknowledged(made: list[Call], base: str, cut: int) -> set[str]:
     trials=1000, batch=50, variants=TIERS,
 )  # fmt: skip
 def power_cut(trial: Trial) -> Figures:
-    """Whatever bears a final name is what was published; whatever was acknowledged is there; a build mends the rest."""
+    """Files with a final name are what was published, acknowledged videos are there, a build restores the rest."""
     corpus = trial.once("corpus", _make_corpus)
     recording = trial.once("recording", lambda folder: _make_recording(folder, corpus, trial.variant))
     made, base = calls(recording / "trace"), str(recording / "disk")

@@ -137,7 +137,7 @@ def _is_over() -> bool:
 
 
 def _forget(cache: cc.Cache, videos: list[cc.Video]) -> None:
-    """Have the files of a generation opened anew: they must still be there."""
+    """Have the files of a generation opened again: they must still be there."""
     for video in videos:
         for info in video.sidecar.features:
             if info.file is not None:

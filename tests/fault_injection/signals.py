@@ -45,7 +45,7 @@ os.execv(sys.executable, [sys.executable, "-m", "chordcache", *sys.argv[1:]])
 
 @dataclass(frozen=True)
 class _Command:
-    """What is stopped, and how to tell that it did its work in the end."""
+    """What is stopped, and how to see that it did its work in the end."""
 
     args: Callable[[Path], list[str | Path]]
     """Given the corpus; run in the trial's folder"""

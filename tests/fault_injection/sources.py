@@ -200,7 +200,7 @@ def _open_files(pid: int) -> Iterator[str]:
 
 @experiment("R8", "a source written twice within a tick of the file system's clock", trials=50, batch=25)
 def written_twice_in_a_tick(trial: Trial) -> Figures:
-    """The second write leaves size and times as they were: whoever looked in between must have waited."""
+    """The second write leaves size and times as they were: a reader that looked in between must have waited."""
     shared = trial.once("versions", _versions)
     old, new = ((shared / name / "x.mp4").read_bytes() for name in _VERSIONS)
     corpus, cache = trial.folder / "corpus", trial.folder / "cache"

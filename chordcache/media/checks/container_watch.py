@@ -74,19 +74,17 @@ class ContainerWatch:
     def faults_before(self, packet: Any) -> list[str]:
         """Take the next packet, or the empty one at the end. Return faults of this packet or the one before it."""
         size, dts = packet.size, packet.dts
-        is_ordered = dts is not None and (self._last_dts is None or dts >= self._last_dts)
-        if is_ordered and size and not (packet.is_corrupt or self._marked is not None or self._reads_times):
+        is_set_back = dts is not None and self._last_dts is not None and dts < self._last_dts
+        if size and dts is not None:
             self._last_dts = dts
-            self.num_packets += 1
+        if not (is_set_back or packet.is_corrupt or self._marked is not None or self._reads_times):
+            self.num_packets += bool(size)
             return []
         faults: list[str] = []
-        if dts is not None:
-            if self._last_dts is not None and dts < self._last_dts:
-                self._marked = None  # streams were joined here, which is why their packets' counters jump
-                if not self._may_be_joined:
-                    faults.append(f"packet {self.num_packets} has an earlier time than the one before it")
-            if size:
-                self._last_dts = dts
+        if is_set_back:
+            self._marked = None  # streams were joined here, which is why their packets' counters jump
+            if not self._may_be_joined:
+                faults.append(f"packet {self.num_packets} has an earlier time than the one before it")
         if packet.is_corrupt and size and self._marked is None:
             self._marked, self._marked_at = self.num_packets, []
         if self._marked is not None:
