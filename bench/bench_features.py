@@ -77,10 +77,10 @@ def pass_flow(folder: Path, method: Callable[[np.ndarray, np.ndarray], np.ndarra
     """Load again, flow, ``savez_compressed``."""
     last, flows = None, []
     for picture in stored_frames(folder):
-        grey = cv2.cvtColor(picture, cv2.COLOR_BGR2GRAY)
+        gray = cv2.cvtColor(picture, cv2.COLOR_BGR2GRAY)
         if last is not None:
-            flows.append(method(last, grey))
-        last = grey
+            flows.append(method(last, gray))
+        last = gray
     np.savez_compressed(folder / "flow.npz", flow=np.stack(flows))
 
 

@@ -18,7 +18,7 @@ from measure import seconds
 import chordcache as cc
 from chordcache.storage import layout
 from chordcache.storage.catalog import publish_catalog
-from chordcache.storage.layout import Sidecar
+from chordcache.storage.sidecar import Sidecar
 
 WORKER = """
 import resource, sys, time

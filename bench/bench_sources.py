@@ -92,7 +92,7 @@ WAYS: dict[str, tuple[Callable[[Path, Sequence[int]], Iterator[np.ndarray]], int
 
 
 def check_same(path: Path, frames: Sequence[int]) -> None:
-    """All ways must show the same frames; OpenCV and PyAV convert colours a little differently."""
+    """All ways must show the same frames; OpenCV and PyAV convert colors a little differently."""
     expected = list(mapped(path, frames))
     for name, (read, _, _) in WAYS.items():
         for number, ours, theirs in zip(frames, expected, read(path, frames), strict=True):

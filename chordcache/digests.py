@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,3 +37,8 @@ def digest_file(path: str | Path) -> str:
             progress.beat()
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def fingerprint(name: str, version: int, params: Mapping[str, Any]) -> str:
+    """Return 16 hex digits that change if the extractor, its version or a parameter changes."""
+    return hex64(json.dumps([name, version, dict(params)], sort_keys=True).encode())

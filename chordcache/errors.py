@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 
 class ChordcacheError(Exception):
     """Base of every exception that chordcache raises on purpose."""
@@ -110,3 +112,8 @@ class StoppedError(ChordcacheError):
 
     def __str__(self) -> str:
         return f"stopped by signal {self.signal_number}; the same command resumes"
+
+
+def printable(name: str | os.PathLike[str]) -> str:
+    """Return a file's name for people and terminals, with control characters and undecodable bytes escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(name))

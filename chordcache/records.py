@@ -89,7 +89,7 @@ class PacketFacts:
     duration_seconds: float
     """[seconds] from the first frame's time to the last frame's end"""
     variable_frame_rate: bool
-    clock: str
+    timestamp_source: str
     """"pts", or "dts" or "rate" if the packets carry no presentation time"""
     keyframe_numbers: tuple[int, ...]
     """Frame numbers in presentation order, ascending"""

@@ -76,7 +76,7 @@ def train(dataset: cc.ChordVideoDataset, has_labels: bool, args: argparse.Namesp
         args.batch_size,
         args.workers,
         sampler=cc.ChordSampler(dataset, seed=args.seed, batch_size=args.batch_size),
-        drop_last=len(dataset) > args.batch_size,  # batch normalisation wants no batch of one
+        drop_last=len(dataset) > args.batch_size,  # batch normalization wants no batch of one
     )
     generator = torch.Generator().manual_seed(args.seed)
     model = SmallNet(len(dataset.classes) if has_labels else 2)

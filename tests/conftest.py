@@ -112,7 +112,7 @@ def make_planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.nd
     """Content of frame ``number`` of a made video, as limited-range BT.601 YUV 4:2:0.
 
     A flat background of luma ``16 + 7 * number % 200``, so that two frames near each other are never alike, and on it
-    a square, an eighth of the height wide, 100 grey levels away, that moves 4 pixels to the right per frame. It
+    a square, an eighth of the height wide, 100 gray levels away, that moves 4 pixels to the right per frame. It
     starts at a quarter of the height, at the left edge. Chroma is flat, see ``CHROMA``.
 
     Returns

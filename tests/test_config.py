@@ -151,7 +151,7 @@ def test_refuses_features(data: object, match: str) -> None:
         ({"codec": "png"}, "frames.codec: got 'png', must be one of jpeg, raw"),
         ({"codec": ["jpeg"]}, r"frames.codec: got \['jpeg'\]"),
         ({"tier": "s3"}, "frames.tier: got 's3', must be one of lmdb"),
-        ({"colour": 1}, "unknown key 'frames.colour'; valid keys are tier, codec, quality, short_side, fps, hdr"),
+        ({"color": 1}, "unknown key 'frames.color'; valid keys are tier, codec, quality, short_side, fps, hdr"),
         ({1: 1}, "unknown key 'frames.1'; valid keys are"),
         ([], r"frames: got \[\], must be a mapping or null"),
         ("jpeg", "frames: got 'jpeg', must be a mapping or null"),

@@ -19,7 +19,7 @@ from chordcache.cli.options import (
     split_names,
     wait_option,
 )
-from chordcache.storage.layout import printable
+from chordcache.errors import printable
 
 _OF_POLICY = ("retry_quarantined", "wait", "follow_symlinks", "source_hash", "limits")
 """Options that are fields of ``BuildOptions``."""

@@ -8,8 +8,7 @@ import click
 
 import chordcache as cc
 from chordcache.cli.options import PATH
-from chordcache.errors import UsageError
-from chordcache.storage.layout import printable
+from chordcache.errors import UsageError, printable
 
 
 @click.command()

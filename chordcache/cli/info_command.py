@@ -6,7 +6,7 @@ import click
 
 import chordcache as cc
 from chordcache.cli.options import PATH, echo_json, json_option
-from chordcache.storage.layout import printable
+from chordcache.errors import printable
 
 
 @click.command()

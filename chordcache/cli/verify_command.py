@@ -19,9 +19,8 @@ from chordcache.cli.options import (
     wait_option,
 )
 from chordcache.engine.limits import Limits
-from chordcache.errors import UsageError
+from chordcache.errors import UsageError, printable
 from chordcache.records import Damage
-from chordcache.storage.layout import printable
 
 
 @click.command()

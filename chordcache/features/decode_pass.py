@@ -60,7 +60,7 @@ class DecodeResult:
     """[pixels] of the cached frames"""
     frame_seconds: float
     """[seconds] assumed duration of the last frame: a frame of the source, or of ``fps`` if that is longer"""
-    clock: str
+    timestamp_source: str
     num_frames_skipped: int
     """Number of frames before the first that can be decoded"""
     notes: tuple[str, ...]
@@ -129,7 +129,7 @@ class DecodePass:
                 width=width,
                 height=height,
                 frame_seconds=max(float(media.frame_seconds), 1 / picture.fps if picture.fps else 0.0),
-                clock=media.clock,
+                timestamp_source=media.timestamp_source,
                 num_frames_skipped=media.num_skipped,
                 notes=_notes(media, maker),
                 content=meter.facts() if meter else None,
@@ -258,6 +258,6 @@ def _notes(media: Media, maker: FrameMaker) -> tuple[str, ...]:
     if media.num_skipped:
         frames = f"{media.num_skipped} frame{'s' * (media.num_skipped != 1)}"
         notes.append(f"begins in the middle of a group of pictures: {frames} before the first whole one skipped")
-    if media.clock != "pts":
-        notes.append(f"no presentation times in the file: taken from its {media.clock}")
+    if media.timestamp_source != "pts":
+        notes.append(f"no presentation times in the file: taken from its {media.timestamp_source}")
     return tuple(notes)

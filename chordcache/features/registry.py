@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from chordcache import digests
 from chordcache.config import Config, FlowConfig, FramesConfig, MelConfig, MotionConfig, PluginConfig, PoseConfig
 from chordcache.errors import ConfigError, UsageError
 from chordcache.features.base import Extractor
-from chordcache.storage import layout
 
 _EXTRACTORS = {
     "frames": "chordcache.features.frames:FramesExtractor",
@@ -64,7 +64,7 @@ def resolve(name: str, config: Config) -> FeatureSpec:
     except TypeError as error:
         raise ConfigError(f"features.{name}: '{extractor}' does not take its parameters: {error}") from None
     params = {**arguments, "picture": _picture_params(config.picture, of_pictures)}
-    fingerprint = layout.fingerprint(extractor, cls.version, params)
+    fingerprint = digests.fingerprint(extractor, cls.version, params)
     return FeatureSpec(
         name, extractor, arguments, params, fingerprint, cls.is_local, cls.needs_sound and not cls.is_local, cls.units
     )

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
+from chordcache.errors import printable
 from chordcache.index.csv_table import Table, open_table, text_of, to_cell
 from chordcache.records import (
     SCAN_LEVELS,
@@ -23,7 +24,6 @@ from chordcache.records import (
     VideoRecord,
     path_problem,
 )
-from chordcache.storage.layout import printable
 
 HAND_WRITTEN = ("path", "label", "caption")
 """Columns with a meaning in a hand-written list. Only ``path`` is required."""

@@ -21,8 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UsageError
-from chordcache.storage.layout import printable
+from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UsageError, printable
 
 _FORMULA = ("=", "+", "-", "@", "'")
 _MAX_CELL_CHARS = 1 << 30

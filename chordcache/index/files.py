@@ -1,6 +1,6 @@
 """The index: one record per input, as JSON, JSON Lines or CSV, read and written as a stream.
 
-A ``.jsonl`` file is sealed lines (see ``storage.layout``)::
+A ``.jsonl`` file is sealed lines (see ``storage.sealed_json``)::
 
     {"format": "chordcache-index", "format_version": 1, "roots": {...}, "level": "packets", "xxh3_128": "..."}
     {"root": "videos", "path": "a.mp4", ..., "xxh3_128": "..."}
@@ -24,11 +24,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
-from chordcache.errors import DamageError, UsageError
+from chordcache.errors import DamageError, UsageError, printable
 from chordcache.index.csv_index import CsvSink, CsvSource, record_problem
 from chordcache.index.csv_table import open_for_reading
 from chordcache.records import SCAN_LEVELS, VideoRecord, path_problem, record_from_json, to_json
-from chordcache.storage.layout import FORMAT_VERSION, NO_SPACE, no_space_as_error, printable, publish, seal, unseal
+from chordcache.storage.atomic import NO_SPACE, no_space_as_error, publish
+from chordcache.storage.sealed_json import FORMAT_VERSION, seal, unseal
 
 FORMAT = "chordcache-index"
 """Value of "format" in the header line of an index."""

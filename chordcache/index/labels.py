@@ -7,11 +7,10 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from chordcache.errors import UsageError
+from chordcache.errors import UsageError, printable
 from chordcache.index.csv_index import extra_columns, texts_of
 from chordcache.index.csv_table import open_table
 from chordcache.records import VideoRecord
-from chordcache.storage.layout import printable
 
 
 class _Row(NamedTuple):

@@ -6,11 +6,10 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from chordcache.errors import ChordcacheError, DamageError, UsageError
+from chordcache.errors import ChordcacheError, DamageError, UsageError, printable
 from chordcache.index.csv_table import open_for_reading
 from chordcache.index.files import read_index
 from chordcache.records import SCAN_LEVELS, Identity, VideoRecord
-from chordcache.storage.layout import printable
 
 
 class ReusableRecords:

@@ -9,9 +9,8 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from chordcache.errors import NotFoundError, UsageError
+from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.media.source_file import leads_out, real_folder
-from chordcache.storage.layout import printable
 
 VIDEO_SUFFIXES = frozenset(
     "mp4 m4v mov qt mkv webm avi flv f4v wmv asf mpg mpeg mpe m1v m2v mp2v vob ts mts m2ts m2t 3gp 3g2 ogv ogm mxf gif "
@@ -174,7 +173,7 @@ def _looks_like_video(path: str) -> bool:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A labelled root: a whole folder, or some files in it."""
+    """A labeled root: a whole folder, or some files in it."""
 
     label: str
     folder: str

@@ -62,7 +62,7 @@ class Decoding:
 
     @property
     def _is_timed(self) -> bool:
-        return self._media.clock == "pts"  # the first packet determines the clock
+        return self._media.timestamp_source == "pts"  # the first packet determines the clock
 
     @property
     def num_packets(self) -> int:

@@ -43,7 +43,7 @@ class Media:
         """Number of packets of the video track, counted by the last pass without decoding"""
         self.num_skipped = 0
         """Number of frames at the start that cannot be decoded, counted by the last whole pass"""
-        self.clock = "pts"
+        self.timestamp_source = "pts"
         """Source of the frames' times: "pts", or "dts" or "rate" if packets carry no presentation times"""
         self._decoder: VideoDecoder | None = None
         self._opening_fault = self._demuxer_fault(all_codecs=True) if is_file else None
@@ -155,7 +155,7 @@ class Media:
     def _packets(
         self, faults: Faults, check: PacketCheck, *, on_sound: Callable[[Sound], None] | None = None
     ) -> Iterator[av.Packet[av.VideoStream]]:
-        """Demux from the start up to and with the empty packet that flushes the decoder, and set ``clock``.
+        """Demux from the start up to and with the empty packet that flushes the decoder, and set ``timestamp_source``.
 
         Parameters
         ----------
@@ -245,7 +245,7 @@ class Media:
     def _settle_clock(self, packet: av.Packet[av.VideoStream]) -> None:
         # AVI stores no presentation times. Those that libavformat makes up are wrong once there are B-frames
         if packet.pts is None or self.container.format.name == "avi":
-            self.clock = "rate" if packet.dts is None else "dts"
+            self.timestamp_source = "rate" if packet.dts is None else "dts"
 
     def _demuxer_fault(self, *, all_codecs: bool = False) -> str | None:
         """Return the first new message about damage since the last call, without messages of other tracks' decoders.

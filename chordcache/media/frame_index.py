@@ -92,7 +92,7 @@ def read_frame_index(media: Media) -> FrameIndex:
     keys: list[int] = []
     problem = None
     for packet, check in media.shown_packets(is_thorough=True):
-        if media.clock != "pts" or packet.pts is None:
+        if media.timestamp_source != "pts" or packet.pts is None:
             problem = "its packets carry no presentation times"
             continue
         shown.append(packet.pts)

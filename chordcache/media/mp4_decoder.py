@@ -59,12 +59,12 @@ class SampleDecoder:
         codec.extradata = track.extradata
         codec.width, codec.height = track.width, track.height
         codec.options = {"max_pixels": str(MAX_PIXELS)}
-        if track.colour is not None:
-            codec.color_primaries = track.colour.primaries
-            codec.color_trc = track.colour.transfer
-            codec.colorspace = track.colour.matrix
-            if track.colour.is_full is not None:
-                codec.color_range = 2 if track.colour.is_full else 1
+        if track.color is not None:
+            codec.color_primaries = track.color.primaries
+            codec.color_trc = track.color.transfer
+            codec.colorspace = track.color.matrix
+            if track.color.is_full is not None:
+                codec.color_range = 2 if track.color.is_full else 1
         return codec
 
     @property

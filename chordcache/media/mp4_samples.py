@@ -46,7 +46,7 @@ Box: TypeAlias = memoryview
 
 
 @dataclass(frozen=True)
-class Colour:
+class Color:
     """Content of a ``colr`` box, in the numbers of ITU-T H.273."""
 
     primaries: int
@@ -70,7 +70,7 @@ class VideoTrack:
     """[pixels] Height as stored"""
     aspect: Fraction | None
     """Aspect ratio of a pixel, None if it is not stated"""
-    colour: Colour | None
+    color: Color | None
     orientation: Orientation | None
     """None if the track is shown as it is stored"""
     time_base: Fraction
@@ -325,7 +325,7 @@ def _orientation(header: Box) -> Orientation | None:
 # The sample description
 
 
-def _description(box: Box) -> tuple[str, bytes, int, int, Fraction | None, Colour | None]:
+def _description(box: Box) -> tuple[str, bytes, int, int, Fraction | None, Color | None]:
     """Return codec, configuration, width, height, pixel aspect ratio and colors."""
     entries = _boxes(box, 8)
     kinds = [kind for kind, found in entries.items() for _ in found]
@@ -345,7 +345,7 @@ def _description(box: Box) -> tuple[str, bytes, int, int, Fraction | None, Colou
         raise refused(f"its sample description holds a box {_printed(unknown[0])}")
     configuration = _only(parts, configured_by)
     extradata = _decoder_specific(configuration) if configured_by == b"esds" else bytes(configuration)
-    return codec, extradata, width, height, _aspect(parts), _colour(parts)
+    return codec, extradata, width, height, _aspect(parts), _color(parts)
 
 
 def _aspect(parts: Mapping[bytes, list[Box]]) -> Fraction | None:
@@ -355,7 +355,7 @@ def _aspect(parts: Mapping[bytes, list[Box]]) -> Fraction | None:
     return Fraction(horizontal, vertical) if horizontal and vertical else None
 
 
-def _colour(parts: Mapping[bytes, list[Box]]) -> Colour | None:
+def _color(parts: Mapping[bytes, list[Box]]) -> Color | None:
     if b"colr" not in parts:
         return None
     box = _only(parts, b"colr")
@@ -363,7 +363,7 @@ def _colour(parts: Mapping[bytes, list[Box]]) -> Colour | None:
     if kind not in (b"nclx", b"nclc"):
         return None
     primaries, transfer, matrix = struct.unpack_from(">HHH", box, 4)
-    return Colour(primaries, transfer, matrix, bool(box[10] >> 7) if kind == b"nclx" else None)
+    return Color(primaries, transfer, matrix, bool(box[10] >> 7) if kind == b"nclx" else None)
 
 
 def _decoder_specific(box: Box) -> bytes:

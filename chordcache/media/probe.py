@@ -152,7 +152,9 @@ def _packet_facts(media: Media) -> PacketFacts:
         if last_dts is not None and packet.dts is not None and packet.dts < last_dts:
             runs.append(_Run([], []))  # the clock is set back, since streams were joined without rewriting
         last_dts = packet.dts
-        time = packet.pts if media.clock == "pts" else packet.dts if media.clock == "dts" else None
+        time = (
+            packet.pts if media.timestamp_source == "pts" else packet.dts if media.timestamp_source == "dts" else None
+        )
         if time is None:
             time = (runs[-1].times[-1] + frame_ticks) if runs[-1].times else 0
         runs[-1].times.append(time)
@@ -160,9 +162,11 @@ def _packet_facts(media: Media) -> PacketFacts:
             runs[-1].key_times.append(time)
         duration = packet.duration
         leading = check.leading_dts
-    if media.clock == "dts" and leading:  # skipped frames are shown first: the rest are due when the last one is
+    if (
+        media.timestamp_source == "dts" and leading
+    ):  # skipped frames are shown first: the rest are due when the last one is
         runs[0].times[:] = sorted([*leading, *runs[0].times])[len(leading) :]
-    is_timed = media.clock != "rate"
+    is_timed = media.timestamp_source != "rate"
     return _from_runs(media, runs, duration if is_timed and duration else frame_ticks)
 
 
@@ -195,8 +199,10 @@ def _from_runs(media: Media, runs: list[_Run], last_duration: Any) -> PacketFact
         start_seconds=float(min(runs[0].times) * unit),
         duration_seconds=float((max(times) - min(times) + step) * unit),
         # a container that rounds times to its unit makes a constant rate vary by one or two units
-        variable_frame_rate=media.clock != "rate" and bool(steps) and max(steps) - min(steps) > max(2, step / 10),
-        clock=media.clock,
+        variable_frame_rate=media.timestamp_source != "rate"
+        and bool(steps)
+        and max(steps) - min(steps) > max(2, step / 10),
+        timestamp_source=media.timestamp_source,
         keyframe_numbers=tuple(numbers),
         keyframe_pts_seconds=tuple(float(key * unit) for key in keys),
     )

@@ -190,7 +190,7 @@ def _refusing(picture: av.VideoFrame) -> Iterator[None]:
         raise MediaError("decode", "decode", what) from None
 
 
-def _is_grey(picture: av.VideoFrame) -> bool:
+def _is_gray(picture: av.VideoFrame) -> bool:
     return picture.format.name.startswith(("gray", "ya"))
 
 
@@ -198,12 +198,12 @@ def _is_yuv(picture: av.VideoFrame) -> bool:
     """Return whether samples are luma and perhaps chroma. The others are RGB, palettes, bits and XYZ."""
     video_format = picture.format
     has_chroma = len(video_format.components) >= 3 and not video_format.is_rgb
-    return _is_grey(picture) or (has_chroma and not video_format.name.startswith("xyz"))
+    return _is_gray(picture) or (has_chroma and not video_format.name.startswith("xyz"))
 
 
 def _matrix(picture: av.VideoFrame) -> str:
     """Return the name of the matrix of luma and chroma, for ``colorspace``."""
-    if _is_grey(picture):
+    if _is_gray(picture):
         return _UNSTATED_MATRIX
     if picture.colorspace not in _MATRICES:
         raise ValueError("the matrix is not supported")

@@ -26,12 +26,12 @@ class Clock:
 
     def expect(self, packet: av.Packet[av.VideoStream]) -> None:
         """Note a packet that a frame will come out of."""
-        if self._media.clock == "dts":
+        if self._media.timestamp_source == "dts":
             self._due.append(packet.dts)
 
     def pass_over(self, packet: av.Packet[av.VideoStream]) -> None:
         """Note a packet that yields no frame, although its frame was to be shown before all expected ones."""
-        if self._media.clock == "dts":
+        if self._media.timestamp_source == "dts":
             self._due.append(packet.dts)
             self._due.popleft()
 
@@ -41,7 +41,7 @@ class Clock:
         B-frames delay the decoder, not the pictures. If packets have decoding times only, frame n is shown when packet
         n is due.
         """
-        stamp = picture.pts if self._media.clock == "pts" else self._due.popleft() if self._due else None
+        stamp = picture.pts if self._media.timestamp_source == "pts" else self._due.popleft() if self._due else None
         seconds = self._next_seconds if stamp is None else self.seconds(stamp)
         self._next_seconds = seconds + self._frame_seconds
         return seconds

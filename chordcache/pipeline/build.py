@@ -19,6 +19,7 @@ from chordcache.errors import (
     DamageError,
     NotFoundError,
     TooManyFailuresError,
+    printable,
 )
 from chordcache.index.files import Index, read_index
 from chordcache.media.source_file import identity_or_none, leads_out, real_folder
@@ -27,12 +28,12 @@ from chordcache.pipeline.plan import Features, artefacts_to_write, fingerprints,
 from chordcache.pipeline.registration import earlier_config, keys_of, register, repairable, tool_versions, wanted_before
 from chordcache.pipeline.worker import BuildTask, build_video, described
 from chordcache.records import Identity, RunSummary, VideoRecord
-from chordcache.storage import layout
+from chordcache.storage import atomic, layout
 from chordcache.storage.cache_header import Header
 from chordcache.storage.catalog import write_catalog
-from chordcache.storage.layout import Sidecar, printable
 from chordcache.storage.lock import locked
 from chordcache.storage.quarantine import Failure, Quarantine
+from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 
 def build(
@@ -195,7 +196,7 @@ class _Build:
                 for task, outcome in outcomes:
                     self._take(task, outcome)
         except CacheWriteError:
-            layout.remove_partials(self._cache)
+            atomic.remove_partials(self._cache)
             raise
         except ChordcacheError:
             self._finish()
@@ -212,7 +213,7 @@ class _Build:
         )
 
     def _finish(self) -> None:
-        layout.remove_partials(self._cache)
+        atomic.remove_partials(self._cache)
         self._quarantine.compact()
         write_catalog(self._cache)
 
@@ -233,14 +234,14 @@ class _Build:
                 self._num_failed += 1
                 self._bar.update()
             else:
-                layout.check_space(self._cache)
+                atomic.check_space(self._cache)
                 yield task
 
     def _task(self, record: VideoRecord, source_path: str, inside: str | None, identity: Identity | None) -> BuildTask:
         """Return the task of one video. It has no artefacts if the video is up to date."""
         key = layout.video_key(record.root, record.path)
         try:
-            sidecar = layout.read_sidecar(self._cache, key)
+            sidecar = read_sidecar(self._cache, key)
         except (NotFoundError, DamageError):
             sidecar = None
         asked = self._asked
@@ -274,7 +275,7 @@ class _Build:
         sidecar = described(task, task.previous)
         if sidecar != task.previous:
             path = layout.sidecar_path(self._cache, task.key)
-            layout.publish_text(self._cache, path, sidecar.to_line() + "\n")
+            atomic.publish_text(self._cache, path, sidecar.to_line() + "\n")
 
     def _fingerprints_of(self, task: BuildTask) -> tuple[str, ...]:
         """Return the fingerprints of the features to extract."""

@@ -12,7 +12,7 @@ from chordcache.config import TIERS, Config
 from chordcache.errors import ConfigError, UsageError
 from chordcache.features.registry import check_requirement, resolve
 from chordcache.records import FeatureInfo
-from chordcache.storage.layout import Sidecar
+from chordcache.storage.sidecar import Sidecar
 
 Features: TypeAlias = Mapping[str, tuple[str, ...]]
 """Tier to the names of its features."""

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from chordcache import __version__
 from chordcache.config import Config, config_from_json
-from chordcache.errors import DamageError, NotFoundError, UsageError
+from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.index.files import Index, IndexWriter, read_index
 from chordcache.pipeline.plan import Features
-from chordcache.storage import layout
+from chordcache.storage import atomic, layout
 from chordcache.storage.cache_header import Header, read_header, write_header
-from chordcache.storage.layout import printable
 
 
 def tool_versions() -> dict[str, str]:
@@ -106,9 +105,9 @@ def register(cache: Path, index: Index, keys: Container[str], header: Header, mo
     DamageError
         If the existing index is damaged.
     """
-    layout.remove_partials(cache)
+    atomic.remove_partials(cache)
     path = cache / "index.jsonl"
-    with repairable(cache), layout.partial_folder(cache) as folder:
+    with repairable(cache), atomic.partial_folder(cache) as folder:
         earlier = read_index(path) if path.exists() else None
         roots = _joined_roots(earlier.roots if earlier else {}, header.roots, moved)
         follow = header.follow_symlinks or index.follow_symlinks or (earlier is not None and earlier.follow_symlinks)
@@ -118,7 +117,7 @@ def register(cache: Path, index: Index, keys: Container[str], header: Header, mo
                     writer.write(record)
             for record in index:
                 writer.write(record)
-        layout.publish(folder / path.name, path)
+        atomic.publish(folder / path.name, path)
     header = replace(header, roots=roots, follow_symlinks=follow, source_hash=header.source_hash or _had_hash(cache))
     write_header(cache, header)
     return header

@@ -12,17 +12,17 @@ from chordcache.config import config_from_json
 from chordcache.engine import pool
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import ChordcacheError, DamageError, NoSpaceError
+from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
 from chordcache.index.files import IndexWriter, read_index
 from chordcache.pipeline.build import build_asked
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.verify import find_orphans
 from chordcache.records import Damage, RunSummary, VideoRecord, record_from_json
-from chordcache.storage import layout
+from chordcache.storage import atomic, layout, sealed_json
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import write_catalog
-from chordcache.storage.layout import printable
 from chordcache.storage.lock import locked
+from chordcache.storage.sidecar import read_sidecar
 
 
 def repair(
@@ -88,7 +88,7 @@ def _repair(
         _mend_index(folder, header)
     if "quarantine.jsonl" in policy.rebuild:
         path = folder / "quarantine.jsonl"
-        layout.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
+        atomic.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
     records = _records_of(folder, {str(each.key) for each in artefacts})
     write_catalog(folder)
     if not records:
@@ -133,7 +133,7 @@ def _sound_lines(path: Path) -> list[str]:
 
 def _is_sound(line: str) -> bool:
     try:
-        layout.unseal(line, "")
+        sealed_json.unseal(line, "")
     except ChordcacheError:
         return False
     return True
@@ -144,23 +144,23 @@ def _mend_index(cache: Path, header: Header) -> None:
     records: dict[str, VideoRecord] = {}
     for key in layout.iter_keys(cache):
         try:
-            sidecar = layout.read_sidecar(cache, key)
+            sidecar = read_sidecar(cache, key)
         except DamageError:
             continue
         records[key] = VideoRecord(sidecar.root, sidecar.path, sidecar.label, sidecar.caption, extra=sidecar.extra)
     path = cache / "index.jsonl"
     for line in _sound_lines(path):
-        data = layout.unseal(line, str(path))
+        data = sealed_json.unseal(line, str(path))
         if "path" in data and "root" in data:
             record = record_from_json(data)
             records[layout.video_key(record.root, record.path)] = record
-    with layout.partial_folder(cache) as folder:
+    with atomic.partial_folder(cache) as folder:
         with IndexWriter(
             folder / path.name, roots=header.roots, level="packets", follow_symlinks=header.follow_symlinks
         ) as writer:
             for key in sorted(records):
                 writer.write(records[key])
-        layout.publish(folder / path.name, path)
+        atomic.publish(folder / path.name, path)
 
 
 def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry_run: bool = False) -> list[str]:
@@ -191,7 +191,7 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
     read_header(folder)
     with locked(folder):
         for key in layout.iter_keys(folder):
-            layout.read_sidecar(folder, key)
+            read_sidecar(folder, key)
         files = [
             orphan.file
             for orphan in find_orphans(folder)
@@ -203,6 +203,6 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
                 write_catalog(folder)
             for file in files:
                 (folder / file).unlink()
-            layout.remove_partials(folder)
+            atomic.remove_partials(folder)
             write_catalog(folder)
     return files

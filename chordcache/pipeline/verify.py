@@ -27,8 +27,8 @@ from chordcache.storage import layout
 from chordcache.storage.artefacts.open_files import check_artefact, open_artefact
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.layout import Sidecar
 from chordcache.storage.quarantine import Quarantine
+from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 VERIFY_LEVELS = ("quick", "default", "deep")
 """Levels of a check: sizes only, sizes and digests, or sizes, digests and a decode of every frame."""
@@ -141,7 +141,7 @@ def _relative(cache: Path, path: Path) -> str:
 def _check_video(check: _Check) -> list[Damage]:
     """Return all findings about one video. It runs in a worker."""
     try:
-        sidecar = layout.read_sidecar(check.cache, check.key)
+        sidecar = read_sidecar(check.cache, check.key)
     except DamageError as error:
         file = _relative(check.cache, layout.sidecar_path(check.cache, check.key))
         return [Damage("damaged", file, str(error), _repair(check.cache), check.key)]
@@ -161,7 +161,7 @@ def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:
     """Return the damage of a video whose check ended its process. LMDB aborts on pages that contradict each other."""
     if crash.cause != "signal":
         raise ChordcacheError(f"cannot check '{check.key}': {crash.message}")
-    sidecar = layout.read_sidecar(check.cache, check.key)
+    sidecar = read_sidecar(check.cache, check.key)
     if check.roots is not None:  # the source may be what crashes the decoder
         check = replace(check, roots=None)
         ((_, found),) = pool.run(_check_video, [check], jobs=1)
@@ -316,7 +316,7 @@ def _check_catalog(cache: Path, keys: list[str], wanted: Features) -> list[Damag
 
 def _is_sidecar_of(cache: Path, key: str, sidecar: Sidecar) -> bool:
     try:
-        return layout.read_sidecar(cache, key) == sidecar
+        return read_sidecar(cache, key) == sidecar
     except DamageError:
         return True  # reported with its video
 
@@ -349,7 +349,7 @@ def find_orphans(cache: Path) -> list[Damage]:
     for key in layout.iter_keys(cache):
         sidecars.add(_relative(cache, layout.sidecar_path(cache, key)))
         try:
-            named.update(str(info.file) for info in layout.read_sidecar(cache, key).features)
+            named.update(str(info.file) for info in read_sidecar(cache, key).features)
         except DamageError:
             damaged_keys.add(key)  # this sidecar may have named any artefact of its video
     orphans = []

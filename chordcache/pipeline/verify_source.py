@@ -15,7 +15,7 @@ from chordcache.media import jpeg
 from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.artefacts.writer import Block
-from chordcache.storage.layout import Sidecar
+from chordcache.storage.sidecar import Sidecar
 
 NUM_SOURCE_FRAMES = 4
 """Number of random frames of each source that are made again. For each, the next frame is made again too."""

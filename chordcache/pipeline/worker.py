@@ -19,11 +19,11 @@ from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.media.source_file import SourceState, check_unchanged, hash_source, look_settled
 from chordcache.pipeline.plan import ArtefactTask
 from chordcache.records import ContentFacts, FeatureInfo, Identity
-from chordcache.storage import layout
+from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
 from chordcache.storage.artefacts.writer import ArtefactWriter
-from chordcache.storage.layout import Sidecar
 from chordcache.storage.quarantine import Failure
+from chordcache.storage.sidecar import Sidecar
 
 _COPY_BYTES = 8 << 20
 """Size of the rows that are copied at a time from a replaced artefact [bytes]."""
@@ -131,7 +131,7 @@ def _from_scratch(task: BuildTask) -> BuildTask:
 
 
 def _build(task: BuildTask, source: SourceState) -> Sidecar:
-    with layout.partial_folder(task.cache) as folder:
+    with atomic.partial_folder(task.cache) as folder:
         job = _Job(task, source.identity, folder)
         return _publish(task, source, job.run(), job.written)
 
@@ -144,8 +144,8 @@ def _publish(
     check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
     with progress.paused():
         for partial, file in written.items():
-            layout.publish(partial, task.cache / file)
-        layout.publish_text(task.cache, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
+            atomic.publish(partial, task.cache / file)
+        atomic.publish_text(task.cache, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
     return sidecar
 
 
@@ -310,7 +310,7 @@ class _Job:
             height=height,
             start_seconds=float(pts_seconds[0]),
             duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + facts.frame_seconds,
-            clock=facts.clock,
+            timestamp_source=facts.timestamp_source,
             num_frames_skipped=facts.num_frames_skipped,
             features=tuple(features),
             label=task.label,

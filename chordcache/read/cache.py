@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError
+from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.read.decode_rows import iter_frames, read_frames, read_rows, read_seconds
 from chordcache.records import ContentFacts, FeatureInfo
 from chordcache.storage.artefacts.base import Artefact
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.layout import Sidecar, printable
+from chordcache.storage.sidecar import Sidecar
 
 _MAX_RECENT = 256
 """Number of videos that a cache keeps in memory. When it is reached, all of them are dropped."""

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeAlias
 
-from chordcache.errors import NotFoundError, UsageError
+from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.read.cache import Cache, Video
-from chordcache.storage.layout import printable
 
 Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
 """A split file, a predicate, or keys."""

@@ -9,7 +9,7 @@ from typing import Any
 from chordcache.index.files import read_index
 from chordcache.read.cache import open_cache
 from chordcache.records import FeatureInfo
-from chordcache.storage import layout
+from chordcache.storage import sealed_json
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.quarantine import Quarantine
 
@@ -56,7 +56,7 @@ def _of_cache(path: Path) -> dict[str, Any]:
                 names = ", ".join(info.feature for info in infos)
                 num_bytes[f"{names} in {infos[0].tier}"] += infos[0].num_bytes
     return {
-        "format_version": layout.FORMAT_VERSION,
+        "format_version": sealed_json.FORMAT_VERSION,
         "videos": num_videos,
         "frames": num_frames,
         "hours": round(seconds / 3600, 4),

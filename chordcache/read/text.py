@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
-from chordcache.errors import NotFoundError, UsageError
-from chordcache.storage.layout import printable
+from chordcache.errors import NotFoundError, UsageError, printable
 
 _NUM_KEPT = 1 << 14
 """Captions whose ids are kept: about 10 MB. Later epochs, and several clips of one video, request them again."""

@@ -206,10 +206,10 @@ class _Axis:
     def cells(self) -> np.ndarray:
         """Return the source cell of each cell of the result [dtype=intp], -1 outside of the picture."""
         edges = np.minimum(np.arange(0, self.out + MOTION_BLOCK_PX, MOTION_BLOCK_PX), self.out)
-        centres = (edges[:-1] + edges[1:]) / 2
+        centers = (edges[:-1] + edges[1:]) / 2
         if self.flip:
-            centres = self.out - centres
-        places = centres / abs(self.scale()) + self.start * self.source / self.picture
+            centers = self.out - centers
+        places = centers / abs(self.scale()) + self.start * self.source / self.picture
         inside = (places >= 0) & (places < self.source)
         return np.where(inside, places // MOTION_BLOCK_PX, -1).astype(np.intp)
 

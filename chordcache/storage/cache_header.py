@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chordcache.errors import DamageError, NotFoundError
+from chordcache.errors import DamageError, NotFoundError, printable
 from chordcache.records import to_json
-from chordcache.storage.layout import FORMAT_VERSION, printable, publish_text, read_sealed, seal
+from chordcache.storage.atomic import publish_text
+from chordcache.storage.sealed_json import FORMAT_VERSION, read_sealed, seal
 
 
 @dataclass(frozen=True)

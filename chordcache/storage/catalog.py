@@ -15,17 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.errors import DamageError, NotFoundError
+from chordcache.errors import DamageError, NotFoundError, printable
+from chordcache.storage.atomic import no_space_as_error, partial_folder, publish
 from chordcache.storage.cache_header import read_header
-from chordcache.storage.layout import (
-    Sidecar,
-    iter_keys,
-    no_space_as_error,
-    partial_folder,
-    printable,
-    publish,
-    read_sidecar,
-)
+from chordcache.storage.layout import iter_keys
+from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 _SCHEMA = """
 CREATE TABLE videos (position INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, sidecar TEXT NOT NULL);

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chordcache.errors import LockedError, NoSpaceError, UsageError
-from chordcache.storage.layout import make_folder, no_space_as_error, printable
+from chordcache.errors import LockedError, NoSpaceError, UsageError, printable
+from chordcache.storage.atomic import make_folder, no_space_as_error
 
 _MAX_OWNER_BYTES = 400
 

@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from chordcache.errors import DamageError
+from chordcache.errors import DamageError, printable
 from chordcache.records import Identity, to_json
-from chordcache.storage.layout import append_line, iter_sealed, printable, publish_text, seal
+from chordcache.storage.atomic import publish_text
+from chordcache.storage.sealed_json import append_line, iter_sealed, seal
 
 
 @dataclass(frozen=True)

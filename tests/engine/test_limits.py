@@ -476,7 +476,7 @@ def test_quarantine_says_what_happened(poisoned: Path, deed: str) -> None:
     (line,) = (data for data in map(json.loads, lines) if data["path"].endswith(f"b {deed}.mp4"))
     stage, cause, attempts, message = EXPECTED[deed]
     assert (line["stage"], line["cause"]) == (stage, cause)
-    # who is under way when a neighbour dies is begun once more; that is an attempt too
+    # who is under way when a neighbor dies is begun once more; that is an attempt too
     assert line.get("attempts", 1) in (attempts, attempts + 1)
     assert re.fullmatch(message, line["message"])
 

@@ -24,7 +24,7 @@ from helpers.cache_contents import READERS
 
 import chordcache as cc
 from chordcache.read.sampling.clip_samplers import ClipRequest
-from chordcache.storage import layout
+from chordcache.storage import sealed_json
 from chordcache.storage.artefacts import open_files
 from chordcache.storage.artefacts.base import Artefact
 from fault_injection.corruptions import (
@@ -314,9 +314,9 @@ def _make_row_newer(path: Path, rng: random.Random) -> None:
     """One sidecar of a version of the format that is not there yet, and sealed as it should be."""
     with closing(sqlite3.connect(path)) as database, database:
         ((line,),) = database.execute("SELECT sidecar FROM videos WHERE position = 1")
-        data = layout.unseal(line, "")
+        data = sealed_json.unseal(line, "")
         database.execute(
-            "UPDATE videos SET sidecar = ? WHERE position = 1", [layout.seal({**data, "format_version": 2})]
+            "UPDATE videos SET sidecar = ? WHERE position = 1", [sealed_json.seal({**data, "format_version": 2})]
         )
 
 

@@ -17,7 +17,7 @@ from helpers import processes
 
 import chordcache as cc
 from chordcache.index.csv_table import to_cell
-from chordcache.storage import layout
+from chordcache.storage import sealed_json
 from fault_injection.fixtures import TIERS
 from fault_injection.harness import Figures, Trial, experiment
 
@@ -262,4 +262,4 @@ def no_nan(trial: Trial) -> Figures:
 
 def seal_value(value: float) -> str:
     """As it would stand in a sidecar."""
-    return layout.seal({"value": value})
+    return sealed_json.seal({"value": value})

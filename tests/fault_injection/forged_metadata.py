@@ -20,7 +20,7 @@ from helpers.cache_contents import READERS
 
 import chordcache as cc
 from chordcache.digests import digest_file
-from chordcache.storage import layout
+from chordcache.storage import layout, sealed_json
 from fault_injection.corruptions import copy_of
 from fault_injection.fixtures import make_corpus, states
 from fault_injection.harness import REPOSITORY, Figures, Trial, experiment
@@ -56,9 +56,9 @@ def _read(folder: Path) -> tuple[Traced, list[str], list[str], float]:
 
 def _edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a file of one sealed line, and seal it again."""
-    data = layout.unseal(path.read_text(), str(path))
+    data = sealed_json.unseal(path.read_text(), str(path))
     change(data)
-    path.write_text(layout.seal(data) + "\n")
+    path.write_text(sealed_json.seal(data) + "\n")
 
 
 def _forge_catalog(cache: Path) -> None:
@@ -166,8 +166,8 @@ def _with_path(line: str, old: str, new: str) -> str:
         return line.replace(f",{old},", f",{new},")
     if f'"{old}"' not in line:
         return line
-    data = layout.unseal(line[start:stop], "")
-    return line[:start] + layout.seal({**data, "path": new}) + line[stop:]
+    data = sealed_json.unseal(line[start:stop], "")
+    return line[:start] + sealed_json.seal({**data, "path": new}) + line[stop:]
 
 
 # S7

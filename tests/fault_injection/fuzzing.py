@@ -23,7 +23,7 @@ from chordcache.engine.limits import Limits
 from chordcache.storage import layout
 from chordcache.storage.artefacts.open_files import forget
 from chordcache.storage.catalog import write_catalog
-from chordcache.storage.layout import Sidecar
+from chordcache.storage.sidecar import Sidecar
 from fault_injection.fixtures import TIERS, make_corpus
 from fault_injection.harness import Figures, Trial, experiment
 from fault_injection.mutants import Mutator

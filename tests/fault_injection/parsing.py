@@ -22,12 +22,12 @@ from chordcache.index.labels import Labels
 from chordcache.media.mp4_boxes import display_matrices
 from chordcache.media.mp4_samples import read_video_track
 from chordcache.records import Identity
-from chordcache.storage import layout
+from chordcache.storage import sealed_json
 from chordcache.storage.artefacts import npy
 from chordcache.storage.cache_header import read_header, write_header
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.layout import Sidecar
 from chordcache.storage.quarantine import Failure, Quarantine
+from chordcache.storage.sidecar import Sidecar
 from fault_injection.fixtures import make_corpus
 from fault_injection.harness import Figures, Trial, experiment
 
@@ -205,9 +205,9 @@ def _resealed(draw: st.DrawFn, seed: bytes) -> bytes:
     """One line with another value somewhere, or a key less or more, under a digest that is right."""
     lines = seed.decode("ascii").splitlines()
     number = draw(st.integers(0, len(lines) - 1))
-    data = layout.unseal(lines[number], "seed")
+    data = sealed_json.unseal(lines[number], "seed")
     _edit_json(draw, data)
-    lines[number] = layout.seal(data)
+    lines[number] = sealed_json.seal(data)
     return "".join(line + "\n" for line in lines).encode()
 
 

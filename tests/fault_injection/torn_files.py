@@ -17,7 +17,8 @@ import xxhash
 import chordcache as cc
 from chordcache.errors import DamageError
 from chordcache.index.files import IndexWriter, read_index
-from chordcache.storage import cache_header, layout, quarantine
+from chordcache.storage import cache_header, quarantine, sealed_json
+from chordcache.storage.sidecar import read_sidecar
 from fault_injection.fixtures import make_corpus
 from fault_injection.harness import Figures, Trial, experiment
 
@@ -43,7 +44,7 @@ def _read_quarantine(path: Path) -> list[Any]:
 
 
 def _read_sidecar(path: Path) -> list[Any]:
-    return [layout.read_sidecar(path.parents[2], path.stem)]
+    return [read_sidecar(path.parents[2], path.stem)]
 
 
 def _read_header(path: Path) -> list[Any]:
@@ -136,7 +137,7 @@ def added_to_after_a_tear(trial: Trial) -> Figures:
     start = len(data) - len(lines[-1])
     for length in range(start, len(data)):
         path.write_bytes(data[:length])
-        layout.append_line(path, lines[0].decode().rstrip("\n"))
+        sealed_json.append_line(path, lines[0].decode().rstrip("\n"))
         assert path.read_bytes() == b"".join([*lines[:-1], lines[0]]), f"{length} of {len(data)} bytes"
     return {"sum_cuts": len(data) - start}
 
@@ -188,7 +189,7 @@ class _Watcher:
         self.num_reads += 1
 
 
-def _relabelled(corpus: Path, folder: Path) -> Iterator[Path]:
+def _relabeled(corpus: Path, folder: Path) -> Iterator[Path]:
     """Indices of the corpus with other labels each time."""
     listed = cc.read_index(corpus / "index.json")
     for number in range(NUM_BUILDS):
@@ -204,7 +205,7 @@ def read_while_replaced(trial: Trial) -> Figures:
     """Never torn, never gone."""
     corpus = trial.once("corpus", make_corpus)
     cache = trial.folder / "cache"
-    first, *others = _relabelled(corpus, trial.folder)
+    first, *others = _relabeled(corpus, trial.folder)
     cc.build(first, cache, tiers=["npz"], jobs=1)
     paths = [cache / "chordcache.json", cache / "index.jsonl", cache / "catalog.sqlite", *cache.glob("videos/*/*.json")]
     watcher = _Watcher(paths)

@@ -138,8 +138,8 @@ def test_a_picture_that_is_moved_flows_as_it_is_moved(
 
     def planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         moved = np.roll(meadow, (dy * number, dx * number), axis=(0, 1))
-        grey = np.full((height // 2, width // 2), 128, np.uint8)
-        return np.ascontiguousarray(moved[92 : 92 + height, 60 : 60 + width]), grey, grey
+        gray = np.full((height // 2, width // 2), 128, np.uint8)
+        return np.ascontiguousarray(moved[92 : 92 + height, 60 : 60 + width]), gray, gray
 
     video = make_video(tmp_path / "moved.mkv", codec="ffv1", size=(192, 144), num_frames=4, planes=planes)
     arrays, _, _ = extract(video, method=method, preset=preset, dtype="float32")

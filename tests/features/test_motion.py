@@ -110,8 +110,8 @@ def panning(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarra
     y, x = np.mgrid[:height, :width]
     y, x = y - 2 * number, x - 4 * number
     luma = 125 + 40 * np.sin(x / 5 + np.cos(y / 9)) + 40 * np.sin(y / 6 + np.sin(x / 13))
-    grey = np.full((height // 2, width // 2), 128, np.uint8)
-    return luma.astype(np.uint8), grey, grey
+    gray = np.full((height // 2, width // 2), 128, np.uint8)
+    return luma.astype(np.uint8), gray, gray
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ planes
     10 dB of it, and nothing of the cache.
 RGB
     The raw RGB24 that ``frames.codec: raw`` stores, against ffmpeg's ``rgb24``. Nothing is lost on the way, so that
-    a wrong matrix or range, which may leave the planes of a grey picture above any sensible bound, stands out.
+    a wrong matrix or range, which may leave the planes of a gray picture above any sensible bound, stands out.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Probed:
         return [packet for packet in self.packets if packet["stream_index"] == index]
 
     @cached_property
-    def clock(self) -> str:
+    def timestamp_source(self) -> str:
         """Which times chordcache means to go by, see ``decode.Media.packets``: AVI and raw streams have no pts."""
         first = self.video_packets[0]
         if "pts" in first and self.container["format_name"] != "avi":
@@ -111,7 +111,7 @@ class Probed:
         of VP8 and VP9, or two fields). A stream whose clock is set back, such as two joined files, starts anew there.
         """
         kept = [packet for packet in self.video_packets if packet["flags"][1] != "D"]
-        if self.clock == "rate":
+        if self.timestamp_source == "rate":
             seconds = 1 / Fraction(self.video["r_frame_rate"])  # type: ignore[index]
             return [(i * seconds, packet["flags"][0] == "K") for i, packet in enumerate(kept)]
         runs: list[dict[int, bool]] = [{}]
@@ -120,7 +120,7 @@ class Probed:
             if last_dts is not None and packet.get("dts", last_dts) < last_dts:
                 runs.append({})
             last_dts = packet.get("dts", last_dts)
-            time = packet[self.clock]
+            time = packet[self.timestamp_source]
             runs[-1][time] = runs[-1].get(time, False) or packet["flags"][0] == "K"
         return [(time * self.time_base, run[time]) for run in runs for time in sorted(run)]
 

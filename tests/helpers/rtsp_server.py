@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def _free_ports() -> tuple[socket.socket, socket.socket]:
-    """Two UDP sockets on neighbouring ports, the first one even: RTP and RTCP."""
+    """Two UDP sockets on neighboring ports, the first one even: RTP and RTCP."""
     while True:
         rtp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         rtp.bind(("127.0.0.1", 0))

@@ -36,7 +36,7 @@ from chordcache.records import (
     VideoRecord,
     to_json,
 )
-from chordcache.storage import layout
+from chordcache.storage import sealed_json
 
 FORMATS = [".json", ".jsonl", ".csv"]
 SEALED = [".json", ".jsonl"]
@@ -230,7 +230,7 @@ def test_full_disk_at_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(layout.os, "replace", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(NoSpaceError, match="no space left on device"):
         write_index(tmp_path / "index.json")
     assert list(tmp_path.iterdir()) == []
@@ -342,7 +342,7 @@ def test_other_suffix(tmp_path: Path) -> None:
 def sealed_index(path: Path, record: dict[str, Any], **header: Any) -> Path:
     """An index whose digests are right, whatever it says."""
     first = {"format": "chordcache-index", "format_version": 1, "roots": {"v": "/data"}, "level": None, **header}
-    path.write_text("".join(layout.seal(line) + "\n" for line in (first, record, {"num_records": 1})))
+    path.write_text("".join(sealed_json.seal(line) + "\n" for line in (first, record, {"num_records": 1})))
     return path
 
 

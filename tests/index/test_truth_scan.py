@@ -155,8 +155,10 @@ def test_number_of_packets(scanned, probed):
     assert wrong == {}
 
 
-def test_clock(scanned, probed):
-    assert differences(scanned, probed, lambda r, facts: (r["packets"]["clock"], facts.clock)) == {}
+def test_timestamp_source(scanned, probed):
+    assert (
+        differences(scanned, probed, lambda r, facts: (r["packets"]["timestamp_source"], facts.timestamp_source)) == {}
+    )
 
 
 def test_number_of_frames(scanned, shown):
@@ -227,7 +229,7 @@ def test_duration(scanned, shown):
 
 
 def test_a_raw_stream_is_steady(scanned, probed):
-    raw = [name for name, facts in probed.items() if facts.clock == "rate"]
+    raw = [name for name, facts in probed.items() if facts.timestamp_source == "rate"]
     assert len(raw) > 10
     assert [name for name in raw if scanned[name]["packets"]["variable_frame_rate"]] == []
 
@@ -314,7 +316,7 @@ def test_header_rate(scanned, probed, fact, word):
     """Raw streams state no average: there ffprobe 5.1 counts what it has read, fields as frames."""
 
     def compare(record: dict[str, Any], facts: Probed) -> tuple[Any, Any, bool]:
-        is_raw = facts.clock == "rate"
+        is_raw = facts.timestamp_source == "rate"
         num, den = map(int, facts.video["r_frame_rate" if is_raw else word].split("/"))
         ours, true = record["header"][fact], num / den if den and num else None
         return ours, true, relative(ours, true)

@@ -1,4 +1,4 @@
-"""Content facts: the sound against ffmpeg's samples, motion against PyAV's objects and ffmpeg's grey pictures."""
+"""Content facts: the sound against ffmpeg's samples, motion against PyAV's objects and ffmpeg's gray pictures."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def with_time(frame: av.AudioFrame, start: float, rate: int) -> av.AudioFrame:
     return frame
 
 
-def grey(number: int, seconds: float) -> DecodedFrame:
+def gray(number: int, seconds: float) -> DecodedFrame:
     return DecodedFrame(
         number, seconds, av.VideoFrame.from_ndarray(np.full((64, 64), 7 * number % 200, np.uint8), "gray")
     )
@@ -135,7 +135,7 @@ def meter_with(*sounds: av.AudioFrame, first_frame: float | None = 0.0) -> Conte
     for sound in sounds:
         meter.add_sound(sound)
     if first_frame is not None:
-        meter.add_frame(grey(0, first_frame))
+        meter.add_frame(gray(0, first_frame))
     return meter.facts()
 
 
@@ -297,7 +297,7 @@ def test_motion_of_luma(corpus, name):
 def test_frames_out_of_time_are_not_counted(jump):
     meter = ContentMeter("vp9")
     for number, seconds in enumerate([5.0, 5.1, 5 + jump, 5.2]):
-        meter.add_frame(grey(number, seconds))
+        meter.add_frame(gray(number, seconds))
     facts = meter.facts()
     assert facts.motion_per_second == (pytest.approx(7, abs=0.1),)
     assert sum(facts.motion_histogram) == facts.motion_histogram[4] == 2
@@ -306,7 +306,7 @@ def test_frames_out_of_time_are_not_counted(jump):
 def test_seconds_without_frames_are_still():
     meter = ContentMeter("vp9")
     for number, seconds in enumerate([0.0, 0.5, 3.25]):
-        meter.add_frame(grey(number, seconds))
+        meter.add_frame(gray(number, seconds))
     assert meter.facts().motion_per_second == pytest.approx((7, 0, 0, 7), abs=0.1)
 
 

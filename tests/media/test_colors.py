@@ -32,7 +32,7 @@ Planes = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def clouds(number: int, width: int, height: int) -> np.ndarray:
-    """Soft spots of some 12 pixels in every colour, none of them out of gamut [shape=(H, W, 3), float64, 0 to 255]."""
+    """Soft spots of some 12 pixels in every color, none of them out of gamut [shape=(H, W, 3), float64, 0 to 255]."""
     cells = np.random.default_rng(number).uniform(40, 215, (3, height // 12 + 3, width // 12 + 3))
     rows, columns = np.linspace(0.5, cells.shape[1] - 2.5, height), np.linspace(0.5, cells.shape[2] - 2.5, width)
     top, left = rows.astype(int), columns.astype(int)
@@ -270,7 +270,7 @@ def test_pictures_without_chroma_planes(pixel_format: str, short_side: int | Non
 
 
 def picture_without_chroma(rgb: np.ndarray, pixel_format: str) -> av.VideoFrame:
-    """Full range; grey is the green of it."""
+    """Full range; gray is the green of it."""
     frame = av.VideoFrame(rgb.shape[1], rgb.shape[0], pixel_format)
     factor, dtype = (1023 / 255, np.uint16) if "10" in pixel_format else (1, np.uint8)
     if pixel_format == "bgr0":
@@ -282,7 +282,7 @@ def picture_without_chroma(rgb: np.ndarray, pixel_format: str) -> av.VideoFrame:
     return frame
 
 
-# Flat colours
+# Flat colors
 
 LAYOUTS = [
     ("yuv420p", 2, False),
@@ -306,7 +306,7 @@ def flat(level: int) -> Callable[[int, int, int], np.ndarray]:
 @pytest.mark.parametrize("level", SCAN_LEVELS)
 @pytest.mark.parametrize("size", [(64, 48), (320, 240)])
 @pytest.mark.parametrize(("pixel_format", "matrix", "is_full"), LAYOUTS)
-def test_flat_grey_is_exact(
+def test_flat_gray_is_exact(
     tmp_path: Path, pixel_format: str, matrix: int, is_full: bool, size: tuple[int, int], level: int
 ) -> None:
     """As near as the samples of the file are: in limited range 254 is stored as 234, which means 253.8."""
@@ -353,7 +353,7 @@ def built(run_cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("level", [0, 128, 255])
 @pytest.mark.parametrize("name", ["flat", "flat709"])
 @pytest.mark.parametrize("config", ["jpeg", "raw"])
-def test_flat_grey_stays_exact_in_a_cache(built: Path, config: str, name: str, level: int) -> None:
+def test_flat_gray_stays_exact_in_a_cache(built: Path, config: str, name: str, level: int) -> None:
     cache = cc.open_cache(built / config)
     (video,) = (video for video in cache if video.path == f"{name}_{level}.mp4")
     assert np.unique(cache.read(video, "frames")).tolist() == [level]

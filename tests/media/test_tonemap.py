@@ -52,11 +52,11 @@ def mean_difference(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def ramps() -> np.ndarray:
-    """Every 64th code in grey and in each primary, then 2048 colours [shape=(3, 5, 1024), dtype=uint16, R G B]."""
+    """Every 64th code in gray and in each primary, then 2048 colors [shape=(3, 5, 1024), dtype=uint16, R G B]."""
     ramp = np.linspace(0, 65535, 1024).round().astype("<u2")
-    grey, colours = np.stack([ramp] * 3), np.random.default_rng(0).integers(0, 65536, (3, 1024), np.uint16)
+    gray, colors = np.stack([ramp] * 3), np.random.default_rng(0).integers(0, 65536, (3, 1024), np.uint16)
     primaries = [np.where(np.arange(3)[:, None] == n, ramp, 0).astype("<u2") for n in range(3)]
-    return np.stack([grey, *primaries, colours], axis=1)
+    return np.stack([gray, *primaries, colors], axis=1)
 
 
 def by_ffmpeg(codes: np.ndarray, transfer: str, primaries: str, peak: float) -> np.ndarray:
@@ -88,7 +88,7 @@ def test_curve_is_that_of_ffmpeg(transfer: str, primaries: str, peak: float) -> 
     assert (found.max() == 255) == (transfer == "smpte2084" or peak < 40)  # HLG ends at 10 times the reference white
 
 
-def test_grey_stays_grey_and_grows() -> None:
+def test_gray_stays_gray_and_grows() -> None:
     codes = np.broadcast_to(np.arange(65536, dtype=np.uint16)[None, None], (3, 1, 65536))
     for transfer in TRANSFERS.values():
         red, green, blue = tone_map(codes, transfer=transfer, primaries=9, peak=DEFAULT_PEAK)
@@ -132,7 +132,7 @@ def test_peak(light_level: bytes | None, mastering: bytes | None, peak: float) -
 
 
 def sky(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Codes from black to white, in soft colours, and a brighter square that moves."""
+    """Codes from black to white, in soft colors, and a brighter square that moves."""
     y = np.tile(np.linspace(16, 235, width), (height, 1))
     y[height // 4 : height // 2, 8 * number : 8 * number + width // 4] = 200
     u = np.tile(np.linspace(118, 138, height // 2)[:, None], (1, width // 2))

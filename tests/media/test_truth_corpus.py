@@ -71,7 +71,12 @@ def compared(source: Path, cache: Path, video: cc.Video) -> Facts:
         source, cache / str(info.file), (video.width, video.height), codec=info.params["codec"]
     )
     times = [None if time is None else float(time) for time in found.times]
-    return {**asdict(found), "times": times, "pts_seconds": video.pts_seconds.tolist(), "clock": video.sidecar.clock}
+    return {
+        **asdict(found),
+        "times": times,
+        "pts_seconds": video.pts_seconds.tolist(),
+        "timestamp_source": video.sidecar.timestamp_source,
+    }
 
 
 def examined(source: Path) -> Facts:
@@ -260,7 +265,7 @@ def test_times_of_frames(videos):
     for name, facts in videos.items():
         pairs = list(zip(facts["pts_seconds"], facts["times"], strict=True))
         far = [pair for pair in pairs if pair[1] is None or abs(pair[0] - pair[1]) > 1e-6]
-        if facts["clock"] == "pts" and far:
+        if facts["timestamp_source"] == "pts" and far:
             wrong[name] = (len(far), far[0])
     assert wrong == {}
 
@@ -268,24 +273,24 @@ def test_times_of_frames(videos):
 def test_times_of_frames_without_a_clock(corpus, videos):
     """AVI: the dts of the packets in order. Raw streams: so many frames per second."""
     wrong = {}
-    for name in [name for name, facts in videos.items() if facts["clock"] != "pts"]:
+    for name in [name for name, facts in videos.items() if facts["timestamp_source"] != "pts"]:
         facts, probed = videos[name], ffmpeg_reference.probe(corpus / name, packets=True)
         seconds = 1 / Fraction(probed.video["r_frame_rate"])
         expected = (
             [packet["dts"] * probed.time_base for packet in probed.video_packets]
-            if facts["clock"] == "dts"
+            if facts["timestamp_source"] == "dts"
             else [i * seconds for i in range(facts["num_decoded"])]
         )
         if facts["pts_seconds"] != pytest.approx([float(time) for time in expected], abs=1e-6):
-            wrong[name] = (facts["clock"], facts["pts_seconds"][:5], [float(time) for time in expected[:5]])
+            wrong[name] = (facts["timestamp_source"], facts["pts_seconds"][:5], [float(time) for time in expected[:5]])
     assert wrong == {}
 
 
 def test_clock_is_what_the_packets_have(corpus, videos):
     names = list(videos)
     probed = ffmpeg_reference.each(lambda name: ffmpeg_reference.probe(corpus / name, packets=True), names)
-    clocks = {name: facts.clock for name, facts in zip(names, probed, strict=True)}
-    assert {name: facts["clock"] for name, facts in videos.items()} == clocks
+    clocks = {name: facts.timestamp_source for name, facts in zip(names, probed, strict=True)}
+    assert {name: facts["timestamp_source"] for name, facts in videos.items()} == clocks
 
 
 def test_pictures(videos):
@@ -376,7 +381,7 @@ def test_what_is_cached_of_broken_files_is_whole(built_broken):
     assert wrong == {}
 
 
-# Colours
+# Colors
 
 
 @pytest.fixture(scope="module")
@@ -409,10 +414,10 @@ def built_raw(corpus, run_cli, tmp_path_factory) -> dict[str, Facts]:
             cached = list(videos)
         return {name_of(video): compared(folder / name_of(video), cache, video) for video in cached}
 
-    return ffmpeg_reference.once(tmp_path_factory, "truth_colours", make)
+    return ffmpeg_reference.once(tmp_path_factory, "truth_colors", make)
 
 
-def test_colours(built_raw):
+def test_colors(built_raw):
     """BT.601, BT.709 and BT.2020, limited and full range, 8 and 10 bit, 4:2:0 and 4:4:4, RGB, alpha and unstated."""
     assert len(built_raw) > 15
     low = {

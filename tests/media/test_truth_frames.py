@@ -1,4 +1,4 @@
-"""Videos of which everything is known, because they are made here: do their pictures, sizes, colours and times arrive.
+"""Videos of which everything is known, because they are made here: do their pictures, sizes, colors and times arrive.
 
 Every one is also compared with ffmpeg's decode. No corpus is needed.
 """
@@ -97,7 +97,7 @@ MEDIA: dict[str, dict[str, Any]] = {
     "ten_bits.mp4": thirty(pixel_format="yuv420p10le"),
     "yuv422.mkv": thirty(codec="ffv1", pixel_format="yuv422p", options={}),
     "yuv444.mp4": thirty(pixel_format="yuv444p"),
-    "grey.mkv": thirty(codec="ffv1", pixel_format="gray", options={}),
+    "gray.mkv": thirty(codec="ffv1", pixel_format="gray", options={}),
     "alpha.mkv": thirty(codec="ffv1", pixel_format="yuva420p", options={}),
     "sar_4_3.mp4": thirty(sample_aspect_ratio=Fraction(4, 3)),
     "sar_1_2.mkv": thirty(sample_aspect_ratio=Fraction(1, 2)),
@@ -131,12 +131,12 @@ MATRICES = {  # as the file says it: (the decoder's number, share of red, share 
 PATCHES = np.array(
     [[230, 20, 20], [20, 200, 30], [30, 40, 220], [220, 210, 40], [200, 150, 120], [40, 180, 190], [128] * 3, [16] * 3]
 )
-"""RGB of the eight squares of a colour card, four by two, 64 pixels wide: primaries, skin, greys"""
+"""RGB of the eight squares of a color card, four by two, 64 pixels wide: primaries, skin, grays"""
 
 
 @dataclass(frozen=True)
 class Card:
-    """How a colour card is stored."""
+    """How a color card is stored."""
 
     matrix: str
     is_full: bool
@@ -293,7 +293,7 @@ def test_every_frame_is_what_ffmpeg_shows_when_it_shows_it(made, name):
     assert found.num_cached == found.num_decoded == made.video("jpeg", name).num_frames
     assert found.errors == []
     assert found.min_psnr_db >= MIN_PSNR_DB
-    if made.video("jpeg", name).sidecar.clock == "pts":
+    if made.video("jpeg", name).sidecar.timestamp_source == "pts":
         assert made.video("jpeg", name).pts_seconds == pytest.approx([float(t) for t in found.times], abs=1e-6)
 
 
@@ -312,7 +312,7 @@ def test_small_frames_are_what_ffmpeg_shows(made, name):
 
 
 MPEG_PS = ["b_frames.mpg", "interlaced.mpg"]
-"""A programme stream leaves out times that follow from those before: its packets do not say enough"""
+"""A program stream leaves out times that follow from those before: its packets do not say enough"""
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in MPEG_PS])
@@ -321,7 +321,7 @@ def test_scan_says_of_packets_what_ffprobe_says(made, name):
     found = made.records[name].packets
     frames = facts.shown()
     assert (found.num_packets, found.num_frames) == (len(facts.video_packets), len(frames))
-    assert found.clock == facts.clock
+    assert found.timestamp_source == facts.timestamp_source
     assert found.start_seconds == pytest.approx(float(frames[0][0]))
     assert found.keyframe_numbers == tuple(n for n, (_, is_key) in enumerate(frames) if is_key)
     assert found.keyframe_pts_seconds == pytest.approx([float(time) for time, is_key in frames if is_key])
@@ -528,12 +528,12 @@ def test_rotation_is_clockwise(made, name, turn):
     assert (header.rotation, header.mirrored) == (turn, False)
 
 
-# Colours
+# Colors
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name.removesuffix(".mp4"))
 @pytest.mark.parametrize(("config", "tolerance"), [("raw", 3), ("jpeg", 4)])
-def test_colours_come_out_right(made, card, config, tolerance):
+def test_colors_come_out_right(made, card, config, tolerance):
     """Within the rounding of 8-bit YUV: up to 2 levels in each step."""
     stated = ffmpeg_reference.probe(made.source(card.name)).video
     matrix = None if card.matrix == "unstated" else card.matrix
@@ -547,7 +547,7 @@ def test_colours_come_out_right(made, card, config, tolerance):
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name.removesuffix(".mp4"))
-def test_header_says_how_colours_are_stored(made, card):
+def test_header_says_how_colors_are_stored(made, card):
     header = made.records[card.name].header
     assert header.color_space == (None if card.matrix == "unstated" else card.matrix)
     is_stated = card.is_full or card.matrix != "unstated"  # x264 writes nothing down that is the default

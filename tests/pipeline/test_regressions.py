@@ -20,8 +20,8 @@ from helpers import processes
 import chordcache as cc
 from chordcache.digests import digest_file
 from chordcache.engine import pool
-from chordcache.storage.layout import seal, unseal
 from chordcache.storage.quarantine import Quarantine
+from chordcache.storage.sealed_json import seal, unseal
 
 
 @pytest.fixture

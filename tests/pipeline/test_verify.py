@@ -18,7 +18,7 @@ from helpers import processes
 
 import chordcache as cc
 from chordcache.records import Damage
-from chordcache.storage import layout
+from chordcache.storage import sealed_json
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -63,7 +63,7 @@ def reseal(path: Path, line_number: int = 0, **changes: object) -> None:
     lines = path.read_text().splitlines()
     data = json.loads(lines[line_number])
     del data["xxh3_128"]
-    lines[line_number] = layout.seal({**data, **changes})
+    lines[line_number] = sealed_json.seal({**data, **changes})
     path.write_text("".join(f"{line}\n" for line in lines))
 
 

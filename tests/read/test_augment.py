@@ -1,4 +1,4 @@
-"""Batches augmented by kornia: a clip as one picture, labels with their frames, normalisation last."""
+"""Batches augmented by kornia: a clip as one picture, labels with their frames, normalization last."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def floats(batch: dict[str, Any]) -> torch.Tensor:
     return batch["frames"].float() / 255
 
 
-def test_normalisation_alone(batch: dict[str, Any]) -> None:
+def test_normalization_alone(batch: dict[str, Any]) -> None:
     out = cc.BatchAugment(mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))(batch)
     expected = batch["frames"].numpy().astype(np.float64) / 255
     expected = (expected - np.reshape((0.1, 0.2, 0.3), (3, 1, 1))) / np.reshape((0.5, 0.6, 0.7), (3, 1, 1))
@@ -150,7 +150,7 @@ def test_mixed_as_kornia_mixes_pictures(batch: dict[str, Any], mix: str) -> None
 
 @pytest.mark.parametrize("mix", ["mixup", "cutmix"])
 def test_labels_are_what_the_frames_show(mix: str) -> None:
-    """Clips of one colour each, of which the label is told from the frames, with kornia left out."""
+    """Clips of one color each, of which the label is told from the frames, with kornia left out."""
     levels = torch.tensor([0, 50, 100, 150, 200])
     frames = levels.to(torch.uint8).view(5, 1, 1, 1, 1).expand(5, 2, 3, 32, 32)
     augment = cc.BatchAugment(mix=mix, num_classes=5, **PLAIN)

@@ -224,7 +224,9 @@ def gradient(height: int, width: int, num_frames: int = 2) -> np.ndarray:
 
 
 @given(height=st.integers(1, 600), width=st.integers(1, 600), size=st.tuples(st.integers(1, 600), st.integers(1, 600)))
-def test_window_is_centred_as_large_as_can_be_and_in_proportion(height: int, width: int, size: tuple[int, int]) -> None:
+def test_window_is_centered_as_large_as_can_be_and_in_proportion(
+    height: int, width: int, size: tuple[int, int]
+) -> None:
     crop = CenterCrop(size).choose(height, width, np.random.default_rng())
     top, left, crop_height, crop_width = crop.top, crop.left, crop.height, crop.width
     assert 0 <= height - crop_height - 2 * top <= 1

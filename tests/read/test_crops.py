@@ -35,7 +35,7 @@ REAL = {"bunny.mp4": "animation/bigbuckbunny.mp4", "bikes.mp4": "street/bikes.mp
 SIZE = (96, 128)
 RANDOM_CROP = cc.RandomResizedCrop(SIZE, scale=(0.2, 0.8), ratio=(0.7, 2))
 CROPS = {
-    "centre": cc.CenterCrop(SIZE),
+    "center": cc.CenterCrop(SIZE),
     "crop": RANDOM_CROP,
     "resize": cc.Resize(SIZE),
     "short": cc.Resize(short_side=100),
@@ -170,7 +170,7 @@ def test_frames_of_the_corpus(corpus: Path, tmp_path: Path) -> None:
 
 
 @either_clip
-@pytest.mark.parametrize("inner", ["centre", "crop", "pad"])
+@pytest.mark.parametrize("inner", ["center", "crop", "pad"])
 def test_flow_of_a_mirrored_clip_is_the_mirrored_flow(cache: cc.Cache, path: str, inner: str) -> None:
     settings = {"features": ["frames", "flow", "motion"]}
     plain = sample_of(cache, path, crop=CROPS[inner], **settings)
@@ -331,7 +331,7 @@ def test_left_and_right_change_places() -> None:
 
 
 def two_dots(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A bright square that comes down left of the middle, and a grey one that comes down right of it."""
+    """A bright square that comes down left of the middle, and a gray one that comes down right of it."""
     y = np.full((height, width), 16, np.uint8)
     y[30 + 3 * number : 38 + 3 * number, 56:64] = 235
     y[40 + 2 * number : 48 + 2 * number, 96:104] = 120
@@ -345,7 +345,7 @@ import chordcache as cc
 
 
 class Dots(cc.Extractor):
-    """The left shoulder on what is bright, all other landmarks on what is grey."""
+    """The left shoulder on what is bright, all other landmarks on what is gray."""
 
     def __init__(self, name, stride):
         super().__init__(name)
@@ -394,8 +394,8 @@ def test_landmarks_stay_on_their_pixels(dots: cc.Cache, inner: SpatialTransform,
         crop = drawn(spatial_transform, dots[0], index)
         scale = crop.size[1] / crop.width
         for picture, landmarks in zip(sample["frames"].float().mean(1).numpy(), sample["pose"].numpy(), strict=True):
-            bright, grey = (12, 11) if flip else (11, 12)  # shoulders
-            for name, there in ((bright, picture > 200), (grey, (picture > 90) & (picture < 150))):
+            bright, gray = (12, 11) if flip else (11, 12)  # shoulders
+            for name, there in ((bright, picture > 200), (gray, (picture > 90) & (picture < 150))):
                 y, x = np.nonzero(cv2.erode(there.astype(np.uint8), np.ones((3, 3))))
                 inside = 0 < landmarks[name, 0] < crop.size[1] - 8 and 8 < landmarks[name, 1] < crop.size[0] - 8
                 if inside and landmarks[name, 0] > 8 and len(x):

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 wo
 # Media whose frames tell their number
 
 STEP = 4
-"""Luma levels from one frame to the next, so that frame n is grey level ``n * STEP * 255 / 219``"""
+"""Luma levels from one frame to the next, so that frame n is gray level ``n * STEP * 255 / 219``"""
 
 VIDEOS = {
     "a/wide.mp4": ((96, 64), 50, "run", "a, b and c"),
@@ -47,7 +47,7 @@ VIDEOS = {
 """Path: (width, height), frames, label, caption"""
 
 
-def grey_planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def gray_planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     u, v = np.full((2, height // 2, width // 2), 128, np.uint8)
     return np.full((height, width), 16 + STEP * number, np.uint8), u, v
 
@@ -64,7 +64,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     folder = tmp_path_factory.mktemp("dataset")
     for path, (size, num_frames, _, _) in VIDEOS.items():
         options = {"crf": "4", "bf": "2"}
-        make_video(folder / path, size=size, num_frames=num_frames, planes=grey_planes, options=options)
+        make_video(folder / path, size=size, num_frames=num_frames, planes=gray_planes, options=options)
     summary = build(write_index(folder), folder / "cache", jobs=1)
     assert (summary.num_done, summary.num_failed) == (4, 0)
     return Cache(folder / "cache")
@@ -133,15 +133,15 @@ def test_size_none_leaves_frames_as_they_are_cached(cache: Cache) -> None:
         assert sample["frames"].numpy().tolist() == expected.transpose(0, 3, 1, 2).tolist()
 
 
-def test_colours_and_places_come_through(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+def test_colors_and_places_come_through(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     def planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        y, u, v = grey_planes(20, width, height)
+        y, u, v = gray_planes(20, width, height)
         v[:, width // 4 :] = 200  # the right half is red, but for its bottom
         y[height // 2 :], v[height // 4 :] = 16, 128
         return y, u, v
 
-    make_video(tmp_path / "colours.mp4", size=(96, 64), num_frames=3, planes=planes, options={"crf": "4"})
-    (tmp_path / "index.csv").write_text("path\ncolours.mp4\n")
+    make_video(tmp_path / "colors.mp4", size=(96, 64), num_frames=3, planes=planes, options={"crf": "4"})
+    (tmp_path / "index.csv").write_text("path\ncolors.mp4\n")
     build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
     for size in [None, (32, 32), (64, 64)]:
         frames = ChordVideoDataset(tmp_path / "cache", size=size)[0]["frames"]
@@ -580,7 +580,7 @@ print([numbers_shown(dataset[2, i]["frames"]) for i in range(4)])
 def test_cache_that_grew(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     names = ["b", "c", "a"]  # the third comes first in the order of keys
     for name in names:
-        make_video(tmp_path / f"{name}.mp4", size=(64, 64), num_frames=8, planes=grey_planes, options={"crf": "4"})
+        make_video(tmp_path / f"{name}.mp4", size=(64, 64), num_frames=8, planes=gray_planes, options={"crf": "4"})
     (tmp_path / "index.csv").write_text("path,label\nb.mp4,x\nc.mp4,x\n")
     build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
     sampler = UniformSampler(num_frames=2, stride=2)
@@ -611,7 +611,7 @@ def red_and_blue(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[
     for number, label in enumerate(["red", "blue", "red", "blue", ""]):
 
         def planes(frame: int, width: int, height: int, label: str = label) -> tuple[np.ndarray, ...]:
-            y, u, v = grey_planes(frame % 40, width, height)
+            y, u, v = gray_planes(frame % 40, width, height)
             {"red": v, "blue": u}.get(label, v)[:] = 200
             return y, u, v
 
@@ -638,7 +638,7 @@ def losses_of(last_line: str) -> tuple[float, float]:
 
 
 def test_demo_learns_labels(red_and_blue: Path) -> None:
-    # Not of 4: every eighth batch of those is of one class, which batch normalisation may stumble over at the end
+    # Not of 4: every eighth batch of those is of one class, which batch normalization may stumble over at the end
     result = run_demo(red_and_blue, "--steps", "30", "--workers", "1", "--batch-size", "8")
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
@@ -649,7 +649,7 @@ def test_demo_learns_labels(red_and_blue: Path) -> None:
 
 
 def test_demo_learns_the_direction_of_time_without_labels(tmp_path: Path, make_video: Callable[..., Path]) -> None:
-    make_video(tmp_path / "clip.mp4", num_frames=40, planes=grey_planes)
+    make_video(tmp_path / "clip.mp4", num_frames=40, planes=gray_planes)
     (tmp_path / "index.csv").write_text("path\nclip.mp4\n")
     build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
     result = run_demo(tmp_path / "cache", "--steps", "3", "--batch-size", "2", "--workers", "0")

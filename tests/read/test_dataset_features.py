@@ -245,8 +245,8 @@ def test_flow_as_it_is_stored(cache: cc.Cache) -> None:
     numbers = (5, 9, 12, video.num_frames - 1)
     adjacent = sample_of(cache, "bunny.mp4", numbers, features=["flow"], flow_mode="adjacent", size=None)
     np.testing.assert_array_equal(adjacent["flows"].numpy(), stored[list(numbers[:-1])])
-    neighbours = sample_of(cache, "bunny.mp4", (5, 6, 7), features=["flow"], size=None)
-    np.testing.assert_array_equal(neighbours["flows"].numpy(), stored[5:7])
+    neighbors = sample_of(cache, "bunny.mp4", (5, 6, 7), features=["flow"], size=None)
+    np.testing.assert_array_equal(neighbors["flows"].numpy(), stored[5:7])
 
 
 @pytest.mark.parametrize("mode", ["between", "adjacent"])

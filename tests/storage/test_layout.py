@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordcache.errors import DamageError, FormatVersionError, NoSpaceError
+from chordcache.errors import DamageError, FormatVersionError, NoSpaceError, printable
 from chordcache.records import Identity, path_problem
-from chordcache.storage import layout
+from chordcache.storage import atomic, layout, sealed_json
 
 NAMES = st.binary(min_size=1, max_size=60).filter(lambda raw: b"\0" not in raw).map(os.fsdecode)
 
@@ -25,58 +25,58 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(NAMES.filter(lambda name: name not in ("format_version", "xxh3_128")), VALUES, max_size=4))
 def test_a_sealed_line_comes_back(data: dict[str, object]) -> None:
-    line = layout.seal(data)
+    line = sealed_json.seal(data)
     assert line.isascii()
     assert "\n" not in line
-    assert layout.unseal(line, "x") == data
-    assert layout.unseal(line + "\n", "x") == data
+    assert sealed_json.unseal(line, "x") == data
+    assert sealed_json.unseal(line + "\n", "x") == data
 
 
 @given(st.data())
 def test_any_changed_byte_of_a_sealed_line_is_damage(data: st.DataObject) -> None:
-    line = layout.seal({"path": "a.mp4", "size": 7, "nested": {"x": [1, 2.5, None]}}).encode()
+    line = sealed_json.seal({"path": "a.mp4", "size": 7, "nested": {"x": [1, 2.5, None]}}).encode()
     offset = data.draw(st.integers(0, len(line) - 1))
     changed = bytearray(line)
     changed[offset] ^= data.draw(st.integers(1, 255))
     with pytest.raises(DamageError, match=r"'the\.file' is damaged"):
-        layout.unseal(changed.decode("ascii", "replace"), "the.file")
+        sealed_json.unseal(changed.decode("ascii", "replace"), "the.file")
 
 
 @pytest.mark.parametrize("line", ["", "{}", "null", '{"a": 1}', "x" * 5000, '{"a": 1, "xxh3_128": "0"}'])
 def test_an_unsealed_line_is_damage(line: str) -> None:
     with pytest.raises(DamageError, match="digest"):
-        layout.unseal(line, "x")
+        sealed_json.unseal(line, "x")
 
 
 def test_nan_is_refused_at_writing() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        layout.seal({"x": float("nan")})
+        sealed_json.seal({"x": float("nan")})
 
 
 def test_another_version_is_told_from_damage() -> None:
     with pytest.raises(FormatVersionError, match="format version 2, this chordcache reads 1"):
-        layout.unseal(layout.seal({"format_version": 2}), "x")
+        sealed_json.unseal(sealed_json.seal({"format_version": 2}), "x")
 
 
 def test_every_truncation_of_a_list_loses_the_torn_line_alone(tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
     for number in range(3):
-        layout.append_line(path, layout.seal({"number": number}))
+        sealed_json.append_line(path, sealed_json.seal({"number": number}))
     whole = path.read_bytes()
     ends = [i + 1 for i, byte in enumerate(whole) if byte == 10]
     for size in range(len(whole) + 1):
         path.write_bytes(whole[:size])
         num_whole = sum(end <= size for end in ends)
-        assert [line["number"] for line in layout.iter_sealed(path)] == list(range(num_whole))
-        layout.append_line(path, layout.seal({"number": 9}))
-        assert [line["number"] for line in layout.iter_sealed(path)] == [*range(num_whole), 9]
+        assert [line["number"] for line in sealed_json.iter_sealed(path)] == list(range(num_whole))
+        sealed_json.append_line(path, sealed_json.seal({"number": 9}))
+        assert [line["number"] for line in sealed_json.iter_sealed(path)] == [*range(num_whole), 9]
 
 
 def test_a_torn_line_in_the_middle_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
-    path.write_text(layout.seal({"a": 1})[:-3] + "\n" + layout.seal({"a": 2}) + "\n")
+    path.write_text(sealed_json.seal({"a": 1})[:-3] + "\n" + sealed_json.seal({"a": 2}) + "\n")
     with pytest.raises(DamageError, match=r"list\.jsonl"):
-        list(layout.iter_sealed(path))
+        list(sealed_json.iter_sealed(path))
 
 
 @given(NAMES, NAMES, NAMES, NAMES)
@@ -104,23 +104,23 @@ def test_a_generation_follows_fingerprint_and_source() -> None:
 
 @given(NAMES)
 def test_printable_names_are_clean(name: str) -> None:
-    text = layout.printable(name)
+    text = printable(name)
     assert text.isprintable()
     text.encode("utf-8")
 
 
 def test_publishing_text_replaces_it_whole_and_leaves_nothing_beside(tmp_path: Path) -> None:
     path = tmp_path / "deep/er/file.json"
-    layout.publish_text(tmp_path, path, "one\n")
+    atomic.publish_text(tmp_path, path, "one\n")
     inode = path.stat().st_ino
-    layout.publish_text(tmp_path, path, "two\n")
+    atomic.publish_text(tmp_path, path, "two\n")
     assert path.read_text() == "two\n"
     assert path.stat().st_ino != inode
     assert os.listdir(path.parent) == ["file.json"]
 
 
 def test_a_partial_folder_is_gone_however_it_ends(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), layout.partial_folder(tmp_path) as folder:
+    with pytest.raises(ZeroDivisionError), atomic.partial_folder(tmp_path) as folder:
         (folder / "x").touch()
         1 / 0  # noqa: B018
     assert os.listdir(tmp_path / ".partial") == []
@@ -128,9 +128,9 @@ def test_a_partial_folder_is_gone_however_it_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_has_a_name(code: int) -> None:
-    with pytest.raises(NoSpaceError, match="no space left|quota exceeded"), layout.no_space_as_error("x"):
+    with pytest.raises(NoSpaceError, match="no space left|quota exceeded"), atomic.no_space_as_error("x"):
         raise OSError(code, "full")
-    with pytest.raises(OSError, match="other") as caught, layout.no_space_as_error("x"):
+    with pytest.raises(OSError, match="other") as caught, atomic.no_space_as_error("x"):
         raise OSError(errno.EIO, "other")
     assert not isinstance(caught.value, NoSpaceError)
 

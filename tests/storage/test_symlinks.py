@@ -14,7 +14,7 @@ import pytest
 from helpers import processes
 
 import chordcache as cc
-from chordcache.storage import layout
+from chordcache.storage import sealed_json
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -275,7 +275,7 @@ def test_the_choice_is_in_the_header_only_where_it_was_made(linked: Path) -> Non
 def test_a_choice_that_is_none_is_damage(work: Path) -> None:
     cc.read_index(work / "index.json").write(work / "index.jsonl")
     header, *rest = (work / "index.jsonl").read_text().splitlines(keepends=True)
-    data = layout.unseal(header, "")
-    (work / "index.jsonl").write_text(layout.seal({**data, "follow_symlinks": "yes"}) + "\n" + "".join(rest))
+    data = sealed_json.unseal(header, "")
+    (work / "index.jsonl").write_text(sealed_json.seal({**data, "follow_symlinks": "yes"}) + "\n" + "".join(rest))
     with pytest.raises(cc.DamageError, match="does not begin with the header of an index"):
         cc.read_index(work / "index.jsonl")

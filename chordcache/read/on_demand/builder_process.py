@@ -42,14 +42,17 @@ from chordcache.errors import (
     StoppedError,
     UsageError,
     WorkersDiedError,
+    printable,
 )
 from chordcache.index.files import IndexWriter, read_index
 from chordcache.pipeline.build import build_asked
 from chordcache.pipeline.options import BuildOptions
 from chordcache.records import RunSummary, VideoRecord, record_from_json, to_json
 from chordcache.storage.cache_header import read_header
-from chordcache.storage.layout import printable, read_sealed, read_sidecar, seal, video_key
+from chordcache.storage.layout import video_key
 from chordcache.storage.lock import locked
+from chordcache.storage.sealed_json import read_sealed, seal
+from chordcache.storage.sidecar import read_sidecar
 
 FOLDER = ".on_demand"
 

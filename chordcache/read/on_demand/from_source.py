@@ -27,8 +27,9 @@ from chordcache.records import ContentFacts, FeatureInfo, Identity, VideoRecord
 from chordcache.storage.artefacts.open_files import forget
 from chordcache.storage.cache_header import Header, write_header
 from chordcache.storage.catalog import write_catalog
-from chordcache.storage.layout import Sidecar, video_key
+from chordcache.storage.layout import video_key
 from chordcache.storage.quarantine import Failure
+from chordcache.storage.sidecar import Sidecar
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,7 @@ def _sidecar(origin: SourceVideo, identity: Identity, frames: _Frames, build: _T
         height=picture.shape[0],
         start_seconds=float(pts_seconds[0]),
         duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + frames.frame_seconds,
-        clock="pts",
+        timestamp_source="pts",
         num_frames_skipped=frames.num_frames_skipped,
         features=(build.info_of_frames((len(pts_seconds), *picture.shape)),),
         label=record.label,

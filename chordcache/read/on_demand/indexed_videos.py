@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from chordcache.config import TIERS, load_config
-from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError
+from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.index.csv_table import open_for_reading
 from chordcache.index.files import Index, IndexWriter, read_index
 from chordcache.media.source_file import identity_or_none, real_folder
@@ -26,7 +26,7 @@ from chordcache.read.on_demand.builder_process import BuildRequest, RequestQueue
 from chordcache.read.on_demand.from_source import SourceVideo, first_tiers, read_source
 from chordcache.records import VideoRecord
 from chordcache.storage.cache_header import Header, read_header
-from chordcache.storage.layout import printable, read_sidecar
+from chordcache.storage.sidecar import read_sidecar
 
 ON_MISS = ("error", "source", "build")
 

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from chordcache.errors import FeatureAbsentError, UsageError
+from chordcache.errors import FeatureAbsentError, UsageError, printable
 from chordcache.read.cache import Cache, Video, open_cache
-from chordcache.storage.layout import printable
 
 Source = TypeVar("Source", bound="VideoSource")
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from chordcache.config import FramesConfig
-from chordcache.errors import FeatureAbsentError, MediaError
+from chordcache.errors import FeatureAbsentError, MediaError, printable
 from chordcache.media.audio import read_sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import hold_media
@@ -19,7 +19,6 @@ from chordcache.media.frame_index import FrameIndex, read_frame_index
 from chordcache.media.geometry import Orientation
 from chordcache.media.scaling import PictureScaler
 from chordcache.read.sources.base import VideoSource
-from chordcache.storage.layout import printable
 
 Show: TypeAlias = Callable[[PictureScaler, Any], np.ndarray]
 """Function that makes a frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB] from a decoded picture."""

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from chordcache.digests import digest64
-from chordcache.errors import DamageError, UsageError
-from chordcache.storage.layout import printable
+from chordcache.errors import DamageError, UsageError, printable
 
 DIGESTS = ".xxh3_64"
 """Suffix of the name of the whole array that holds a streamed array's digests."""

@@ -16,10 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from chordcache.errors import DamageError, UsageError
+from chordcache.errors import DamageError, UsageError, printable
 from chordcache.storage.artefacts.base import Artefact, row_bytes
 from chordcache.storage.artefacts.writer import ArtefactWriter, check_choice
-from chordcache.storage.layout import printable
 
 TIMELINE = ("pts_seconds", "source_frames")
 """Whole arrays that every artefact of a video has."""

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from chordcache.digests import digest64
-from chordcache.errors import CacheWriteError, UsageError
+from chordcache.errors import CacheWriteError, UsageError, printable
 from chordcache.storage.artefacts.base import DIGESTS, KINDS
-from chordcache.storage.layout import NO_SPACE, no_space, printable
+from chordcache.storage.atomic import NO_SPACE, no_space
 
 Block: TypeAlias = "np.ndarray | Sequence[bytes]"
 """Rows [shape=(n, ...)], or n records."""

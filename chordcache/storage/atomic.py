@@ -1,0 +1,106 @@
+"""Files that appear complete or not at all, also after a power cut, and the error of a full disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from chordcache.errors import NoSpaceError, printable
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Errors of a disk that takes no more data: full, quota used up, file size limit, turned read-only by an error."""
+
+MIN_FREE_BYTES = 1 << 20
+"""Free space below which no video is begun: a small video and the cache's own lists need that much [bytes]."""
+
+
+@contextmanager
+def no_space_as_error(path: str | Path) -> Iterator[None]:
+    """Turn the OSError of a full disk into ``NoSpaceError``."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, NoSpaceError) or error.errno not in NO_SPACE:
+            raise
+        raise no_space(f"{os.strerror(error.errno).lower()} at", path) from None
+
+
+def no_space(what: str, path: str | Path) -> NoSpaceError:
+    """Return the error of a full disk. It states the free space of the disk that holds or will hold ``path``."""
+    status = _disk_of(Path(path))
+    free, total = (count * status.f_frsize / 2**20 for count in (status.f_bavail, status.f_blocks))
+    room = f"{free:.1f} of {total:.1f} MiB are free"
+    return NoSpaceError(f"{what} '{printable(path)}' ({room}); make room and run the same command")
+
+
+def check_space(cache: Path) -> None:
+    """Raise ``NoSpaceError`` if a disk is so full that not even one small artefact fits.
+
+    Only a certain result raises. The blocks reserved for root count as free. A disk that states no size (some disks
+    behind FUSE) counts as having free space.
+    """
+    status = _disk_of(cache)
+    if status.f_blocks and status.f_bfree * status.f_frsize < MIN_FREE_BYTES:
+        raise no_space("no space left for cache", cache)
+
+
+def _disk_of(path: Path) -> os.statvfs_result:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return os.statvfs(path)
+
+
+@contextmanager
+def partial_folder(cache: Path) -> Iterator[Path]:
+    """Yield a private folder to write in. It is always removed at the end."""
+    folder = cache / ".partial" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+    with no_space_as_error(folder):
+        folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_partials(cache: Path) -> None:
+    """Remove the partial folders of killed processes. Call it only under the cache's lock."""
+    shutil.rmtree(cache / ".partial", ignore_errors=True)
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents. Their names are durable, and so are the files that are published inside."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _fsync(folder.parent)
+
+
+def publish(partial: Path, final: Path) -> None:
+    """Give a closed file its final name. The file appears complete or not at all, also after a power cut."""
+    with no_space_as_error(final):
+        make_folder(final.parent)
+        _fsync(partial)
+        os.replace(partial, final)
+        _fsync(final.parent)
+
+
+def publish_text(cache: Path, path: Path, text: str) -> None:
+    """Replace a small file of a cache atomically."""
+    with no_space_as_error(path), partial_folder(cache) as folder:
+        partial = folder / path.name
+        partial.write_text(text, encoding="ascii")
+        publish(partial, path)

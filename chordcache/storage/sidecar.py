@@ -1,0 +1,114 @@
+"""The sidecar of a video: the JSON file whose replacement commits the video's artefacts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chordcache.errors import DamageError, NotFoundError, printable
+from chordcache.records import (
+    ContentFacts,
+    FeatureInfo,
+    Identity,
+    content_from_json,
+    feature_from_json,
+    path_problem,
+    to_json,
+)
+from chordcache.storage.layout import is_artefact_file, sidecar_path
+from chordcache.storage.sealed_json import FORMAT_VERSION, seal, unseal
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """The commit record of one video."""
+
+    key: str
+    root: str
+    path: str
+    source: Identity
+    num_frames: int
+    width: int
+    """[pixels] of the cached frames"""
+    height: int
+    """[pixels] of the cached frames"""
+    start_seconds: float
+    """[seconds] presentation time of the first cached frame"""
+    duration_seconds: float
+    """[seconds] to the end of the last cached frame"""
+    timestamp_source: str
+    features: tuple[FeatureInfo, ...]
+    label: str | None = None
+    caption: str | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+    num_frames_skipped: int = 0
+    """Frames of the source before the first frame that can be decoded"""
+    notes: tuple[str, ...] = ()
+    """Changes to the picture that the numbers of the sidecar do not show"""
+    content: ContentFacts | None = None
+    """Motion of the picture and loudness of the sound"""
+    source_hash: str | None = None
+    """xxh3-128 of the source's bytes, 32 hex digits, or None if no build was asked for it"""
+
+    def feature(self, name: str, tier: str | None = None) -> FeatureInfo | None:
+        """Return the entry of a feature, in ``tier`` or in the first tier that holds the feature."""
+        return next((f for f in self.features if f.feature == name and tier in (None, f.tier)), None)
+
+    def to_line(self) -> str:
+        """Return the sealed line that is the content of the sidecar's file."""
+        return seal({"format_version": FORMAT_VERSION, **to_json(self)})
+
+    def _check_names(self) -> None:
+        """Raise ``TypeError`` if it names a file outside its cache, or a source outside its root."""
+        if problem := path_problem(self.path):
+            raise TypeError(f"a path that cannot be used: {problem}")
+        for info in self.features:
+            if info.file is not None and not (
+                is_artefact_file(info.tier, info.file) and os.path.basename(info.file).startswith(f"{self.key}.")
+            ):
+                raise TypeError("a file that is not one of its video's")
+
+    @classmethod
+    def from_line(cls, line: str, source: str) -> Sidecar:
+        """Read a sidecar's line. Raises as ``unseal`` does."""
+        data = unseal(line, source)
+        try:
+            del data["format_version"]
+            data["source"] = Identity(**data["source"])
+            data["features"] = tuple(feature_from_json(f) for f in data["features"])
+            data["notes"] = tuple(data.get("notes", ()))
+            data["content"] = content_from_json(data.get("content"))
+            sidecar = cls(**data)
+            if not all(
+                type(n) is int and 0 <= n < 1 << 31 for n in (sidecar.num_frames, sidecar.width, sidecar.height)
+            ):
+                raise TypeError("a count is not a number from 0 to 2**31 - 1")
+            sidecar._check_names()
+            return sidecar
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DamageError(f"'{printable(source)}' is damaged: it is not a sidecar ({error})") from None
+
+
+def read_sidecar(cache: Path, key: str) -> Sidecar:
+    """Read one sidecar.
+
+    Raises
+    ------
+    NotFoundError
+        If the video is not cached.
+    DamageError, FormatVersionError
+        As in ``unseal``.
+    """
+    path = sidecar_path(cache, key)
+    try:
+        line = path.read_text(encoding="ascii")
+    except FileNotFoundError:
+        raise NotFoundError(f"video '{key}' is not in cache '{printable(cache)}'") from None
+    except UnicodeDecodeError:
+        raise DamageError(f"'{printable(path)}' is damaged: it is not ASCII") from None
+    sidecar = Sidecar.from_line(line, str(path))
+    if sidecar.key != key:
+        raise DamageError(f"'{printable(path)}' is damaged: it is the sidecar of '{sidecar.key}'")
+    return sidecar
