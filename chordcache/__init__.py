@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from chordcache.index.files import Index, read_index
     from chordcache.index.scan import ScanReport, scan
     from chordcache.media.scaling import Frame
-    from chordcache.pipeline.build import build
+    from chordcache.pipeline.build import build, dry_run
     from chordcache.pipeline.options import BuildOptions
     from chordcache.pipeline.repair import collect_garbage, repair
     from chordcache.pipeline.verify import exit_code, verify
@@ -122,6 +122,7 @@ __all__ = [
     "build",
     "collate",
     "collect_garbage",
+    "dry_run",
     "exit_code",
     "make_loader",
     "make_sampler",
@@ -176,6 +177,7 @@ _LAZY = {
     "build": "chordcache.pipeline.build",
     "collate": "chordcache.read.collate",
     "collect_garbage": "chordcache.pipeline.repair",
+    "dry_run": "chordcache.pipeline.build",
     "exit_code": "chordcache.pipeline.verify",
     "make_loader": "chordcache.read.loader",
     "make_sampler": "chordcache.read.sampling.by_name",

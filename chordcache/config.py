@@ -15,20 +15,13 @@ import yaml
 
 from chordcache.errors import ConfigError, NotFoundError
 
-TIERS = ("lmdb", "npz", "hdf5")
-"""Tiers that can hold artefacts, in the order in which readers look for a feature."""
-
 CODECS = ("jpeg", "raw")
-FRAME_TIERS = ("lmdb",)
-FEATURE_TIERS = ("npz",)
-"""Tiers that a feature's section can name. The features of HDF5 are listed in a section of their own."""
 
 
 @dataclass(frozen=True)
 class FramesConfig:
     """The settings of cached frames, and of the pictures that all features are made from."""
 
-    tier: str = "lmdb"
     codec: str = "jpeg"
     """"jpeg", or "raw" for RGB24"""
     quality: int = 90
@@ -45,7 +38,6 @@ class FramesConfig:
     """Position of the eyes: "side_by_side", "top_bottom", or "auto" to use the file's own statement"""
 
     def __post_init__(self) -> None:
-        _one_of("frames.tier", self.tier, FRAME_TIERS)
         _one_of("frames.codec", self.codec, CODECS)
         _in_range("frames.quality", self.quality, int, 1, 100)
         _check_short_side("frames.short_side", self.short_side)
@@ -60,7 +52,6 @@ class FramesConfig:
 class FlowConfig:
     """Dense optical flow from each kept frame to the next."""
 
-    tier: str = "npz"
     method: str = "farneback"
     preset: str = "fast"
     """Preset of DIS. Farneback has none"""
@@ -69,7 +60,6 @@ class FlowConfig:
     dtype: str = "float16"
 
     def __post_init__(self) -> None:
-        _one_of("features.flow.tier", self.tier, FEATURE_TIERS)
         _one_of("features.flow.method", self.method, ("farneback", "dis"))
         _one_of("features.flow.preset", self.preset, ("ultrafast", "fast", "medium"))
         _check_short_side("features.flow.short_side", self.short_side)
@@ -80,17 +70,11 @@ class FlowConfig:
 class MotionConfig:
     """The codec's motion vectors on a grid of 16x16 blocks."""
 
-    tier: str = "npz"
-
-    def __post_init__(self) -> None:
-        _one_of("features.motion.tier", self.tier, FEATURE_TIERS)
-
 
 @dataclass(frozen=True)
 class MelConfig:
     """Log-mel spectrogram of the audio track."""
 
-    tier: str = "npz"
     sample_rate: int = 16000
     """[Hz] Rate that the sound is resampled to"""
     n_fft: int = 400
@@ -106,7 +90,6 @@ class MelConfig:
     """True to mix all channels to one. Otherwise one spectrogram for each"""
 
     def __post_init__(self) -> None:
-        _one_of("features.mel.tier", self.tier, FEATURE_TIERS)
         _in_range("features.mel.sample_rate", self.sample_rate, int, 1000, 192000)
         _in_range("features.mel.n_fft", self.n_fft, int, 16, 65536)
         _in_range("features.mel.hop_length", self.hop_length, int, 1, self.n_fft)
@@ -131,12 +114,10 @@ class MelConfig:
 class PoseConfig:
     """Body landmarks of one person per kept frame."""
 
-    tier: str = "npz"
     stride: int = 1
     """Number of kept frames from one search for a person to the next"""
 
     def __post_init__(self) -> None:
-        _one_of("features.pose.tier", self.tier, FEATURE_TIERS)
         _in_range("features.pose.stride", self.stride, int, 1, 1000)
 
 
@@ -147,12 +128,10 @@ class PluginConfig:
     name: str
     extractor: str
     """"package.module:Class\""""
-    tier: str = "npz"
     params: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the class, as plain JSON data"""
 
     def __post_init__(self) -> None:
-        _one_of(f"features.{self.name}.tier", self.tier, FEATURE_TIERS)
         if not isinstance(self.extractor, str) or not _PLUGIN.fullmatch(self.extractor):
             raise ConfigError(f"features.{self.name}.extractor: got {self.extractor!r}, must be 'package.module:Class'")
         try:
@@ -172,17 +151,6 @@ _FEATURES: Mapping[str, type[Any]] = {
 _PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _FEATURE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _TAKEN_NAMES = ("frames", "pts_seconds", "source_frames")
-
-
-@dataclass(frozen=True)
-class NpzConfig:
-    """The settings of NPZ files."""
-
-    compression: str = "none"
-    """"deflate" makes smaller files, but every slice is decompressed from the start of its array"""
-
-    def __post_init__(self) -> None:
-        _one_of("npz.compression", self.compression, ("none", "deflate"))
 
 
 @dataclass(frozen=True)
@@ -213,7 +181,6 @@ class Config:
     features: Mapping[str, FeatureConfig] = field(
         default_factory=lambda: {"flow": FlowConfig(), "motion": MotionConfig(), "mel": MelConfig()}
     )
-    npz: NpzConfig = field(default_factory=NpzConfig)
     hdf5: Hdf5Config = field(default_factory=Hdf5Config)
 
     @property
@@ -224,22 +191,6 @@ class Config:
     def names(self) -> tuple[str, ...]:
         """Return the names of all features that are not removed."""
         return (*(("frames",) if self.frames else ()), *self.features)
-
-    def features_in(self, tier: str) -> tuple[str, ...]:
-        """Return the features that go into a tier.
-
-        Raises
-        ------
-        ConfigError
-            If ``hdf5.features`` lists an unknown feature.
-        """
-        if tier == "hdf5":
-            for name in self.hdf5.features:
-                if name not in self.names():
-                    raise ConfigError(f"hdf5.features: no feature '{name}'; there are {', '.join(self.names())}")
-            return self.hdf5.features
-        in_frames = ("frames",) if self.frames and self.frames.tier == tier else ()
-        return (*in_frames, *(name for name, feature in self.features.items() if feature.tier == tier))
 
 
 def _mel(hertz: float) -> float:
@@ -307,8 +258,8 @@ def _feature(name: Any, section: Any) -> FeatureConfig:
             f"unknown feature 'features.{name}'; valid ones are {', '.join(_FEATURES)}, "
             "or one of your own with 'extractor: package.module:Class'"
         )
-    params = {key: value for key, value in section.items() if key not in ("extractor", "tier")}
-    return PluginConfig(name, section["extractor"], section.get("tier", "npz"), params)
+    params = {key: value for key, value in section.items() if key != "extractor"}
+    return PluginConfig(name, section["extractor"], params)
 
 
 def config_from_json(data: Any) -> Config:
@@ -331,7 +282,6 @@ def config_from_json(data: Any) -> Config:
     return Config(
         frames=_section(FramesConfig, "frames", data.get("frames", {})),
         features=_features(data.get("features")),
-        npz=_section(NpzConfig, "npz", data.get("npz") or {}),
         hdf5=_section(Hdf5Config, "hdf5", data.get("hdf5") or {}),
     )
 
@@ -343,7 +293,7 @@ def config_to_json(config: Config) -> dict[str, Any]:
         data["features"].setdefault(name, None)
     for name, feature in config.features.items():
         if isinstance(feature, PluginConfig):
-            data["features"][name] = {"extractor": feature.extractor, "tier": feature.tier, **feature.params}
+            data["features"][name] = {"extractor": feature.extractor, **feature.params}
     return data
 
 

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from chordcache.config import (
-    TIERS,
     Config,
     FlowConfig,
     FramesConfig,
@@ -20,6 +19,7 @@ from chordcache.config import (
     load_config,
 )
 from chordcache.errors import ConfigError, NotFoundError, UsageError
+from chordcache.storage.artefacts.tiers import TIERS
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 DEFAULT_YAML = CONFIGS / "default.yaml"
@@ -58,7 +58,7 @@ def test_presets_load_and_survive_json(name: str) -> None:
     config = load_config(CONFIGS / f"{name}.yaml")
     assert config_from_json(json.loads(json.dumps(config_to_json(config)))) == config
     for tier in TIERS:
-        assert set(config.features_in(tier)) <= set(config.names())
+        assert set(TIERS[tier].features(config)) <= set(config.names())
 
 
 def test_every_preset_is_tested() -> None:
@@ -88,11 +88,11 @@ def test_a_feature_keeps_the_defaults_that_are_left_out() -> None:
 
 def test_what_goes_into_a_tier() -> None:
     config = Config()
-    assert config.features_in("lmdb") == ("frames",)
-    assert config.features_in("npz") == ("flow", "motion", "mel")
-    assert config.features_in("hdf5") == ("frames", "flow", "mel")
-    with pytest.raises(ConfigError, match="hdf5.features: no feature 'flow'; there are frames, motion, mel"):
-        config_from_json({"features": {"flow": None}}).features_in("hdf5")
+    assert TIERS["lmdb"].features(config) == ("frames",)
+    assert TIERS["npz"].features(config) == ("flow", "motion", "mel")
+    assert TIERS["hdf5"].features(config) == ("frames", "flow", "mel")
+    with pytest.raises(ConfigError, match="hdf5.features: got 'flow', expected some of frames, motion, mel."):
+        TIERS["hdf5"].features(config_from_json({"features": {"flow": None}}))
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_what_goes_into_a_tier() -> None:
     [
         ({"features": {"flow": {"method": "raft"}}}, "features.flow.method: got 'raft', must be one of farneback, dis"),
         ({"features": {"flow": {"dtype": "int4"}}}, "features.flow.dtype: got 'int4', must be one of"),
-        ({"features": {"flow": {"speed": 1}}}, "unknown key 'features.flow.speed'; valid keys are tier, method"),
+        ({"features": {"flow": {"speed": 1}}}, "unknown key 'features.flow.speed'; valid keys are method"),
         ({"features": {"flow": {"short_side": 3}}}, "features.flow.short_side: got 3, must be even"),
-        ({"features": {"flow": {"tier": "lmdb"}}}, "features.flow.tier: got 'lmdb', must be one of npz"),
+        ({"features": {"motion": {"tier": "npz"}}}, "unknown key 'features.motion.tier'; valid keys are "),
         ({"features": {"mel": {"hop_length": 0}}}, "features.mel.hop_length: got 0, must be a number from 1 to 400"),
         ({"features": {"mel": {"fmax": 9000}}}, "features.mel.fmax: got 9000, must be a number from 0 to 8000"),
         ({"features": {"mel": {"fmin": 500, "fmax": 400}}}, "features.mel.fmin: got 500, must be below fmax"),
@@ -118,7 +118,6 @@ def test_what_goes_into_a_tier() -> None:
         ({"features": {"frames": {"extractor": "a:B"}}}, "features: 'frames' cannot be a feature's name"),
         ({"features": {"latent": {"extractor": "a:B", "x": {1, 2}}}}, "features.latent: its parameters must be plain"),
         ({"features": []}, r"features: got \[\], must be a mapping"),
-        ({"npz": {"compression": "zstd"}}, "npz.compression: got 'zstd', must be one of none, deflate"),
         ({"hdf5": {"compression": "zstd"}}, "hdf5.compression: got 'zstd', must be one of none, lzf, gzip"),
         ({"hdf5": {"chunk_frames": 0}}, "hdf5.chunk_frames: got 0"),
         ({"hdf5": {"features": "flow"}}, "hdf5.features: got 'flow', must be a list"),
@@ -150,8 +149,7 @@ def test_refuses_features(data: object, match: str) -> None:
         ({"fps": float("inf")}, "frames.fps: got inf"),
         ({"codec": "png"}, "frames.codec: got 'png', must be one of jpeg, raw"),
         ({"codec": ["jpeg"]}, r"frames.codec: got \['jpeg'\]"),
-        ({"tier": "s3"}, "frames.tier: got 's3', must be one of lmdb"),
-        ({"color": 1}, "unknown key 'frames.color'; valid keys are tier, codec, quality, short_side, fps, hdr"),
+        ({"color": 1}, "unknown key 'frames.color'; valid keys are codec, quality, short_side, fps, hdr"),
         ({1: 1}, "unknown key 'frames.1'; valid keys are"),
         ([], r"frames: got \[\], must be a mapping or null"),
         ("jpeg", "frames: got 'jpeg', must be a mapping or null"),

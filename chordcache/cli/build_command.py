@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import chordcache as cc
 from chordcache.cli.options import (
     PATH,
+    echo_json,
     echo_summary,
     jobs_option,
     json_option,
@@ -19,7 +22,11 @@ from chordcache.cli.options import (
     split_names,
     wait_option,
 )
+from chordcache.config import config_to_json
 from chordcache.errors import printable
+
+if TYPE_CHECKING:
+    from chordcache.pipeline.build import DryRun
 
 _OF_POLICY = ("retry_quarantined", "wait", "follow_symlinks", "source_hash", "limits")
 """Options that are fields of ``BuildOptions``."""
@@ -34,6 +41,7 @@ _OF_POLICY = ("retry_quarantined", "wait", "follow_symlinks", "source_hash", "li
 )  # fmt: skip
 @click.option("--features", metavar="A,B", callback=split_names, help="Build only these features.")
 @click.option("-c", "--config", type=PATH, help="YAML merged onto the defaults, see configs/default.yaml.")
+@click.option("--dry-run", is_flag=True, help="Print what would be built, and build nothing.")
 @click.option("--max-failures", metavar="N|P%", help="Stop after more failures than this.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first failure.")
 @click.option("--retry-quarantined", is_flag=True, help="Try inputs again that failed before.")
@@ -44,7 +52,9 @@ _OF_POLICY = ("retry_quarantined", "wait", "follow_symlinks", "source_hash", "li
 @jobs_option
 @limits_options
 @json_option
-def build(index: str, cache: str, max_failures: str | None, fail_fast: bool, as_json: bool, **options: Any) -> None:
+def build(
+    index: str, cache: str, dry_run: bool, max_failures: str | None, fail_fast: bool, as_json: bool, **options: Any
+) -> None:
     """Cache frames and features of every video of INDEX. Run it again to resume, or after anything changed.
 
     INDEX is what 'chordcache scan' wrote (index.json by default), or a CSV file with a column path.
@@ -55,6 +65,10 @@ def build(index: str, cache: str, max_failures: str | None, fail_fast: bool, as_
     """
     of_policy = {name: options.pop(name) for name in _OF_POLICY}
     policy = cc.BuildOptions("0" if fail_fast else max_failures, **of_policy)
+    if dry_run:
+        del options["jobs"]
+        _echo_dry_run(cc.dry_run(index, cache, policy=policy, **options), as_json)
+        return
     summary = cc.build(index, cache, policy=policy, progress=True, **options)
     line = (
         f"done {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "
@@ -63,3 +77,25 @@ def build(index: str, cache: str, max_failures: str | None, fail_fast: bool, as_
     see = f"; see {printable(os.path.join(cache, 'quarantine.jsonl'))}" if summary.num_failed else ""
     echo_summary(summary, line + see, as_json)
     click.get_current_context().exit(3 if summary.num_failed else 0)
+
+
+def _echo_dry_run(found: DryRun, as_json: bool) -> None:
+    plan = found.plan
+    counts = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "plan"}
+    features = {
+        tier: {name: dict(spec.params) if (spec := plan.specs[name]) else None for name in names}
+        for tier, names in plan.requested.items()
+    }
+    if as_json:
+        config = config_to_json(plan.config)
+        echo_json({**counts, "cache": str(plan.cache), "features": features, "roots": plan.roots, "config": config})
+        return
+    click.echo(
+        f"would build {found.num_missing} of {found.num_inputs} videos into {printable(plan.cache)} "
+        f"(up to date {found.num_up_to_date}, failed before {found.num_failed})"
+    )
+    for tier, made in features.items():
+        for name, params in made.items():
+            click.echo(f"  {tier:<5} {name:<8} {json.dumps(params)}")
+    for label, root in plan.roots.items():
+        click.echo(f"  root  {printable(label):<8} {printable(root)}")

@@ -94,7 +94,6 @@ def _parameters(feature: Any, picture: FramesConfig) -> tuple[dict[str, Any], tu
         case MelConfig():
             fmax = None if feature.fmax is None else float(feature.fmax)
             mel = {**asdict(feature), "fmin": float(feature.fmin), "fmax": fmax}
-            del mel["tier"]
             return mel, ("fps",)  # fps does not change the numbers, but the timeline stored with them
         case PoseConfig():
             return {"stride": feature.stride}, ("short_side", "fps", "hdr", "stereo")

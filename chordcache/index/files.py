@@ -18,8 +18,9 @@ A ``.json`` file is the same lines inside one JSON document::
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, TextIO
@@ -326,3 +327,19 @@ class IndexWriter:
                 self._sink.finish()
                 self._file.close()
                 publish(self._partial, self._path)
+
+
+@contextmanager
+def temporary_index(
+    records: Iterable[VideoRecord], *, roots: Mapping[str, str], level: str | None = None, follow_symlinks: bool = False
+) -> Iterator[Index]:
+    """Yield an index of these records. It is in a temporary folder, and is removed at the end of the block.
+
+    The parameters are those of ``IndexWriter``.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "index.jsonl")
+        with IndexWriter(path, roots=roots, level=level, follow_symlinks=follow_symlinks) as writer:
+            for record in records:
+                writer.write(record)
+        yield read_index(path)

@@ -1,17 +1,25 @@
-"""The request to a cache, by tier and feature, and the part of it that a video lacks."""
+"""The plan of a build: what it makes and from where. It is made once, before any video is read."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from chordcache.config import TIERS, Config
-from chordcache.errors import ConfigError, UsageError
-from chordcache.features.registry import check_requirement, resolve
+from chordcache import __version__
+from chordcache.config import Config, config_from_json, config_to_json, load_config
+from chordcache.errors import ConfigError, DamageError, NotFoundError, UsageError, printable
+from chordcache.features.registry import FeatureSpec, check_requirement, resolve
+from chordcache.index.files import Index, IndexWriter, read_index
+from chordcache.pipeline.options import BuildOptions
 from chordcache.records import FeatureInfo
+from chordcache.storage import atomic, layout
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.sidecar import Sidecar
 
 Features: TypeAlias = Mapping[str, tuple[str, ...]]
@@ -23,10 +31,152 @@ class ArtefactTask:
     """One file to write."""
 
     tier: str
-    make: tuple[str, ...]
-    """Features to extract"""
-    keep: tuple[FeatureInfo, ...] = ()
-    """Up-to-date features, copied from the existing file"""
+    features: tuple[FeatureSpec, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the tier's writer"""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its features."""
+        return tuple(spec.name for spec in self.features)
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """What one build makes, and from where."""
+
+    cache: Path
+    index: Index
+    """The videos to build"""
+    earlier: Header | None
+    """Header of the cache when the plan was made, or None if there was no cache"""
+    config: Config
+    requested: Features
+    """Tier to the features that this build makes"""
+    features: Features
+    """Tier to the features that this build and earlier ones requested, as far as the config still has them"""
+    specs: Mapping[str, FeatureSpec | None]
+    """Specification of each of ``features``, or None if a package that it needs is not installed here"""
+    artefacts: tuple[ArtefactTask, ...] = ()
+    """Files of a video: the requested features that can be made here"""
+    all_artefacts: tuple[ArtefactTask, ...] = ()
+    """The same for all features, since nothing is kept of a video if another source is at its path now"""
+    roots: Mapping[str, str] = field(default_factory=dict)
+    """Root label to the folder of the sources"""
+    moved: frozenset[str] = frozenset()
+    """Labels of roots that the caller has moved on purpose"""
+    follow_symlinks: bool = False
+    """True to read sources behind links that lead out of their root"""
+    source_hash: bool = False
+    """True to store a hash of each source's bytes in its sidecar"""
+
+    @property
+    def fingerprints(self) -> dict[str, str | None]:
+        """Fingerprint of each feature, or None if it cannot be made here."""
+        return fingerprints_of(self.specs)
+
+    def missing(self, sidecar: Sidecar | None, rebuild: Container[str]) -> tuple[ArtefactTask, ...]:
+        """Return the requested files of one video that are missing or stale.
+
+        Parameters
+        ----------
+        sidecar : Sidecar or None
+            The existing sidecar.
+        rebuild : container of str
+            Files, relative to the cache, that count as missing.
+        """
+        return tuple(each for each in self.artefacts if not self._is_current(each, sidecar, rebuild))
+
+    def _is_current(self, artefact: ArtefactTask, sidecar: Sidecar | None, rebuild: Container[str]) -> bool:
+        infos = [info for info in sidecar.features if _is_in(info, artefact)] if sidecar else []
+        current = {info.feature for info in infos if _is_there(self.cache, info, rebuild)}
+        return current.issuperset(artefact.names) and not any(is_stale(info, self.fingerprints) for info in infos)
+
+    def kept(self, sidecar: Sidecar, written: Sequence[ArtefactTask]) -> tuple[FeatureInfo, ...]:
+        """Return the features of a sidecar that stay while some files are written.
+
+        A stale feature that the config no longer has does not stay.
+        """
+        return tuple(
+            info
+            for info in sidecar.features
+            if not any(_is_in(info, artefact) for artefact in written) and not self._is_dropped(info)
+        )
+
+    def _is_dropped(self, info: FeatureInfo) -> bool:
+        is_requested = info.feature in self.features.get(info.tier, ())
+        return info.tier in self.requested and not is_requested and is_stale(info, self.fingerprints)
+
+
+def make_plan(
+    cache: Path,
+    index: str | Path | Index,
+    config: str | Path | Config | None,
+    tiers: Sequence[str],
+    features: Sequence[str] | None,
+    *,
+    roots: Mapping[str, str] | None,
+    options: BuildOptions,
+) -> BuildPlan:
+    """Make the plan of ``build``, which has these parameters.
+
+    Raises
+    ------
+    UsageError, ConfigError, NotFoundError
+        If an argument is wrong, or the folder holds something other than a cache.
+    """
+    earlier = earlier_header(cache)
+    if not isinstance(config, Config):
+        config = config_from_json(earlier.config) if config is None and earlier else load_config(config)
+    requested = requested_features(config, tiers, features)
+    merged = merge(requested, earlier.features if earlier else {}, config)
+    requested = {tier: merged[tier] if TIERS[tier].one_file else names for tier, names in requested.items()}
+    required = {name for names in requested.values() for name in names}
+    specs = resolve_features(merged, config, required)
+    index = index if isinstance(index, Index) else read_index(index)
+    return _plan(BuildPlan(cache, index, earlier, config, requested, merged, specs), roots, options)
+
+
+def plan_as_before(
+    cache: Path, index: Index, *, roots: Mapping[str, str] | None = None, options: BuildOptions
+) -> BuildPlan:
+    """Make the plan of a build of everything that earlier builds requested, as far as it can be made here."""
+    earlier = read_header(cache)
+    config, features = config_from_json(earlier.config), earlier.features
+    specs = resolve_features(features, config)
+    return _plan(BuildPlan(cache, index, earlier, config, features, features, specs), roots, options)
+
+
+def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOptions) -> BuildPlan:
+    """Complete a plan with its files, the folders of the sources, and the options that a cache remembers."""
+    moved = {name: os.path.abspath(path) for name, path in (roots or {}).items()}
+    before = plan.earlier
+    return replace(
+        plan,
+        artefacts=artefacts_of(plan.requested, plan.specs, plan.config),
+        all_artefacts=artefacts_of(plan.features, plan.specs, plan.config),
+        roots={**plan.index.roots, **moved},
+        moved=frozenset(moved),
+        follow_symlinks=options.follow_symlinks
+        or plan.index.follow_symlinks
+        or bool(before and before.follow_symlinks),
+        source_hash=options.source_hash or bool(before and before.source_hash),
+    )
+
+
+def artefacts_of(
+    features: Features, specs: Mapping[str, FeatureSpec | None], config: Config
+) -> tuple[ArtefactTask, ...]:
+    """Return the files of a video that hold these features, as far as these can be made here."""
+    artefacts = []
+    for tier, names in features.items():
+        options = TIERS[tier].options(config)
+        found = tuple(spec for name in names if (spec := specs[name]) is not None)
+        if not TIERS[tier].one_file:
+            artefacts += [ArtefactTask(tier, (spec,), options) for spec in found]
+        elif len(found) == len(names):  # a file without one of its features would replace a file that has it
+            artefacts.append(ArtefactTask(tier, found, options))
+    return tuple(artefacts)
 
 
 def requested_features(config: Config, tiers: Sequence[str], features: Sequence[str] | None) -> Features:
@@ -35,9 +185,9 @@ def requested_features(config: Config, tiers: Sequence[str], features: Sequence[
     Raises
     ------
     UsageError
-        If there is no such tier or feature, or a package that a feature needs is not installed.
+        If there is no such tier or feature.
     ConfigError
-        If a tier would hold no feature, or an extractor cannot be imported.
+        If a tier would hold no feature.
     """
     for tier in tiers:
         if tier not in TIERS:
@@ -45,19 +195,18 @@ def requested_features(config: Config, tiers: Sequence[str], features: Sequence[
     for name in features or ():
         if name not in config.names():
             raise UsageError(f"unknown feature '{name}'; this config has {', '.join(config.names())}")
-    asked = {}
+    requested = {}
     for tier in dict.fromkeys(tiers):
-        asked[tier] = tuple(name for name in config.features_in(tier) if features is None or name in features)
-        if not asked[tier]:
+        names = TIERS[tier].features(config)
+        requested[tier] = tuple(name for name in names if features is None or name in features)
+        if not requested[tier]:
             what = f"none of {', '.join(features)}" if features else "nothing"
             raise ConfigError(f"the config puts {what} into tier {tier}: nothing to build there")
-        for name in asked[tier]:
-            check_requirement(resolve(name, config))
-    return asked
+    return requested
 
 
 def merge(new: Features, earlier: Features, config: Config) -> Features:
-    """Return what this build and earlier builds ask for, limited to what the config still puts into each tier.
+    """Return what this build and earlier builds request, limited to what the config still puts into each tier.
 
     Raises
     ------
@@ -66,65 +215,47 @@ def merge(new: Features, earlier: Features, config: Config) -> Features:
     """
     found = {}
     for tier in TIERS:
-        still = [name for name in earlier.get(tier, ()) if name in config.features_in(tier)]
+        names = TIERS[tier].features(config) if tier in earlier else ()
+        still = [name for name in earlier.get(tier, ()) if name in names]
         found[tier] = tuple(dict.fromkeys((*new.get(tier, ()), *still)))
     return {tier: names for tier, names in found.items() if names}
 
 
-def fingerprints(wanted: Features, config: Config) -> dict[str, str | None]:
-    """Return each feature's fingerprint, or None if it cannot be made here because a package is not installed."""
-    found: dict[str, str | None] = {}
-    for name in dict.fromkeys(name for names in wanted.values() for name in names):
+def resolve_features(
+    features: Features, config: Config, required: Container[str] = ()
+) -> dict[str, FeatureSpec | None]:
+    """Return each feature's specification, or None if it cannot be made here.
+
+    Raises
+    ------
+    UsageError, ConfigError
+        If a required feature needs a package that is not installed, or its extractor cannot be imported.
+    """
+    found: dict[str, FeatureSpec | None] = {}
+    for name in dict.fromkeys(name for names in features.values() for name in names):
         try:
             spec = resolve(name, config)
             check_requirement(spec)
-            found[name] = spec.fingerprint
+            found[name] = spec
         except UsageError:
+            if name in required:
+                raise
             found[name] = None
     return found
 
 
-def is_stale(info: FeatureInfo, expected: Mapping[str, str | None]) -> bool:
+def fingerprints_of(specs: Mapping[str, FeatureSpec | None]) -> dict[str, str | None]:
+    """Return the fingerprint of each feature, or None if the feature cannot be made here."""
+    return {name: spec.fingerprint if spec else None for name, spec in specs.items()}
+
+
+def is_stale(info: FeatureInfo, fingerprints: Mapping[str, str | None]) -> bool:
     """Return whether a feature was made with parameters other than the config's, or is no longer in the config."""
-    return expected.get(info.feature, "") not in (None, info.fingerprint)
+    return fingerprints.get(info.feature, "") not in (None, info.fingerprint)
 
 
-def artefacts_to_write(
-    cache: Path,
-    sidecar: Sidecar | None,
-    asked: Features,
-    wanted: Features,
-    expected: Mapping[str, str | None],
-    rebuild: Container[str],
-) -> tuple[ArtefactTask, ...]:
-    """Return the missing or stale artefacts of one video, and the features that stay in the same files.
-
-    Parameters
-    ----------
-    cache : Path
-        The cache.
-    sidecar : Sidecar or None
-        The existing sidecar.
-    asked : mapping of str to tuple of str
-        Tier to the features that this build must make.
-    wanted : mapping of str to tuple of str
-        Tier to the features that all builds asked for. A stale feature that is not among these is left out of the new
-        file.
-    expected : mapping of str to str or None
-        As ``fingerprints`` returns it.
-    rebuild : container of str
-        Files, relative to the cache, that count as missing.
-    """
-    tasks = []
-    for tier, names in asked.items():
-        infos = [info for info in sidecar.features if info.tier == tier] if sidecar else []
-        current = [info for info in infos if not is_stale(info, expected) and _is_there(cache, info, rebuild)]
-        have = {info.feature for info in current}
-        make = tuple(name for name in names if name not in have and expected[name] is not None)
-        removed = any(is_stale(info, expected) and info.feature not in wanted.get(tier, ()) for info in infos)
-        if make or removed:
-            tasks.append(ArtefactTask(tier, make, tuple(current)))
-    return tuple(tasks)
+def _is_in(info: FeatureInfo, artefact: ArtefactTask) -> bool:
+    return info.tier == artefact.tier and (TIERS[info.tier].one_file or info.feature in artefact.names)
 
 
 def _is_there(cache: Path, info: FeatureInfo, rebuild: Container[str]) -> bool:
@@ -134,3 +265,116 @@ def _is_there(cache: Path, info: FeatureInfo, rebuild: Container[str]) -> bool:
         return info.file not in rebuild and os.path.getsize(cache / info.file) == info.num_bytes
     except OSError:
         return False
+
+
+# The cache's folder
+
+
+def tool_versions() -> dict[str, str]:
+    """Return the versions of the tools that decide whether and how an input is decoded."""
+    tools = {name: importlib.metadata.version(name) for name in ("av", "simplejpeg")}
+    return {"chordcache": __version__, **tools}
+
+
+def earlier_header(folder: Path) -> Header | None:
+    """Return the header of an existing cache, or None if there is no cache or its header is damaged or lost.
+
+    Raises
+    ------
+    UsageError
+        If the folder holds something other than a cache.
+    """
+    try:
+        return read_header(folder)
+    except (NotFoundError, DamageError):
+        pass
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o") from None
+    if folder.is_file():
+        raise UsageError(f"'{printable(folder)}' is a file; name a folder for the cache with -o")
+    names = set(os.listdir(folder)) - {".lock", ".partial"} if folder.is_dir() else set()
+    if not names or "chordcache.json" in names or next(layout.iter_keys(folder), None) is not None:
+        return None
+    if names == {"index.jsonl"}:  # a build was killed after it wrote the index
+        read_index(folder / "index.jsonl")
+        return None
+    raise UsageError(
+        f"'{printable(folder)}' is not a cache and not empty (it holds '{printable(min(names))}'); "
+        "name another folder with -o"
+    )
+
+
+def keys_of(index: Index) -> set[str]:
+    """Return the keys of all videos of an index.
+
+    Raises
+    ------
+    UsageError
+        If the index names a video twice.
+    """
+    keys: set[str] = set()
+    for record in index:
+        key = layout.video_key(record.root, record.path)
+        if key in keys:
+            raise UsageError(f"the index names '{printable(record.path)}' of root '{record.root}' twice")
+        keys.add(key)
+    return keys
+
+
+def write_plan(plan: BuildPlan, keys: Container[str]) -> BuildPlan:
+    """Write the index and the header of the cache, under its lock, before any video is built.
+
+    The index gets the records of the plan, whose keys are ``keys``, and keeps the earlier ones. The header keeps the
+    roots of earlier builds.
+
+    Returns
+    -------
+    BuildPlan
+        The plan with the options of an earlier index.
+
+    Raises
+    ------
+    UsageError
+        If a root has the label of another folder of the cache.
+    DamageError
+        If the existing index is damaged.
+    """
+    cache, path, index = plan.cache, plan.cache / "index.jsonl", plan.index
+    atomic.remove_partials(cache)
+    with repairable(cache), atomic.partial_folder(cache) as folder:
+        earlier = read_index(path) if path.exists() else None
+        roots = _merged_roots(earlier.roots if earlier else {}, plan)
+        plan = replace(plan, follow_symlinks=plan.follow_symlinks or (earlier is not None and earlier.follow_symlinks))
+        with IndexWriter(
+            folder / path.name, roots=roots, level=index.level, follow_symlinks=plan.follow_symlinks
+        ) as writer:
+            for record in earlier or ():
+                if layout.video_key(record.root, record.path) not in keys:
+                    writer.write(record)
+            for record in index:
+                writer.write(record)
+        atomic.publish(folder / path.name, path)
+    config = config_to_json(plan.config)
+    write_header(cache, Header(config, roots, plan.features, tool_versions(), plan.follow_symlinks, plan.source_hash))
+    return plan
+
+
+def _merged_roots(earlier: Mapping[str, str], plan: BuildPlan) -> dict[str, str]:
+    """Return the roots of the cache and of this build. One label must not name two folders: it would mix up videos."""
+    for label in earlier.keys() & plan.roots.keys():
+        old, new = printable(earlier[label]), printable(plan.roots[label])
+        if old != new and label not in plan.moved:
+            raise UsageError(
+                f"root '{label}' of this cache is '{old}', the index says '{new}'; "
+                f"say --root {label}={new} if it moved, or scan with another NAME=PATH"
+            )
+    return {**earlier, **plan.roots}
+
+
+@contextmanager
+def repairable(cache: Path) -> Iterator[None]:
+    """Add the command that repairs a damaged list of the cache to its error."""
+    try:
+        yield
+    except DamageError as error:
+        raise DamageError(f"{error}; run 'chordcache verify --repair {printable(cache)}'") from None

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from chordcache.config import config_from_json
 from chordcache.engine import pool
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
-from chordcache.index.files import IndexWriter, read_index
-from chordcache.pipeline.build import build_asked
+from chordcache.index.files import IndexWriter, read_index, temporary_index
+from chordcache.pipeline.build import build_as_before
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.verify import find_orphans
 from chordcache.records import Damage, RunSummary, VideoRecord, record_from_json
@@ -85,7 +83,7 @@ def _repair(
     header = read_header(folder)
     artefacts = [each for each in broken if each.key is not None and each.file != "catalog.sqlite"]
     if "index.jsonl" in policy.rebuild:
-        _mend_index(folder, header)
+        _repair_index(folder, header)
     if "quarantine.jsonl" in policy.rebuild:
         path = folder / "quarantine.jsonl"
         atomic.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
@@ -93,21 +91,8 @@ def _repair(
     write_catalog(folder)
     if not records:
         return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
-    with tempfile.TemporaryDirectory() as temporary:
-        todo = Path(temporary, "repair.jsonl")
-        with IndexWriter(todo, roots=header.roots, level="packets", follow_symlinks=header.follow_symlinks) as writer:
-            for record in records:
-                writer.write(record)
-        return build_asked(
-            read_index(todo),
-            folder,
-            config_from_json(header.config),
-            header.wanted,
-            jobs=jobs,
-            roots=roots,
-            policy=policy,
-            progress=progress,
-        )
+    with temporary_index(records, roots=header.roots, level="packets", follow_symlinks=header.follow_symlinks) as index:
+        return build_as_before(folder, index, roots=roots, jobs=jobs, policy=policy, progress=progress)
 
 
 def _records_of(cache: Path, keys: set[str]) -> list[VideoRecord]:
@@ -139,7 +124,7 @@ def _is_sound(line: str) -> bool:
     return True
 
 
-def _mend_index(cache: Path, header: Header) -> None:
+def _repair_index(cache: Path, header: Header) -> None:
     """Keep the sound lines. A lost record is restored from its sidecar, without the values that the scan measured."""
     records: dict[str, VideoRecord] = {}
     for key in layout.iter_keys(cache):

@@ -20,11 +20,12 @@ from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFound
 from chordcache.index.files import read_index
 from chordcache.media import jpeg
 from chordcache.media.source_file import check_unchanged, hash_source, look, real_folder
-from chordcache.pipeline.plan import Features, fingerprints, is_stale
+from chordcache.pipeline.plan import Features, fingerprints_of, is_stale, resolve_features
 from chordcache.pipeline.verify_source import compare_with_source
 from chordcache.records import Damage, FeatureInfo
 from chordcache.storage import layout
 from chordcache.storage.artefacts.open_files import check_artefact, open_artefact
+from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.quarantine import Quarantine
@@ -34,8 +35,8 @@ VERIFY_LEVELS = ("quick", "default", "deep")
 """Levels of a check: sizes only, sizes and digests, or sizes, digests and a decode of every frame."""
 
 _TOP_LEVEL = frozenset(
-    "chordcache.json index.jsonl videos lmdb npz hdf5 catalog.sqlite quarantine.jsonl .partial .lock .on_demand".split()
-)
+    "chordcache.json index.jsonl videos catalog.sqlite quarantine.jsonl .partial .lock .on_demand".split()
+).union(TIERS)
 
 _Results: TypeAlias = "Generator[tuple[_Check, list[Damage] | pool.Crash], None, None]"
 
@@ -49,9 +50,9 @@ class _Check:
     level: str
     config: Config
     """Config of the cache"""
-    wanted: Features
-    """Features that builds asked for"""
-    expected: Mapping[str, str | None]
+    features: Features
+    """Features that builds requested"""
+    fingerprints: Mapping[str, str | None]
     """Fingerprints of these features"""
     roots: Mapping[str, str] | None
     """Root label to the folder of the sources, or None if the sources are not checked"""
@@ -107,11 +108,11 @@ def verify(
     keys = sorted(layout.iter_keys(folder))
     found: list[Damage] = []
     config = config_from_json(header.config)
-    expected = fingerprints(header.wanted, config)
+    fingerprints = fingerprints_of(resolve_features(header.features, config))
     if source and level == "quick":
         level = "default"  # an artefact must be intact before it is compared with its source
     inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
-    checks = (_Check(folder, key, level, config, header.wanted, expected, where, inside) for key in keys)
+    checks = (_Check(folder, key, level, config, header.features, fingerprints, where, inside) for key in keys)
     with stop_signals(), pool.progress_bar(len(keys), "video", shown=progress) as bar:
         if level == "quick":
             results: _Results = ((check, _check_video(check)) for check in checks)
@@ -122,8 +123,8 @@ def verify(
                 found += _of_crash(check, damage) if isinstance(damage, pool.Crash) else damage
                 bar.update()
     found = _without_quarantined(folder, found)
-    found += _check_catalog(folder, keys, header.wanted)
-    found += _check_asked(folder, set(keys), header.wanted)
+    found += _check_catalog(folder, keys, header.features)
+    found += _check_index(folder, set(keys), header.features)
     found += find_orphans(folder)
     return found
 
@@ -178,7 +179,7 @@ def _without_quarantined(cache: Path, found: list[Damage]) -> list[Damage]:
     """Leave out features that are missing because they could not be made: quarantine has them, with the reason."""
     try:
         quarantine = Quarantine(cache, {})
-    except DamageError:  # reported by _check_asked
+    except DamageError:  # reported by _check_index
         return found
     return [each for each in found if each.kind != "incomplete" or quarantine.get(str(each.key)) is None]
 
@@ -187,15 +188,15 @@ def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
     """Check that every requested feature exists and was made with the requested parameters."""
     found = []
     for info in sidecar.features:
-        if info.feature in check.expected and is_stale(info, check.expected):
-            fix_command = _build(check.cache, [info.tier], check.wanted.get(info.tier, ()))
+        if info.feature in check.fingerprints and is_stale(info, check.fingerprints):
+            fix_command = _build(check.cache, [info.tier], check.features.get(info.tier, ()))
             what = f"its '{info.feature}' was made with other parameters than those of chordcache.json"
             found.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
-    for tier, names in check.wanted.items():
+    for tier, names in check.features.items():
         for name in names:
             if sidecar.feature(name, tier) is None:
                 fix_command = _build(check.cache, [tier], names)
-                what = f"'{name}' was asked for in tier {tier}, but is not cached there"
+                what = f"'{name}' was requested for tier {tier}, but is not cached there"
                 found.append(Damage("incomplete", sidecar.path, what, fix_command, check.key))
     return found
 
@@ -269,7 +270,7 @@ def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> 
         state = look(path, inside)
         if state.identity != sidecar.source:
             what = "the source changed after it was cached"
-            return [Damage("stale", path, what, _build(check.cache, check.wanted), check.key)]
+            return [Damage("stale", path, what, _build(check.cache, check.features), check.key)]
         found = _compare(check, sidecar, path)
         check_unchanged(path, state, inside)
     except MediaError as error:
@@ -291,7 +292,7 @@ def _compare(check: _Check, sidecar: Sidecar, path: str) -> list[Damage]:
     return []
 
 
-def _check_catalog(cache: Path, keys: list[str], wanted: Features) -> list[Damage]:
+def _check_catalog(cache: Path, keys: list[str], features: Features) -> list[Damage]:
     """Compare the catalog with the sidecars. A video that only the catalog knows has lost its sidecar."""
     file = "catalog.sqlite"
     unseen, lagging = set(keys), set()
@@ -310,7 +311,7 @@ def _check_catalog(cache: Path, keys: list[str], wanted: Features) -> list[Damag
         return [Damage("damaged", file, str(error), _repair(cache))]
     if late := lagging | unseen:
         what = f"the catalog lags behind {len(late)} sidecars, such as '{min(late)}': a build is running or was killed"
-        found.append(Damage("incomplete", file, what, _build(cache, wanted)))
+        found.append(Damage("incomplete", file, what, _build(cache, features)))
     return found
 
 
@@ -321,7 +322,7 @@ def _is_sidecar_of(cache: Path, key: str, sidecar: Sidecar) -> bool:
         return True  # reported with its video
 
 
-def _check_asked(cache: Path, keys: set[str], wanted: Features) -> list[Damage]:
+def _check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]:
     """Check that every requested video is either cached or in quarantine."""
     found = []
     try:
@@ -332,8 +333,8 @@ def _check_asked(cache: Path, keys: set[str], wanted: Features) -> list[Damage]:
         for record in read_index(cache / "index.jsonl"):
             key = layout.video_key(record.root, record.path)
             if key not in keys and quarantine.get(key) is None:
-                what = "asked for, but neither cached nor in quarantine"
-                found.append(Damage("incomplete", record.path, what, _build(cache, wanted), key))
+                what = "requested, but neither cached nor in quarantine"
+                found.append(Damage("incomplete", record.path, what, _build(cache, features), key))
     except NotFoundError as error:
         found.append(Damage("missing", "index.jsonl", str(error), _repair(cache)))
     except (DamageError, UsageError) as error:
@@ -354,7 +355,7 @@ def find_orphans(cache: Path) -> list[Damage]:
             damaged_keys.add(key)  # this sidecar may have named any artefact of its video
     orphans = []
     foreign = sorted(set(os.listdir(cache)) - _TOP_LEVEL) + [f for f in _files(cache, "videos") if f not in sidecars]
-    for tier in layout.TIER_SUFFIXES:
+    for tier in TIERS:
         for file in _files(cache, tier):
             if not layout.is_artefact_file(tier, file):
                 foreign.append(file)

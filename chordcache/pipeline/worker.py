@@ -11,22 +11,20 @@ from types import MappingProxyType
 import numpy as np
 
 from chordcache import progress
-from chordcache.config import TIERS, Config
+from chordcache.config import FramesConfig
 from chordcache.digests import digest_file
-from chordcache.errors import CacheWriteError, ConfigError, DamageError, MediaError
+from chordcache.errors import CacheWriteError, DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
-from chordcache.features.registry import FeatureSpec, resolve
+from chordcache.features.registry import FeatureSpec
 from chordcache.media.source_file import SourceState, check_unchanged, hash_source, look_settled
 from chordcache.pipeline.plan import ArtefactTask
 from chordcache.records import ContentFacts, FeatureInfo, Identity
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
+from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.artefacts.writer import ArtefactWriter
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
-
-_COPY_BYTES = 8 << 20
-"""Size of the rows that are copied at a time from a replaced artefact [bytes]."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,11 @@ class BuildTask:
     path: str
     source_path: str
     """Absolute path"""
-    config: Config
+    picture: FramesConfig
+    requested: tuple[ArtefactTask, ...]
+    """Files that the video has when it is up to date"""
     artefacts: tuple[ArtefactTask, ...]
+    """Those that are missing or stale"""
     inside: str | None = None
     """Real folder that no link may lead ``source_path`` out of, or None if links may"""
     source: Identity | None = None
@@ -48,7 +49,9 @@ class BuildTask:
     with_hash: bool = False
     """True if the sidecar must hold a hash of the source's bytes"""
     previous: Sidecar | None = None
-    """Existing sidecar, whose artefacts are kept if the source is the same"""
+    """Existing sidecar of the same source"""
+    kept: tuple[FeatureInfo, ...] = ()
+    """Its features that stay"""
     content: ContentFacts | None = None
     """Facts that a scan measured, so that the build does not measure them again"""
     label: str | None = None
@@ -62,9 +65,19 @@ class BuildTask:
         """True if the existing sidecar lacks the hash that it must hold."""
         return self.with_hash and self.previous is not None and self.previous.source_hash is None
 
+    @property
+    def specs(self) -> dict[str, FeatureSpec]:
+        """Features to extract, by name."""
+        return {spec.name: spec for artefact in self.artefacts for spec in artefact.features}
 
-class _CannotKeep(Exception):
-    """A feature that was to be kept does not match the source."""
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """Fingerprints of the features to extract."""
+        return tuple(spec.fingerprint for spec in self.specs.values())
+
+
+class _OtherFrames(Exception):
+    """The features that were to be kept were made from other frames than those that the source has now."""
 
 
 def build_video(task: BuildTask) -> Sidecar | Failure:
@@ -79,8 +92,8 @@ def build_video(task: BuildTask) -> Sidecar | Failure:
             return _publish(task, source, described(task, task.previous))
         try:
             return _build(task, source)
-        except _CannotKeep:
-            return _build(_from_scratch(task), source)
+        except _OtherFrames:
+            return _build(replace(task, artefacts=task.requested, kept=()), source)
     except CacheWriteError:
         raise
     except OSError as error:  # libav reads the sources, so this is an error of the cache's disk
@@ -92,7 +105,7 @@ def build_video(task: BuildTask) -> Sidecar | Failure:
 
 
 def _failure(task: BuildTask, source: SourceState | None, error: MediaError) -> Failure:
-    is_of_feature = error.cause == "extractor"
+    of_feature = task.specs.get(error.stage) if error.cause == "extractor" else None
     return Failure(
         key=task.key,
         root=task.root,
@@ -103,7 +116,7 @@ def _failure(task: BuildTask, source: SourceState | None, error: MediaError) -> 
         source=source.identity if source else None,
         num_frames_ok=error.num_frames_ok,
         attempts=task.attempt,
-        fingerprints=(resolve(error.stage, task.config).fingerprint,) if is_of_feature else (),
+        fingerprints=(of_feature.fingerprint,) if of_feature else (),
     )
 
 
@@ -118,16 +131,8 @@ def _cause(task: BuildTask, source: SourceState | None, error: MediaError) -> Me
 
 
 def described(task: BuildTask, sidecar: Sidecar) -> Sidecar:
-    """Return a copy of a sidecar with the label, caption and extra columns that the index has now."""
-    return replace(sidecar, label=task.label, caption=task.caption, extra=task.extra)
-
-
-def _from_scratch(task: BuildTask) -> BuildTask:
-    """Return a copy of the task that makes every feature and keeps none in the files to write."""
-    artefacts = tuple(
-        ArtefactTask(each.tier, (*each.make, *(info.feature for info in each.keep))) for each in task.artefacts
-    )
-    return replace(task, artefacts=artefacts)
+    """Return a copy of a sidecar with the features that stay, and the label, caption and extra columns of the index."""
+    return replace(sidecar, features=task.kept, label=task.label, caption=task.caption, extra=task.extra)
 
 
 def _build(task: BuildTask, source: SourceState) -> Sidecar:
@@ -164,45 +169,46 @@ class _Job:
         self._task = task
         self._source = source
         self._folder = folder
-        names = dict.fromkeys(name for each in task.artefacts for name in each.make)
-        self._specs = {name: resolve(name, task.config) for name in names}
         self.written: dict[Path, str] = {}
         """Partial file to its final name, relative to the cache"""
 
     def run(self) -> Sidecar:
         """Extract and write everything. Return the sidecar to publish after the files."""
-        task = self._task
+        task, specs = self._task, self._task.specs
         with ExitStack() as stack:
-            writers = {each.tier: stack.enter_context(self._writer(each.tier)) for each in task.artefacts}
-            sinks = {name: [writers[each.tier] for each in task.artefacts if name in each.make] for name in self._specs}
-            decode_pass = DecodePass(self._specs, sinks, with_content=task.content is None)
-            facts = decode_pass.run(task.source_path, task.config.picture)
+            writers = [stack.enter_context(self._writer(number)) for number in range(len(task.artefacts))]
+            pairs = list(zip(task.artefacts, writers, strict=True))
+            sinks = {name: [writer for artefact, writer in pairs if name in artefact.names] for name in specs}
+            decode_pass = DecodePass(specs, sinks, with_content=task.content is None)
+            facts = decode_pass.run(task.source_path, task.picture)
             with progress.paused():
-                others = self._others(facts)
+                kept = self._kept(facts)
                 made = [
-                    info
-                    for each in task.artefacts
-                    for info in self._finish(each, writers[each.tier], decode_pass, facts)
+                    info for artefact, writer in pairs for info in self._finish(artefact, writer, decode_pass, facts)
                 ]
-        return self._sidecar(facts, (*made, *others))
+        return self._sidecar(facts, made, kept)
 
-    def _others(self, facts: DecodeResult) -> list[FeatureInfo]:
-        """Return the features of the tiers that are not written, or none if they were made from other frames."""
+    def _kept(self, facts: DecodeResult) -> Sequence[FeatureInfo]:
+        """Return the features that stay, or none if they were made from other frames.
+
+        Raises
+        ------
+        _OtherFrames
+            If one of these is requested, and so has to be made too.
+        """
         task = self._task
-        if task.previous is None:
-            return []
-        tiers = {each.tier for each in task.artefacts}
-        others = [info for info in task.previous.features if info.tier not in tiers]
-        kept = [info for each in task.artefacts for info in each.keep if info.absent is None]
-        if task.previous.num_frames == len(facts.source_frames) and self._have_same_frames((*others, *kept), facts):
-            return others
-        if kept:
-            raise _CannotKeep
-        return []
+        if task.previous is None or self._have_same_frames(task.previous, facts):
+            return task.kept
+        requested = {(artefact.tier, name) for artefact in task.requested for name in artefact.names}
+        if any((info.tier, info.feature) in requested for info in task.kept):
+            raise _OtherFrames
+        return ()
 
-    def _have_same_frames(self, infos: Sequence[FeatureInfo], facts: DecodeResult) -> bool:
-        """Return whether the kept features were made from the same frames of the source. Skip unreadable artefacts."""
-        for info in infos:
+    def _have_same_frames(self, previous: Sidecar, facts: DecodeResult) -> bool:
+        """Return whether the features that stay were made from the same frames. Unreadable artefacts are skipped."""
+        if previous.num_frames != len(facts.source_frames):
+            return False
+        for info in self._task.kept:
             if info.file is not None:
                 try:
                     with open_artefact(self._task.cache / info.file, info.num_bytes) as artefact:
@@ -211,48 +217,30 @@ class _Job:
                     continue
         return True
 
-    def _writer(self, tier: str) -> ArtefactWriter:
-        config = self._task.config
-        path = self._folder / f"artefact{layout.TIER_SUFFIXES[tier]}"
-        if tier == "hdf5":
-            return create_artefact(path, compression=config.hdf5.compression, chunk_frames=config.hdf5.chunk_frames)
-        return create_artefact(path, compression=config.npz.compression if tier == "npz" else "none")
+    def _writer(self, number: int) -> ArtefactWriter:
+        artefact = self._task.artefacts[number]
+        return create_artefact(self._folder / f"{number}{TIERS[artefact.tier].suffix}", **artefact.options)
 
     def _finish(
         self, artefact: ArtefactTask, writer: ArtefactWriter, decode_pass: DecodePass, facts: DecodeResult
     ) -> list[FeatureInfo]:
-        """Complete one file. Return the features in it."""
-        made = [self._info(artefact.tier, self._specs[name], decode_pass, facts) for name in artefact.make]
-        infos = [*made, *artefact.keep]
-        present = [info for info in infos if info.absent is None]
-        if not present or (present == self._present_before(artefact) and all(info.absent is not None for info in made)):
-            return infos  # the existing file needs no addition
-        for info in artefact.keep:
-            if info.absent is None:
-                self._copy(info, writer)
+        """Complete one file. Return its features, and those that the video does not have."""
+        made = [(spec, self._info(artefact.tier, spec, decode_pass, facts)) for spec in artefact.features]
+        present = [(spec, info) for spec, info in made if info.absent is None]
+        if not present:
+            return [info for _, info in made]
         writer.finish(
             {"pts_seconds": facts.pts_seconds, "source_frames": facts.source_frames},
-            {array: self._attributes(info, array) for info in present for array in info.num_rows},
+            {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
         )
-        partial = self._folder / f"artefact{layout.TIER_SUFFIXES[artefact.tier]}"
-        fingerprints = sorted(info.fingerprint for info in present)
+        fingerprints = {spec.name: spec.fingerprint for spec, _ in present}
         file = layout.artefact_file(artefact.tier, self._task.key, fingerprints, self._source)
-        num_bytes, digest = partial.stat().st_size, digest_file(partial)
-        self.written[partial] = file
+        num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
+        self.written[writer.path] = file
         return [
             info if info.absent is not None else replace(info, file=file, num_bytes=num_bytes, digest=digest)
-            for info in infos
+            for _, info in made
         ]
-
-    def _present_before(self, artefact: ArtefactTask) -> list[FeatureInfo]:
-        """Return the kept features if the file to replace holds exactly these, else []."""
-        before = (
-            [info for info in self._task.previous.features if info.tier == artefact.tier and info.file]
-            if self._task.previous
-            else []
-        )
-        kept = [info for info in artefact.keep if info.absent is None]
-        return kept if {info.feature for info in kept} == {info.feature for info in before} else []
 
     def _info(self, tier: str, spec: FeatureSpec, decode_pass: DecodePass, facts: DecodeResult) -> FeatureInfo:
         made = decode_pass.made[spec.name]
@@ -264,39 +252,11 @@ class _Job:
             shape, dtype = (len(facts.pts_seconds), facts.height, facts.width, 3), "uint8"
         return replace(info, shape=shape, dtype=dtype, num_rows=made.num_rows, facts=made.facts)
 
-    def _copy(self, info: FeatureInfo, writer: ArtefactWriter) -> None:
-        """Copy an up-to-date feature from the published file."""
-        try:
-            with open_artefact(self._task.cache / str(info.file), info.num_bytes) as artefact:
-                for array, num_rows in info.num_rows.items():
-                    if info.feature == "frames" and info.params["codec"] == "jpeg":
-                        for record in artefact.records(array, range(num_rows)):
-                            writer.append(array, [bytes(record)])
-                        continue
-                    writer.append(array, artefact.rows(array, range(0)))
-                    row_bytes = max(1, artefact.rows(array, range(min(1, num_rows))).nbytes)
-                    step = max(1, _COPY_BYTES // row_bytes)
-                    for start in range(0, num_rows, step):
-                        writer.append(array, artefact.rows(array, range(start, min(start + step, num_rows))))
-        except DamageError:
-            raise _CannotKeep from None
-
-    def _attributes(self, info: FeatureInfo, array: str) -> dict[str, object]:
-        """Return the attributes of an array in an HDF5 file."""
-        try:
-            units = resolve(info.feature, self._task.config).units
-        except ConfigError:  # a kept feature of a plug-in that is not installed here
-            units = {}
-        part = array[len(info.feature) + 1 :]
-        unit = {"units": units[part]} if part in units else {}
-        return {**unit, "params": dict(info.params), "facts": dict(info.facts)}
-
-    def _sidecar(self, facts: DecodeResult, infos: Sequence[FeatureInfo]) -> Sidecar:
+    def _sidecar(self, facts: DecodeResult, made: Sequence[FeatureInfo], kept: Sequence[FeatureInfo]) -> Sidecar:
         task = self._task
-        features = sorted(infos, key=lambda info: (TIERS.index(info.tier), info.feature))
-        made = {name for each in task.artefacts for name in each.make}
-        stays = task.previous is not None and any(info.feature not in made for info in infos)
-        notes = (*task.previous.notes, *facts.notes) if task.previous and stays else facts.notes
+        order = list(TIERS)
+        features = sorted((*made, *kept), key=lambda info: (order.index(info.tier), info.feature))
+        notes = (*task.previous.notes, *facts.notes) if task.previous and kept else facts.notes
         frames = next((info for info in features if info.feature == "frames"), None)
         height, width = frames.shape[1:3] if frames else (facts.height, facts.width)
         pts_seconds = facts.pts_seconds
@@ -319,3 +279,10 @@ class _Job:
             notes=tuple(dict.fromkeys(notes)),
             content=task.content or facts.content,
         )
+
+
+def _attributes(spec: FeatureSpec, info: FeatureInfo, array: str) -> dict[str, object]:
+    """Return the attributes of an array in an HDF5 file."""
+    part = array[len(spec.name) + 1 :]
+    unit = {"units": spec.units[part]} if part in spec.units else {}
+    return {**unit, "params": dict(info.params), "facts": dict(info.facts)}

@@ -21,7 +21,7 @@ class Header:
     """Resolved config as JSON data"""
     roots: Mapping[str, str]
     """Label of a root folder to its absolute path"""
-    wanted: Mapping[str, tuple[str, ...]]
+    features: Mapping[str, tuple[str, ...]]
     """Tier to the features that builds requested so far"""
     versions: Mapping[str, str]
     """Versions of the tools of the last build"""
@@ -43,9 +43,9 @@ def read_header(cache: Path) -> Header:
     """
     try:
         data = read_sealed(cache / "chordcache.json")
-        wanted = {tier: tuple(names) for tier, names in data["wanted"].items()}
+        features = {tier: tuple(names) for tier, names in data["features"].items()}
         switches = data.get("follow_symlinks", False), data.get("source_hash", False)
-        return Header(data["config"], data["roots"], wanted, data["versions"], *switches)
+        return Header(data["config"], data["roots"], features, data["versions"], *switches)
     except (NotFoundError, NotADirectoryError):
         raise NotFoundError(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'") from None
     except (DamageError, KeyError, TypeError, AttributeError) as error:

@@ -5,8 +5,8 @@ A cache is a folder::
     chordcache.json                 format version, resolved config, roots, tool versions
     index.jsonl                     the records of every build so far
     videos/ab/<key>.json            sidecar of one video: replacing it is the commit
-    lmdb/ab/<key>.<gen>.lmdb        frames of one video
-    npz/ab/<key>.<gen>.npz          its features
+    lmdb/ab/<key>.frames.<gen>.lmdb frames of one video
+    npz/ab/<key>.flow.<gen>.npz     one feature of it
     hdf5/ab/<key>.<gen>.h5          frames and features, for programs that read several together
     catalog.sqlite                  derived from the sidecars
     quarantine.jsonl                one line per input that could not be cached
@@ -21,14 +21,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from chordcache.digests import hex64
 from chordcache.records import Identity, to_json
-
-TIER_SUFFIXES = {"lmdb": ".lmdb", "npz": ".npz", "hdf5": ".h5"}
-"""File suffix of each tier's artefacts."""
+from chordcache.storage.artefacts.tiers import TIERS
 
 _SLUG_LENGTH = 40
 
@@ -48,9 +46,10 @@ def is_key(text: str) -> bool:
 
 def is_artefact_file(tier: str, file: str) -> bool:
     """Return whether ``artefact_file`` could have made ``file``."""
-    key, _, rest = os.path.basename(file).partition(".")
-    name = f"{tier}/{_fan(key)}/{key}.{rest}"
-    return is_key(key) and file == name and re.fullmatch(rf"[0-9a-f]{{8}}{TIER_SUFFIXES[tier]}", rest) is not None
+    key = os.path.basename(file).partition(".")[0]
+    feature = "" if TIERS[tier].one_file else r"\.[a-z][a-z0-9_]{0,39}"
+    pattern = rf"{tier}/{_fan(key)}/{key}{feature}\.[0-9a-f]{{8}}{re.escape(TIERS[tier].suffix)}"
+    return is_key(key) and re.fullmatch(pattern, file) is not None
 
 
 def _fan(key: str) -> str:
@@ -62,10 +61,14 @@ def sidecar_path(cache: Path, key: str) -> Path:
     return cache / "videos" / _fan(key) / f"{key}.json"
 
 
-def artefact_file(tier: str, key: str, fingerprints: list[str], source: Identity) -> str:
-    """Return the relative name of an artefact. Other parameters or another source give another generation and name."""
-    generation = hex64(json.dumps([fingerprints, to_json(source)]).encode())[:8]
-    return f"{tier}/{_fan(key)}/{key}.{generation}{TIER_SUFFIXES[tier]}"
+def artefact_file(tier: str, key: str, fingerprints: Mapping[str, str], source: Identity) -> str:
+    """Return the relative name of an artefact. Other parameters or another source give another generation and name.
+
+    ``fingerprints`` has the fingerprint of each feature in the file.
+    """
+    generation = hex64(json.dumps([sorted(fingerprints.values()), to_json(source)]).encode())[:8]
+    feature = "" if TIERS[tier].one_file else f".{next(iter(fingerprints))}"
+    return f"{tier}/{_fan(key)}/{key}{feature}.{generation}{TIERS[tier].suffix}"
 
 
 def iter_keys(cache: Path) -> Iterator[str]:

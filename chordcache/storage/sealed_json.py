@@ -13,7 +13,7 @@ from chordcache.errors import DamageError, FormatVersionError, NotFoundError, pr
 from chordcache.records import to_json
 from chordcache.storage.atomic import no_space_as_error
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of the format. It is raised when an older reader would misread what is written now."""
 
 _SEAL = ', "xxh3_128": "'
@@ -41,9 +41,10 @@ def unseal(line: str, source: str) -> dict[str, Any]:
     data: dict[str, Any] = json.loads(body + "}")
     version = data.get("format_version", FORMAT_VERSION)
     if version != FORMAT_VERSION:
+        is_older = isinstance(version, int) and version < FORMAT_VERSION
+        action = "Scan and build again" if is_older else "Read it with the chordcache that wrote it"
         raise FormatVersionError(
-            f"'{printable(source)}' has format version {version}, this chordcache reads {FORMAT_VERSION}; "
-            "use the chordcache that wrote it"
+            f"'{printable(source)}': got format version {version}, expected {FORMAT_VERSION}. {action}."
         )
     return data
 

@@ -433,7 +433,7 @@ EXPECTED = {
 def write_plug_in(folder: Path, deeds: dict[str, str]) -> dict[str, str]:
     """Write the plug-in and a config of it alone; return the environment that it needs."""
     (folder / "deeds_plug_in.py").write_text(PLUG_IN)
-    mine = {"extractor": "deeds_plug_in:Deeds", "tier": "npz", "deeds": deeds}
+    mine = {"extractor": "deeds_plug_in:Deeds", "deeds": deeds}
     (folder / "mine.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
     return {"PYTHONPATH": f"{folder}:{Path(cc.__file__).parent.parent}"}
 

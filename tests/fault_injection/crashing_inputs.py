@@ -49,7 +49,7 @@ def _make_seeds(folder: Path) -> None:
         write_video(folder / f"{deed}.mp4", num_frames=_NUM_FRAMES, size=(width, 48))
     (folder / "deeds_plug_in.py").write_text(PLUG_IN)
     deeds = {str(width): deed for deed, width in _WIDTHS.items() if deed != "none"}
-    mine = {"extractor": "deeds_plug_in:Deeds", "tier": "npz", "deeds": deeds}
+    mine = {"extractor": "deeds_plug_in:Deeds", "deeds": deeds}
     (folder / "mine.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
 
 

@@ -51,7 +51,6 @@ CODECS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "lmdb-jpeg": ("lmdb", CONFIG),
     "lmdb-raw": ("lmdb", {**CONFIG, "frames": {"short_side": 48, "codec": "raw"}}),
     "npz": ("npz", {**CONFIG, "features": _FLOW}),
-    "npz-deflate": ("npz", {**CONFIG, "features": _FLOW, "npz": {"compression": "deflate"}}),
     "hdf5-jpeg": ("hdf5", CONFIG),
     "hdf5-raw": ("hdf5", {**CONFIG, "frames": {"short_side": 48, "codec": "raw"}}),
     "hdf5-lzf": ("hdf5", {**CONFIG, "features": _FLOW, "hdf5": {"features": ["flow"], "compression": "lzf"}}),
@@ -316,7 +315,7 @@ def _make_row_newer(path: Path, rng: random.Random) -> None:
         ((line,),) = database.execute("SELECT sidecar FROM videos WHERE position = 1")
         data = sealed_json.unseal(line, "")
         database.execute(
-            "UPDATE videos SET sidecar = ? WHERE position = 1", [sealed_json.seal({**data, "format_version": 2})]
+            "UPDATE videos SET sidecar = ? WHERE position = 1", [sealed_json.seal({**data, "format_version": 99})]
         )
 
 

@@ -213,7 +213,7 @@ def caches_that_explode(trial: Trial) -> Figures:
     np.savez(artefact, **{**content, "motion": bomb, "pts_seconds": bomb})
     _seal_artefact(cache, "0.mp4", "npz")
     (trial.folder / "exploding.py").write_text(f"import os\nos.mkdir({str(flag)!r})\n")
-    mine = {"extractor": "exploding:Bomb", "tier": "npz"}
+    mine = {"extractor": "exploding:Bomb"}
     _edit(cache / "chordcache.json", lambda data: data["config"]["features"].update(mine=mine))
 
     _, ends, modules, _ = _read(trial.folder)

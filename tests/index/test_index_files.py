@@ -314,7 +314,7 @@ def test_damage_names_file_and_line(tmp_path: Path) -> None:
 def test_other_version(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chordcache.index.files.FORMAT_VERSION", 99)
     path = write_index(tmp_path / f"index{suffix}")
-    with pytest.raises(FormatVersionError, match="has format version 99, this chordcache reads 1"):
+    with pytest.raises(FormatVersionError, match="got format version 99, expected 2"):
         read_index(path)
 
 
@@ -341,7 +341,7 @@ def test_other_suffix(tmp_path: Path) -> None:
 
 def sealed_index(path: Path, record: dict[str, Any], **header: Any) -> Path:
     """An index whose digests are right, whatever it says."""
-    first = {"format": "chordcache-index", "format_version": 1, "roots": {"v": "/data"}, "level": None, **header}
+    first = {"format": "chordcache-index", "format_version": 2, "roots": {"v": "/data"}, "level": None, **header}
     path.write_text("".join(sealed_json.seal(line) + "\n" for line in (first, record, {"num_records": 1})))
     return path
 

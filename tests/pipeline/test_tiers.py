@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,9 +150,8 @@ def test_what_failed_is_in_quarantine_and_not_incomplete(index: Path, tmp_path: 
     assert (result.returncode, result.stdout) == (0, "sound: 2 videos\n")
 
 
-@pytest.mark.parametrize("compression", ["none", "deflate"])
-def test_int8_flow_comes_in_pixels(index: Path, tmp_path: Path, opened: Any, compression: str) -> None:
-    data = {"hdf5": {"features": ["flow"], "compression": "gzip"}, "npz": {"compression": compression}}
+def test_int8_flow_comes_in_pixels(index: Path, tmp_path: Path, opened: Any) -> None:
+    data = {"hdf5": {"features": ["flow"], "compression": "gzip"}}
     for dtype in ("float32", "int8"):
         cc.build(
             index,
@@ -174,21 +172,6 @@ def test_int8_flow_comes_in_pixels(index: Path, tmp_path: Path, opened: Any, com
         out = np.empty_like(found)
         assert other.read(coded, "flow", 4, 20, out=out) is out
         np.testing.assert_array_equal(out, found)
-
-
-def test_compression_is_seen_by_other_tools(index: Path, tmp_path: Path) -> None:
-    sizes = {}
-    for compression in ("none", "deflate"):
-        cache = tmp_path / compression
-        data = {"npz": {"compression": compression}, "features": {"flow": {"dtype": "int8"}}}
-        cc.build(index, cache, tiers=["npz"], features=["flow"], config=config_from_json(data))
-        file = cache / features_of(cache, "sound.mp4")["npz", "flow"]["file"]
-        sizes[compression] = file.stat().st_size
-        with zipfile.ZipFile(file) as archive:
-            kinds = {item.compress_type for item in archive.infolist() if item.filename == "flow.npy"}
-        assert kinds == {zipfile.ZIP_STORED if compression == "none" else zipfile.ZIP_DEFLATED}
-        assert cc.verify(cache, level="deep", source=True) == []
-    assert sizes["deflate"] < sizes["none"] / 2
 
 
 def test_deep_compares_shapes_with_the_sidecar(index: Path, tmp_path: Path) -> None:

@@ -379,24 +379,29 @@ def test_a_damaged_header_can_be_mended(whole: Path, cache: Path, run_cli: Cli, 
 
 @pytest.mark.parametrize("name", ["chordcache.json", "index.jsonl", "sidecar"])
 @pytest.mark.parametrize("command", ["verify", "build", "gc", "info"])
-def test_another_version_of_the_format_is_told_from_damage(
+def test_cache_of_an_older_format_is_refused_and_stays_unchanged(
     whole: Path, cache: Path, run_cli: Cli, name: str, command: str
 ) -> None:
     path = of(cache, "a.mp4")[0] if name == "sidecar" else cache / name
-    reseal(path, format_version=2)
+    reseal(path, format_version=1)
     if (name, command) in {("index.jsonl", "gc"), ("index.jsonl", "info"), ("sidecar", "info")}:
         return  # does not read it
+    before = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
     args = {"verify": ["-j1"], "build": ["-j1", "-o", cache], "gc": ["--dry-run"], "info": []}[command]
     done = run_cli(command, whole / "index.json" if command == "build" else cache, *args)
     assert done.returncode == 13, done.stdout + done.stderr
-    assert "format version 2" in done.stderr
+    assert "got format version 1, expected 2. Scan and build again." in done.stderr
     assert path.name in done.stderr
+    assert done.stderr.count("\n") == 1
+    after = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
+    assert {path.relative_to(cache) for path in after} - {path.relative_to(cache) for path in before} <= {Path(".lock")}
+    assert all(after[path] == content for path, content in before.items() if path.name not in ("index.jsonl",))
     assert processes.fine(done.stderr)
 
 
 def test_a_version_with_the_wrong_digest_is_damage(cache: Path, run_cli: Cli) -> None:
     path = cache / "chordcache.json"
-    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
+    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 1'))
     assert run_cli("verify", cache).returncode == 5
 
 

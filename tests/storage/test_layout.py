@@ -54,8 +54,8 @@ def test_nan_is_refused_at_writing() -> None:
 
 
 def test_another_version_is_told_from_damage() -> None:
-    with pytest.raises(FormatVersionError, match="format version 2, this chordcache reads 1"):
-        sealed_json.unseal(sealed_json.seal({"format_version": 2}), "x")
+    with pytest.raises(FormatVersionError, match="'x': got format version 1, expected 2. Scan and build again."):
+        sealed_json.unseal(sealed_json.seal({"format_version": 1}), "x")
 
 
 def test_every_truncation_of_a_list_loses_the_torn_line_alone(tmp_path: Path) -> None:

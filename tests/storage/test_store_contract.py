@@ -439,10 +439,6 @@ class TestNpz(RowsOf, StoreContract):
             assert all(np.array_equal(found[name], WHOLE[name]) for name in WHOLE)
 
 
-class TestNpzDeflated(TestNpz):
-    options: ClassVar = {"compression": "deflate"}
-
-
 class TestNpzBooleans(RowsOf, StoreContract):
     suffix, name, row_shape, dtype = ".npz", "motion.valid", (40,), "b1"
 
@@ -483,7 +479,7 @@ class TestHdf5Records(RecordsOf, StoreContract):
 
 @pytest.mark.parametrize(
     "store",
-    [TestNpz(), TestNpzDeflated(), TestHdf5(), TestHdf5Gzip(), TestHdf5Records(), TestLmdbRows(), TestLmdbRecords()],
+    [TestNpz(), TestHdf5(), TestHdf5Gzip(), TestHdf5Records(), TestLmdbRows(), TestLmdbRecords()],
     ids=lambda store: type(store).__name__,
 )
 def test_equal_arrays_make_equal_files(tmp_path: Path, store: StoreContract) -> None:
@@ -533,15 +529,15 @@ def test_records_of_one_length(tmp_path: Path) -> None:
 
 
 def test_options_and_suffixes_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"belongs to no store; their suffixes are \.lmdb, \.npz and \.h5"):
+    with pytest.raises(UsageError, match=r"got the suffix '.zip', expected one of \.lmdb, \.npz, \.h5"):
         create_artefact(tmp_path / "a.zip")
-    with pytest.raises(UsageError, match="belongs to no store"), open_artefact(Path(__file__), size_of(Path(__file__))):
+    with (
+        pytest.raises(UsageError, match=r"got the suffix '\.py'"),
+        open_artefact(Path(__file__), size_of(Path(__file__))),
+    ):
         pass
-    for suffix, choices in ((".lmdb", "none"), (".npz", "none, deflate"), (".h5", "none, lzf, gzip")):
-        with pytest.raises(UsageError, match=f"unknown compression of .* 'zstd'; valid ones are {choices}$"):
-            create_artefact(tmp_path / f"a{suffix}", compression="zstd")
-    with pytest.raises(UsageError, match="chunk_frames must be at least 1, got 0"):
-        create_artefact(tmp_path / "a.h5", chunk_frames=0)
+    with pytest.raises(UsageError, match="unknown compression of .* 'zstd'; valid ones are none, lzf, gzip$"):
+        create_artefact(tmp_path / "a.h5", compression="zstd")
     assert os.listdir(tmp_path) == []
 
 

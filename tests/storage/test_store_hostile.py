@@ -107,9 +107,8 @@ def read_zip(path: Path) -> np.ndarray:
         return artefact.rows("flow", range(artefact.num_rows("flow")))
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_an_npz_made_by_others(tmp_path: Path, compression: int) -> None:
-    path = write_zip(tmp_path / "a.npz", [("flow.npy", GOOD), ("flow.xxh3_64.npy", DIGESTS)], compression)
+def test_npz_of_other_writers(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "a.npz", [("flow.npy", GOOD), ("flow.xxh3_64.npy", DIGESTS)])
     assert np.array_equal(read_zip(path), np.zeros((2, 3), np.float32))
     np.savez(tmp_path / "b.npz", **{"flow": np.zeros((2, 3), "f4"), "flow.xxh3_64": np.full(2, digest64(bytes(12)))})
     assert read_zip(tmp_path / "b.npz").shape == (2, 3)
@@ -167,7 +166,8 @@ def test_an_npz_whose_digests_are_others(tmp_path: Path) -> None:
     [
         ([("flow.npy", GOOD), ("flow.npy", GOOD)], zipfile.ZIP_STORED, "'flow.npy' is not an array, or occurs twice"),
         ([("flow.txt", GOOD)], zipfile.ZIP_STORED, "'flow.txt' is not an array"),
-        ([("flow.npy", GOOD)], zipfile.ZIP_BZIP2, "'flow.npy' is neither stored nor deflated"),
+        ([("flow.npy", GOOD)], zipfile.ZIP_DEFLATED, "'flow.npy' is compressed or encrypted"),
+        ([("flow.npy", GOOD)], zipfile.ZIP_BZIP2, "'flow.npy' is compressed or encrypted"),
         ([], zipfile.ZIP_STORED, "it has no array 'flow' of rows"),
     ],
 )

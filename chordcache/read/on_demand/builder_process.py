@@ -17,7 +17,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -28,7 +27,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from chordcache.config import config_from_json
 from chordcache.digests import digest_file
 from chordcache.engine import pool
 from chordcache.engine.signals import stop_signals
@@ -44,11 +42,10 @@ from chordcache.errors import (
     WorkersDiedError,
     printable,
 )
-from chordcache.index.files import IndexWriter, read_index
-from chordcache.pipeline.build import build_asked
+from chordcache.index.files import temporary_index
+from chordcache.pipeline.build import build_as_before
 from chordcache.pipeline.options import BuildOptions
 from chordcache.records import RunSummary, VideoRecord, record_from_json, to_json
-from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import video_key
 from chordcache.storage.lock import locked
 from chordcache.storage.sealed_json import read_sealed, seal
@@ -302,24 +299,14 @@ def build_requests(cache: Path, requests: Sequence[BuildRequest]) -> RunSummary:
         As in ``build``.
     """
     root, folder, follow_symlinks = _origin(requests[0])
-    with stop_signals(), locked(cache, _wait), tempfile.TemporaryDirectory() as temporary:
-        header = read_header(cache)
-        todo = Path(temporary, "todo.jsonl")
-        level = requests[0].record.level
-        with IndexWriter(todo, roots={root: folder}, level=level, follow_symlinks=follow_symlinks) as writer:
-            for request in requests:
-                writer.write(request.record)
+    records, level = [request.record for request in requests], requests[0].record.level
+    with (
+        stop_signals(),
+        locked(cache, _wait),
+        temporary_index(records, roots={root: folder}, level=level, follow_symlinks=follow_symlinks) as index,
+    ):
         broken = frozenset(file for request in requests for file in _broken_files(cache, request.key))
-        return build_asked(
-            read_index(todo),
-            cache,
-            config_from_json(header.config),
-            header.wanted,
-            jobs=1,
-            roots=None,
-            policy=BuildOptions(rebuild=broken),
-            progress=False,
-        )
+        return build_as_before(cache, index, jobs=1, policy=BuildOptions(rebuild=broken))
 
 
 def _broken_files(cache: Path, key: str) -> Iterator[str]:

@@ -11,20 +11,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from chordcache.config import TIERS, Config, config_from_json
+from chordcache.config import Config, config_from_json
 from chordcache.errors import CacheWriteError, MediaError, NotFoundError
 from chordcache.features.frames import select_fps
 from chordcache.features.registry import resolve
 from chordcache.media import jpeg
 from chordcache.media.scaling import PictureScaler
 from chordcache.media.source_file import identify
-from chordcache.pipeline.plan import ArtefactTask, Features
+from chordcache.pipeline.plan import Features, artefacts_of, resolve_features
 from chordcache.pipeline.worker import BuildTask, build_video
 from chordcache.read.cache import Cache, Video
 from chordcache.read.clips import FeatureReader
 from chordcache.read.sources.file import MP4Source, Show, naming
 from chordcache.records import ContentFacts, FeatureInfo, Identity, VideoRecord
 from chordcache.storage.artefacts.open_files import forget
+from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, write_header
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.layout import video_key
@@ -92,7 +93,7 @@ def read_source(
         raise MediaError(error.stage, error.cause, what, error.num_frames_ok) from error
 
 
-def first_tiers(wanted: Features, features: Collection[str]) -> dict[str, tuple[str, ...]]:
+def first_tiers(held: Features, features: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Return, for each tier, the features that are read from it: the first tier that holds each, see ``Cache.read``.
 
     Examples
@@ -103,7 +104,7 @@ def first_tiers(wanted: Features, features: Collection[str]) -> dict[str, tuple[
     found: dict[str, tuple[str, ...]] = {}
     for tier in TIERS:
         earlier = {name for names in found.values() for name in names}
-        names = tuple(name for name in wanted.get(tier, ()) if name in features and name not in earlier)
+        names = tuple(name for name in held.get(tier, ()) if name in features and name not in earlier)
         if names:
             found[tier] = names
     return found
@@ -126,7 +127,7 @@ class _TemporaryBuild:
         except OSError as error:
             raise CacheWriteError(f"cannot make a temporary folder: {error}; set TMPDIR to one that can be") from None
         with naming(self._origin.path):
-            sidecar = self._build(folder, first_tiers(self._header.wanted, features))
+            sidecar = self._build(folder, first_tiers(self._header.features, features))
         write_header(folder, self._header)
         write_catalog(folder)
         for file in {info.file for info in sidecar.features if info.file is not None}:
@@ -135,8 +136,10 @@ class _TemporaryBuild:
         self._stack.callback(cache.close)
         return cache, Video(folder, sidecar)
 
-    def _build(self, folder: Path, asked: Features) -> Sidecar:
+    def _build(self, folder: Path, features: Features) -> Sidecar:
         origin, record = self._origin, self._origin.record
+        specs = resolve_features(features, self.config, required=frozenset().union(*features.values()))
+        artefacts = artefacts_of(features, specs, self.config)
         task = BuildTask(
             cache=folder,
             key=origin.key,
@@ -145,8 +148,9 @@ class _TemporaryBuild:
             source_path=origin.path,
             inside=origin.inside,
             source=self._identity,
-            config=self.config,
-            artefacts=tuple(ArtefactTask(tier, names) for tier, names in asked.items()),
+            picture=self.config.picture,
+            requested=artefacts,
+            artefacts=artefacts,
             content=self.known_content,
             label=record.label,
             caption=record.caption,
@@ -165,7 +169,7 @@ class _TemporaryBuild:
 
     def info_of_frames(self, shape: tuple[int, ...]) -> FeatureInfo:
         """Return the description that the cache will have of the frames."""
-        (tier,) = first_tiers(self._header.wanted, {"frames"})
+        (tier,) = first_tiers(self._header.features, {"frames"})
         spec = resolve("frames", self.config)
         return FeatureInfo("frames", tier, spec.fingerprint, spec.params, shape=shape, dtype="uint8")
 

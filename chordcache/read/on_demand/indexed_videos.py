@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from array import array
 from collections.abc import Callable, Sequence
@@ -13,10 +12,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from chordcache.config import TIERS, load_config
+from chordcache.config import load_config
 from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.index.csv_table import open_for_reading
-from chordcache.index.files import Index, IndexWriter, read_index
+from chordcache.index.files import Index, read_index, temporary_index
 from chordcache.media.source_file import identity_or_none, real_folder
 from chordcache.pipeline.build import build
 from chordcache.pipeline.options import BuildOptions
@@ -25,6 +24,7 @@ from chordcache.read.clips import FeatureReader
 from chordcache.read.on_demand.builder_process import BuildRequest, RequestQueue
 from chordcache.read.on_demand.from_source import SourceVideo, first_tiers, read_source
 from chordcache.records import VideoRecord
+from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.sidecar import read_sidecar
 
@@ -141,8 +141,8 @@ class IndexedVideos:
     def _check(self, header: Header) -> None:
         path = printable(self.cache.path)
         for name in self._features:
-            if not any(name in names for names in header.wanted.values()):
-                have = ", ".join(dict.fromkeys(name for names in header.wanted.values() for name in names))
+            if not any(name in names for names in header.features.values()):
+                have = ", ".join(dict.fromkeys(name for names in header.features.values() for name in names))
                 raise FeatureAbsentError(
                     f"features: cache '{path}' is not built for '{name}', but for {have or 'nothing'}; "
                     "'chordcache build' with a --tier or a config that has it adds it"
@@ -239,10 +239,8 @@ def _cache_for(index: Index, cache: Cache | str | Path, features: Sequence[str])
     except NotFoundError:
         pass
     assert not isinstance(cache, Cache)
-    wanted = first_tiers({tier: load_config(None).features_in(tier) for tier in TIERS}, features)
-    with tempfile.TemporaryDirectory() as temporary:
-        nothing = Path(temporary, "nothing.jsonl")
-        with IndexWriter(nothing, roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks):
-            pass
-        build(nothing, cache, tiers=list(wanted), features=features, policy=BuildOptions(wait=True))
+    config = load_config(None)
+    tiers = first_tiers({name: tier.features(config) for name, tier in TIERS.items()}, features)
+    with temporary_index((), roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks) as nothing:
+        build(nothing, cache, tiers=list(tiers), features=features, policy=BuildOptions(wait=True))
     return Cache(cache)

@@ -1,4 +1,4 @@
-"""The store of each file suffix, and the artefacts that this process has open.
+"""The artefacts that this process has open.
 
 LMDB refuses to open one file twice in a process, and none of the libraries survives a fork with open files. So a
 process has one registry of open artefacts, and empties it before a fork.
@@ -16,9 +16,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from chordcache.errors import DamageError, UsageError, printable
+from chordcache.errors import DamageError, printable
 from chordcache.storage.artefacts.base import Artefact, row_bytes
-from chordcache.storage.artefacts.writer import ArtefactWriter, check_choice
+from chordcache.storage.artefacts.tiers import load, tier_of
+from chordcache.storage.artefacts.writer import ArtefactWriter
 
 TIMELINE = ("pts_seconds", "source_frames")
 """Whole arrays that every artefact of a video has."""
@@ -36,61 +37,30 @@ _CHECK_BYTES = 16 << 20
 """Size of the rows that are checked before their memory pages are released [bytes]."""
 
 
-def create_artefact(path: Path, *, compression: str = "none", chunk_frames: int = 1) -> ArtefactWriter:
-    """Begin an artefact in the store that the suffix names.
+def create_artefact(path: Path, **options: Any) -> ArtefactWriter:
+    """Begin an artefact in the tier that the suffix names.
 
     Parameters
     ----------
     path : Path
         ``.lmdb``, ``.npz`` or ``.h5``, in a folder of its own.
-    compression : str
-        LMDB: "none". NPZ: "none" or "deflate". HDF5: "none", "lzf" or "gzip".
-    chunk_frames : int
-        HDF5: rows that are read and decompressed together. Small rows are grouped into larger chunks.
+    **options
+        Keyword arguments of the tier's writer.
 
     Raises
     ------
     UsageError
-        If no such store or option exists.
+        If no such tier or option exists.
     NoSpaceError, CacheWriteError
         If the disk cannot take the file.
     """
-    if chunk_frames < 1:
-        raise UsageError(f"chunk_frames must be at least 1, got {chunk_frames}")
-    if path.suffix == ".lmdb":
-        from chordcache.storage.artefacts.lmdb_store import LmdbArtefactWriter
-
-        check_choice("compression of LMDB", compression, ["none"])
-        return LmdbArtefactWriter(path)
-    if path.suffix == ".npz":
-        from chordcache.storage.artefacts.npz_store import NpzArtefactWriter
-
-        return NpzArtefactWriter(path, compression=compression)
-    if path.suffix == ".h5":
-        from chordcache.storage.artefacts.hdf5_store import Hdf5ArtefactWriter
-
-        return Hdf5ArtefactWriter(path, compression=compression, chunk_frames=chunk_frames)
-    raise _no_store(path)
+    writer: ArtefactWriter = load(tier_of(path).writer)(path, **options)
+    return writer
 
 
 def _open(path: Path, num_bytes: int) -> Artefact:
-    if path.suffix == ".lmdb":
-        from chordcache.storage.artefacts.lmdb_store import LmdbArtefact
-
-        return LmdbArtefact(path, num_bytes)
-    if path.suffix == ".npz":
-        from chordcache.storage.artefacts.npz_store import NpzArtefact
-
-        return NpzArtefact(path, num_bytes)
-    if path.suffix == ".h5":
-        from chordcache.storage.artefacts.hdf5_store import Hdf5Artefact
-
-        return Hdf5Artefact(path, num_bytes)
-    raise _no_store(path)
-
-
-def _no_store(path: Path) -> UsageError:
-    return UsageError(f"'{printable(path)}' belongs to no store; their suffixes are .lmdb, .npz and .h5")
+    artefact: Artefact = load(tier_of(path).artefact)(path, num_bytes)
+    return artefact
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
@@ -218,7 +188,7 @@ def open_artefact(path: Path, num_bytes: int) -> Iterator[Artefact]:
     Raises
     ------
     UsageError
-        If the suffix belongs to no store.
+        If the suffix belongs to no tier.
     DamageError
         If the file is missing, has another size or is not such an artefact.
     """
