@@ -18,8 +18,10 @@ import numpy as np
 import yaml
 from conftest import make_planes, write_video
 from helpers import processes
+from helpers.cache_contents import hdf5_records
 
 import chordcache as cc
+from chordcache.digests import digest64
 from chordcache.records import Damage
 
 CONFIG: dict[str, Any] = {
@@ -139,12 +141,26 @@ def _edit_npz(path: Path, what: str) -> None:
             archive.writestr(name, data)
 
 
+def _repeat_hdf5(file: h5py.File) -> None:
+    """Put frame 0 in the place of frame 1, of JPEG or of pixels."""
+    if "frames.offsets" not in file:
+        file["frames"][1] = file["frames"][0]
+        return
+    records = hdf5_records(file, "frames")
+    records[1] = records[0]
+    offsets = np.cumsum([0, *map(len, records)])
+    for name, values in (("frames", np.frombuffer(b"".join(records), np.uint8)), ("frames.offsets", offsets)):
+        del file[name]
+        file[name] = values
+    file["frames.offsets"].attrs["xxh3_64"] = np.uint64(digest64(offsets))
+
+
 def _edit_hdf5(path: Path, what: str) -> None:
     with h5py.File(path, "r+") as file:
         if what == "added":
             file["more"] = np.arange(3)
         elif what == "repeated":
-            file["frames"][1] = file["frames"][0]
+            _repeat_hdf5(file)
         else:
             del file["source_frames"]
 

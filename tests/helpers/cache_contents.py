@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ from helpers import processes
 Arrays = dict[tuple[str, str, str], Any]
 
 
+def hdf5_records(file: h5py.File, name: str) -> list[bytes]:
+    offsets = file[f"{name}.offsets"]
+    return [file[name][start:stop].tobytes() for start, stop in pairwise(offsets)]
+
+
 def of_hdf5(path: Path) -> Iterator[tuple[str, Any]]:
     """Name and values of every dataset, and what its attributes say of it."""
     with h5py.File(path) as file:
         for name, dataset in file.items():
-            is_record = h5py.check_vlen_dtype(dataset.dtype) is not None
-            yield name, [row.tobytes() for row in dataset] if is_record else dataset[...]
+            yield name, hdf5_records(file, name) if f"{name}.offsets" in file else dataset[...]
             told = {key: dataset.attrs[key] for key in ("units", "params", "facts") if key in dataset.attrs}
             yield f"{name} attributes", sorted(told.items())
 

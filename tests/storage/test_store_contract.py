@@ -26,6 +26,9 @@ from chordcache.storage.artefacts.writer import Block
 pytestmark = pytest.mark.timeout(120)
 
 TREE = "the pages of its tree are not what was written"
+ENDS = ("xxh3_64", "offsets")
+"""Ends of names that a store keeps for itself"""
+
 WHOLE = {"pts_seconds": np.arange(20) / 25, "source_frames": np.arange(20), "matrix": np.eye(3, 4, dtype=np.float32)}
 
 
@@ -185,10 +188,10 @@ class StoreContract:
     def test_wrong_names(self, path: Path) -> None:
         with open_artefact(path, size_of(path)) as artefact:
             for call in (artefact.num_rows, lambda name: artefact.rows(name, [0])):
-                for name in ("nothing", "pts_seconds", f"{self.name}.xxh3_64", "../a", ""):
+                for name in ("nothing", "pts_seconds", *(f"{self.name}.{end}" for end in ENDS), "../a", ""):
                     with pytest.raises(DamageError, match=f"it has no array '{name}' of rows"):
                         call(name)
-            for name in ("nothing", self.name):
+            for name in ("nothing", self.name, f"{self.name}.offsets"):
                 with pytest.raises(DamageError, match=f"it has no whole array '{name}'"):
                     artefact.array(name)
 
@@ -197,7 +200,7 @@ class StoreContract:
         with pytest.raises(DamageError, match=rf"(row|record) {number} is missing: it holds 20$"):
             self.read(path, [0, number])
 
-    @pytest.mark.parametrize("name", ["", "a/b", "../a", "a\0b", "1", "x.xxh3_64", "ä", "a" * 300, "."])
+    @pytest.mark.parametrize("name", ["", "a/b", "../a", "a\0b", "1", "x.xxh3_64", "x.offsets", "ä", "a" * 300, "."])
     def test_names_that_cannot_be(self, tmp_path: Path, name: str) -> None:
         with create_artefact(tmp_path / f"a{self.suffix}", **self.options) as writer:
             with pytest.raises(UsageError, match="is not a name for an array"):

@@ -279,6 +279,7 @@ HOSTILE_HDF5: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
     "region references": (dataset((1,), h5py.regionref_dtype), "'x' is of object"),
     "strings": (dataset((1,), h5py.string_dtype()), "'x' is of object"),
     "vlen of floats": (dataset((1,), h5py.vlen_dtype(np.float32)), "'x' is of object"),
+    "vlen of bytes": (dataset((1,), h5py.vlen_dtype(np.uint8)), "'x' is of object"),
     "compound": (dataset((1,), [("a", "i4")]), "'x' is of"),
     "big endian": (dataset((1,), ">f4"), "'x' is of >f4"),
     "huge": (dataset((2**40,), "f4", chunks=(1024,)), "'x' claims a shape of"),
@@ -327,6 +328,7 @@ path, limit, row_bytes, num_rows = Path(sys.argv[1]), *map(int, sys.argv[2:5])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 row = np.random.default_rng(0).integers(0, 255, (1, row_bytes), np.uint8)
+row = [row.tobytes()] if sys.argv[5] == "records" else row
 try:
     with create_artefact(path) as writer:
         for _ in range(num_rows):
@@ -337,9 +339,9 @@ except NoSpaceError as error:
 """
 
 
-def fill(path: Path, limit: int, row_bytes: int, num_rows: int) -> tuple[int, str, str]:
+def fill(path: Path, limit: int, row_bytes: int, num_rows: int, kind: str) -> tuple[int, str, str]:
     done = subprocess.run(
-        [sys.executable, "-c", FULL, path, str(limit), str(row_bytes), str(num_rows)],
+        [sys.executable, "-c", FULL, path, *map(str, (limit, row_bytes, num_rows, kind))],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
@@ -348,6 +350,9 @@ def fill(path: Path, limit: int, row_bytes: int, num_rows: int) -> tuple[int, st
     return done.returncode, done.stdout, done.stderr
 
 
+KINDS = pytest.mark.parametrize(
+    ("suffix", "kind"), [(".npz", "rows"), (".h5", "rows"), (".h5", "records"), (".lmdb", "rows")]
+)
 _FREE = r"\d+\.\d of \d+\.\d MiB are free"
 
 
@@ -363,29 +368,30 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(("row_bytes", "num_rows"), [(100, 60_000), (5000, 1000), (3 << 20, 3)])
-@pytest.mark.parametrize("suffix", [".npz", ".h5", ".lmdb"])
-def test_a_full_disk(small_disk: Path, suffix: str, row_bytes: int, num_rows: int) -> None:
-    code, out, error = fill(small_disk / f"a{suffix}", 0, row_bytes, num_rows)
+@KINDS
+def test_a_full_disk(small_disk: Path, suffix: str, kind: str, row_bytes: int, num_rows: int) -> None:
+    code, out, error = fill(small_disk / f"a{suffix}", 0, row_bytes, num_rows, kind)
     assert (code, error) == (0, "")
     assert re.fullmatch(rf"no space left writing '{small_disk}' \({_FREE}\); make room and run the same command\n", out)
 
 
 def test_a_disk_that_fills_at_any_byte(small_disk: Path) -> None:
-    """Of the last bytes of a file too, which HDF5 writes when it is closed."""
-    for suffix, used in itertools.product((".h5", ".npz"), range(3_000_000, 3_900_000, 90_000)):
+    """HDF5 writes the last bytes of a file when it is closed."""
+    kinds = [(".h5", "rows"), (".h5", "records"), (".npz", "rows")]
+    for (suffix, kind), used in itertools.product(kinds, range(3_000_000, 3_900_000, 90_000)):
         (small_disk / "filler").write_bytes(bytes(used))
-        code, out, error = fill(small_disk / f"a{suffix}", 0, 5000, 110)
-        assert (code, error) == (0, ""), (suffix, used)
-        assert out == "" or out.startswith("no space left writing"), (suffix, used)
+        code, out, error = fill(small_disk / f"a{suffix}", 0, 5000, 110, kind)
+        assert (code, error) == (0, ""), (suffix, kind, used)
+        assert out == "" or out.startswith("no space left writing"), (suffix, kind, used)
         assert out or contract.size_of(small_disk / f"a{suffix}") > 550_000
         for path in small_disk.iterdir():
             path.unlink()
 
 
 @pytest.mark.parametrize("limit", [1, 3000, 100_000, 540_000])
-@pytest.mark.parametrize("suffix", [".npz", ".h5", ".lmdb"])
-def test_a_file_size_limit(tmp_path: Path, suffix: str, limit: int) -> None:
-    code, out, error = fill(tmp_path / f"a{suffix}", limit, 5000, 110)
+@KINDS
+def test_a_file_size_limit(tmp_path: Path, suffix: str, kind: str, limit: int) -> None:
+    code, out, error = fill(tmp_path / f"a{suffix}", limit, 5000, 110, kind)
     assert (code, error) == (0, "")
     assert re.fullmatch(rf"file too large writing '{tmp_path}' \({_FREE}\); make room and run the same command\n", out)
 

@@ -26,10 +26,13 @@ from chordcache.errors import DamageError, UsageError, printable
 DIGESTS = ".xxh3_64"
 """Suffix of the name of the whole array that holds a streamed array's digests."""
 
+OFFSETS = ".offsets"
+"""Suffix of the name of the array that says where each record begins, in a store that keeps records in one array."""
+
 KINDS = "biufcS"
 """Kinds of dtype that are stored: booleans, numbers, and bytes of a fixed length."""
 
-_RECORDS_AT_ONCE = 16
+RECORDS_AT_ONCE = 16
 """Records that are found and checked together, before the caller decodes them. Finding or checking a single record
 between two decodings of pictures takes several times as long."""
 
@@ -143,7 +146,7 @@ class Artefact(ABC):
         digests = self._digests(name)
         self._check_numbers("row", numbers, len(digests))
         at = 0
-        for run in _runs(numbers):
+        for run in runs(numbers):
             target = out[at : at + len(run)]
             self._read_rows(name, run.start, run.stop, target)
             self._check_rows(name, run, target, digests)
@@ -165,7 +168,7 @@ class Artefact(ABC):
         digests = self._digests(name)
         self._check_numbers("record", numbers, len(digests))
         pairs = zip(numbers, self._iter_records(name, numbers), strict=True)
-        while few := list(islice(pairs, _RECORDS_AT_ONCE)):
+        while few := list(islice(pairs, RECORDS_AT_ONCE)):
             for number, record in few:
                 if digest64(record) != digests[number]:
                     raise self._damage(f"record {number} is not what was written")
@@ -229,7 +232,7 @@ def checked_out(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np
     return out
 
 
-def _runs(numbers: Sequence[int]) -> Iterator[range]:
+def runs(numbers: Sequence[int]) -> Iterator[range]:
     """Yield runs of consecutive numbers: [3, 4, 5, 9, 9] gives range(3, 6), range(9, 10), range(9, 10)."""
     if isinstance(numbers, range) and numbers.step == 1:
         if numbers:

@@ -1,8 +1,15 @@
 """HDF5 tier: frames and features of one video in one file that any HDF5 reader opens.
 
-Every array is a dataset of the root group. A streamed array is chunked. Records are variable-length uint8. Each dataset
-of a whole array carries the attribute ``xxh3_64``, the digest of its values. The objects themselves use a version of
-the format that has checksums. ``pts_seconds`` is the scale of axis 0 of the streamed arrays that have the same length.
+Every array is a dataset of the root group. A streamed array of rows is chunked. A streamed array of records is a
+contiguous dataset of all their bytes, one record after the other, beside a whole array of offsets::
+
+    frames            uint8 [shape=(num_bytes,)], contiguous, never compressed
+    frames.offsets    int64 [shape=(num_records + 1,)]: record i is frames[offsets[i]:offsets[i + 1]]
+    frames.xxh3_64    uint64 [shape=(num_records,)]: digest of each record
+
+Each dataset of a whole array carries the attribute ``xxh3_64``, the digest of its values. The objects themselves use a
+version of the format that has checksums. ``pts_seconds`` is the scale of axis 0 of the streamed arrays of rows that
+have the same length.
 
 Everything that can point outside the file (external storage, external and soft links, virtual datasets) is never
 written. A reader refuses it before it reads anything, and also refuses a dataset that claims more than the file can
@@ -15,18 +22,28 @@ import io
 import json
 import math
 import os
-import struct
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import h5py
 import numpy as np
 
 from chordcache.digests import digest64
 from chordcache.storage.artefacts import open_files
-from chordcache.storage.artefacts.base import KINDS, Artefact, Layout, row_bytes
+from chordcache.storage.artefacts.base import (
+    DIGESTS,
+    KINDS,
+    OFFSETS,
+    RECORDS_AT_ONCE,
+    Artefact,
+    Layout,
+    row_bytes,
+    runs,
+)
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, check_choice, write_error
 
 open_files.guard_forks()
@@ -45,19 +62,7 @@ _LIBVER = ("v110", "v110")
 
 _SMALL_ROW_BYTES = 4 << 10
 _SMALL_CHUNK_BYTES = 64 << 10
-_RECORDS_PER_CHUNK = 256
-_RECORD = h5py.vlen_dtype(np.uint8)
-
-_REFERENCE = struct.Struct("<IQI")
-"""Reference to a record: length, address of its heap, number in that heap."""
-
-_HEAP = struct.Struct("<8sQ")
-"""Header of a heap: mark and version, then the size of the heap with all that follows."""
-
-_HEAP_MARK = b"GCOL\1\0\0\0"
-
-_HEAP_OBJECT = struct.Struct("<H6xQ")
-"""Header of an object in a heap: number and size. The object after it is padded to a multiple of 8 bytes."""
+_COPY_BYTES = 1 << 20
 
 _FILTERS = {h5py.h5z.FILTER_DEFLATE: 1032, h5py.h5z.FILTER_LZF: 88}
 """Filters that a reader accepts, and how many times larger than its input their output can be."""
@@ -96,8 +101,18 @@ class _Sink(io.FileIO):
             self.error = self.error or error
 
 
+@dataclass
+class _Rows:
+    """A streamed array of rows during writing."""
+
+    dataset: Any
+    chunk_rows: int
+    held: list[np.ndarray] = field(default_factory=list)
+    """Rows that do not fill a chunk yet"""
+
+
 class Hdf5ArtefactWriter(ArtefactWriter):
-    """A writer of one ``.h5``.
+    """A writer of one ``.h5``. The records of each array go to a file beside it until their size is known.
 
     Parameters
     ----------
@@ -114,7 +129,9 @@ class Hdf5ArtefactWriter(ArtefactWriter):
         check_choice("compression of HDF5", compression, COMPRESSION)
         self._compression = None if compression == "none" else compression
         self._chunk_frames = chunk_frames
-        self._held: dict[str, list[Any]] = {}
+        self._rows: dict[str, _Rows] = {}
+        self._spools: dict[str, IO[bytes]] = {}
+        self._offsets: dict[str, array[int]] = {}
         try:
             self._sink = _Sink(path, "w+")
         except OSError as error:
@@ -122,55 +139,59 @@ class Hdf5ArtefactWriter(ArtefactWriter):
         self._file = h5py.File(self._sink, "w", libver=_LIBVER)
 
     def _begin(self, name: str, stream: StreamedArray) -> None:
+        if stream.dtype is None:
+            with self._errors():  # unbuffered: a failed write raises here, not at the close
+                spool = self.path.with_name(f"{self.path.name}.{len(self._spools)}.spool")
+                self._spools[name] = open(spool, "w+b", buffering=0)  # noqa: SIM115 -- closed by _drop
+            self._offsets[name] = array("q", [0])
+            return
         num_rows = self._chunk_frames
         size = row_bytes(stream.row_shape, stream.dtype)
-        if stream.dtype is None:
-            num_rows = _RECORDS_PER_CHUNK
-        elif size < _SMALL_ROW_BYTES:
+        if size < _SMALL_ROW_BYTES:
             num_rows = max(num_rows, _SMALL_CHUNK_BYTES // size)
-        self._held[name] = []
         with self._errors():
-            self._file.create_dataset(
+            dataset = self._file.create_dataset(
                 name,
                 shape=(0, *stream.row_shape),
                 maxshape=(None, *stream.row_shape),
                 chunks=(num_rows, *stream.row_shape),
-                dtype=_RECORD if stream.dtype is None else stream.dtype,
-                compression=None if stream.dtype is None else self._compression,
+                dtype=stream.dtype,
+                compression=self._compression,
             )
+        self._rows[name] = _Rows(dataset, num_rows)
 
     def _write(self, name: str, block: np.ndarray | list[bytes]) -> None:
-        held = self._held[name]
-        held.extend(row if isinstance(row, bytes) else row.copy() for row in block)
-        chunk = self._file[name].chunks[0]
-        whole_chunks = len(held) // chunk * chunk  # HDF5 would compress a chunk again for each part written to it
-        self._flush(name, whole_chunks)
+        if isinstance(block, np.ndarray):
+            rows = self._rows[name]
+            rows.held.extend(row.copy() for row in block)
+            # Whole chunks, because HDF5 would compress a chunk again for each part written to it
+            self._flush(rows, len(rows.held) // rows.chunk_rows * rows.chunk_rows)
+            return
+        for record in block:
+            rest = memoryview(record)
+            with self._errors():
+                while rest:
+                    rest = rest[self._spools[name].write(rest) :]
+            self._offsets[name].append(self._offsets[name][-1] + len(record))
 
-    def _flush(self, name: str, num_rows: int) -> None:
+    def _flush(self, rows: _Rows, num_rows: int) -> None:
         """Write the first ``num_rows`` of the rows that are held."""
         if not num_rows:
             return
-        rows, self._held[name] = self._held[name][:num_rows], self._held[name][num_rows:]
-        dataset = self._file[name]
-        start = len(dataset)
-        if _is_record(dataset.dtype):
-            values = np.empty(num_rows, _RECORD)
-            for i, row in enumerate(rows):
-                values[i] = np.frombuffer(row, np.uint8)
-        else:
-            values = np.stack(rows)
+        values, rows.held = np.stack(rows.held[:num_rows]), rows.held[num_rows:]
+        start = len(rows.dataset)
         with self._errors():
-            dataset.resize(start + num_rows, axis=0)
-            # Not dataset[start:] = values, which makes one matrix of records that happen to be equally long
-            space = dataset.id.get_space()
-            space.select_hyperslab((start, *[0] * (values.ndim - 1)), values.shape)
-            dataset.id.write(h5py.h5s.create_simple(values.shape), space, values)
+            rows.dataset.resize(start + num_rows, axis=0)
+            rows.dataset.id.write(*_selection(rows.dataset.id, start, values), values)
 
     def _finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
-        for name, held in self._held.items():
-            self._flush(name, len(held))
+        for rows in self._rows.values():
+            self._flush(rows, len(rows.held))
+        for name in self._offsets:
+            self._add_records(name)
+        offsets = {name + OFFSETS: np.asarray(each, "<i8") for name, each in self._offsets.items()}
         with self._errors():
-            for name, values in {**arrays, **self._digests()}.items():
+            for name, values in {**arrays, **offsets, **self._digests()}.items():
                 dataset = self._file.create_dataset(name, data=values)
                 dataset.attrs[DIGEST] = np.uint64(digest64(values))
             self._attach_times()
@@ -181,18 +202,37 @@ class Hdf5ArtefactWriter(ArtefactWriter):
         self._sink.close()
         open_files.check_artefact(self.path, os.path.getsize(self.path), self._lengths(), whole=arrays)
 
+    def _add_records(self, name: str) -> None:
+        """Copy the spool of an array into the file."""
+        size, spool = self._offsets[name][-1], self._spools[name]
+        with self._errors():
+            dataset = self._file.create_dataset(name, shape=(size,), dtype=np.uint8).id
+            spool.seek(0)
+        for start in range(0, size, _COPY_BYTES):
+            with self._errors():
+                values = np.frombuffer(spool.read(_COPY_BYTES), np.uint8)
+                dataset.write(*_selection(dataset, start, values), values)
+        self._drop(name)
+
     def _attach_times(self) -> None:
         if TIMES in self._file and TIMES not in self._streams:
             times = self._file[TIMES]
             times.make_scale(TIMES)
-            for name, stream in self._streams.items():
-                if len(stream.digests) == len(times):
-                    self._file[name].dims[0].attach_scale(times)
+            for rows in self._rows.values():
+                if len(rows.dataset) == len(times):
+                    rows.dataset.dims[0].attach_scale(times)
 
     def _close(self) -> None:
+        for name in list(self._spools):
+            self._drop(name)
         with suppress(*_ERRORS):  # the file is abandoned, or already closed
             self._file.close()
         self._sink.close()
+
+    def _drop(self, name: str) -> None:
+        spool = self._spools.pop(name)
+        spool.close()
+        os.unlink(spool.name)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -204,10 +244,6 @@ class Hdf5ArtefactWriter(ArtefactWriter):
             raise write_error(self.path, self._sink.error)
 
 
-def _is_record(dtype: np.dtype[Any]) -> bool:
-    return bool(h5py.check_vlen_dtype(dtype) == np.uint8)
-
-
 def _attribute(value: Any) -> Any:
     """Return plain data as HDF5 stores it: numbers and text as they are, everything else as JSON."""
     if isinstance(value, bool | int | float) or (isinstance(value, str) and value.isprintable()):
@@ -215,19 +251,31 @@ def _attribute(value: Any) -> Any:
     return json.dumps(value)
 
 
+@dataclass(frozen=True)
+class _Array:
+    """A dataset whose description is safe to read."""
+
+    dataset: Any
+    """The dataset by its low-level interface. ``h5py.Dataset`` takes several times as long to open and to read"""
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
 class Hdf5Artefact(Artefact):
     """An open ``.h5``."""
 
     def __init__(self, path: Path, num_bytes: int) -> None:
         super().__init__(path, num_bytes)
-        self._num_bytes = num_bytes
-        self._references: dict[tuple[str, int], bytes] = {}
-        """References of the records, by array name and number of the first row in the chunk"""
+        self._offsets: dict[str, np.ndarray] = {}
+        """Offsets of the records of each array that was read, in the file instead of in the array"""
         with self._errors():
             self._file = _open_file(path)
         try:
             with self._errors():
-                self._datasets = {name: self._open_dataset(name, num_bytes) for name in self._file}
+                names = [name.decode() for name in self._file.id]
+                self._stored = {name: self._open_array(name, num_bytes) for name in names}
+                self._descriptor = self._file.id.get_vfd_handle()
+            self._starts = self._find_records(num_bytes)
         except BaseException:  # cleanup boundary
             self.close()
             raise
@@ -236,44 +284,64 @@ class Hdf5Artefact(Artefact):
         """Release the file."""
         self._file.close()
 
-    def _open_dataset(self, name: str, num_bytes: int) -> Any:
+    def _open_array(self, name: str, num_bytes: int) -> _Array:
         """Open a dataset without reading it. Raise ``DamageError`` if its description is not safe to read."""
-        if not isinstance(self._file.get(name, getlink=True), h5py.HardLink):
+        key = name.encode()
+        if self._file.id.links.get_info(key).type != h5py.h5l.TYPE_HARD:
             raise self._damage(f"'{name}' is a link to somewhere else")
-        dataset = self._file[name]
-        if not isinstance(dataset, h5py.Dataset):
+        dataset = h5py.h5o.open(self._file.id, key)
+        if not isinstance(dataset, h5py.h5d.DatasetID):
             raise self._damage(f"'{name}' is not an array")
-        plan = dataset.id.get_create_plist()
+        plan = dataset.get_create_plist()
         if plan.get_layout() == h5py.h5d.VIRTUAL or plan.get_external_count():
             raise self._damage(f"the values of '{name}' are in another file")
         dtype = dataset.dtype
-        if not _is_record(dtype) and (dtype.kind not in KINDS or dtype != dtype.newbyteorder("<")):
+        if dtype.kind not in KINDS or dtype != dtype.newbyteorder("<"):
             raise self._damage(f"'{name}' is of {dtype}, which is not written here")
         filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
         if not set(filters) <= set(_FILTERS):
             raise self._damage(f"'{name}' is packed by a filter that is not used here")
-        if _is_record(dtype) and (dataset.ndim != 1 or not dataset.chunks or filters):
-            raise self._damage(f"'{name}' holds records in a way that is not used here")
-        if not dataset.shape or not _fits(dataset, math.prod(_FILTERS[each] for each in filters), num_bytes):
-            raise self._damage(f"'{name}' claims a shape of {dataset.shape}, which the file cannot hold")
-        return dataset
+        shape = padded = dataset.shape
+        if plan.get_layout() == h5py.h5d.CHUNKED:
+            padded = tuple(-(-n // size) * size for n, size in zip(shape, plan.get_chunk(), strict=True))
+        stored, ratio = dataset.get_storage_size(), math.prod(_FILTERS[each] for each in filters)
+        if not shape or stored > num_bytes or math.prod(padded) * dtype.itemsize > stored * ratio:
+            raise self._damage(f"'{name}' claims a shape of {shape}, which the file cannot hold")
+        return _Array(dataset, shape, dtype)
+
+    def _find_records(self, num_bytes: int) -> dict[str, int]:
+        """Return where each array of records begins in the file. Raise ``DamageError`` if it is not within the file."""
+        starts = {}
+        for key in self._stored:
+            name = key.removesuffix(OFFSETS)
+            if name == key:
+                continue
+            records = self._stored.get(name)
+            if records is None or name + DIGESTS not in self._stored:
+                raise self._damage(f"'{key}' belongs to no array of records")
+            starts[name] = records.dataset.get_offset() or 0  # no offset: of no bytes, or not in one piece
+            size = math.prod(records.shape)
+            is_plain = records.dtype == np.uint8 and len(records.shape) == 1 and bool(starts[name]) == bool(size)
+            if not is_plain or starts[name] + size > num_bytes:
+                raise self._damage(f"'{name}' holds records in a way that is not used here")
+        return starts
 
     def _names(self) -> frozenset[str]:
-        return frozenset(self._datasets)
+        return frozenset(self._stored) - {name + OFFSETS for name in self._starts}
 
     def _layout(self, name: str) -> Layout:
-        dataset = self._datasets[name]
-        if _is_record(dataset.dtype):
-            return Layout(len(dataset))
-        return Layout(len(dataset), dataset.shape[1:], dataset.dtype)
+        if name in self._starts:
+            return Layout(len(self._offsets_of(name)) - 1)
+        stored = self._stored[name]
+        return Layout(stored.shape[0], stored.shape[1:], stored.dtype)
 
     def _read_array(self, name: str) -> np.ndarray:
-        dataset = self._datasets[name]
-        if _is_record(dataset.dtype):
-            raise self._damage(f"'{name}' holds records without digests")
+        stored = self._stored[name]
+        values = np.empty(stored.shape, stored.dtype)
+        digest = np.empty((), np.uint64)
         with self._errors():
-            values: np.ndarray = dataset[...]
-            digest = int(dataset.attrs[DIGEST])
+            stored.dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+            h5py.h5a.open(stored.dataset, DIGEST.encode()).read(digest)
         if digest64(values) != digest:
             raise self._damage(f"its array '{name}' is not what was written")
         values.setflags(write=False)
@@ -281,46 +349,33 @@ class Hdf5Artefact(Artefact):
 
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
         with self._errors():
-            self._datasets[name].read_direct(out, np.s_[start:stop])
+            dataset = self._stored[name].dataset
+            dataset.read(*_selection(dataset, start, out), out)
+
+    def _offsets_of(self, name: str) -> np.ndarray:
+        """Return where in the file each record begins and the last one ends."""
+        if name not in self._offsets:
+            values = self._read_array(name + OFFSETS)
+            size = self._stored[name].shape[0]
+            if values.dtype != np.int64 or values.ndim != 1 or not values.size:
+                raise self._damage(f"the offsets of '{name}' are of {values.dtype} {values.shape}")
+            if values[0] != 0 or values[-1] != size or (values[1:] < values[:-1]).any():
+                raise self._damage(f"the offsets of '{name}' do not ascend from 0 to {size}")
+            self._offsets[name] = values + self._starts[name]
+        return self._offsets[name]
 
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
-        dataset = self._datasets[name]
-        for number in numbers:
-            chunk = number // dataset.chunks[0] * dataset.chunks[0]
-            if (name, chunk) not in self._references:
+        """Read records that follow each other at once."""
+        offsets = self._offsets_of(name)
+        for run in runs(numbers):
+            for first in range(run.start, run.stop, RECORDS_AT_ONCE):
+                start, *ends = offsets[first : min(first + RECORDS_AT_ONCE, run.stop) + 1].tolist()
                 with self._errors():
-                    self._references[name, chunk] = dataset.id.read_direct_chunk((chunk,))[1]
-            yield self._record(self._references[name, chunk], number - chunk)
-
-    def _record(self, references: bytes, place: int) -> bytes:
-        """Return a record from the heap, where HDF5 stores data of no fixed size.
-
-        This code reads the heap itself. A heap has no checksum, and HDF5 never returns from a heap whose sizes are
-        damaged. Reading it here is faster, too.
-        """
-        try:
-            length, address, wanted = _REFERENCE.unpack_from(references, _REFERENCE.size * place)
-            if not length:
-                return b""
-            mark, heap_bytes = _HEAP.unpack(self._bytes(address, _HEAP.size))
-            at, end = address + _HEAP.size, address + heap_bytes
-            index = 0
-            while mark == _HEAP_MARK and at < end:
-                index, size = _HEAP_OBJECT.unpack(self._bytes(at, _HEAP_OBJECT.size))
-                if index in (0, wanted):  # 0 is the free space
-                    break
-                at += _HEAP_OBJECT.size + -(-size // 8) * 8
-            if index != wanted or size != length:
-                raise self._damage("its heap is not what was written")
-            return self._bytes(at + _HEAP_OBJECT.size, length)
-        except (struct.error, OverflowError, OSError) as error:
-            raise self._damage(f"its heap cannot be read: {error}") from None
-
-    def _bytes(self, start: int, length: int) -> bytes:
-        """Return bytes of the file."""
-        if start + length > self._num_bytes:
-            raise self._damage(f"its heap ends beyond byte {self._num_bytes}")
-        return os.pread(self._file.id.get_vfd_handle(), length, start)
+                    data = memoryview(os.pread(self._descriptor, ends[-1] - start, start))
+                at = 0
+                for end in ends:
+                    yield data[at : end - start]
+                    at = end - start
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -338,11 +393,8 @@ def _open_file(path: Path) -> Any:
         return h5py.File(path, "r", locking=False)
 
 
-def _fits(dataset: Any, ratio: int, num_bytes: int) -> bool:
-    """Return whether the stored bytes of a dataset can hold the bytes that it claims, at the best compression ratio."""
-    stored = dataset.id.get_storage_size()
-    claimed = dataset.nbytes
-    if dataset.chunks:
-        num_chunks = math.prod(-(-n // chunk) for n, chunk in zip(dataset.shape, dataset.chunks, strict=True))
-        claimed = num_chunks * math.prod(dataset.chunks) * dataset.dtype.itemsize
-    return bool(stored <= num_bytes and claimed <= stored * ratio)
+def _selection(dataset: Any, start: int, values: np.ndarray) -> tuple[Any, Any]:
+    """Return the spaces, in memory and in a dataset, of values that are or shall be rows from ``start`` on."""
+    space = dataset.get_space()
+    space.select_hyperslab((start, *[0] * (values.ndim - 1)), values.shape)
+    return h5py.h5s.create_simple(values.shape), space

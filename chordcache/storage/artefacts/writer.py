@@ -15,7 +15,7 @@ import numpy as np
 
 from chordcache.digests import digest64
 from chordcache.errors import CacheWriteError, UsageError, printable
-from chordcache.storage.artefacts.base import DIGESTS, KINDS
+from chordcache.storage.artefacts.base import DIGESTS, KINDS, OFFSETS
 from chordcache.storage.atomic import NO_SPACE, no_space
 
 Block: TypeAlias = "np.ndarray | Sequence[bytes]"
@@ -142,8 +142,9 @@ def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
 
 
 def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name) or name.endswith(DIGESTS):
-        raise UsageError(f"'{name}' is not a name for an array: use letters, digits, '_', '-' and '.', not '{DIGESTS}'")
+    if not _NAME.fullmatch(name) or name.endswith((DIGESTS, OFFSETS)):
+        what = f"use letters, digits, '_', '-' and '.', and neither '{DIGESTS}' nor '{OFFSETS}' at the end"
+        raise UsageError(f"'{name}' is not a name for an array: {what}")
 
 
 def _check_kind(name: str, values: np.ndarray) -> None:
