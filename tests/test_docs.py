@@ -8,10 +8,12 @@ import pkgutil
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import chordcache as cc
 from chordcache import errors
+from chordcache.config import config_from_json
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -70,3 +72,18 @@ def test_the_python_of_the_docs_runs(clips, tmp_path, monkeypatch):
         exec(block, names)
     assert names["sample"]["frames"].shape == (16, 3, 224, 224)
     assert names["clip"].shape[0] == 16
+
+
+def test_the_format_suffices_to_read_a_cache(clips, tmp_path, monkeypatch):
+    config = config_from_json({"features": {"flow": {"method": "dis", "preset": "ultrafast"}}})
+    cc.build(cc.scan([clips / "animation"]), tmp_path / "cache", tiers=["lmdb", "npz"], config=config)
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "format.md").read_text(encoding="utf-8"), re.S)
+    names = {}
+    exec(block, names)
+    with cc.open_cache("cache") as cache:
+        (video,) = cache
+        assert names["sidecar"]["key"] == video.key
+        assert names["features"].keys() == {"frames", "flow", "motion", "mel"}
+        assert len(names["features"]["frames"]) == video.num_frames
+        assert np.array_equal(names["features"]["flow"], cache.read(video, "flow", 0, video.num_frames - 1))
