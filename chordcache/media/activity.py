@@ -10,6 +10,7 @@ import numpy as np
 from av.sidedata.sidedata import Type as SideDataType
 from av.video.reformatter import Interpolation, VideoReformatter
 
+from chordcache.media.audio_track import AudioClock, Sound, is_readable
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.picture_data import plane_array, side_data
 from chordcache.records import ContentFacts
@@ -40,13 +41,6 @@ _GROUP_SAMPLES = 1 << 14
 
 _ENOUGH_HERTZ = 8_000
 """[Hz] Lowest rate to which samples are thinned out. The loudness of sound is measured, not its tone."""
-
-_MAX_JITTER_SECONDS = 0.01
-"""[seconds] Largest difference of a timestamp from the expected one. Containers round timestamps. At a larger
-difference, a new run of sound begins."""
-
-_SAMPLE_RATES = range(1_000, 1_000_001)
-"""[Hz] Rates of sound that is measured. A window must not be empty."""
 
 _FULL_SCALE = {"u8": 2.0**7, "s16": 2.0**15, "s32": 2.0**31, "flt": 1.0, "dbl": 1.0}
 """Value that stands for 1, by sample format, packed or planar. numpy has no array of the other formats from PyAV."""
@@ -117,7 +111,7 @@ class ContentMeter:
         total[1] += 1
         self._histogram[0 if motion < 0.5 else min(_NUM_BINS - 1, int(math.log2(motion) + 1) + 1)] += 1
 
-    def add_sound(self, sound: av.AudioFrame) -> None:
+    def add_sound(self, sound: Sound) -> None:
         """Take the next part of the sound."""
         self._sound.add(sound)
 
@@ -175,41 +169,32 @@ class _LumaMeter:
 class _SoundMeter:
     """Energy of the sound, over all channels, in windows of 10 ms that are counted from the first sample.
 
-    The sound is divided into runs. A run ends where the timestamps jump or the format of the sound changes.
+    The sound is measured in groups, each a part of one of the runs of an ``AudioClock``.
     """
 
     def __init__(self) -> None:
-        self._group: list[av.AudioFrame] = []
+        self._group: list[Sound] = []
         self._num_grouped = 0
-        self._format: tuple[str, str, int] | None = None
-        self._due_seconds = 0.0
+        self._clock = AudioClock()
         self._group_seconds = 0.0
-        self._grid_seconds: float | None = None
+        """[seconds] Begin of the group, from the first sample on"""
         self._blocks: dict[int, np.ndarray] = {}
-        """Sum of squares and number of samples [shape=(100, 2)], by second from ``grid_seconds``"""
+        """Sum of squares and number of samples [shape=(100, 2)], by second from the first sample on"""
 
-    def add(self, sound: av.AudioFrame) -> None:
-        if not sound.samples or sound.sample_rate not in _SAMPLE_RATES or sound.format.packed.name not in _FULL_SCALE:
+    def add(self, sound: Sound) -> None:
+        if not is_readable(sound) or sound.format.packed.name not in _FULL_SCALE:
             return
-        sound_format = (sound.format.name, sound.layout.name, sound.sample_rate)
-        seconds = self._due_seconds if sound.time is None else sound.time
-        goes_on = sound_format == self._format and abs(seconds - self._due_seconds) <= _MAX_JITTER_SECONDS
-        if not goes_on or self._num_grouped >= _GROUP_SAMPLES:
+        if self._clock.follow(sound) or self._num_grouped >= _GROUP_SAMPLES:
             self._end_group()
-            self._format = sound_format
-            self._group_seconds = self._due_seconds = self._due_seconds if goes_on else seconds
-        if self._grid_seconds is None:
-            self._grid_seconds = seconds
+            self._group_seconds = self._clock.position_seconds
         self._group.append(sound)
         self._num_grouped += sound.samples
-        self._due_seconds += sound.samples / sound.sample_rate
 
     def _end_group(self) -> None:
-        offset_seconds = self._group_seconds - (self._grid_seconds or 0.0)
-        if self._group and abs(offset_seconds) < _MAX_SECONDS:
+        if self._group and abs(self._group_seconds) < _MAX_SECONDS:
             rate = self._group[0].sample_rate
             step = max(1, rate // _ENOUGH_HERTZ)
-            self._add_squares(_squares(self._group, step), round(offset_seconds * rate), rate, step)
+            self._add_squares(_squares(self._group, step), round(self._group_seconds * rate), rate, step)
         self._group, self._num_grouped = [], 0
 
     def _add_squares(self, squares: np.ndarray, first: int, rate: int, step: int) -> None:
@@ -235,9 +220,9 @@ class _SoundMeter:
     def windows(self, start_seconds: float | None) -> np.ndarray:
         """Return the windows from a time on, to the nearest one [shape=(num_seconds, 100, 2)]."""
         self._end_group()
-        if start_seconds is None or self._grid_seconds is None:
+        if start_seconds is None:
             return np.zeros((0, _WINDOWS_PER_SECOND, 2))
-        ahead = round((self._grid_seconds - start_seconds) * _WINDOWS_PER_SECOND)
+        ahead = round((self._clock.start_seconds - start_seconds) * _WINDOWS_PER_SECOND)
         placed = {ahead + second * _WINDOWS_PER_SECOND: block for second, block in self._blocks.items()}
         limit = _MAX_SECONDS * _WINDOWS_PER_SECOND
         ends = [place + int(np.flatnonzero(block[:, 1])[-1]) + 1 for place, block in placed.items() if place < limit]
@@ -250,7 +235,7 @@ class _SoundMeter:
         return dense.reshape(-1, _WINDOWS_PER_SECOND, 2)
 
 
-def _squares(sounds: list[av.AudioFrame], step: int) -> np.ndarray:
+def _squares(sounds: list[Sound], step: int) -> np.ndarray:
     """Return the mean square over the channels of every ``step``-th sample [shape=(n,), dtype=float32, 0 to 1]."""
     sound_format, num_channels = sounds[0].format, sounds[0].layout.nb_channels
     samples = np.concatenate([sound.to_ndarray() for sound in sounds], axis=1)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 
 import av
 import numpy as np
 
 from chordcache.errors import FeatureAbsentError, MediaError, UsageError
-from chordcache.media.audio_track import Sound
+from chordcache.media.audio_track import SAMPLE_RATES, AudioClock, Sound, is_readable
 from chordcache.media.demux import Media, open_media
 
 _PREROLL_SECONDS = 1
@@ -75,46 +74,40 @@ class _SoundReader:
 
     def __init__(self, track: av.AudioStream, start_seconds: float, duration_seconds: float) -> None:
         self.rate = track.codec_context.sample_rate
-        if not self.rate:
-            raise MediaError("decode", "decode", "the audio track states no sample rate")
+        if self.rate not in SAMPLE_RATES:
+            what = f"the audio track has a rate of {self.rate} Hz, expected {SAMPLE_RATES[0]} to {SAMPLE_RATES[-1]}"
+            raise MediaError("decode", "decode", what)
         self._layout = track.codec_context.layout
-        self._start = start_seconds
-        self._resampler: av.AudioResampler | None = None
-        self._format: tuple[object, ...] = ()
+        self._start_seconds = start_seconds
         shape = (round(duration_seconds * self.rate), self._layout.nb_channels)
         self.samples = np.zeros(shape, np.float32)
 
     def read(self, media: Media, *, from_start: bool = False) -> bool:
         """Fill ``samples``; return False, without a change, if the first sound comes after the start of the samples."""
-        at: int | None = None
-        for sound in media.sounds():
-            pieces, at = self._converted(sound), self._position(sound, at)
+        clock = AudioClock()
+        resampler, from_first = av.AudioResampler("flt", self._layout, self.rate), 0
+        for sound in filter(is_readable, media.sounds()):
+            if clock.follow(sound):
+                resampler = av.AudioResampler("flt", self._layout, self.rate)
+                from_first = round(clock.position_seconds * self.rate)
+            at = round((clock.start_seconds - self._start_seconds) * self.rate) + from_first
             if not from_start and at > 0:
                 return False
             from_start = True
-            for piece in pieces:
+            for piece in self._converted(resampler, sound):
                 self._put(at, piece)
                 at += len(piece)
+                from_first += len(piece)
             if at >= len(self.samples):
                 break
         return from_start
-
-    def _position(self, sound: Sound, after: int | None) -> int:
-        """Return where in ``samples`` a sound begins: by its time, or else after the sound before it."""
-        if sound.pts is None or sound.time_base is None:
-            return after if after is not None else round(-self._start * self.rate)
-        return round((sound.pts * sound.time_base - Fraction(self._start)) * self.rate)
 
     def _put(self, at: int, piece: np.ndarray) -> None:
         begin, end = max(at, 0), min(at + len(piece), len(self.samples))
         if begin < end:
             self.samples[begin:end] = piece[begin - at : end - at]
 
-    def _converted(self, sound: Sound) -> Iterator[np.ndarray]:
+    def _converted(self, resampler: av.AudioResampler, sound: Sound) -> Iterator[np.ndarray]:
         """Yield the samples of a sound [shape=(n, channels), dtype=float32]."""
-        found = (sound.format.name, sound.layout.name, sound.sample_rate)
-        if self._resampler is None or found != self._format:
-            self._resampler = av.AudioResampler("flt", self._layout, self.rate)
-            self._format = found
-        for frame in self._resampler.resample(sound):
+        for frame in resampler.resample(sound):
             yield frame.to_ndarray().reshape(-1, self._layout.nb_channels)

@@ -381,3 +381,16 @@ def test_sound_is_what_ffmpeg_decodes(
         assert not source.get_audio_chunk(100, 0.1).any()
         with pytest.raises(cc.UsageError, match="audio chunk: got start"):
             source.get_audio_chunk(float("nan"), 1)
+
+
+@pytest.mark.parametrize("suffix", [".mkv", ".flv"])
+def test_timestamps_that_are_rounded_to_milliseconds_leave_no_gaps(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a{suffix}"
+    inputs = ["-f", "lavfi", "-i", "testsrc=s=64x48:r=25:d=3", "-f", "lavfi", "-i", "sine=440:r=44100:d=3"]
+    command = ["ffmpeg", "-nostdin", "-v", "error", *inputs, "-c:v", "flv1", "-c:a", "aac", path]
+    subprocess.run(command, check=True, capture_output=True)
+    expected, start = ffmpeg_sound(path)
+    with cc.MP4Source().open(path) as source:
+        found = source.get_audio_chunk(start, 2.5)
+    assert np.abs(found - expected[: len(found)]).max() < 1e-3
+    assert np.abs(found).max() > 0.1
