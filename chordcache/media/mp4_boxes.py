@@ -3,14 +3,68 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, NamedTuple
 
 _MAX_BOXES = 100_000
 """Most boxes that are read on one level. A malicious file may hold millions."""
 
 _MIN_BOX_BYTES = 8
 """Length of a box's header, which holds size and kind"""
+
+_MAX_HEADER_BYTES = 16
+"""Length of a header with a size of 64 bits"""
+
+
+class BoxHeader(NamedTuple):
+    """Header of a box, with positions [bytes] from the start of the file or of the parent."""
+
+    kind: bytes
+    body: int
+    """Begin of the body"""
+    end: int
+    """End of the box, which may be beyond the end of its parent"""
+
+
+def box_headers(
+    read: Callable[[int], bytes | memoryview], start: int, stop: int, *, max_boxes: int = _MAX_BOXES
+) -> Iterator[BoxHeader]:
+    """Yield the headers of the boxes that follow each other in a range [start, stop).
+
+    The headers end at the first box that is not whole: one that is shorter than its header, or reaches beyond the
+    range. The latter is still yielded. Nesting is left to the caller, so that it cannot be deeper than expected.
+
+    Parameters
+    ----------
+    read : callable
+        Function that returns up to 16 bytes from a position on, and fewer only at the end of the data.
+    start, stop : int
+        [bytes] Range of the boxes.
+    max_boxes : int
+        Most headers that are yielded.
+
+    Notes
+    -----
+    Source: ISO/IEC 14496-12, 4.2. A size of 0 means up to the end of the range, and 1 that a size of 64 bits follows.
+    """
+    for _ in range(max_boxes):
+        if start + _MIN_BOX_BYTES > stop:
+            return
+        header = read(start)
+        if len(header) < _MIN_BOX_BYTES:
+            return
+        size, kind = struct.unpack_from(">I4s", header)
+        body = start + _MIN_BOX_BYTES
+        if size == 1 and len(header) == _MAX_HEADER_BYTES:
+            (size,) = struct.unpack_from(">Q", header, _MIN_BOX_BYTES)
+            body = start + _MAX_HEADER_BYTES
+        end = stop if size == 0 else start + size
+        if end < body:
+            return
+        yield BoxHeader(kind, body, end)
+        if end > stop:
+            return
+        start = end
 
 
 def display_matrices(path: str) -> dict[int, tuple[int, ...]]:
@@ -66,39 +120,24 @@ def ends_in_fragment(path: str) -> bool:
     """
     with open(path, "rb") as file:
         stop = file.seek(0, 2)
-        boxes = list(_headers(file, 0, stop))
-    if not any(kind == b"moof" for kind, _, _ in boxes):
+        boxes = list(_file_headers(file, 0, stop))
+    if not any(box.kind == b"moof" for box in boxes):
         return False
-    kind, _, end = boxes[-1]
-    num_left = stop - end
-    return num_left < 0 or 0 < num_left < _MIN_BOX_BYTES or (num_left == 0 and kind == b"moof")
+    last = boxes[-1]
+    num_left = stop - last.end
+    return num_left < 0 or 0 < num_left < _MIN_BOX_BYTES or (num_left == 0 and last.kind == b"moof")
 
 
 def _boxes(file: BinaryIO, start: int, stop: int, kind: bytes) -> Iterator[tuple[int, int]]:
     """Yield the body ranges [start, stop) of the boxes of one kind that are directly in a range."""
-    for found, body, end in _headers(file, start, stop):
-        if found == kind and end <= stop:
-            yield body, end
+    for box in _file_headers(file, start, stop):
+        if box.kind == kind and box.end <= stop:
+            yield box.body, box.end
 
 
-def _headers(file: BinaryIO, start: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (kind, start of the body, end) of the boxes directly in a range; the last one may end beyond it."""
-    for _ in range(_MAX_BOXES):
-        if start + _MIN_BOX_BYTES > stop:
-            return
-        file.seek(start)
-        header = file.read(16)
-        if len(header) < _MIN_BOX_BYTES:
-            return
-        size, kind = struct.unpack_from(">I4s", header)
-        body = start + 8
-        if size == 1 and len(header) == 16:  # a 64-bit size follows
-            (size,) = struct.unpack_from(">Q", header, 8)
-            body = start + 16
-        end = stop if size == 0 else start + size
-        if end < body:
-            return
-        yield kind, body, end
-        if end > stop:
-            return
-        start = end
+def _file_headers(file: BinaryIO, start: int, stop: int) -> Iterator[BoxHeader]:
+    def read(at: int) -> bytes:
+        file.seek(at)
+        return file.read(_MAX_HEADER_BYTES)
+
+    return box_headers(read, start, stop)

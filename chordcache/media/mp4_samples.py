@@ -16,6 +16,7 @@ import numpy as np
 from chordcache.errors import MediaError
 from chordcache.media.containers import MAX_PIXELS
 from chordcache.media.geometry import Orientation, orientation_of_matrix
+from chordcache.media.mp4_boxes import box_headers
 
 _MAX_BOXES = 10_000
 """Most boxes in one box. A normal box holds a dozen. A file with more is left to other readers."""
@@ -170,20 +171,14 @@ def _track(track: Mapping[bytes, list[Box]], movie_timescale: int, num_bytes: in
 def _boxes(data: memoryview, start: int = 0) -> dict[bytes, list[Box]]:
     """Return the boxes directly in a box, by kind."""
     found: dict[bytes, list[Box]] = {}
-    for _ in range(_MAX_BOXES):
-        if start + 8 > len(data):  # QuickTime ends some lists with four zeros
-            return found
-        size, kind = struct.unpack_from(">I4s", data, start)
-        body = start + 8
-        if size == 1:
-            (size,) = struct.unpack_from(">Q", data, body)
-            body += 8
-        end = len(data) if size == 0 else start + size
-        if end < body or end > len(data):
+    end = start
+    for kind, body, end in box_headers(lambda at: data[at : at + 16], start, len(data), max_boxes=_MAX_BOXES):
+        if end > len(data):
             raise refused(f"box {_printed(kind)} does not fit into its parent")
         found.setdefault(kind, []).append(data[body:end])
-        start = end
-    raise refused(f"more than {_MAX_BOXES} boxes in one")
+    if end + 8 <= len(data):  # QuickTime ends some lists with four zeros
+        raise refused(f"a box has an impossible size, or is one of more than {_MAX_BOXES}")
+    return found
 
 
 def _only(boxes: Mapping[bytes, list[Box]], kind: bytes) -> Box:
