@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError, printable
+from chordcache.read.arguments import frame_numbers
 from chordcache.read.decode_rows import iter_frames, read_frames, read_rows, read_seconds
 from chordcache.records import ContentFacts, FeatureInfo
 from chordcache.storage.artefacts.base import Artefact
@@ -361,16 +362,8 @@ def _row_numbers(
 
 
 def _checked_numbers(video: Video, feature: str, num_rows: int, indices: Sequence[int] | np.ndarray) -> list[int]:
-    chosen = np.asarray(indices)
-    # numpy would turn 1.5, or a mask, into numbers
-    if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
-        raise UsageError(f"indices must be frame numbers, got {chosen.dtype} {chosen.shape}")
-    numbers: list[int] = chosen.astype(np.int64).tolist()
-    for number in numbers:
-        if not 0 <= number < num_rows:
-            what = "frames" if num_rows == video.num_frames else f"rows of '{feature}'"
-            raise IndexError(f"frame {number} is out of range for video '{video.key}' of {num_rows} {what}")
-    return numbers
+    rows = "" if num_rows == video.num_frames else f"'{feature}' of "
+    return frame_numbers(indices, num_rows, f"{rows}video '{video.key}'")
 
 
 def open_cache(path: str | Path) -> Cache:

@@ -11,6 +11,7 @@ import numpy as np
 
 from chordcache.errors import FeatureAbsentError, UsageError
 from chordcache.media.geometry import scaled_size
+from chordcache.read.arguments import check_frame_numbers
 from chordcache.read.cache import Video
 from chordcache.read.crops import CropBox, SpatialTransform
 from chordcache.read.decode_rows import num_rows_in
@@ -184,11 +185,7 @@ class Clip:
     """Memory for the frames [shape=(T, h, w, 3), dtype=uint8]"""
 
     def __post_init__(self) -> None:
-        for number in self.numbers.tolist():
-            if not 0 <= number < self.video.num_frames:
-                raise IndexError(
-                    f"frame {number} is out of range for video '{self.video.key}' of {self.video.num_frames} frames"
-                )
+        check_frame_numbers("numbers", self.numbers.tolist(), self.video.num_frames, f"video '{self.video.key}'")
 
     @property
     def picture(self) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from chordcache.errors import FeatureAbsentError, UsageError, printable
+from chordcache.read.arguments import frame_numbers
 from chordcache.read.cache import Cache, Video, open_cache
 
 Source = TypeVar("Source", bound="VideoSource")
@@ -164,19 +165,12 @@ class VideoSource(ABC):
 
     def _checked(self, indices: Sequence[int] | np.ndarray) -> list[int]:
         self._check_open()
-        chosen = np.asarray(indices)
-        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
-            raise UsageError(f"indices must be frame numbers, got {chosen.dtype} {chosen.shape}")
-        numbers: list[int] = chosen.tolist()
-        for number in numbers:
-            self._check_number(number)
-        return numbers
+        return frame_numbers(indices, self._num_readable, f"'{printable(self._name)}'")
 
-    def _check_number(self, number: int) -> None:
-        if not 0 <= number < self.num_frames:
-            raise IndexError(
-                f"frame {number} is out of range for '{printable(self._name)}' of {self.num_frames} frames"
-            )
+    @property
+    def _num_readable(self) -> int | None:
+        """Number of frames that can be read, None if more are to come."""
+        return self.num_frames
 
 
 class CachedSource(VideoSource):

@@ -17,6 +17,7 @@ from chordcache.errors import ChordcacheError, FeatureAbsentError, MediaError, U
 from chordcache.media.demux import Media
 from chordcache.media.network import open_device, open_stream, without_password
 from chordcache.media.scaling import PictureScaler
+from chordcache.read.arguments import check_frame_numbers
 from chordcache.read.sources.base import VideoSource
 from chordcache.read.sources.file import AS_STORED, scaler_for
 
@@ -94,9 +95,9 @@ class _Buffer:
                 what = f"frame {number} has not come for {timeout_seconds:g} s"
                 raise MediaError("decode", "timeout", what, self.num_frames)
             if self.num_frames <= number:
-                raise self._error or IndexError(
-                    f"frame {number} is out of range: the stream ended after {self.num_frames}"
-                )
+                if self._error is not None:
+                    raise self._error
+                check_frame_numbers("indices", [number], self.num_frames, "the stream, which has ended")
             if self._newest_wins:
                 return self._frames[-1].picture
             oldest = self._frames[0].number
@@ -195,9 +196,10 @@ class _LiveSource(VideoSource):
         """Raise ``FeatureAbsentError``. Only frames are received."""
         raise FeatureAbsentError(_NO_SOUND)
 
-    def _check_number(self, number: int) -> None:
-        if number < 0:
-            raise IndexError(f"frame {number} is out of range: frames are counted from 0")
+    @property
+    def _num_readable(self) -> int | None:
+        """None, because frames are still to come."""
+        return None
 
     def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
         for number in wanted:
