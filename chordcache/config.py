@@ -19,13 +19,9 @@ CODECS = ("jpeg", "raw")
 
 
 @dataclass(frozen=True)
-class FramesConfig:
-    """The settings of cached frames, and of the pictures that all features are made from."""
+class PictureConfig:
+    """The settings of the pictures that all features are made from."""
 
-    codec: str = "jpeg"
-    """"jpeg", or "raw" for RGB24"""
-    quality: int = 90
-    """JPEG quality, 1 to 100"""
     short_side: int | None = 256
     """[pixels] of the display picture, even. The picture is never enlarged. None keeps the source's size"""
     fps: float | None = None
@@ -38,14 +34,40 @@ class FramesConfig:
     """Position of the eyes: "side_by_side", "top_bottom", or "auto" to use the file's own statement"""
 
     def __post_init__(self) -> None:
-        _one_of("frames.codec", self.codec, CODECS)
-        _in_range("frames.quality", self.quality, int, 1, 100)
         _check_short_side("frames.short_side", self.short_side)
         if self.fps is not None:
             _in_range("frames.fps", self.fps, (int, float), 0.001, 1000)
         _one_of("frames.hdr", self.hdr, ("as_is", "tonemap"))
         _one_of("frames.stereo", self.stereo, ("as_is", "left", "right"))
         _one_of("frames.stereo_layout", self.stereo_layout, ("auto", "side_by_side", "top_bottom"))
+
+    def normalized(self) -> PictureConfig:
+        """Return the config with one value for each meaning, so that equal pictures have equal settings."""
+        return dataclasses.replace(
+            self,
+            fps=None if self.fps is None else float(self.fps),
+            stereo_layout="auto" if self.stereo == "as_is" else self.stereo_layout,
+        )
+
+
+@dataclass(frozen=True)
+class FramesConfig(PictureConfig):
+    """The settings of cached frames: of the pictures, and of the record made of each."""
+
+    codec: str = "jpeg"
+    """"jpeg", or "raw" for RGB24"""
+    quality: int = 90
+    """JPEG quality, 1 to 100"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _one_of("frames.codec", self.codec, CODECS)
+        _in_range("frames.quality", self.quality, int, 1, 100)
+
+    @property
+    def picture(self) -> PictureConfig:
+        """Settings of the pictures alone."""
+        return PictureConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(PictureConfig)})
 
 
 @dataclass(frozen=True)
@@ -184,9 +206,9 @@ class Config:
     hdf5: Hdf5Config = field(default_factory=Hdf5Config)
 
     @property
-    def picture(self) -> FramesConfig:
+    def picture(self) -> PictureConfig:
         """Settings of decoded pictures, also if frames themselves are not cached."""
-        return self.frames or FramesConfig()
+        return (self.frames or FramesConfig()).picture
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all features that are not removed."""

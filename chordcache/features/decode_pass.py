@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from chordcache.config import FramesConfig
+from chordcache.config import PictureConfig
 from chordcache.errors import MediaError, UsageError
 from chordcache.features.base import Extractor, Rows, VideoInfo
 from chordcache.features.frames import select_fps
@@ -92,7 +92,7 @@ class DecodePass:
         self.made: dict[str, FeatureResult] = {}
         """Result of each feature"""
 
-    def run(self, path: str, picture: FramesConfig, *, only: Container[int] | None = None) -> DecodeResult:
+    def run(self, path: str, picture: PictureConfig, *, only: Container[int] | None = None) -> DecodeResult:
         """Decode a file from the first frame to the last.
 
         ``only`` holds the numbers of the frames that the extractors receive, by default all.
@@ -109,13 +109,7 @@ class DecodePass:
             info = _video_info(media)
             self._begin(info)
             meter = ContentMeter(info.codec) if self._with_content else None
-            maker = FrameMaker(
-                picture.short_side,
-                video.sample_aspect_ratio,
-                hdr=picture.hdr,
-                stereo=picture.stereo,
-                stereo_layout=picture.stereo_layout,
-            )
+            maker = FrameMaker(picture, video.sample_aspect_ratio)
             for frame in self._decode(media, picture.fps, maker, meter):
                 if only is None or frame.number in only:
                     self._feed(frame)

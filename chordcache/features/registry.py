@@ -5,11 +5,20 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from chordcache import digests
-from chordcache.config import Config, FlowConfig, FramesConfig, MelConfig, MotionConfig, PluginConfig, PoseConfig
+from chordcache.config import (
+    Config,
+    FlowConfig,
+    FramesConfig,
+    MelConfig,
+    MotionConfig,
+    PictureConfig,
+    PluginConfig,
+    PoseConfig,
+)
 from chordcache.errors import ConfigError, UsageError
 from chordcache.features.base import Extractor
 
@@ -33,7 +42,7 @@ class FeatureSpec:
     arguments: Mapping[str, Any]
     """Keyword arguments of the class"""
     params: Mapping[str, Any]
-    """Arguments, and under "picture" how pictures are scaled and chosen, as far as this changes the numbers"""
+    """Arguments, and under "picture" the ``PictureConfig``. Settings that do not change the numbers have defaults"""
     fingerprint: str
     is_local: bool
     is_of_sound: bool
@@ -55,15 +64,16 @@ def resolve(name: str, config: Config) -> FeatureSpec:
     ConfigError
         If its extractor cannot be imported, or does not accept its parameters.
     """
-    feature = config.picture if name == "frames" else config.features[name]
-    arguments, of_pictures = _parameters(feature, config.picture)
+    feature = (config.frames or FramesConfig()) if name == "frames" else config.features[name]
+    picture = config.picture.normalized()
+    arguments = _arguments(feature, picture)
     extractor = feature.extractor if isinstance(feature, PluginConfig) else _EXTRACTORS[name]
     cls = _class_of(name, extractor)
     try:
         inspect.signature(cls).bind(name, **arguments)
     except TypeError as error:
         raise ConfigError(f"features.{name}: '{extractor}' does not take its parameters: {error}") from None
-    params = {**arguments, "picture": _picture_params(config.picture, of_pictures)}
+    params = {**arguments, "picture": asdict(_used_of(picture, feature))}
     fingerprint = digests.fingerprint(extractor, cls.version, params)
     return FeatureSpec(
         name, extractor, arguments, params, fingerprint, cls.is_local, cls.needs_sound and not cls.is_local, cls.units
@@ -77,37 +87,41 @@ def check_requirement(spec: FeatureSpec) -> None:
         raise UsageError(f"feature '{spec.name}': {missing}")
 
 
-def _parameters(feature: Any, picture: FramesConfig) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the extractor's keyword arguments, and the picture settings that change its numbers."""
+def _arguments(feature: Any, picture: PictureConfig) -> dict[str, Any]:
+    """Return the extractor's keyword arguments."""
     match feature:
         case FramesConfig(codec="raw"):
-            return {"codec": "raw"}, ("short_side", "fps", "hdr", "stereo")
+            return {"codec": "raw"}
         case FramesConfig():
-            return {"codec": "jpeg", "quality": feature.quality}, ("short_side", "fps", "hdr", "stereo")
+            return {"codec": "jpeg", "quality": feature.quality}
         case FlowConfig():
             preset = {"preset": feature.preset} if feature.method == "dis" else {}
             short_side = feature.short_side or picture.short_side
-            flow = {"method": feature.method, **preset, "short_side": short_side, "dtype": feature.dtype}
-            return flow, ("fps", "hdr", "stereo")
+            return {"method": feature.method, **preset, "short_side": short_side, "dtype": feature.dtype}
         case MotionConfig():
-            return {}, ("fps", "stereo")
+            return {}
         case MelConfig():
             fmax = None if feature.fmax is None else float(feature.fmax)
             mel = {**asdict(feature), "fmin": float(feature.fmin), "fmax": fmax}
-            return mel, ("fps",)  # fps does not change the numbers, but the timeline stored with them
+            return mel
         case PoseConfig():
-            return {"stride": feature.stride}, ("short_side", "fps", "hdr", "stereo")
+            return {"stride": feature.stride}
         case _:
-            return dict(feature.params), ("short_side", "fps", "hdr", "stereo")
+            return dict(feature.params)
 
 
-def _picture_params(picture: FramesConfig, names: tuple[str, ...]) -> dict[str, Any]:
-    params = {name: getattr(picture, name) for name in names}
-    if params.get("fps") is not None:
-        params["fps"] = float(params["fps"])
-    if params.get("stereo", "as_is") != "as_is":
-        params["stereo_layout"] = picture.stereo_layout
-    return params
+def _used_of(picture: PictureConfig, feature: Any) -> PictureConfig:
+    """Return the picture settings with the default for each one that does not change the numbers of a feature."""
+    default = PictureConfig()
+    match feature:
+        case FlowConfig():
+            return replace(picture, short_side=default.short_side)  # the extractor has an argument of its own
+        case MotionConfig():
+            return replace(picture, short_side=default.short_side, hdr=default.hdr)
+        case MelConfig():
+            return PictureConfig(fps=picture.fps)  # fps changes the timeline that is stored with the numbers
+        case _:
+            return picture
 
 
 def _class_of(name: str, extractor: str) -> Any:

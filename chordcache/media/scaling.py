@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -9,6 +10,7 @@ import av
 import numpy as np
 from av.sidedata.sidedata import Type as SideDataType
 
+from chordcache.config import PictureConfig
 from chordcache.errors import MediaError
 from chordcache.media.containers import MAX_PIXELS
 from chordcache.media.decoding import DecodedFrame
@@ -83,33 +85,18 @@ class PictureScaler:
 
     Parameters
     ----------
-    short_side : int or None
-        [pixels] of the upright picture; None keeps the size.
+    config : PictureConfig
+        Settings. ``short_side`` is of the upright picture. ``hdr`` is the treatment of PQ and HLG pictures, see
+        ``tonemap.tone_map``. ``stereo`` is the eye whose picture is cut out, with the coded pixel aspect. Left and
+        right refer to the stored picture, which is rotated afterwards. ``stereo_layout`` is for files that do not state
+        it, see ``stereo3d.view_of``. ``fps`` is ignored.
     aspect : Fraction or None
         Sample aspect ratio; None or 0 if the pixels are square.
-    hdr : {"as_is", "tonemap"}
-        Treatment of PQ and HLG pictures, see ``tonemap.tone_map``.
-    stereo : {"as_is", "left", "right"}
-        Eye whose picture is cut out, with the coded pixel aspect. Left and right refer to the stored picture, which is
-        rotated afterwards.
-    stereo_layout : {"auto", "side_by_side", "top_bottom"}
-        Layout of files that do not state it, see ``stereo3d.view_of``.
     """
 
-    def __init__(
-        self,
-        short_side: int | None,
-        aspect: Fraction | None,
-        *,
-        hdr: str = "as_is",
-        stereo: str = "as_is",
-        stereo_layout: str = "auto",
-    ) -> None:
-        self._short_side = short_side
+    def __init__(self, config: PictureConfig, aspect: Fraction | None) -> None:
+        self._config = config
         self._aspect = aspect
-        self._tone_maps = hdr == "tonemap"
-        self._stereo = stereo
-        self._stereo_layout = stereo_layout
         self._view = View()
         self._resampler = Resampler()
         self._filter = PictureFilter()
@@ -159,7 +146,7 @@ class PictureScaler:
     def _shown(self, picture: av.VideoFrame) -> av.VideoFrame:
         """Return the picture to scale: not interlaced, one eye's part, and tone-mapped, which also scales it."""
         self.settle(picture)
-        is_hdr = self._tone_maps and picture.color_trc in TRANSFERS
+        is_hdr = self._config.hdr == "tonemap" and picture.color_trc in TRANSFERS
         peak = _peak_of(picture) if is_hdr else DEFAULT_PEAK
         # swscale scales flagged fields separately and keeps the combs, ffmpeg blends the fields
         if self._view.layout is not None:
@@ -187,13 +174,13 @@ class PictureScaler:
         """Let a picture determine size, orientation and stereo layout, unless one did so before."""
         if self._first_size is not None:
             return
-        if self._stereo != "as_is":
-            self._view = _view_of(picture, self._stereo, self._stereo_layout)
+        if self._config.stereo != "as_is":
+            self._view = _view_of(picture, self._config.stereo, self._config.stereo_layout)
         _, _, width, height = self.region_of(picture)
         self._first_size = (picture.width, picture.height)
         self.orientation = orientation_of(picture)
         square = display_size(width, height, self._aspect)
-        self._stored_size = scaled_size(*square, self._short_side)
+        self._stored_size = scaled_size(*square, self._config.short_side)
         if self._stored_size[0] * self._stored_size[1] > MAX_PIXELS:
             what = f"the display size would be {square[0]:.0f}x{square[1]:.0f} pixels"
             raise MediaError("decode", "refused-size", what)
@@ -204,18 +191,15 @@ class FrameMaker:
 
     Parameters
     ----------
-    short_side : int or None
-        [pixels] of the cached frames, see ``PictureScaler``.
+    config : PictureConfig
+        Settings of the cached frames, see ``PictureScaler``.
     aspect : Fraction or None
         Sample aspect ratio.
-    **treatment : str
-        ``hdr``, ``stereo`` and ``stereo_layout``, see ``PictureScaler``.
     """
 
-    def __init__(self, short_side: int | None, aspect: Fraction | None, **treatment: str) -> None:
-        self._short_side = short_side
+    def __init__(self, config: PictureConfig, aspect: Fraction | None) -> None:
+        self._config = config
         self._aspect = aspect
-        self._treatment = treatment
         self._scalers: dict[int | None, PictureScaler] = {}
         self._num_frames = 0
         self._first_size: tuple[int, int] | None = None
@@ -234,12 +218,12 @@ class FrameMaker:
     @property
     def scaler(self) -> PictureScaler:
         """Scaler of the cached frames."""
-        return self.scaler_to(self._short_side)
+        return self.scaler_to(self._config.short_side)
 
     def scaler_to(self, short_side: int | None) -> PictureScaler:
         """Return the scaler for a short side, made on the first call."""
         if short_side not in self._scalers:
-            self._scalers[short_side] = PictureScaler(short_side, self._aspect, **self._treatment)
+            self._scalers[short_side] = PictureScaler(replace(self._config, short_side=short_side), self._aspect)
         return self._scalers[short_side]
 
     @property

@@ -11,6 +11,7 @@ import mediapipe
 import numpy as np
 import pytest
 
+from chordcache.config import PictureConfig
 from chordcache.features.base import VideoInfo
 from chordcache.features.pose import PoseExtractor
 from chordcache.media.demux import open_media
@@ -26,7 +27,7 @@ def extract(path: Path, *, stride: int = 1) -> tuple[np.ndarray, list[np.ndarray
     rows, pictures = [], []
     with open_media(str(path)) as media:
         video = media.require_video()
-        maker = FrameMaker(SHORT_SIDE, video.sample_aspect_ratio)
+        maker = FrameMaker(PictureConfig(short_side=SHORT_SIDE), video.sample_aspect_ratio)
         assert extractor.begin(VideoInfo("h264", video.width, video.height, has_sound=False)) is None
         for _, decoded in zip(range(NUM_FRAMES), media.frames(), strict=False):
             frame = maker.frame(decoded)

@@ -19,6 +19,7 @@ from helpers.processes import files_of, quarantine, sidecars
 import chordcache as cc
 from chordcache.config import Config, config_from_json
 from chordcache.errors import ConfigError, FeatureAbsentError, UsageError
+from chordcache.features.registry import resolve
 
 Cli = Callable[..., Any]
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "features.md"
@@ -488,3 +489,24 @@ def test_an_extractor_that_cannot_be_had(
     assert match in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("base", "settings", "changed"),
+    [
+        ({}, {"short_side": 128}, {"frames", "flow", "pose"}),
+        ({}, {"fps": 5}, {"frames", "flow", "motion", "mel", "pose"}),
+        ({}, {"hdr": "tonemap"}, {"frames", "flow", "pose"}),
+        ({}, {"stereo": "left"}, {"frames", "flow", "motion", "pose"}),
+        ({}, {"stereo_layout": "top_bottom"}, set()),
+        ({"stereo": "left"}, {"stereo_layout": "top_bottom"}, {"frames", "flow", "motion", "pose"}),
+        ({}, {"quality": 50}, {"frames"}),
+        ({"fps": 5}, {"fps": 5.0}, set()),
+    ],
+)
+def test_a_fingerprint_depends_on_the_settings_that_change_the_content(
+    base: dict[str, Any], settings: dict[str, Any], changed: set[str]
+) -> None:
+    configs = [config_from_json({"frames": each, "features": {"pose": {}}}) for each in (base, {**base, **settings})]
+    one, other = ({name: resolve(name, config).fingerprint for name in config.names()} for config in configs)
+    assert {name for name in one if one[name] != other[name]} == changed

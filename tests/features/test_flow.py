@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from helpers import ffmpeg_reference
 
+from chordcache.config import PictureConfig
 from chordcache.errors import UsageError
 from chordcache.features.flow import FlowExtractor
 from chordcache.media.demux import open_media
@@ -38,7 +39,7 @@ def extract(path: Path, *, stop: int | None = None, **params: Any) -> tuple[dict
     num_frames = 0
     with open_media(str(path)) as media:
         video = media.require_video()
-        maker = FrameMaker(params.get("short_side"), video.sample_aspect_ratio)
+        maker = FrameMaker(PictureConfig(short_side=params.get("short_side")), video.sample_aspect_ratio)
         for decoded in media.frames():
             if num_frames == stop:
                 break
@@ -110,7 +111,7 @@ def test_float32_is_what_opencv_gives(clips, clip, method, preset):
 def test_luma_is_the_picture_that_ffmpeg_shows(clips):
     clip = clips / "street/bikes.mp4"
     with open_media(str(clip)) as media:
-        maker = FrameMaker(128, media.require_video().sample_aspect_ratio)
+        maker = FrameMaker(PictureConfig(short_side=128), media.require_video().sample_aspect_ratio)
         ours = [maker.frame(decoded).luma(128) for decoded in media.frames()]
     height, width = ours[0].shape
     theirs = [
@@ -126,7 +127,7 @@ def meadow(clips) -> np.ndarray:
     """The luma of a real frame [shape=(256, 456), dtype=uint8]; it has texture all over, so that motion shows."""
     with open_media(str(clips / "animation/bigbuckbunny.mp4")) as media:
         frames = list(islice(media.frames(), 21))
-        return FrameMaker(256, None).frame(frames[-1]).luma(256).copy()
+        return FrameMaker(PictureConfig(short_side=256), None).frame(frames[-1]).luma(256).copy()
 
 
 @pytest.mark.parametrize("shift", [(3, 0), (-2, 0), (0, 4), (2, -3)], ids=str)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from av.sidedata.sidedata import Type as SideDataType
 
+from chordcache.config import PictureConfig
 from chordcache.features.base import VideoInfo
 from chordcache.features.motion import MotionExtractor, motion_grid, resampled, turned
 from chordcache.media.activity import MOTION_VECTOR, MOTION_VECTOR_CODECS, motion_vectors
@@ -29,7 +30,7 @@ def extract(path: Path, *, stop: int | None = None, **maker: Any) -> tuple[dict[
     extractor = MotionExtractor("motion")
     found: dict[str, list[np.ndarray]] = {}
     with open_media(str(path)) as media:
-        frames = FrameMaker(None, None, **maker)
+        frames = FrameMaker(PictureConfig(short_side=None, **maker), None)
         for decoded in islice(media.frames(motion_vectors=True), stop):
             for name, block in extractor.add_frame(frames.frame(decoded)).items():
                 found.setdefault(name, []).append(block)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from chordcache.config import PictureConfig
 from chordcache.media.demux import open_media
 from chordcache.media.scaling import Frame, FrameMaker
 
@@ -17,14 +18,14 @@ from chordcache.media.scaling import Frame, FrameMaker
 def frames(path: Path, num_frames: int | None = None, *, short_side: int | None = None, **options: Any) -> list[Frame]:
     """The first frames of a video, as extractors get them."""
     with open_media(str(path)) as media:
-        maker = FrameMaker(short_side, media.require_video().sample_aspect_ratio, **options)
+        maker = FrameMaker(PictureConfig(short_side=short_side, **options), media.require_video().sample_aspect_ratio)
         return [maker.frame(decoded) for decoded in islice(media.frames(), num_frames)]
 
 
 def notes(path: Path, **options: Any) -> tuple[str, ...]:
     """What the scaler says that it did to a video."""
     with open_media(str(path)) as media:
-        maker = FrameMaker(None, None, **options)
+        maker = FrameMaker(PictureConfig(short_side=None, **options), None)
         for decoded in media.frames():
             maker.frame(decoded).planes()
         return maker.notes

@@ -16,6 +16,7 @@ import pytest
 from helpers import box_average, ffmpeg_reference, scaled
 
 import chordcache as cc
+from chordcache.config import PictureConfig
 from chordcache.errors import MediaError
 from chordcache.media.ffmpeg_log import capture
 from chordcache.media.geometry import Orientation
@@ -259,7 +260,10 @@ def test_rgb_is_the_mean(media: Path, name: str, short_side: int) -> None:
 @pytest.mark.parametrize("pixel_format", ["gbrp", "bgr0", "gray", "gray10le"])
 def test_pictures_without_chroma_planes(pixel_format: str, short_side: int | None) -> None:
     rgb = np.rint(clouds(0, 320, 180))
-    picture, scaler = picture_without_chroma(rgb, pixel_format), PictureScaler(short_side, None)
+    picture, scaler = (
+        picture_without_chroma(rgb, pixel_format),
+        PictureScaler(PictureConfig(short_side=short_side), None),
+    )
     if pixel_format.startswith("gray"):
         rgb = np.repeat(rgb[..., 1:2], 3, 2)
     assert errors_of(scaler.planes(picture), box_average.RgbSource(rgb)) == ""
@@ -392,7 +396,7 @@ def test_a_size_that_changes_all_the_time_takes_no_more_memory() -> None:
     for picture in pictures:
         for plane in picture.planes:
             plane_samples(plane, np.uint8)[:] = 100
-    scaler = PictureScaler(24, None)
+    scaler = PictureScaler(PictureConfig(short_side=24), None)
     used = []
     for number in range(10_000):
         picture = pictures[number % 20 == 0]
@@ -407,7 +411,7 @@ def test_a_size_that_changes_all_the_time_takes_no_more_memory() -> None:
 def test_unknown_matrix_is_refused(matrix: int) -> None:
     picture = av.VideoFrame(64, 48, "yuv420p")
     picture.colorspace = matrix
-    scaler = PictureScaler(24, None)
+    scaler = PictureScaler(PictureConfig(short_side=24), None)
     for convert in (scaler.planes, scaler.rgb):
         with pytest.raises(MediaError, match=f"^cannot convert yuv420p pictures with matrix {matrix}: "):
             convert(picture)

@@ -18,7 +18,7 @@ import pytest
 from helpers import ffmpeg_reference
 
 import chordcache as cc
-from chordcache.config import FramesConfig
+from chordcache.config import FramesConfig, PictureConfig
 from chordcache.media import ffmpeg_log
 from chordcache.media.demux import Media, open_media
 
@@ -133,7 +133,7 @@ def all_hashes(path: Path) -> list[str]:
     from chordcache.media.scaling import PictureScaler
 
     with open_media(str(path)) as media:
-        scaler = PictureScaler(None, media.require_video().sample_aspect_ratio)
+        scaler = PictureScaler(PictureConfig(short_side=None), media.require_video().sample_aspect_ratio)
         return [hashlib.md5(scaler.rgb(frame.picture).tobytes()).hexdigest() for frame in media.frames()]
 
 

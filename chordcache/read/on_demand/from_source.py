@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from chordcache.config import Config, config_from_json
+from chordcache.config import Config, FramesConfig, config_from_json
 from chordcache.errors import CacheWriteError, MediaError, NotFoundError
 from chordcache.features.frames import select_fps
 from chordcache.features.registry import resolve
@@ -185,8 +185,9 @@ class _Stored(MP4Source):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config.picture)
-        if config.picture.codec == "jpeg":
-            self._show = _through_jpeg(config.picture.quality)
+        frames = config.frames or FramesConfig()
+        if frames.codec == "jpeg":
+            self._show = _through_jpeg(frames.quality)
 
 
 def _through_jpeg(quality: int) -> Show:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from chordcache.config import FramesConfig
+from chordcache.config import PictureConfig
 from chordcache.errors import FeatureAbsentError, MediaError, printable
 from chordcache.media.audio import read_sound
 from chordcache.media.decoding import DecodedFrame
@@ -23,7 +23,7 @@ from chordcache.read.sources.base import VideoSource
 Show: TypeAlias = Callable[[PictureScaler, Any], np.ndarray]
 """Function that makes a frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB] from a decoded picture."""
 
-AS_STORED = FramesConfig(short_side=None)
+AS_STORED = PictureConfig(short_side=None)
 """Config of upright frames with square pixels, as ``build`` makes them, in the source's size."""
 
 _SEEK_BACK_SECONDS = (0, 2, 20)
@@ -48,19 +48,12 @@ def naming(path: str) -> Iterator[None]:
         raise MediaError(error.stage, error.cause, what, error.num_frames_ok) from error
 
 
-def scaler_for(frames: FramesConfig, aspect: Fraction | None) -> PictureScaler:
-    """Return the scaler that makes frames from decoded pictures. All sources and ``build`` use the same one."""
-    return PictureScaler(
-        frames.short_side, aspect, hdr=frames.hdr, stereo=frames.stereo, stereo_layout=frames.stereo_layout
-    )
-
-
 class Converter:
     """A converter of pictures, in any order, to frames.
 
     Parameters
     ----------
-    frames : FramesConfig
+    frames : PictureConfig
         Size, HDR and stereo treatment.
     aspect : Fraction or None
         Sample aspect ratio.
@@ -72,13 +65,13 @@ class Converter:
 
     def __init__(
         self,
-        frames: FramesConfig,
+        frames: PictureConfig,
         aspect: Fraction | None,
         stated_size: tuple[int, int],
         show: Show | None = None,
     ) -> None:
         self._show = show or PictureScaler.rgb
-        self._scaler = scaler_for(frames, aspect)
+        self._scaler = PictureScaler(frames, aspect)
         self._stated_size = stated_size
         self._is_settled = False
 
@@ -142,7 +135,7 @@ class FrameReader:
 class _File:
     """An open media file, its timeline, and its running decoder."""
 
-    def __init__(self, path: str, frames: FramesConfig, show: Show) -> None:
+    def __init__(self, path: str, frames: PictureConfig, show: Show) -> None:
         self._path = path
         self._media = hold_media(path)
         self.sequential_reason: str | None = None
@@ -231,12 +224,12 @@ class MP4Source(VideoSource):
 
     Parameters
     ----------
-    frames : FramesConfig
+    frames : PictureConfig
         Size, HDR and stereo treatment, as for ``build``. By default the source's size. ``fps`` is ignored, because the
         frame numbers are the source's.
     """
 
-    def __init__(self, frames: FramesConfig = AS_STORED) -> None:
+    def __init__(self, frames: PictureConfig = AS_STORED) -> None:
         super().__init__()
         self._frames = frames
         self._show: Show = PictureScaler.rgb

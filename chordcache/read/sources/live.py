@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chordcache.config import FramesConfig
+from chordcache.config import PictureConfig
 from chordcache.errors import ChordcacheError, FeatureAbsentError, MediaError, UsageError
 from chordcache.media.demux import Media
 from chordcache.media.network import open_device, open_stream, without_password
 from chordcache.media.scaling import PictureScaler
 from chordcache.read.arguments import check_frame_numbers
 from chordcache.read.sources.base import VideoSource
-from chordcache.read.sources.file import AS_STORED, scaler_for
+from chordcache.read.sources.file import AS_STORED
 
 _NO_SOUND = "the sound of streams and cameras is not kept. Record it, and open the file with MP4Source."
 
@@ -114,7 +114,7 @@ class _Buffer:
 class _LiveSource(VideoSource):
     """Base class of streams and cameras. A thread receives and converts the frames."""
 
-    def __init__(self, frames: FramesConfig, timeout_seconds: float, num_buffered: int, *, newest_wins: bool) -> None:
+    def __init__(self, frames: PictureConfig, timeout_seconds: float, num_buffered: int, *, newest_wins: bool) -> None:
         super().__init__()
         if not 0 < timeout_seconds < threading.TIMEOUT_MAX:
             raise UsageError(f"timeout_seconds: got {timeout_seconds!r}, must be a positive number")
@@ -141,7 +141,7 @@ class _LiveSource(VideoSource):
         shown = without_password(name)
         try:
             with self._opening(name) as media:
-                scaler = scaler_for(self._frames_config, media.require_video().sample_aspect_ratio)
+                scaler = PictureScaler(self._frames_config, media.require_video().sample_aspect_ratio)
                 buffer.opened(media.frame_seconds)
                 self._hand_on(media, scaler, buffer)
             buffer.end()
@@ -214,7 +214,7 @@ class StreamSource(_LiveSource):
 
     Parameters
     ----------
-    frames : FramesConfig
+    frames : PictureConfig
         See ``MP4Source``.
     timeout_seconds : float
         Time [seconds] to wait for an answer, and for a frame.
@@ -223,7 +223,7 @@ class StreamSource(_LiveSource):
     """
 
     def __init__(
-        self, frames: FramesConfig = AS_STORED, *, timeout_seconds: float = 10.0, buffer_frames: int = 32
+        self, frames: PictureConfig = AS_STORED, *, timeout_seconds: float = 10.0, buffer_frames: int = 32
     ) -> None:
         super().__init__(frames, timeout_seconds, buffer_frames, newest_wins=False)
 
@@ -241,7 +241,7 @@ class CameraSource(_LiveSource):
     ----------
     device_format : str
         FFmpeg's name of the device type: v4l2, avfoundation, dshow, x11grab, lavfi.
-    frames : FramesConfig
+    frames : PictureConfig
         See ``MP4Source``.
     options : mapping of str to str
         Options of the device, such as ``{"video_size": "1280x720"}``.
@@ -252,7 +252,7 @@ class CameraSource(_LiveSource):
     def __init__(
         self,
         device_format: str = "v4l2",
-        frames: FramesConfig = AS_STORED,
+        frames: PictureConfig = AS_STORED,
         *,
         options: Mapping[str, str] | None = None,
         timeout_seconds: float = 10.0,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.config import FramesConfig
+from chordcache.config import PictureConfig
 from chordcache.errors import MediaError
 from chordcache.media.audio import read_sound, sample_rate_of
 from chordcache.media.checks.bitstream import packet_reader
@@ -26,7 +26,7 @@ _HIGH_444 = 244
 class _MappedFile:
     """A mapped file, its timeline, and its running decoder."""
 
-    def __init__(self, path: str, frames: FramesConfig) -> None:
+    def __init__(self, path: str, frames: PictureConfig) -> None:
         identify(path)
         self._map = _mapped(path)
         self._data = memoryview(self._map)
@@ -160,11 +160,11 @@ class MappedMP4Source(VideoSource):
 
     Parameters
     ----------
-    frames : FramesConfig
+    frames : PictureConfig
         See ``MP4Source``.
     """
 
-    def __init__(self, frames: FramesConfig = AS_STORED) -> None:
+    def __init__(self, frames: PictureConfig = AS_STORED) -> None:
         super().__init__()
         self._frames = frames
         self._file: _MappedFile | None = None
