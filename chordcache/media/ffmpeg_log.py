@@ -19,40 +19,40 @@ _HARMLESS = re.compile(r"SEI type \d+ size \d+ truncated|missing mandatory atoms
 the one that is read, since it would not have a decoder."""
 
 _lock = threading.Lock()
-_num_listeners = 0
+_num_captures = 0
 _quiet_level: int | None = None
-"""Level from before the first listener. FFmpeg has one level for all threads."""
+"""Level from before the first capture. FFmpeg has one level for all threads."""
 
 
-def _nobody_listens() -> None:
-    """Reset the listeners in the child of a fork, which has none of the threads that listened."""
-    global _lock, _num_listeners
+def _reset_captures() -> None:
+    """Reset the count in the child of a fork, which has none of the threads that captured."""
+    global _lock, _num_captures
     _lock = threading.Lock()
-    if _num_listeners:
-        _num_listeners = 0
+    if _num_captures:
+        _num_captures = 0
         av.logging.set_level(_quiet_level)
 
 
-os.register_at_fork(after_in_child=_nobody_listens)
+os.register_at_fork(after_in_child=_reset_captures)
 
 
 @contextmanager
 def capture() -> Iterator[list[LogMessage]]:
     """Collect FFmpeg's error messages of this thread; outside the block FFmpeg stays silent, as PyAV sets it."""
-    global _num_listeners, _quiet_level
+    global _num_captures, _quiet_level
     with _lock:
-        if not _num_listeners:
+        if not _num_captures:
             _quiet_level = av.logging.get_level()
             av.logging.set_level(av.logging.ERROR)
             av.logging.set_skip_repeated(False)
-        _num_listeners += 1
+        _num_captures += 1
     try:
         with av.logging.Capture() as messages:
             yield messages
     finally:
         with _lock:
-            _num_listeners -= 1
-            if not _num_listeners:
+            _num_captures -= 1
+            if not _num_captures:
                 av.logging.set_level(_quiet_level)
 
 

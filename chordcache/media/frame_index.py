@@ -21,7 +21,7 @@ class FrameIndex:
     """[shape=(T,), dtype=int64, ticks] Times, ascending"""
     time_base: Fraction
     """[seconds] Length of one tick"""
-    entries: np.ndarray
+    seek_frames: np.ndarray
     """[shape=(T,), dtype=int64] Frame at which decoding has to begin, so that this one comes out right; -1 for the
     start of the file, which may be before the first frame that is shown"""
     frame_seconds: Fraction

@@ -147,7 +147,7 @@ def _track(track: Mapping[bytes, list[Box]], movie_timescale: int, num_bytes: in
     offsets = _sample_offsets(tables, sizes)
     if ((offsets < 0) | (offsets > num_bytes - sizes)).any():  # their sum may be too large for int64
         raise refused("samples lie beyond the end of the file")
-    durations = _runs(_table(tables, b"stts", ">u4", 2), len(sizes), "stts")
+    durations = _repeated(_table(tables, b"stts", ">u4", 2), len(sizes), "stts")
     composed = np.cumsum(durations) - durations + _composition_offsets(tables, len(sizes))
     shift, start, stop = _edit(track, timescale, movie_timescale)
     if (composed < start).any():  # libavformat's clock then begins at another time than in the edit list
@@ -217,7 +217,7 @@ def _entries(box: Box, at: int, dtype: str, width: int, kind: bytes) -> np.ndarr
     return values.astype(np.int64).reshape(num_entries, width)
 
 
-def _runs(table: np.ndarray, num_samples: int, kind: str) -> np.ndarray:
+def _repeated(table: np.ndarray, num_samples: int, kind: str) -> np.ndarray:
     """Return a table of (count, value) expanded to all samples [shape=(num_samples,), dtype=int64]."""
     if table[:, 0].sum() != num_samples or table[:, 1].max(initial=0) >> 31:
         raise refused(f"box '{kind}' does not describe {num_samples} samples")
@@ -241,18 +241,18 @@ def _sample_sizes(tables: Mapping[bytes, list[Box]], num_bytes: int) -> np.ndarr
 def _sample_offsets(tables: Mapping[bytes, list[Box]], sizes: np.ndarray) -> np.ndarray:
     """Return where each sample begins [bytes]. The samples of a chunk follow each other without a gap."""
     chunks = (_table(tables, b"co64", ">i8") if b"co64" in tables else _table(tables, b"stco", ">u4"))[:, 0]
-    runs = _table(tables, b"stsc", ">u4", 3)
-    first = runs[:, 0] - 1
+    chunk_table = _table(tables, b"stsc", ">u4", 3)
+    first = chunk_table[:, 0] - 1
     if (
-        not len(runs)
+        not len(chunk_table)
         or first[0]
         or (np.diff(first) <= 0).any()
         or first[-1] >= len(chunks)
-        or (runs[:, 2] != 1).any()
+        or (chunk_table[:, 2] != 1).any()
         or (chunks < 0).any()
     ):
         raise refused("its table of samples per chunk is not understood")
-    per_chunk = np.repeat(runs[:, 1], np.diff(np.append(first, len(chunks))))
+    per_chunk = np.repeat(chunk_table[:, 1], np.diff(np.append(first, len(chunks))))
     if per_chunk.sum() != len(sizes):
         raise refused(f"its chunks hold {per_chunk.sum()} samples of {len(sizes)}")
     starts = np.cumsum(sizes) - sizes  # positions if all samples were in one piece

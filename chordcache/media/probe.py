@@ -145,58 +145,58 @@ def _audio_facts(media: Media) -> AudioFacts | None:
 def _packet_facts(media: Media) -> PacketFacts:
     unit = media.require_video().time_base or Fraction(1)
     frame_ticks = media.frame_seconds / unit
-    runs = [_Run([], [])]
+    segments = [_Segment([], [])]
     last_dts = duration = None
     leading: list[int] = []
     for packet, check in media.shown_packets(is_thorough=False):
         if last_dts is not None and packet.dts is not None and packet.dts < last_dts:
-            runs.append(_Run([], []))  # the clock is set back, since streams were joined without rewriting
+            segments.append(_Segment([], []))  # the clock is set back, since streams were joined without rewriting
         last_dts = packet.dts
         time = (
             packet.pts if media.timestamp_source == "pts" else packet.dts if media.timestamp_source == "dts" else None
         )
         if time is None:
-            time = (runs[-1].times[-1] + frame_ticks) if runs[-1].times else 0
-        runs[-1].times.append(time)
+            time = (segments[-1].times[-1] + frame_ticks) if segments[-1].times else 0
+        segments[-1].times.append(time)
         if packet.is_keyframe:
-            runs[-1].key_times.append(time)
+            segments[-1].key_times.append(time)
         duration = packet.duration
         leading = check.leading_dts
     if (
         media.timestamp_source == "dts" and leading
     ):  # skipped frames are shown first: the rest are due when the last one is
-        runs[0].times[:] = sorted([*leading, *runs[0].times])[len(leading) :]
+        segments[0].times[:] = sorted([*leading, *segments[0].times])[len(leading) :]
     is_timed = media.timestamp_source != "rate"
-    return _from_runs(media, runs, duration if is_timed and duration else frame_ticks)
+    return _from_segments(media, segments, duration if is_timed and duration else frame_ticks)
 
 
-class _Run(NamedTuple):
+class _Segment(NamedTuple):
     """Times of packets in units of the track's time base, up to a point where the clock is set back."""
 
     times: list[Any]
     key_times: list[Any]
 
 
-def _from_runs(media: Media, runs: list[_Run], last_duration: Any) -> PacketFacts:
+def _from_segments(media: Media, segments: list[_Segment], last_duration: Any) -> PacketFacts:
     """Return facts from the presentation times of all packets and of the keyframes."""
     unit = media.require_video().time_base or Fraction(1)
     numbers: list[int] = []
     keys: list[Any] = []
     steps: list[Any] = []
     num_frames = 0
-    for run in runs:
-        shown, run_keys = sorted(run.times), sorted(run.key_times)
-        numbers += (num_frames + np.searchsorted(np.array(shown), np.array(run_keys))).tolist()
-        keys += run_keys
+    for segment in segments:
+        shown, segment_keys = sorted(segment.times), sorted(segment.key_times)
+        numbers += (num_frames + np.searchsorted(np.array(shown), np.array(segment_keys))).tolist()
+        keys += segment_keys
         steps += [later - earlier for earlier, later in pairwise(shown)]
         num_frames += len(shown)
     step = statistics.median(steps) if steps else last_duration
-    times = [time for run in runs for time in run.times]
+    times = [time for segment in segments for time in segment.times]
     return PacketFacts(
         num_packets=media.num_packets,
         num_frames=num_frames,
         num_frames_skipped=media.num_skipped,
-        start_seconds=float(min(runs[0].times) * unit),
+        start_seconds=float(min(segments[0].times) * unit),
         duration_seconds=float((max(times) - min(times) + step) * unit),
         # a container that rounds times to its unit makes a constant rate vary by one or two units
         variable_frame_rate=media.timestamp_source != "rate"

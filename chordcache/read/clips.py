@@ -21,7 +21,7 @@ from chordcache.read.transforms import (
     cut_frames,
     cut_motion,
     cut_pose,
-    motion_grid,
+    motion_grid_size,
 )
 from chordcache.records import FeatureInfo
 
@@ -317,7 +317,7 @@ def _zeros(clip: Clip, name: str, info: FeatureInfo) -> Arrays:
             num_rows = num_rows_in(clip.video.seconds_of(*clip.span), row_seconds)
             return {"audio": np.zeros((info.params["n_mels"], num_rows), np.float32)}
         case "motion" if clip.crop is not None:
-            grid = motion_grid(*clip.crop.size)
+            grid = motion_grid_size(*clip.crop.size)
             return {
                 "motion": np.zeros((num_frames, 2, *grid), np.float32),
                 "motion_covered": np.zeros((num_frames, *grid), np.bool_),

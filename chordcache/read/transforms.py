@@ -135,12 +135,12 @@ def cut_flow(flow: np.ndarray, crop: CropBox, *, picture: tuple[int, int], one_t
     return scaled[:, ::-1] if crop.flip else scaled
 
 
-def motion_grid(height: int, width: int) -> tuple[int, int]:
+def motion_grid_size(height: int, width: int) -> tuple[int, int]:
     """Return (rows, columns) of the motion of a picture.
 
     Examples
     --------
-    >>> motion_grid(1080, 1920)
+    >>> motion_grid_size(1080, 1920)
     (68, 120)
     """
     return -(-height // MOTION_BLOCK_PX), -(-width // MOTION_BLOCK_PX)

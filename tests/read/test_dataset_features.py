@@ -33,7 +33,7 @@ from chordcache.read.transforms import (  # noqa: E402
     cut_frames,
     cut_motion,
     cut_pose,
-    motion_grid,
+    motion_grid_size,
 )
 
 # A worker more than there are processors is no fault of ours; the tests want two on any machine
@@ -383,11 +383,11 @@ def test_motion_of_a_window(cache: cc.Cache, path: str, source: tuple[int, int],
     motion, covered = cache.read(video, "motion", 6, 8), cache.read(video, "motion.covered", 6, 8)
     assert np.abs(motion).max() > 4
     sample = sample_of(cache, path, (6, 7), features=["motion"], size=size)
-    assert sample["motion"].shape == (2, 2, *motion_grid(*size))
+    assert sample["motion"].shape == (2, 2, *motion_grid_size(*size))
     crop = crop_of((video.height, video.width), size)
     top, left, height, width = crop.top, crop.left, crop.height, crop.width
-    for row in range(motion_grid(*size)[0]):
-        for column in range(motion_grid(*size)[1]):
+    for row in range(motion_grid_size(*size)[0]):
+        for column in range(motion_grid_size(*size)[1]):
             y = (16 * row + min(16 * row + 16, size[0])) / 2 * height / size[0] + top
             x = (16 * column + min(16 * column + 16, size[1])) / 2 * width / size[1] + left
             cell = int(y * source[0] / video.height // 16), int(x * source[1] / video.width // 16)

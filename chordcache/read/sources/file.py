@@ -139,7 +139,7 @@ class _File:
         self._path = path
         self._media = hold_media(path)
         self.sequential_reason: str | None = None
-        self._run: FrameReader | None = None
+        self._frame_reader: FrameReader | None = None
         """Reader that continues after the last request"""
         try:
             video, audio = self._media.require_video(), self._media.audio
@@ -172,9 +172,9 @@ class _File:
         self._reopen()
         with self._media.capture():
             times = [round(frame.pts_seconds / _NANOSECOND) for frame in self._media.frames()]
-        entries = np.full(len(times), -1, np.int64)
+        seek_frames = np.full(len(times), -1, np.int64)
         return FrameIndex(
-            np.array(times, np.int64), _NANOSECOND, entries, self._media.frame_seconds, self._media.num_skipped
+            np.array(times, np.int64), _NANOSECOND, seek_frames, self._media.frame_seconds, self._media.num_skipped
         )
 
     def _reopen(self) -> None:
@@ -182,24 +182,24 @@ class _File:
         self._media = hold_media(self._path)
 
     def _picture(self, number: int) -> Any:
-        entry = int(self.timeline.entries[number])
-        run, self._run = self._run, None  # not continued after an error
-        if run is None or not entry <= run.next <= number:
-            run = self._run_from(entry)
-        picture = run.advance(number)
-        self._run = run
+        seek_frame = int(self.timeline.seek_frames[number])
+        reader, self._frame_reader = self._frame_reader, None  # not continued after an error
+        if reader is None or not seek_frame <= reader.next <= number:
+            reader = self._read_from(seek_frame)
+        picture = reader.advance(number)
+        self._frame_reader = reader
         return picture
 
-    def _run_from(self, entry: int) -> FrameReader:
+    def _read_from(self, seek_frame: int) -> FrameReader:
         """Start to decode at a keyframe, or at the first packet of the file."""
-        pts = int(self.timeline.pts[entry])
-        for back_seconds in _SEEK_BACK_SECONDS if entry >= 0 else ():
+        pts = int(self.timeline.pts[seek_frame])
+        for back_seconds in _SEEK_BACK_SECONDS if seek_frame >= 0 else ():
             if not self._media.seek(pts - int(back_seconds / self.timeline.time_base)):
                 break
             pictures = self._numbered(self._media.frames_from(pts))
             first = next(pictures, None)
             if first is not None:
-                return FrameReader(chain([first], pictures), entry)
+                return FrameReader(chain([first], pictures), seek_frame)
         self._reopen()
         return FrameReader(self._numbered(self._media.frames_from(None)), 0)
 

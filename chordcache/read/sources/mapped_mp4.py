@@ -37,7 +37,7 @@ class _MappedFile:
         self._check_start()
         self._frames = frames
         self._converter: Converter | None = None
-        self._run: FrameReader | None = None
+        self._frame_reader: FrameReader | None = None
         """Reader that continues after the last request"""
         self._last = -1
         """Number of the last frame that was read"""
@@ -48,18 +48,18 @@ class _MappedFile:
             raise MediaError("decode", "changed", "the file became shorter while it was open")
         rest = wanted
         while rest:
-            entry = self.timeline.entries[rest[0]]
-            run, self._run = self._run, None  # not continued after an error
-            if run is None and rest[0] == self._last + 1:  # the caller reads one frame after the other
-                run = self._run_from(int(entry))
-            if run is not None and entry <= run.next <= rest[0]:
+            seek_frame = self.timeline.seek_frames[rest[0]]
+            reader, self._frame_reader = self._frame_reader, None  # not continued after an error
+            if reader is None and rest[0] == self._last + 1:  # the caller reads one frame after the other
+                reader = self._read_from(int(seek_frame))
+            if reader is not None and seek_frame <= reader.next <= rest[0]:
                 group = rest[:1]
-                yield self._rgb(run.advance(rest[0]))
-                self._run = run
+                yield self._rgb(reader.advance(rest[0]))
+                self._frame_reader = reader
             else:
-                num_near = np.searchsorted(self.timeline.entries[rest], entry, side="right")
+                num_near = np.searchsorted(self.timeline.seek_frames[rest], seek_frame, side="right")
                 group = rest[:num_near]
-                yield from map(self._rgb, self._only(int(entry), group))
+                yield from map(self._rgb, self._only(int(seek_frame), group))
             self._last = group[-1]
             rest = rest[len(group) :]
 
@@ -79,28 +79,30 @@ class _MappedFile:
         start, size = int(self._track.offsets[number]), int(self._track.sizes[number])
         return self._data[start : start + size]
 
-    def _run_from(self, entry: int) -> FrameReader:
-        pictures = self._decoder.pictures(self._first_sample(entry), len(self._track.sizes))
+    def _read_from(self, seek_frame: int) -> FrameReader:
+        pictures = self._decoder.pictures(self._first_sample(seek_frame), len(self._track.sizes))
         numbered = ((self.timeline.find(picture.pts), picture) for picture in pictures)
         # Samples that the edit list cuts off are decoded all the same
-        return FrameReader(((number, picture) for number, picture in numbered if number is not None), max(entry, 0))
+        return FrameReader(
+            ((number, picture) for number, picture in numbered if number is not None), max(seek_frame, 0)
+        )
 
-    def _only(self, entry: int, group: list[int]) -> Iterator[Any]:
+    def _only(self, seek_frame: int, group: list[int]) -> Iterator[Any]:
         """Yield the pictures of some frames after a keyframe. Samples after these frames are not decoded."""
         stop = int(self._samples[group].max()) + 1
         rest = iter(group)
         number = next(rest, None)
-        for picture in self._decoder.pictures(self._first_sample(entry), stop):
+        for picture in self._decoder.pictures(self._first_sample(seek_frame), stop):
             if number is not None and self.timeline.find(picture.pts) == number:
                 yield picture
                 number = next(rest, None)
         if number is not None:
             raise MediaError("decode", "short", f"frame {number} cannot be decoded")
 
-    def _first_sample(self, entry: int) -> int:
-        if entry < 0:
+    def _first_sample(self, seek_frame: int) -> int:
+        if seek_frame < 0:
             return 0
-        sample = int(self._samples[entry])
+        sample = int(self._samples[seek_frame])
         if not self._reader.is_entry(self._sample(sample)):
             raise refused(f"sample {sample + 1} is marked as a keyframe, but later samples also need earlier ones")
         return sample
@@ -144,8 +146,8 @@ def _timeline_of(track: VideoTrack) -> tuple[FrameIndex, np.ndarray]:
         raise refused("two frames are shown at the same time")
     if (np.diff(keys) <= 0).any():
         raise refused("keyframes are not stored in the order in which they are shown")
-    entries = seek_frames_of(pts, keys)
-    return FrameIndex(pts, track.time_base, entries, track.last_ticks * track.time_base), samples
+    seek_frames = seek_frames_of(pts, keys)
+    return FrameIndex(pts, track.time_base, seek_frames, track.last_ticks * track.time_base), samples
 
 
 class MappedMP4Source(VideoSource):
