@@ -175,7 +175,7 @@ class _SoundMeter:
     def __init__(self) -> None:
         self._group: list[Sound] = []
         self._num_grouped = 0
-        self._clock = AudioClock()
+        self._clock = AudioClock(1 / _WINDOWS_PER_SECOND)
         self._group_seconds = 0.0
         """[seconds] Begin of the group, from the first sample on"""
         self._blocks: dict[int, np.ndarray] = {}

@@ -49,7 +49,7 @@ class AudioClock:
     ----------
     max_jitter_seconds : float
         [seconds] Largest error of a timestamp that is not a jump. Containers round to 1 ms. Vorbis timestamps differ by
-        11 ms where the length of the blocks changes. A lost packet of AAC leaves a gap of 21 ms.
+        11 ms where the length of the blocks changes.
     max_overlap_seconds, max_silence_seconds : float
         [seconds] Longest step back, and largest sum of all gaps. A timestamp that goes further is ignored, and later
         timestamps count from there. By default every jump is followed.
@@ -57,7 +57,7 @@ class AudioClock:
 
     def __init__(
         self,
-        max_jitter_seconds: float = 0.02,
+        max_jitter_seconds: float = 0.012,
         *,
         max_overlap_seconds: float = math.inf,
         max_silence_seconds: float = math.inf,
