@@ -149,7 +149,6 @@ def test_refuses_features(data: object, match: str) -> None:
         ({"fps": float("inf")}, "frames.fps: got inf"),
         ({"codec": "png"}, "frames.codec: got 'png', must be one of jpeg, raw"),
         ({"codec": ["jpeg"]}, r"frames.codec: got \['jpeg'\]"),
-        ({"tier": "s3"}, "frames.tier: got 's3', must be one of lmdb"),
         ({"color": 1}, "unknown key 'frames.color'; valid keys are short_side, fps, hdr, stereo, stereo_layout"),
         ({1: 1}, "unknown key 'frames.1'; valid keys are"),
         ([], r"frames: got \[\], must be a mapping or null"),

@@ -102,8 +102,7 @@ def _arguments(feature: Any, picture: PictureConfig) -> dict[str, Any]:
             return {}
         case MelConfig():
             fmax = None if feature.fmax is None else float(feature.fmax)
-            mel = {**asdict(feature), "fmin": float(feature.fmin), "fmax": fmax}
-            return mel
+            return {**asdict(feature), "fmin": float(feature.fmin), "fmax": fmax}
         case PoseConfig():
             return {"stride": feature.stride}
         case _:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 
 from chordcache import progress
-from chordcache.config import FramesConfig
+from chordcache.config import PictureConfig
 from chordcache.digests import digest_file
 from chordcache.errors import CacheWriteError, DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
@@ -37,7 +37,7 @@ class BuildTask:
     path: str
     source_path: str
     """Absolute path"""
-    picture: FramesConfig
+    picture: PictureConfig
     requested: tuple[ArtefactTask, ...]
     """Files that the video has when it is up to date"""
     artefacts: tuple[ArtefactTask, ...]

@@ -76,7 +76,7 @@ def test_the_buffer_is_bounded_and_goes_one_way(server: str, expected: np.ndarra
         source.get_frame(20)
         with pytest.raises(IndexError, match="frame 3 has left the buffer, which holds 4"):
             source.get_frame(3)
-        with pytest.raises(IndexError, match="counted from 0"):
+        with pytest.raises(IndexError, match="of at least 0"):
             source.get_frame(-1)
         with pytest.raises(cc.FeatureAbsentError, match="sound of streams"):
             source.get_audio_chunk(0, 1)
@@ -175,7 +175,7 @@ def test_a_camera_that_is_not_there() -> None:
 
 def test_a_camera_ends() -> None:
     with cc.CameraSource("lavfi").open("testsrc=duration=0.2:rate=10") as camera:
-        with pytest.raises(IndexError, match="the stream ended after 2"):
+        with pytest.raises(IndexError, match=r"\[0, 2\) for the stream, which has ended"):
             camera.get_frame(5)
         assert camera.num_frames == 2
 
