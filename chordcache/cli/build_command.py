@@ -28,7 +28,7 @@ from chordcache.errors import printable
 if TYPE_CHECKING:
     from chordcache.pipeline.build import DryRun
 
-_OF_POLICY = ("retry_quarantined", "wait", "follow_symlinks", "source_hash", "limits")
+_BUILD_OPTIONS = ("retry_quarantined", "wait", "follow_symlinks", "source_hash", "limits")
 """Options that are fields of ``BuildOptions``."""
 
 
@@ -53,7 +53,7 @@ _OF_POLICY = ("retry_quarantined", "wait", "follow_symlinks", "source_hash", "li
 @limits_options
 @json_option
 def build(
-    index: str, cache: str, dry_run: bool, max_failures: str | None, fail_fast: bool, as_json: bool, **options: Any
+    index: str, cache: str, dry_run: bool, max_failures: str | None, fail_fast: bool, as_json: bool, **arguments: Any
 ) -> None:
     """Cache frames and features of every video of INDEX. Run it again to resume, or after anything changed.
 
@@ -63,13 +63,13 @@ def build(
     Example:
       chordcache build index.json -o cache --tier lmdb --tier npz --features frames,flow
     """
-    of_policy = {name: options.pop(name) for name in _OF_POLICY}
-    policy = cc.BuildOptions("0" if fail_fast else max_failures, **of_policy)
+    fields = {name: arguments.pop(name) for name in _BUILD_OPTIONS}
+    options = cc.BuildOptions("0" if fail_fast else max_failures, **fields)
     if dry_run:
-        del options["jobs"]
-        _echo_dry_run(cc.dry_run(index, cache, policy=policy, **options), as_json)
+        del arguments["jobs"]
+        _echo_dry_run(cc.dry_run(index, cache, options=options, **arguments), as_json)
         return
-    summary = cc.build(index, cache, policy=policy, progress=True, **options)
+    summary = cc.build(index, cache, options=options, progress=True, **arguments)
     line = (
         f"done {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "
         f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s{skipped_frames(summary)}"

@@ -45,7 +45,7 @@ def build(
     config: str | Path | Config | None = None,
     jobs: int | None = None,
     roots: Mapping[str, str] | None = None,
-    policy: BuildOptions | None = None,
+    options: BuildOptions | None = None,
     progress: bool = False,
 ) -> RunSummary:
     """Cache every video of an index. Videos that are up to date stay unchanged.
@@ -66,7 +66,7 @@ def build(
         Number of worker processes, by default one for each processor.
     roots : mapping of str to str, optional
         Root label to the folder where its data is now, if it moved.
-    policy : BuildOptions, optional
+    options : BuildOptions, optional
         Options of the build: when to stop (by default never), whether to wait for another build, and others.
     progress : bool
         True to show a progress bar on standard error, if that is a terminal. While the build waits, a line there names
@@ -86,19 +86,19 @@ def build(
     LockedError, NoSpaceError, FormatVersionError, WorkersDiedError
         As their names say. The same call resumes.
     TooManyFailuresError
-        If ``policy.max_failures`` was exceeded. The same call resumes.
+        If ``options.max_failures`` was exceeded. The same call resumes.
     StoppedError
         On SIGHUP, SIGINT or SIGTERM. The same call resumes.
     """
     folder = Path(cache).absolute()
-    policy = policy or BuildOptions()
-    plan_again = functools.partial(make_plan, folder, index, config, tiers, features, roots=roots, options=policy)
+    options = options or BuildOptions()
+    plan_again = functools.partial(make_plan, folder, index, config, tiers, features, roots=roots, options=options)
     plan = plan_again()  # reports wrong arguments before any wait
     say = functools.partial(pool.say, shown=progress)
-    with stop_signals(), locked(folder, say if policy.wait else None):
+    with stop_signals(), locked(folder, say if options.wait else None):
         if earlier_header(folder) != plan.earlier:  # another build has changed the cache meanwhile
             plan = plan_again()
-        return _Build(plan, policy).run(jobs, progress)
+        return _Build(plan, options).run(jobs, progress)
 
 
 def build_as_before(
@@ -107,14 +107,14 @@ def build_as_before(
     *,
     roots: Mapping[str, str] | None = None,
     jobs: int | None = None,
-    policy: BuildOptions,
+    options: BuildOptions,
     progress: bool = False,
 ) -> RunSummary:
     """Build the videos of an index with everything that earlier builds of the cache requested, under its lock.
 
     The parameters are those of ``build``.
     """
-    return _Build(plan_as_before(cache, index, roots=roots, options=policy), policy).run(jobs, progress)
+    return _Build(plan_as_before(cache, index, roots=roots, options=options), options).run(jobs, progress)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def dry_run(
     features: Sequence[str] | None = None,
     config: str | Path | Config | None = None,
     roots: Mapping[str, str] | None = None,
-    policy: BuildOptions | None = None,
+    options: BuildOptions | None = None,
 ) -> DryRun:
     """Return what ``build`` with the same arguments would do. It changes nothing, and needs no lock.
 
@@ -147,24 +147,24 @@ def dry_run(
     UsageError, ConfigError, NotFoundError, FormatVersionError
         As in ``build``.
     """
-    policy = policy or BuildOptions()
-    plan = make_plan(Path(cache).absolute(), index, config, tiers, features, roots=roots, options=policy)
+    options = options or BuildOptions()
+    plan = make_plan(Path(cache).absolute(), index, config, tiers, features, roots=roots, options=options)
     num_inputs = len(keys_of(plan.index))
     with repairable(plan.cache):
         quarantine = Quarantine(plan.cache, tool_versions())
-    counts = Counter(video.state for video in planned_videos(plan, quarantine, policy))
+    counts = Counter(video.state for video in planned_videos(plan, quarantine, options))
     return DryRun(plan, num_inputs, counts["missing"], counts["up to date"], counts["failed"])
 
 
 class _Build:
     """One run of a plan, under the cache's lock."""
 
-    def __init__(self, plan: BuildPlan, policy: BuildOptions) -> None:
+    def __init__(self, plan: BuildPlan, options: BuildOptions) -> None:
         keys = keys_of(plan.index)
         self._cache = plan.cache
-        self._policy = policy
+        self._options = options
         self._num_inputs = len(keys)
-        self._limit = policy.limit(self._num_inputs)
+        self._limit = options.limit(self._num_inputs)
         with repairable(plan.cache):
             self._quarantine = Quarantine(plan.cache, tool_versions())
         self._plan = write_plan(plan, keys)
@@ -182,7 +182,7 @@ class _Build:
                 build_video,
                 self._tasks(),
                 jobs=jobs or pool.default_jobs(),
-                limits=self._policy.limits,
+                limits=self._options.limits,
                 retry=self._once_more,
             )
             with self._bar, closing(outcomes):  # no worker may publish after the cleanup
@@ -213,7 +213,7 @@ class _Build:
     def _tasks(self) -> Iterator[BuildTask]:
         """Yield the tasks for the workers. Videos that need no worker are handled here."""
         requested = [spec.fingerprint for each in self._plan.artefacts for spec in each.features]
-        for video in planned_videos(self._plan, self._quarantine, self._policy):
+        for video in planned_videos(self._plan, self._quarantine, self._options):
             if video.state == "missing":
                 atomic.check_space(self._cache)
                 yield video.task
@@ -239,7 +239,7 @@ class _Build:
 
     def _once_more(self, task: BuildTask, outcome: Sidecar | Failure) -> BuildTask | None:
         """Return another attempt if the source's disk failed and attempts are left, else None."""
-        if isinstance(outcome, Failure) and outcome.cause == "io" and task.attempt <= self._policy.limits.retries:
+        if isinstance(outcome, Failure) and outcome.cause == "io" and task.attempt <= self._options.limits.retries:
             return replace(task, attempt=task.attempt + 1)
         return None
 
@@ -259,7 +259,7 @@ class _Build:
 
     def _fail(self, task: BuildTask, failure: Failure) -> None:
         fails_again = self._quarantine.still_holds(task.key, failure.source, task.fingerprints)
-        if self._policy.retry_quarantined or not fails_again:
+        if self._options.retry_quarantined or not fails_again:
             self._quarantine.add(failure)
             self._num_new_failures += 1
         self._num_failed += 1

@@ -61,11 +61,11 @@ def repair(
         If another process writes to the cache, unless ``wait``.
     """
     folder = Path(cache).absolute()
-    policy = BuildOptions(rebuild=frozenset(each.file for each in _broken(damage)), limits=limits or Limits())
+    options = BuildOptions(rebuild=frozenset(each.file for each in _broken(damage)), limits=limits or Limits())
     read_header(folder)  # raises before a lock is made in a folder that is not a cache
     say = functools.partial(pool.say, shown=progress)
     with stop_signals(), locked(folder, say if wait else None):
-        return _repair(folder, _broken(damage), jobs, roots, policy, progress)
+        return _repair(folder, _broken(damage), jobs, roots, options, progress)
 
 
 def _broken(damage: Sequence[Damage]) -> list[Damage]:
@@ -77,14 +77,14 @@ def _repair(
     broken: Sequence[Damage],
     jobs: int | None,
     roots: Mapping[str, str] | None,
-    policy: BuildOptions,
+    options: BuildOptions,
     progress: bool,
 ) -> RunSummary:
     header = read_header(folder)
     artefacts = [each for each in broken if each.key is not None and each.file != "catalog.sqlite"]
-    if "index.jsonl" in policy.rebuild:
+    if "index.jsonl" in options.rebuild:
         _repair_index(folder, header)
-    if "quarantine.jsonl" in policy.rebuild:
+    if "quarantine.jsonl" in options.rebuild:
         path = folder / "quarantine.jsonl"
         atomic.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
     records = _records_of(folder, {str(each.key) for each in artefacts})
@@ -92,7 +92,7 @@ def _repair(
     if not records:
         return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
     with temporary_index(records, roots=header.roots, level="packets", follow_symlinks=header.follow_symlinks) as index:
-        return build_as_before(folder, index, roots=roots, jobs=jobs, policy=policy, progress=progress)
+        return build_as_before(folder, index, roots=roots, jobs=jobs, options=options, progress=progress)
 
 
 def _records_of(cache: Path, keys: set[str]) -> list[VideoRecord]:

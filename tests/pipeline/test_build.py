@@ -197,7 +197,7 @@ def test_the_quarantine_is_skipped_until_asked_for_or_replaced(work: Path, make_
     assert line["message"]
     assert run() == (0, 1, 1)
     assert processes.quarantine(work / "c")["videos/cut.mkv"] == line
-    assert run(policy=cc.BuildOptions(retry_quarantined=True)) == (0, 1, 1)
+    assert run(options=cc.BuildOptions(retry_quarantined=True)) == (0, 1, 1)
     assert processes.quarantine(work / "c")["videos/cut.mkv"]["attempts"] == 2
     (work / "videos/cut.mkv").write_bytes(data)
     assert run() == (1, 1, 0)

@@ -248,7 +248,7 @@ def test_no_worker_outlives_a_build_that_gives_up(tmp_path, make_video):
         make_video(tmp_path / f"videos/{number}.mp4", num_frames=60, size=(320, 240))
     (tmp_path / "videos/0.mp4").write_bytes((tmp_path / "videos/0.mp4").read_bytes()[:-2000])
     with pytest.raises(cc.TooManyFailuresError):
-        cc.build(_list_of(tmp_path), tmp_path / "cache", jobs=2, policy=cc.BuildOptions(max_failures=0))
+        cc.build(_list_of(tmp_path), tmp_path / "cache", jobs=2, options=cc.BuildOptions(max_failures=0))
     before = processes.files_of(tmp_path / "cache")
     time.sleep(1)
     assert processes.files_of(tmp_path / "cache") == before
@@ -332,9 +332,9 @@ def test_an_avi_that_was_written_to_a_pipe_is_whole(tmp_path, make_video):
 
 
 def test_a_cache_remembers_that_its_sources_are_hashed(built):
-    for policy in (cc.BuildOptions(source_hash=True), cc.BuildOptions()):
+    for options in (cc.BuildOptions(source_hash=True), cc.BuildOptions()):
         os.utime(built / "videos/a.mp4")  # another source now
-        cc.build(built / "index.json", built / "cache", jobs=1, policy=policy)
+        cc.build(built / "index.json", built / "cache", jobs=1, options=options)
         assert all(data["source_hash"] for data in processes.sidecars(built / "cache").values())
     processes.sidecars(built / "cache")["b.mp4"]["_sidecar"].write_text("{}")
     cc.repair(built / "cache", cc.verify(built / "cache", jobs=1), jobs=1)

@@ -294,12 +294,12 @@ def test_hashes_are_added_to_what_is_cached_and_nothing_is_decoded_again(plain: 
     assert '"num_done": 1,' in done.stdout
     assert '"num_frames": 0,' in done.stdout
     (plain / "b.mp4").rename(plain / "root/b.mp4")  # which moves its ctime
-    summary = cc.build(plain / "index.json", plain / "cache", jobs=1, policy=cc.BuildOptions(source_hash=True))
+    summary = cc.build(plain / "index.json", plain / "cache", jobs=1, options=cc.BuildOptions(source_hash=True))
     assert (summary.num_done, summary.num_up_to_date) == (1, 1)
     assert hashes(plain) == truths(plain)
     after = processes.files_of(plain / "cache")
     assert [name for name in before if "/a-" in name and after[name] != before[name]] == []
-    summary = cc.build(plain / "index.json", plain / "cache", jobs=1, policy=cc.BuildOptions(source_hash=True))
+    summary = cc.build(plain / "index.json", plain / "cache", jobs=1, options=cc.BuildOptions(source_hash=True))
     assert (summary.num_done, summary.num_up_to_date) == (0, 2)
     assert cc.verify(plain / "cache", source=True, jobs=1)[0].kind == "orphan"  # b's earlier artefact, nothing else
 
@@ -307,8 +307,8 @@ def test_hashes_are_added_to_what_is_cached_and_nothing_is_decoded_again(plain: 
 def test_a_hash_outlives_what_is_built_beside_it_and_is_made_anew_for_another_source(
     plain: Path, make_video: Maker
 ) -> None:
-    policy = cc.BuildOptions(source_hash=True)
-    cc.build(plain / "index.json", plain / "cache", jobs=1, policy=policy)
+    options = cc.BuildOptions(source_hash=True)
+    cc.build(plain / "index.json", plain / "cache", jobs=1, options=options)
     cc.build(plain / "index.json", plain / "cache", jobs=1, tiers=["npz"], features=["mel"])
     assert hashes(plain) == truths(plain)
     make_video(plain / "root/b.mp4", num_frames=9)
@@ -318,7 +318,7 @@ def test_a_hash_outlives_what_is_built_beside_it_and_is_made_anew_for_another_so
 
 def test_a_changed_file_is_no_bit_rot(plain: Path) -> None:
     """A file that somebody touched is said to have changed, whatever its bytes."""
-    cc.build(plain / "index.json", plain / "cache", jobs=1, policy=cc.BuildOptions(source_hash=True))
+    cc.build(plain / "index.json", plain / "cache", jobs=1, options=cc.BuildOptions(source_hash=True))
     (plain / "root/a.mp4").touch()
     damage = cc.verify(plain / "cache", source=True, jobs=1)
     assert [(each.kind, each.message) for each in damage] == [("stale", "the source changed after it was cached")]

@@ -208,8 +208,8 @@ def test_a_list_written_by_hand(linked: Path) -> None:
     (linked / "root/list.csv").write_text("path\na.mp4\nb.mp4\n")
     summary = cc.build(linked / "root/list.csv", linked / "cache", jobs=1)
     assert (summary.num_done, summary.num_failed) == (1, 1)
-    policy = cc.BuildOptions(follow_symlinks=True)
-    summary = cc.build(linked / "root/list.csv", linked / "cache", jobs=1, policy=policy)
+    options = cc.BuildOptions(follow_symlinks=True)
+    summary = cc.build(linked / "root/list.csv", linked / "cache", jobs=1, options=options)
     assert (summary.num_done, summary.num_up_to_date, summary.num_failed) == (1, 1, 0)
 
 

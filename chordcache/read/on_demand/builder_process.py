@@ -306,7 +306,7 @@ def build_requests(cache: Path, requests: Sequence[BuildRequest]) -> RunSummary:
         temporary_index(records, roots={root: folder}, level=level, follow_symlinks=follow_symlinks) as index,
     ):
         broken = frozenset(file for request in requests for file in _broken_files(cache, request.key))
-        return build_as_before(cache, index, jobs=1, policy=BuildOptions(rebuild=broken))
+        return build_as_before(cache, index, jobs=1, options=BuildOptions(rebuild=broken))
 
 
 def _broken_files(cache: Path, key: str) -> Iterator[str]:

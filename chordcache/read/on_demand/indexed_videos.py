@@ -242,5 +242,5 @@ def _cache_for(index: Index, cache: Cache | str | Path, features: Sequence[str])
     config = load_config(None)
     tiers = first_tiers({name: tier.features(config) for name, tier in TIERS.items()}, features)
     with temporary_index((), roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks) as nothing:
-        build(nothing, cache, tiers=list(tiers), features=features, policy=BuildOptions(wait=True))
+        build(nothing, cache, tiers=list(tiers), features=features, options=BuildOptions(wait=True))
     return Cache(cache)
