@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from chordcache.engine.limits import Limits
     from chordcache.features.base import Extractor, VideoInfo
     from chordcache.index.files import Index, read_index
-    from chordcache.index.scan import ScanReport, scan
+    from chordcache.index.scan import ScanResult, scan
     from chordcache.media.scaling import Frame
     from chordcache.pipeline.build import build, dry_run
     from chordcache.pipeline.options import BuildOptions
@@ -105,7 +105,7 @@ __all__ = [
     "Resize",
     "RunSummary",
     "SamplerSchedule",
-    "ScanReport",
+    "ScanResult",
     "StoppedError",
     "StreamSource",
     "TemporalCrop",
@@ -164,7 +164,7 @@ _LAZY = {
     "Resize": "chordcache.read.crops",
     "RunSummary": "chordcache.records",
     "SamplerSchedule": "chordcache.read.sampling.clip_samplers",
-    "ScanReport": "chordcache.index.scan",
+    "ScanResult": "chordcache.index.scan",
     "StreamSource": "chordcache.read.sources.live",
     "TemporalCrop": "chordcache.read.sampling.time_transforms",
     "TimeWarp": "chordcache.read.sampling.time_transforms",

@@ -33,16 +33,14 @@ def scan(roots: tuple[str, ...], output: str, as_json: bool, **options: Any) -> 
     Example:
       chordcache scan videos/ --labels dir -o index.json
     """
-    reports: list[Any] = []
-    index = cc.scan(roots, output=output, progress=True, on_end=reports.append, **options)
-    report = reports[0]
-    for warning in report.warnings:
+    result = cc.scan(roots, output=output, progress=True, **options)
+    for warning in result.warnings:
         click.echo(f"chordcache scan: warning: {printable(warning)}", err=True)
-    summary = report.summary
+    summary = result.summary
     skipped = f"{summary.num_skipped} other files skipped{skipped_frames(summary)}"
     line = (
         f"scanned {summary.num_done}, unchanged {summary.num_up_to_date}, broken {summary.num_failed} of "
-        f"{len(index)} videos in {summary.elapsed_seconds:.1f} s, {skipped}; "
+        f"{len(result)} videos in {summary.elapsed_seconds:.1f} s, {skipped}; "
         f"see {printable(output)}"
     )
     echo_summary(summary, line, as_json)

@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,13 +43,20 @@ class _ScanTask:
     """Number of times that the task was sent, including this one"""
 
 
-@dataclass(frozen=True)
-class ScanReport:
-    """The counts and warnings of a scan."""
+class ScanResult(Index):
+    """The index that a scan wrote, with the counts and warnings of the scan.
 
-    summary: RunSummary
-    """Counts: ``num_up_to_date`` is of records taken from the earlier index, ``num_failed`` of those with an error"""
-    warnings: tuple[str, ...] = ()
+    Attributes
+    ----------
+    summary : RunSummary
+        Counts: ``num_up_to_date`` is of records taken from the earlier index, ``num_failed`` of those with an error.
+    warnings : tuple of str
+        One sentence for each thing that a person should look at, such as links that were skipped.
+    """
+
+    def __init__(self, index: Index, summary: RunSummary, warnings: tuple[str, ...]) -> None:
+        super().__init__(index.path, index._source)
+        self.summary, self.warnings = summary, warnings
 
 
 def scan(
@@ -61,9 +68,8 @@ def scan(
     jobs: int | None = None,
     follow_symlinks: bool = False,
     limits: Limits | None = None,
-    on_end: Callable[[ScanReport], None] | None = None,
     progress: bool = False,
-) -> Index:
+) -> ScanResult:
     """Scan every video below some folders.
 
     Parameters
@@ -72,7 +78,7 @@ def scan(
         Folders, files, or NAME=PATH.
     output : str or Path, optional
         Index to write, ``.json``, ``.jsonl`` or ``.csv``. If it exists, records of unchanged files are reused. By
-        default a temporary file, which is deleted with the ``Index``.
+        default a temporary file, which is deleted with the result.
     level : {"headers", "packets", "content"}
         "headers" reads the headers only, "packets" also all packets, and "content" also decodes.
     labels : str, optional
@@ -83,16 +89,15 @@ def scan(
         True to follow links that lead out of a root too.
     limits : Limits, optional
         Limits for one file, by default those of ``Limits()``.
-    on_end : callable, optional
-        Called with the ``ScanReport`` at the end.
     progress : bool
         True to show a progress bar on standard error, if that is a terminal.
 
     Returns
     -------
-    Index
-        Iterable of ``VideoRecord`` in the order of their paths. ``index.write(path)`` converts it. Broken files are
-        records with an ``error``.
+    ScanResult
+        An ``Index``: an iterable of ``VideoRecord`` in the order of their paths, read from the file as a stream.
+        ``build`` accepts it, and ``write(path)`` converts it. Broken files are records with an ``error``. Its
+        ``summary`` and ``warnings`` say what the scan did.
 
     Raises
     ------
@@ -113,13 +118,11 @@ def scan(
         temporary = tempfile.TemporaryDirectory(prefix="chordcache-")
         path = Path(temporary.name, "index.jsonl")
     with stop_signals():
-        report = run.write(path, jobs or pool.default_jobs(), progress)
-    if on_end is not None:
-        on_end(report)
-    index = read_index(path)
+        summary = run.write(path, jobs or pool.default_jobs(), progress)
+    result = ScanResult(read_index(path), summary, tuple(run.warnings()))
     if temporary is not None:
-        weakref.finalize(index, temporary.cleanup)
-    return index
+        weakref.finalize(result, temporary.cleanup)
+    return result
 
 
 class _Scan:
@@ -134,8 +137,9 @@ class _Scan:
         self._follow_symlinks = follow_symlinks
         self._limits = limits
         self._num_skipped = self._num_links = 0
+        self._earlier_problem: str | None = None
 
-    def write(self, path: Path, jobs: int, progress: bool) -> ScanReport:
+    def write(self, path: Path, jobs: int, progress: bool) -> RunSummary:
         """Write the index and return the counts."""
         started = time.monotonic()
         roots = {corpus.label: corpus.folder for corpus in self._corpora}
@@ -156,7 +160,8 @@ class _Scan:
                 num_frames_skipped += record.packets.num_frames_skipped if record.packets else 0
                 num_done += task.known is None and record.error is None
                 bar.update()
-        summary = RunSummary(
+        self._earlier_problem = earlier.problem
+        return RunSummary(
             num_inputs=num_done + num_reused + num_failed,
             num_done=num_done,
             num_up_to_date=num_reused,
@@ -165,7 +170,6 @@ class _Scan:
             num_frames_skipped=num_frames_skipped,
             elapsed_seconds=time.monotonic() - started,
         )
-        return ScanReport(summary, tuple(self._warnings(earlier.problem)))
 
     def _outcomes(
         self, earlier: ReusableRecords, jobs: int
@@ -213,9 +217,10 @@ class _Scan:
             return None
         return replace(record, label=None, caption=None, extra={}) if self._labels else record
 
-    def _warnings(self, problem: str | None) -> Iterator[str]:
-        if problem:
-            yield problem
+    def warnings(self) -> Iterator[str]:
+        """Yield one sentence for each thing of the run that a person should look at."""
+        if self._earlier_problem:
+            yield self._earlier_problem
         if self._num_links:
             yield f"{self._num_links} symbolic links that lead out of the root were passed over; see --follow-symlinks"
         if self._labels and self._labels.num_unmatched:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
 import os
 from pathlib import Path
@@ -109,30 +110,45 @@ def test_labels_by_folder_and_by_table(folder, tmp_path):
     assert {r.label for r in cc.scan([folder], labels="dir")} == {"walk", "run"}
     table = tmp_path / "labels.csv"
     table.write_text("path,label,caption,person\nwalk/a.mp4,strolling,a square moves,p1\nnone.mp4,x,y,z\n")
-    reports = []
-    records = by_path(cc.scan([folder], labels=str(table), on_end=reports.append))
+    result = cc.scan([folder], labels=str(table))
+    records = by_path(result)
     record = records["walk/a.mp4"]
     assert (record.label, record.caption, record.extra) == ("strolling", "a square moves", {"person": "p1"})
     assert records["walk/b.mkv"].label is None
-    assert any("1 rows" in warning and "none.mp4" in warning for warning in reports[0].warnings)
+    assert any("1 rows" in warning and "none.mp4" in warning for warning in result.warnings)
 
 
 def test_a_second_scan_looks_only_at_what_changed(folder, tmp_path, make_video):
     copy = tmp_path / "videos"
     make_video(copy / "a.mp4")
     make_video(copy / "b.mp4")
-    reports = []
-    for _ in range(2):
-        cc.scan([copy], output=tmp_path / "index.json", on_end=reports.append)
-    assert [(r.summary.num_done, r.summary.num_up_to_date) for r in reports] == [(2, 0), (0, 2)]
+    summaries = [cc.scan([copy], output=tmp_path / "index.json").summary for _ in range(2)]
+    assert [(each.num_done, each.num_up_to_date) for each in summaries] == [(2, 0), (0, 2)]
     status = (copy / "b.mp4").stat()
     make_video(copy / "b.mp4", num_frames=31)
     os.utime(copy / "b.mp4", ns=(status.st_atime_ns, status.st_mtime_ns))  # only ctime tells
-    index = cc.scan([copy], output=tmp_path / "index.json", on_end=reports.append)
-    assert (reports[-1].summary.num_done, reports[-1].summary.num_up_to_date) == (1, 1)
-    assert by_path(index)["b.mp4"].packets.num_frames == 31
-    cc.scan([copy], output=tmp_path / "index.json", level="content", on_end=reports.append)
-    assert reports[-1].summary.num_done == 2
+    result = cc.scan([copy], output=tmp_path / "index.json")
+    assert (result.summary.num_done, result.summary.num_up_to_date) == (1, 1)
+    assert by_path(result)["b.mp4"].packets.num_frames == 31
+    assert cc.scan([copy], output=tmp_path / "index.json", level="content").summary.num_done == 2
+
+
+def test_the_result_is_the_index(folder, tmp_path):
+    result = cc.scan([folder], output=tmp_path / "index.jsonl")
+    assert (result.path, result.level) == (tmp_path / "index.jsonl", "packets")
+    assert list(result) == list(cc.read_index(result.path))
+    summary = result.summary
+    assert (summary.num_inputs, summary.num_done, summary.num_failed, summary.num_skipped) == (4, 3, 1, 1)
+    assert result.warnings == ()
+
+
+def test_the_temporary_file_lives_as_long_as_the_result(folder):
+    result = cc.scan([folder], level="headers")
+    path = result.path
+    assert len(list(result)) == 4
+    del result
+    gc.collect()
+    assert not path.parent.exists()
 
 
 @pytest.mark.parametrize("suffix", [".json", ".jsonl", ".csv"])
