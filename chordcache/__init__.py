@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from chordcache.pipeline.build import build, dry_run
     from chordcache.pipeline.options import BuildOptions
     from chordcache.pipeline.repair import collect_garbage, repair
-    from chordcache.pipeline.verify import exit_code, verify
+    from chordcache.pipeline.verify import verify
     from chordcache.read.augment import BatchAugment
     from chordcache.read.cache import Cache, Video, open_cache
     from chordcache.read.collate import collate
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from chordcache.read.sources.mapped_mp4 import MappedMP4Source
     from chordcache.read.summary import summarize
     from chordcache.read.text import CaptionTokenizer
-    from chordcache.records import Damage, RunSummary, VideoRecord
+    from chordcache.records import Damage, RunSummary, VerifyReport, VideoRecord
 
 __version__ = "0.1.0"
 
@@ -113,6 +113,7 @@ __all__ = [
     "TooManyFailuresError",
     "UniformSampler",
     "UsageError",
+    "VerifyReport",
     "Video",
     "VideoInfo",
     "VideoRecord",
@@ -123,7 +124,6 @@ __all__ = [
     "collate",
     "collect_garbage",
     "dry_run",
-    "exit_code",
     "make_loader",
     "make_sampler",
     "open_cache",
@@ -169,6 +169,7 @@ _LAZY = {
     "TemporalCrop": "chordcache.read.sampling.time_transforms",
     "TimeWarp": "chordcache.read.sampling.time_transforms",
     "UniformSampler": "chordcache.read.sampling.clip_samplers",
+    "VerifyReport": "chordcache.records",
     "Video": "chordcache.read.cache",
     "VideoInfo": "chordcache.features.base",
     "VideoRecord": "chordcache.records",
@@ -178,7 +179,6 @@ _LAZY = {
     "collate": "chordcache.read.collate",
     "collect_garbage": "chordcache.pipeline.repair",
     "dry_run": "chordcache.pipeline.build",
-    "exit_code": "chordcache.pipeline.verify",
     "make_loader": "chordcache.read.loader",
     "make_sampler": "chordcache.read.sampling.by_name",
     "open_cache": "chordcache.read.cache",

@@ -209,6 +209,20 @@ class Damage:
     """Record inside the file, if one is concerned"""
 
 
+@dataclass(frozen=True)
+class VerifyReport:
+    """The result of ``verify``."""
+
+    damage: list[Damage]
+    """All findings, empty if the cache is sound"""
+
+    @property
+    def exit_code(self) -> int:
+        """0 if the cache is sound, 5 if data is damaged or missing, 6 for findings that leave all data intact."""
+        kinds = {each.kind for each in self.damage}
+        return 5 if kinds & {"damaged", "missing"} else 6 if kinds else 0
+
+
 def _default_of(item: dataclasses.Field[Any]) -> Any:
     return item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
 

@@ -63,15 +63,16 @@ def test_sections_that_links_name_exist(path):
 
 
 def test_the_python_of_the_docs_runs(clips, tmp_path, monkeypatch):
-    cc.build(cc.scan([clips], labels="dir"), tmp_path / "cache")
+    (tmp_path / "videos").symlink_to(clips)
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", README + LOADING, re.S)
-    assert len(blocks) >= 5
+    blocks = re.findall(r"```python\n(.*?)```", COMMAND_LINE + README + LOADING, re.S)
+    assert len(blocks) >= 6
     names = {"cc": cc}
     for block in blocks:
         exec(block, names)
     assert names["sample"]["frames"].shape == (16, 3, 224, 224)
     assert names["clip"].shape[0] == 16
+    assert names["report"].damage == []
 
 
 def test_the_format_suffices_to_read_a_cache(clips, tmp_path, monkeypatch):

@@ -59,15 +59,15 @@ def verify(
         raise UsageError("--dry-run goes with --repair")
     if wait and not repair:
         raise UsageError("--wait goes with --repair: nothing else waits for a lock")
-    damage = cc.verify(cache, level=level or "default", progress=True, **options)
-    if repair and not dry_run and cc.exit_code(damage) == cc.DamageError.exit_code:
+    report = cc.verify(cache, level=level or "default", progress=True, **options)
+    if repair and not dry_run and report.exit_code == cc.DamageError.exit_code:
         jobs, roots = options["jobs"], options["roots"]
-        summary = cc.repair(cache, damage, jobs=jobs, roots=roots, wait=wait, limits=limits, progress=True)
+        summary = cc.repair(cache, report.damage, jobs=jobs, roots=roots, wait=wait, limits=limits, progress=True)
         see = f"; see {printable(cache)}/quarantine.jsonl" if summary.num_failed else ""
         click.echo(f"chordcache verify: built {summary.num_done} of {summary.num_inputs} videos again{see}", err=True)
-        damage = cc.verify(cache, level=level or "default", progress=True, **options)
-    _echo(damage, cache, as_json)
-    click.get_current_context().exit(cc.exit_code(damage))
+        report = cc.verify(cache, level=level or "default", progress=True, **options)
+    _echo(report.damage, cache, as_json)
+    click.get_current_context().exit(report.exit_code)
 
 
 def _echo(damage: Sequence[Damage], cache: str, as_json: bool) -> None:

@@ -40,7 +40,7 @@ def repair(
     cache : str or Path
         The cache that was verified.
     damage : sequence of Damage
-        What ``verify`` returned.
+        Findings of ``verify``: the ``damage`` of its report, or some of it.
     jobs, roots, progress
         As in ``build``.
     wait : bool

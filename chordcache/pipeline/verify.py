@@ -22,7 +22,7 @@ from chordcache.media import jpeg
 from chordcache.media.source_file import check_unchanged, hash_source, look, real_folder
 from chordcache.pipeline.plan import Features, fingerprints_of, is_stale, resolve_features
 from chordcache.pipeline.verify_source import compare_with_source
-from chordcache.records import Damage, FeatureInfo
+from chordcache.records import Damage, FeatureInfo, VerifyReport
 from chordcache.storage import layout
 from chordcache.storage.artefacts.open_files import check_artefact, open_artefact
 from chordcache.storage.artefacts.tiers import TIERS
@@ -68,7 +68,7 @@ def verify(
     jobs: int | None = None,
     roots: Mapping[str, str] | None = None,
     progress: bool = False,
-) -> list[Damage]:
+) -> VerifyReport:
     """Check a cache. It changes nothing.
 
     Parameters
@@ -90,8 +90,8 @@ def verify(
 
     Returns
     -------
-    list of Damage
-        Empty if the cache is sound. ``exit_code`` returns how bad the damage is.
+    VerifyReport
+        Its ``damage`` is empty if the cache is sound. ``repair`` accepts the damage.
 
     Raises
     ------
@@ -126,13 +126,7 @@ def verify(
     found += _check_catalog(folder, keys, header.features)
     found += _check_index(folder, set(keys), header.features)
     found += find_orphans(folder)
-    return found
-
-
-def exit_code(damage: Iterable[Damage]) -> int:
-    """Return 0 if the cache is sound, 5 if data is damaged or missing, 6 for findings that leave all data intact."""
-    kinds = {each.kind for each in damage}
-    return 5 if kinds & {"damaged", "missing"} else 6 if kinds else 0
+    return VerifyReport(found)
 
 
 def _relative(cache: Path, path: Path) -> str:

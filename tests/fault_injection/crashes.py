@@ -59,7 +59,7 @@ def _check_resumed(trial: Trial, corpus: Path, tier: str) -> int:
 
 def _check_sound(cache: Path) -> None:
     """Nothing half done, and every file is what its sidecar says: what ``verify`` does, but without its processes."""
-    partials, damage = processes.partials(cache), cc.verify(cache, level="quick")
+    partials, damage = processes.partials(cache), cc.verify(cache, level="quick").damage
     assert partials == [], partials
     assert damage == [], damage
     for data in processes.sidecars(cache).values():

@@ -61,11 +61,11 @@ def random_bits(trial: Trial) -> Figures:
     cache = _cache(trial)
     num_in_lists = trial.count // 10
     num_harmless = sum(_flip_in_list(cache, LISTS[i % len(LISTS)], trial) for i in range(num_in_lists))
-    assert cc.verify(cache, jobs=1) == []
+    assert cc.verify(cache, jobs=1).damage == []
     victims = [trial.rng.choice(pair) for pair in trial.rng.sample(pairs(cache), trial.count - num_in_lists)]
     for path in victims:
         flip_at_random(path, trial.rng)
-    check_named(cc.verify(cache, jobs=1), {str(path.relative_to(cache)) for path in victims})
+    check_named(cc.verify(cache, jobs=1).damage, {str(path.relative_to(cache)) for path in victims})
     return {
         "sum_found": trial.count - num_harmless,
         "sum_in_unused_bytes_of_the_catalog": num_harmless,
@@ -95,11 +95,11 @@ def _facts(cache: Path) -> object:
 
 def _is_found(cache: Path, name: str) -> bool:
     try:
-        damage = cc.verify(cache, level="quick", jobs=1)
+        report = cc.verify(cache, level="quick", jobs=1)
     except cc.ChordcacheError as error:  # without its header a folder is not a cache
         return name in str(error)
-    assert {each.file for each in damage if each.kind in ("damaged", "missing")} <= {name}
-    return cc.exit_code(damage) != 0
+    assert {each.file for each in report.damage if each.kind in ("damaged", "missing")} <= {name}
+    return report.exit_code != 0
 
 
 @experiment(
@@ -115,10 +115,10 @@ def every_byte_at_the_edges(trial: Trial) -> Figures:
         flips = [(*_place(number, *pair), trial.rng.randrange(8)) for number, pair in zip(batch, files, strict=False)]
         for flip in flips:
             processes.flip(*flip)
-        check_named(cc.verify(cache, jobs=1), {str(path.relative_to(cache)) for path, _, _ in flips})
+        check_named(cc.verify(cache, jobs=1).damage, {str(path.relative_to(cache)) for path, _, _ in flips})
         for flip in flips:
             processes.flip(*flip)
-    assert cc.verify(cache, jobs=1) == []
+    assert cc.verify(cache, jobs=1).damage == []
     return {"sum_found": trial.count, "sum_missed": 0, "sum_false_alarms": 0}
 
 
@@ -155,8 +155,8 @@ def levels(trial: Trial) -> Figures:
     """Quick finds what is gone or of another size, the default every changed byte."""
     cache = _cache(trial)
     struck, by_size = strike_all(cache, trial.rng)
-    check_named(cc.verify(cache, level="quick", jobs=1), by_size)
-    check_named(cc.verify(cache, jobs=1), struck)
+    check_named(cc.verify(cache, level="quick", jobs=1).damage, by_size)
+    check_named(cc.verify(cache, jobs=1).damage, struck)
     return {"sum_struck": len(struck), "sum_found_by_quick": len(by_size), "sum_found_by_default": len(struck)}
 
 
@@ -197,7 +197,7 @@ def _make_large(folder: Path) -> None:
 
 def _seconds(cache: Path, level: str) -> float:
     started = time.perf_counter()
-    assert cc.verify(cache, level=level, jobs=1) == []
+    assert cc.verify(cache, level=level, jobs=1).damage == []
     return time.perf_counter() - started
 
 

@@ -159,7 +159,7 @@ class _Case:
         assert (done.returncode, done.stderr) == (0, "")
         assert differs(folder / "cache", self._corpus / "whole", self._tier) == []
         assert processes.partials(folder / "cache") == []
-        damage = cc.verify(folder / "cache", jobs=1)
+        damage = cc.verify(folder / "cache", jobs=1).damage
         assert [each for each in damage if each.kind != "orphan" or not self._is_rebuild] == []
 
 

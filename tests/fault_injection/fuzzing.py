@@ -88,7 +88,7 @@ def _scan_and_build(files: Mapping[str, bytes], folder: Path, sound: Sequence[st
     assert sorted([*cached, *refused]) == sorted(files)
     assert {name: cached[name]["num_frames"] for name in sound} == dict.fromkeys(sound, _NUM_FRAMES)
     assert [line for line in refused.values() if line["cause"] in ("", "bug") or not line["message"]] == []
-    assert cc.verify(folder / "cache", level="deep", jobs=1) == []
+    assert cc.verify(folder / "cache", level="deep", jobs=1).damage == []
     causes = Counter(line["cause"] for line in refused.values())
     return {
         "sum_read": len(cached) - len(sound),
@@ -194,7 +194,7 @@ def mutants_of_artefacts(trial: Trial) -> Figures:
     ends = Counter(end for task in tasks for end in _read(task))
     assert ends.keys() <= {"read", "DamageError"}
     assert ends["DamageError"] > len(tasks) / 10  # else the reader has not seen them
-    damaged = {each.key for each in cc.verify(tasks[0].cache.path, jobs=1) if each.kind == "damaged"}
+    damaged = {each.key for each in cc.verify(tasks[0].cache.path, jobs=1).damage if each.kind == "damaged"}
     assert damaged == {task.key for task in tasks}
     return {"sum_reads_refused": ends["DamageError"], "sum_reads_right": ends["read"], "sum_crashes": 0}
 
@@ -220,6 +220,6 @@ def resealed_mutants_of_artefacts(trial: Trial) -> Figures:
         else:
             ends.update(outcome)
     assert ends.keys() <= {"read", "DamageError"}
-    found = cc.verify(tasks[0].cache.path, level="deep", jobs=1)
+    found = cc.verify(tasks[0].cache.path, level="deep", jobs=1).damage
     assert {each.kind for each in found} <= {"damaged", "incomplete", "missing"}
     return {"sum_reads_refused": ends["DamageError"], "sum_reads_right": ends["read"], "sum_workers_lost": num_lost}

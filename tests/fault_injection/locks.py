@@ -98,7 +98,7 @@ def _race(trial: Trial, num: int) -> Figures:
         assert (trial.folder / "cache/.lock").read_text().startswith(f"process {winner.process.pid} ")
     assert differs(trial.folder / "cache", corpus / "whole", "all") == []
     assert processes.partials(trial.folder / "cache") == []
-    assert cc.verify(trial.folder / "cache", jobs=1) == []
+    assert cc.verify(trial.folder / "cache", jobs=1).damage == []
     return {"max_winners": 1, "max_seconds_of_a_loser": max(map(_seconds, losers))}
 
 
@@ -158,7 +158,7 @@ def waiting(trial: Trial) -> Figures:
         assert is_killed or second.stdout.startswith("done 0, up to date 4,"), second.stdout
     assert differs(cache, corpus / "whole", "all") == []
     assert processes.partials(cache) == []
-    assert cc.verify(cache, jobs=1) == []
+    assert cc.verify(cache, jobs=1).damage == []
     return {"sum_killed": is_killed}
 
 

@@ -90,7 +90,7 @@ def _check(state: Path, whole: dict[str, bytes], acknowledged: set[str]) -> set[
     sidecars = {name for name in found if name.startswith("cache/videos/")}
     assert acknowledged <= sidecars, f"acknowledged and lost: {acknowledged - sidecars}"
     if "cache/chordcache.json" in found:
-        told = cc.verify(state / "cache", level="quick")
+        told = cc.verify(state / "cache", level="quick").damage
         damage = [each for each in told if each.kind in ("damaged", "missing") and each.file != "catalog.sqlite"]
         assert damage == [], damage
     return sidecars
@@ -100,5 +100,5 @@ def _build_again(state: Path, corpus: Path, tier: str) -> None:
     done = build(corpus, tier, state)
     assert done.returncode == 3, done.stderr
     assert differs(state / "cache", corpus / "whole", tier) == []
-    damage = cc.verify(state / "cache", jobs=1)
+    damage = cc.verify(state / "cache", jobs=1).damage
     assert damage == [], damage

@@ -37,7 +37,7 @@ FULL: dict[str, Any] = {
 def sound(cache: Path) -> list[Any]:
     """Collect the garbage, then all that ``verify --deep --source`` has to say."""
     cc.collect_garbage(cache)
-    return cc.verify(cache, level="deep", source=True, jobs=1)
+    return cc.verify(cache, level="deep", source=True, jobs=1).damage
 
 
 @pytest.fixture
@@ -90,10 +90,10 @@ def test_a_damaged_artefact_is_found_named_and_made_again_alone(cache: Path, tie
     hurt = {str(strike(cache, tier, damage).relative_to(cache))}
     if damage == "swapped":
         hurt.add(str(artefact(cache, "silent.mp4", tier).relative_to(cache)))
-    findings = cc.verify(cache, jobs=1)
-    assert cc.exit_code(findings) == 5
-    assert {each.file for each in findings} == hurt
-    assert cc.repair(cache, findings, jobs=1).num_done == len(hurt)
+    report = cc.verify(cache, jobs=1)
+    assert report.exit_code == 5
+    assert {each.file for each in report.damage} == hurt
+    assert cc.repair(cache, report.damage, jobs=1).num_done == len(hurt)
     assert differing(arrays(cache), good) == []
     after = processes.files_of(cache)
     assert {name for name in after if after[name] != before.get(name) and not name.startswith("videos/")} == hurt
@@ -240,7 +240,7 @@ def test_real_odd_files(corpus: Path, tmp_path: Path, run_cli: Cli) -> None:
         assert ("mel" in absent) == (not has_sound), path
         assert lengths.get("motion", num_frames) == num_frames
         assert ("motion" in absent) == (codec not in ("h264", "mpeg4")), path
-    assert cc.verify(tmp_path / "cache", level="deep", source=True, jobs=2) == []
+    assert cc.verify(tmp_path / "cache", level="deep", source=True, jobs=2).damage == []
 
 
 def _streams(path: Path) -> tuple[str, bool]:
@@ -317,11 +317,11 @@ def test_what_a_tier_no_longer_holds_is_not_asked_of_repair(whole: Path, tmp_pat
     build(whole, cache, TIERS)
     build(whole, cache, ["lmdb"], {**FULL, "hdf5": {"features": ["frames"]}})
     processes.flip(artefact(cache, "sound.mp4", "hdf5"), 5000)
-    assert cc.repair(cache, cc.verify(cache), jobs=1).num_done == 1
+    assert cc.repair(cache, cc.verify(cache).damage, jobs=1).num_done == 1
     assert sound(cache) == []
     build(whole, cache, ["lmdb"], {**FULL, "hdf5": {"features": []}})
     processes.flip(artefact(cache, "sound.mp4", "lmdb"), 5000)
-    assert cc.repair(cache, cc.verify(cache), jobs=1).num_done == 1
+    assert cc.repair(cache, cc.verify(cache).damage, jobs=1).num_done == 1
 
 
 @pytest.mark.usefixtures("inline")
@@ -345,7 +345,7 @@ def test_damage_found_while_copying_costs_no_other_tier(whole: Path, cache: Path
     after = processes.files_of(cache)
     assert {name: after[name] for name in others} == {name: before[name] for name in others}
     assert {info["tier"] for info in processes.sidecars(cache)["sound.mp4"]["features"]} == set(TIERS)
-    assert {each.kind for each in cc.verify(cache, level="deep")} <= {"stale", "orphan"}
+    assert {each.kind for each in cc.verify(cache, level="deep").damage} <= {"stale", "orphan"}
     build(whole, cache, TIERS, config)
     assert sound(cache) == []
 
@@ -523,7 +523,7 @@ def test_rows_of_every_kind(whole: Path, tmp_path: Path, run_cli: Cli, how: str)
             assert found.dtype == expected.dtype
             np.testing.assert_array_equal(found, expected)
             assert opened[_key(opened)].feature("mine", tier).dtype == expected.dtype
-    assert cc.verify(tmp_path / "cache", level="deep", jobs=1) == []
+    assert cc.verify(tmp_path / "cache", level="deep", jobs=1).damage == []
 
 
 @pytest.mark.slow
@@ -585,8 +585,9 @@ def test_quick_verify_reads_no_artefact(cache: Path) -> None:
         size = path.stat().st_size
         path.write_bytes(b"")
         os.truncate(path, size)
-    assert loaded_by("import sys, chordcache as cc\nassert cc.verify(sys.argv[1], level='quick') == []", cache) == []
-    assert len([each for each in cc.verify(cache, jobs=1) if each.kind == "damaged"]) == 3
+    code = "import sys, chordcache as cc\nassert cc.verify(sys.argv[1], level='quick').damage == []"
+    assert loaded_by(code, cache) == []
+    assert len([each for each in cc.verify(cache, jobs=1).damage if each.kind == "damaged"]) == 3
 
 
 @pytest.mark.parametrize(("feature", "store"), [("frames", "lmdb"), ("flow", "chordcache.storage.artefacts.npz_store")])

@@ -105,7 +105,7 @@ def test_everything_is_there(full: Path) -> None:
     assert infos["npz", "flow"]["shape"] == [39, 48, 64, 2]
     assert infos["npz", "motion"]["shape"] == [40, 3, 4, 2]
     assert infos["npz", "mel"]["shape"][1:] == [80]
-    assert cc.verify(full, level="deep", source=True) == []
+    assert cc.verify(full, level="deep", source=True).damage == []
 
 
 @pytest.mark.parametrize("feature", ["frames", "flow", "motion", "motion.covered", "motion.types", "mel"])
@@ -227,7 +227,7 @@ def test_adding_a_tier_touches_nothing_else(index: Path, tmp_path: Path) -> None
         file: stat for file, stat in before.items() if file.startswith("lmdb/")
     }
     assert {tier for tier, _ in info_of(cache, "sound.mp4")} == {"lmdb", "npz"}
-    assert cc.verify(cache, level="deep", source=True) == []
+    assert cc.verify(cache, level="deep", source=True).damage == []
     assert cc.build(index, cache, tiers=["lmdb", "npz"]).num_up_to_date == 4
 
 
@@ -250,10 +250,10 @@ def test_a_parameter_of_flow_rebuilds_flow_alone(index: Path, tmp_path: Path, mo
     for name in ("motion", "mel"):
         with np.load(cache / before["npz", name]["file"]) as old, np.load(cache / after["npz", name]["file"]) as new:
             np.testing.assert_array_equal(old[name], new[name])
-    orphans = cc.verify(cache, level="deep", source=True)
+    orphans = cc.verify(cache, level="deep", source=True).damage
     assert {each.kind for each in orphans} == {"orphan"}
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True) == []
+    assert cc.verify(cache, level="deep", source=True).damage == []
 
 
 def test_features_narrow_a_tier_and_keep_the_rest(index: Path, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_features_narrow_a_tier_and_keep_the_rest(index: Path, tmp_path: Path) -
     cc.build(index, cache, tiers=["npz"], features=["motion"])
     assert set(info_of(cache, "sound.mp4")) == {("npz", "mel"), ("npz", "motion")}
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True) == []
+    assert cc.verify(cache, level="deep", source=True).damage == []
 
 
 def test_a_cache_without_frames_has_a_timeline(index: Path, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_changed_source_rebuilds_every_tier(tmp_path: Path, make_video: Callab
     assert infos["lmdb", "frames"]["shape"][0] == 14
     assert infos["npz", "flow"]["shape"][0] == 13
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True) == []
+    assert cc.verify(cache, level="deep", source=True).damage == []
 
 
 def test_another_rate_in_one_tier_does_not_leave_the_other_with_other_frames(index: Path, tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_another_rate_in_one_tier_does_not_leave_the_other_with_other_frames(ind
     cc.build(index, cache, tiers=["lmdb", "npz"])
     cc.build(index, cache, tiers=["lmdb"], config=config_from_json({"frames": {"fps": 5}}))
     assert {tier for tier, _ in info_of(cache, "sound.mp4")} == {"lmdb"}
-    findings = cc.verify(cache)
+    findings = cc.verify(cache).damage
     assert {each.kind for each in findings} == {"incomplete", "stale", "orphan"}
     assert {each.file for each in findings if each.kind == "stale"} == {
         info_of(cache, "single.mp4")["npz", "flow"]["file"],  # of one frame at any rate, and so it stayed
@@ -302,7 +302,7 @@ def test_another_rate_in_one_tier_does_not_leave_the_other_with_other_frames(ind
     assert all("--tier npz --features " in each.fix_command for each in findings if each.kind == "incomplete")
     cc.build(index, cache, tiers=["lmdb", "npz"])
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True) == []
+    assert cc.verify(cache, level="deep", source=True).damage == []
 
 
 def test_repair_makes_the_damaged_artefact_and_no_other(index: Path, tmp_path: Path) -> None:
@@ -315,10 +315,10 @@ def test_repair_makes_the_damaged_artefact_and_no_other(index: Path, tmp_path: P
         byte = file.read(1)[0]
         file.seek(-2000, 2)
         file.write(bytes([byte ^ 1]))
-    damage = cc.verify(cache)
+    damage = cc.verify(cache).damage
     assert [each.file for each in damage] == [victim]
     assert cc.repair(cache, damage).num_done == 1
-    assert cc.verify(cache, level="deep", source=True) == []
+    assert cc.verify(cache, level="deep", source=True).damage == []
     after = files_of(cache)
     changed = {file for file in after if after[file] != before.get(file)}
     assert {file for file in changed if not file.startswith("videos/")} == {victim}

@@ -116,7 +116,7 @@ def test_a_changed_source_is_built_again_and_nothing_else(
     assert numbers(build(work)) == (0, 4, 1)
     cc.collect_garbage(work / "cache")
     assert not old.exists()
-    assert cc.verify(work / "cache", jobs=1) == []
+    assert cc.verify(work / "cache", jobs=1).damage == []
 
 
 def test_content_edited_with_size_and_mtime_kept_shows_in_ctime(work: Path) -> None:
@@ -149,7 +149,7 @@ def test_another_label_rewrites_the_sidecar_alone(work: Path) -> None:
     assert all(name.startswith("videos/") for name in touched(before, processes.files_of(work / "cache")))
     video = cc.open_cache(work / "cache")[key_of(work / "cache", "0.mp4")]
     assert (video.label, video.caption, video.extra) == ("jump", "a jump", {"camera": "left"})
-    assert cc.verify(work / "cache", jobs=1) == []
+    assert cc.verify(work / "cache", jobs=1).damage == []
 
 
 def test_an_added_video_is_built_alone(work: Path, make_video: Maker) -> None:
@@ -167,7 +167,7 @@ def test_another_index_adds_to_the_cache(work: Path, make_video: Maker) -> None:
     cc.scan([work / "more"], output=work / "more.json", jobs=1)
     assert numbers(cc.build(work / "more.json", work / "cache", jobs=1)) == (1, 0, 0)
     assert len(cc.open_cache(work / "cache")) == 5
-    assert cc.verify(work / "cache", jobs=1) == []
+    assert cc.verify(work / "cache", jobs=1).damage == []
 
 
 def test_a_missing_artefact_is_built_again(work: Path) -> None:
@@ -202,7 +202,7 @@ def test_the_quarantine_is_skipped_until_asked_for_or_replaced(work: Path, make_
     (work / "videos/cut.mkv").write_bytes(data)
     assert run() == (1, 1, 0)
     assert processes.quarantine(work / "c") == {}
-    assert cc.verify(work / "c", jobs=1) == []
+    assert cc.verify(work / "c", jobs=1).damage == []
 
 
 def test_a_scanned_failure_replaced_by_a_good_file_is_tried_though_the_index_is_old(
@@ -267,11 +267,11 @@ def test_a_budget_of_failures(
     assert processes.partials(half_bad / "cache") == []
     if code == 4:
         assert "-bad.mp4" in done.stderr
-        assert cc.exit_code(cc.verify(half_bad / "cache", jobs=1)) == 6
+        assert cc.verify(half_bad / "cache", jobs=1).exit_code == 6
     assert run_cli("build", "list.csv", "-o", "cache", "-j1", cwd=half_bad).returncode == 3
     assert len(processes.contents(half_bad / "cache")) == 5
     assert len(processes.quarantine(half_bad / "cache")) == 5
-    assert cc.verify(half_bad / "cache", jobs=1) == []
+    assert cc.verify(half_bad / "cache", jobs=1).damage == []
 
 
 def test_known_failures_do_not_count_again(half_bad: Path, run_cli: Cli) -> None:

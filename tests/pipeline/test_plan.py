@@ -77,7 +77,7 @@ def test_a_new_feature_adds_one_file(index: Path, tmp_path: Path) -> None:
     after = files_of(cache)
     assert sorted(file.partition(".")[2].partition(".")[0] for file in after.keys() - before.keys()) == ["mel"]
     assert all(after[file] == content for file, content in before.items() if file.endswith(".npz"))
-    assert cc.verify(cache, level="deep", source=True) == []
+    assert cc.verify(cache, level="deep", source=True).damage == []
 
 
 def test_features_of_hdf5_are_made_together(index: Path, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_features_of_hdf5_are_made_together(index: Path, tmp_path: Path) -> None
         assert present.keys() == ({"flow", "mel"} if path == "sound.mp4" else {"flow"})
         assert len(set(present.values())) == 1
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True) == []
+    assert cc.verify(cache, level="deep", source=True).damage == []
 
 
 def test_a_removed_feature_needs_no_source(tmp_path: Path, make_video: Callable[..., Path]) -> None:

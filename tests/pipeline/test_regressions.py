@@ -57,9 +57,9 @@ def test_gc_removes_only_what_chordcache_makes(built):
     (built / "cache/videos/00").mkdir(exist_ok=True)
     (built / "cache/videos/00/notes.json").write_text("{}")
     assert cc.collect_garbage(built / "cache") == []
-    orphans = cc.verify(built / "cache")
-    assert [damage.kind for damage in orphans] == ["orphan", "orphan"]
-    assert cc.exit_code(orphans) == 6
+    report = cc.verify(built / "cache")
+    assert [damage.kind for damage in report.damage] == ["orphan", "orphan"]
+    assert report.exit_code == 6
 
 
 def test_scan_does_not_overwrite_a_file_that_is_none_of_its_own(built):
@@ -79,7 +79,7 @@ def test_a_reader_sees_what_repair_mended(built):
     path.write_bytes(data)
     with pytest.raises(cc.DamageError, match="--repair"):
         cache.read(video)
-    cc.repair(built / "cache", cc.verify(built / "cache", jobs=1), jobs=1)
+    cc.repair(built / "cache", cc.verify(built / "cache", jobs=1).damage, jobs=1)
     assert cache.read(video).shape == (10, 64, 96, 3)
 
 
@@ -133,9 +133,9 @@ def test_half_a_change_of_parameters_is_stale(built):
     before = header.read_text()
     cc.build(built / "index.json", built / "cache", config=built / "small.yaml", jobs=1)
     header.write_text(before)
-    damage = cc.verify(built / "cache", jobs=1)
-    assert {each.kind for each in damage} == {"stale", "orphan"}
-    assert cc.exit_code(damage) == 6
+    report = cc.verify(built / "cache", jobs=1)
+    assert {each.kind for each in report.damage} == {"stale", "orphan"}
+    assert report.exit_code == 6
 
 
 def test_a_fault_of_the_caches_disk_condemns_no_video(built):
@@ -206,7 +206,7 @@ def test_a_move_with_its_cache(built, tmp_path_factory):
     """Caches and sources move together; the sidecars name no absolute path."""
     new = tmp_path_factory.mktemp("new") / "place"
     shutil.move(built / "cache", new)
-    assert cc.verify(new, level="deep", jobs=1) == []
+    assert cc.verify(new, level="deep", jobs=1).damage == []
     assert json.loads((new / "chordcache.json").read_text())["roots"] == {"videos": str(built / "videos")}
 
 
@@ -279,10 +279,10 @@ def test_a_source_that_is_replaced_while_it_waits_for_its_turn(built, make_video
     assert cc.build(built / "index.json", built / "cache", tiers=("npz",), **options).num_failed == 2
     assert {failure["cause"] for failure in processes.quarantine(built / "cache").values()} == {"changed"}
     monkeypatch.undo()
-    assert {each.kind for each in cc.verify(built / "cache", source=True)} == {"stale"}
+    assert {each.kind for each in cc.verify(built / "cache", source=True).damage} == {"stale"}
     assert cc.build(built / "index.json", built / "cache", tiers=("lmdb", "npz"), **options).num_done == 2
     cc.collect_garbage(built / "cache")
-    assert cc.verify(built / "cache", source=True) == []
+    assert cc.verify(built / "cache", source=True).damage == []
 
 
 def test_what_no_process_survives_reading_is_repaired(built):
@@ -301,10 +301,10 @@ def test_what_no_process_survives_reading_is_repaired(built):
     for info in sidecar["features"]:
         info["digest"] = digest_file(path)
     data["_sidecar"].write_text(seal(sidecar) + "\n")
-    found = cc.verify(built / "cache", level="deep", jobs=1)
+    found = cc.verify(built / "cache", level="deep", jobs=1).damage
     assert ("damaged", str(path.relative_to(built / "cache"))) in {(each.kind, each.file) for each in found}
     assert cc.repair(built / "cache", found, jobs=1).num_done == 1
-    assert cc.verify(built / "cache", level="deep", jobs=1) == []
+    assert cc.verify(built / "cache", level="deep", jobs=1).damage == []
 
 
 @pytest.mark.parametrize("level", ["quick", "default"])
@@ -313,7 +313,7 @@ def test_one_file_that_cannot_be_read_hides_no_other_finding(built, level):
     first.unlink()
     first.symlink_to(first.name)
     second.unlink()
-    found = cc.verify(built / "cache", level=level, jobs=1)
+    found = cc.verify(built / "cache", level=level, jobs=1).damage
     assert {(each.kind, each.message) for each in found} == {
         ("damaged", "the file cannot be read: Too many levels of symbolic links"),
         ("missing", "the sidecar names it"),
@@ -335,7 +335,7 @@ def test_a_cache_remembers_that_its_sources_are_hashed(built):
         cc.build(built / "index.json", built / "cache", jobs=1, options=options)
         assert all(data["source_hash"] for data in processes.sidecars(built / "cache").values())
     processes.sidecars(built / "cache")["b.mp4"]["_sidecar"].write_text("{}")
-    cc.repair(built / "cache", cc.verify(built / "cache", jobs=1), jobs=1)
+    cc.repair(built / "cache", cc.verify(built / "cache", jobs=1).damage, jobs=1)
     assert all(data["source_hash"] for data in processes.sidecars(built / "cache").values())
 
 

@@ -61,7 +61,7 @@ def test_as_many_frames_are_not_the_same_frames(index: Path, tmp_path: Path) -> 
             frames = [opened[video.key].sidecar.feature(name) for name in ("frames", "flow")]
             assert all(info is not None and info.params["picture"]["fps"] == 12.3 for info in frames)
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True) == []
+    assert cc.verify(cache, level="deep", source=True).damage == []
 
 
 def test_size_is_that_of_the_frames_that_stay(index: Path, tmp_path: Path, opened: Any) -> None:
@@ -108,18 +108,18 @@ def test_an_absent_feature_leaves_the_file_alone(index: Path, tmp_path: Path) ->
         assert features_of(cache, "silent.mp4")[tier, "mel"]["absent"] == "no audio track"
         assert features_of(cache, "sound.mp4")[tier, "flow"]["file"] not in before
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep") == []
+    assert cc.verify(cache, level="deep").damage == []
 
 
 def test_a_feature_taken_out_is_not_called_stale(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["npz"])
     cc.build(index, cache, config=config(flow=None))
-    assert cc.verify(cache, level="deep", source=True) == []
+    assert cc.verify(cache, level="deep", source=True).damage == []
     cc.build(index, cache, tiers=["npz"])
     assert ("npz", "flow") not in features_of(cache, "sound.mp4")
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True) == []
+    assert cc.verify(cache, level="deep", source=True).damage == []
 
 
 def test_repair_asks_each_tier_for_its_own(index: Path, tmp_path: Path) -> None:
@@ -127,11 +127,11 @@ def test_repair_asks_each_tier_for_its_own(index: Path, tmp_path: Path) -> None:
     cc.build(index, cache, tiers=["npz"], features=["mel"])
     cc.build(index, cache, tiers=["hdf5"], features=["flow"])
     (cache / features_of(cache, "sound.mp4")["hdf5", "flow"]["file"]).unlink()
-    damage = cc.verify(cache)
+    damage = cc.verify(cache).damage
     assert [each.kind for each in damage] == ["missing"]
     cc.repair(cache, damage)
     assert set(features_of(cache, "sound.mp4")) == {("npz", "mel"), ("hdf5", "flow")}
-    assert cc.verify(cache, level="deep", source=True) == []
+    assert cc.verify(cache, level="deep", source=True).damage == []
 
 
 def test_what_failed_is_in_quarantine_and_not_incomplete(index: Path, tmp_path: Path, run_cli: Cli) -> None:
@@ -182,7 +182,7 @@ def test_deep_compares_shapes_with_the_sidecar(index: Path, tmp_path: Path) -> N
     for change in ({"dtype": "float32"}, {"shape": [19, 160, 120, 2]}):
         reseal(data["_sidecar"], features=[{**info, **change}])
         cc.collect_garbage(cache)  # rewrites the catalog
-        assert cc.verify(cache) == []
-        (found,) = cc.verify(cache, level="deep")
+        assert cc.verify(cache).damage == []
+        (found,) = cc.verify(cache, level="deep").damage
         assert (found.kind, found.file) == ("damaged", info["file"])
         assert found.message.startswith("its 'flow' is ((19, 120, 160, 2), 'float16'), expected ")

@@ -37,7 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     (folder / "videos/zero.mp4").touch()
     index = cc.scan([folder / "videos"], output=folder / "index.json", labels="dir", jobs=1)
     assert cc.build(index, folder / "cache", jobs=1).num_failed == 2
-    assert cc.verify(folder / "cache", jobs=1) == []
+    assert cc.verify(folder / "cache", jobs=1).damage == []
     return folder
 
 
@@ -48,8 +48,8 @@ def cache(whole: Path, tmp_path: Path) -> Path:
 
 
 def found(cache: Path, **options: object) -> tuple[int, list[Damage]]:
-    damage = cc.verify(cache, jobs=1, **options)
-    return cc.exit_code(damage), damage
+    report = cc.verify(cache, jobs=1, **options)
+    return report.exit_code, report.damage
 
 
 def of(cache: Path, name: str) -> tuple[Path, Path]:
@@ -528,7 +528,7 @@ def test_repair_without_the_source_loses_nothing_more(whole: Path, cache: Path, 
     index = (cache / "index.jsonl").read_text().splitlines()
     roots = json.loads(index[0])["roots"]
     reseal(cache / "index.jsonl", roots={name: str(tmp_path / "gone") for name in roots})
-    assert cc.exit_code(cc.verify(cache, jobs=1)) == 0
+    assert cc.verify(cache, jobs=1).exit_code == 0
     _, artefact = of(cache, "b.mp4")
     processes.flip(artefact, 9000)
     done = run_cli("verify", cache, "-j1", "--repair")

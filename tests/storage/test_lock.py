@@ -126,7 +126,7 @@ def test_three_that_wait_build_everything_once(work: Path, holder: subprocess.Po
             run.kill_all()
     done = sorted(run.stdout.partition(" quarantined")[0] for run in runs)
     assert done == ["done 0, up to date 3,", "done 0, up to date 3,", "done 3, up to date 0,"]
-    assert cc.verify(work / "cache", jobs=1) == []
+    assert cc.verify(work / "cache", jobs=1).damage == []
 
 
 def test_what_the_cache_became_meanwhile_counts(work: Path, holder: subprocess.Popen[str]) -> None:
@@ -155,7 +155,7 @@ def test_repair_waits_if_it_is_told_to(work: Path, run_cli: Cli) -> None:
             assert processes.wait_until(lambda: is_waiting(run), 30)
             holder.kill()
             assert run.wait() == 0, run.stderr
-    assert cc.verify(work / "cache", level="deep", jobs=1) == []
+    assert cc.verify(work / "cache", level="deep", jobs=1).damage == []
 
 
 def test_wait_without_repair_is_refused(work: Path, run_cli: Cli) -> None:
