@@ -19,6 +19,7 @@ import numpy as np
 from measure import FPS, GOP_FRAMES, encode_loop, seconds
 
 import chordcache as cc
+from chordcache.read.sources.mapped_mp4 import MappedMP4Source
 
 
 def make_long(clip: Path, target: Path, num_bytes: int) -> None:
@@ -33,7 +34,7 @@ def make_long(clip: Path, target: Path, num_bytes: int) -> None:
 
 def mapped(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
     """Opened once."""
-    with cc.MappedMP4Source().open(path) as source:
+    with MappedMP4Source().open(path) as source:
         for number in frames:
             yield source.get_frame(number)
         assert source.fallback_reason is None
@@ -42,7 +43,7 @@ def mapped(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
 def mapped_each(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
     """Opened for each frame."""
     for number in frames:
-        with cc.MappedMP4Source().open(path) as source:
+        with MappedMP4Source().open(path) as source:
             yield source.get_frame(number)
 
 
@@ -117,7 +118,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         path = Path(work) / "long.mp4"
         make_long(options.clips / "animation" / "bigbuckbunny.mp4", path, int(options.gigabytes * 1e9))
-        with cc.MappedMP4Source().open(path) as source:
+        with MappedMP4Source().open(path) as source:
             num_frames, (height, width) = source.num_frames, source.get_frame(0).shape[:2]
         keys = random.Random(0).sample(range(0, num_frames, GOP_FRAMES), min(100, num_frames // GOP_FRAMES))
         print(

@@ -62,6 +62,14 @@ def test_sections_that_links_name_exist(path):
         assert section in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings], section
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_names_in_the_docs_can_be_imported(path):
+    text = path.read_text(encoding="utf-8")
+    assert {*re.findall(r"\bcc\.(\w+)", text)} <= {*cc.__all__}
+    for name in {*re.findall(r"`(chordcache(?:\.\w+)+)`", text)} - {"chordcache.json"}:  # which is a file
+        pkgutil.resolve_name(name)
+
+
 def test_the_python_of_the_docs_runs(clips, tmp_path, monkeypatch):
     (tmp_path / "videos").symlink_to(clips)
     monkeypatch.chdir(tmp_path)

@@ -28,6 +28,10 @@ def test_all_is_sorted_and_has_no_module() -> None:
     assert not set(chordcache.__all__) & {name.split(".")[1] for name in MODULES}
 
 
+def test_the_root_stays_small() -> None:
+    assert len(chordcache.__all__) <= 50
+
+
 def test_importing_every_module_hides_no_public_name() -> None:
     code = (
         "import importlib, sys, types, chordcache\n"

@@ -131,5 +131,7 @@ def _class_of(name: str, extractor: str) -> Any:
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"features.{name}.extractor: cannot import '{extractor}': {what}") from None
     if not (isinstance(cls, type) and issubclass(cls, Extractor)):
-        raise ConfigError(f"features.{name}.extractor: '{extractor}' is not a subclass of chordcache.Extractor")
+        raise ConfigError(
+            f"features.{name}.extractor: '{extractor}' is not a subclass of chordcache.features.base.Extractor"
+        )
     return cls

@@ -18,6 +18,8 @@ from helpers import processes
 
 import chordcache as cc
 from chordcache.config import config_from_json
+from chordcache.read.sources.base import VideoSource
+from chordcache.read.sources.mapped_mp4 import MappedMP4Source
 from fault_injection.damaged_media import ENDINGS, film_of, signals_of
 from fault_injection.harness import BrokenGuarantee, Figures, Trial, experiment
 from fault_injection.media_faults import FAULTS, FILMS, Film, Shown, same_times
@@ -47,7 +49,7 @@ def _digest(frame: np.ndarray) -> int:
     return xxhash.xxh3_64_intdigest(np.ascontiguousarray(frame))
 
 
-def from_source(path: Path, kind: type[cc.VideoSource], rng: random.Random, num_alone: int) -> Answer:
+def from_source(path: Path, kind: type[VideoSource], rng: random.Random, num_alone: int) -> Answer:
     """Read all frames in order, and ``num_alone`` by their number, which replace those."""
     try:
         with kind().open(path) as source:
@@ -118,7 +120,7 @@ def _answers(trial: Trial, files: Mapping[str, bytes], num_alone: int = 0) -> di
         answers[name] = {"build": built[name], "dataset": drawn[name]}
         answers[name]["MP4Source"] = from_source(videos / name, cc.MP4Source, trial.rng, num_alone)
         if name.endswith(_MAPPED):
-            answers[name]["MappedMP4Source"] = from_source(videos / name, cc.MappedMP4Source, trial.rng, num_alone)
+            answers[name]["MappedMP4Source"] = from_source(videos / name, MappedMP4Source, trial.rng, num_alone)
     return answers
 
 

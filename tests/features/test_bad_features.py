@@ -420,9 +420,10 @@ def test_names_that_are_no_features(whole: Path) -> None:
 
 ROWS = """
 import numpy as np
-import chordcache as cc
+from chordcache.features.base import Extractor
+from chordcache.errors import UsageError
 
-class Rows(cc.Extractor):
+class Rows(Extractor):
     def __init__(self, name, how):
         super().__init__(name)
         self.how, self.buffer, self.held = how, np.zeros((1, 6), "f4"), []
@@ -450,7 +451,7 @@ class Rows(cc.Extractor):
     def finish(self):
         return {self.name: np.concatenate(self.held)} if self.held else {}
 
-class Million(cc.Extractor):
+class Million(Extractor):
     def finish(self):
         self.facts.update(start_seconds=0.0, row_seconds=1e-6, silence=0)
         return {self.name: np.arange(1_000_000, dtype="i4")[:, None]}
@@ -458,7 +459,7 @@ class Million(cc.Extractor):
     def num_rows(self, num_frames):
         return None
 
-class Wrong(cc.Extractor):
+class Wrong(Extractor):
     def __init__(self, name, how):
         super().__init__(name)
         self.how = how
@@ -472,7 +473,7 @@ class Wrong(cc.Extractor):
         if self.how == "array":
             return np.zeros((1, 2))
         if self.how == "usage":
-            raise cc.UsageError("not my day")
+            raise UsageError("not my day")
         return {self.name: np.zeros((1, 2))}
 
     def finish(self):

@@ -404,9 +404,9 @@ def test_the_example_of_the_docs(example: Path, index: Path, tmp_path: Path, run
 
 BROKEN = """
 import numpy as np
-import chordcache as cc
+from chordcache.features.base import Extractor
 
-class Broken(cc.Extractor):
+class Broken(Extractor):
     def __init__(self, name, how="raise"):
         super().__init__(name)
         self.how = how
@@ -472,7 +472,7 @@ def test_a_plug_in_that_fails_costs_its_video(
     [
         ({"extractor": "nowhere_at_all:Class"}, "cannot import 'nowhere_at_all:Class': ModuleNotFoundError: No module"),
         ({"extractor": "mine:Missing"}, "cannot import 'mine:Missing': AttributeError"),
-        ({"extractor": "mine:NotOne"}, "'mine:NotOne' is not a subclass of chordcache.Extractor"),
+        ({"extractor": "mine:NotOne"}, "'mine:NotOne' is not a subclass of chordcache.features.base.Extractor"),
         ({"extractor": "mine:Broken", "size": 3}, "'mine:Broken' does not take its parameters: got an unexpected"),
     ],
 )

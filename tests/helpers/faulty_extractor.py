@@ -3,7 +3,7 @@
 PLUG_IN = """
 import ctypes, os, signal, sys, threading, time
 import numpy as np
-import chordcache as cc
+from chordcache.features.base import Extractor
 
 class Unpicklable(Exception):
     def __init__(self):
@@ -38,7 +38,7 @@ DEEDS = {
     "tarry": lambda mine: time.sleep(0.3),
 }
 
-class Deeds(cc.Extractor):
+class Deeds(Extractor):
     def __init__(self, name, deeds):
         super().__init__(name)
         self.deeds = deeds

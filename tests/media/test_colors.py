@@ -22,6 +22,7 @@ from chordcache.media.ffmpeg_log import capture
 from chordcache.media.geometry import Orientation
 from chordcache.media.resample import Resampler
 from chordcache.media.scaling import PictureScaler
+from chordcache.read.sources.mapped_mp4 import MappedMP4Source
 
 MIN_PSNR_DB = 54.0
 """Of RGB; if it is rounded but else perfect it has 58.9"""
@@ -363,7 +364,7 @@ def test_flat_gray_stays_exact_in_a_cache(built: Path, config: str, name: str, l
     assert np.unique(cache.read(video, "frames")).tolist() == [level]
 
 
-@pytest.mark.parametrize("source", [cc.MP4Source, cc.MappedMP4Source])
+@pytest.mark.parametrize("source", [cc.MP4Source, MappedMP4Source])
 def test_sources_show_what_is_cached(built: Path, source: Any) -> None:
     cache = cc.open_cache(built / "raw")
     for video in cache:

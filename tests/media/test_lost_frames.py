@@ -20,6 +20,7 @@ from chordcache.errors import MediaError
 from chordcache.media.checks.bitstream import packet_reader
 from chordcache.media.demux import open_media
 from chordcache.media.probe import probe
+from chordcache.read.sources.mapped_mp4 import MappedMP4Source
 
 NUM_FRAMES = 60
 NUM_CUTS = 10
@@ -295,7 +296,7 @@ def test_sources_begin_where_the_build_does(films, tmp_path):
         path = remuxed(films / name, tmp_path / name, lambda number, _: number < 7)
         with open_media(str(path)) as media:
             times = [frame.pts_seconds for frame in media.frames()]
-        for source_class in (cc.MP4Source, cc.MappedMP4Source):
+        for source_class in (cc.MP4Source, MappedMP4Source):
             with source_class().open(str(path)) as source:
                 assert source.pts_seconds == pytest.approx(times)
                 assert len(source.get_frames(range(source.num_frames))) == len(times)
@@ -462,7 +463,7 @@ def test_pictures_with_one_time(tmp_path):
     assert len(found) == 5
     assert len(set(found)) == 1
     assert probe(str(path), root="r", relative_path="x.mp4").packets.num_frames == 5
-    for source_class in (cc.MP4Source, cc.MappedMP4Source):
+    for source_class in (cc.MP4Source, MappedMP4Source):
         with source_class().open(str(path)) as source:
             assert source.num_frames == 5
             assert len(source.get_frames([4, 0, 2])) == 3

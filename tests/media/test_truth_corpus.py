@@ -19,6 +19,7 @@ from helpers import ffmpeg_reference
 
 import chordcache as cc
 from chordcache.config import FramesConfig
+from chordcache.read.sources.mapped_mp4 import MappedMP4Source
 from chordcache.storage.layout import video_key
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -154,7 +155,7 @@ def unequal_sources(root: Path, folder: Path, cached: list[cc.Video]) -> dict[st
             return "cache and file"
         numbers = random.Random(0).sample(range(video.num_frames), min(3, video.num_frames))
         path = root / name_of(video)
-        with cc.MP4Source(FramesConfig()).open(path) as source, cc.MappedMP4Source(FramesConfig()).open(path) as mapped:
+        with cc.MP4Source(FramesConfig()).open(path) as source, MappedMP4Source(FramesConfig()).open(path) as mapped:
             if source.num_frames != video.num_frames:
                 return f"{source.num_frames} frames, {video.num_frames} cached"
             same = np.array_equal(source.get_frames(numbers), mapped.get_frames(numbers))

@@ -28,7 +28,7 @@ Maker = Callable[..., Path]
 MEDDLER = """
 import os, pathlib, shutil
 import numpy as np
-from chordcache import Extractor
+from chordcache.features.base import Extractor
 
 SOURCE, NEW = (pathlib.Path(os.environ[name]) for name in ("SOURCE", "NEW"))
 

@@ -136,7 +136,7 @@ def test_repair_asks_each_tier_for_its_own(index: Path, tmp_path: Path) -> None:
 
 def test_what_failed_is_in_quarantine_and_not_incomplete(index: Path, tmp_path: Path, run_cli: Cli) -> None:
     (tmp_path / "mine.py").write_text(
-        "import chordcache as cc\n\nclass Picky(cc.Extractor):\n    def add_frame(self, frame):\n"
+        "from chordcache.features.base import Extractor\n\n\nclass Picky(Extractor):\n    def add_frame(self, frame):\n"
         "        if frame.number == 25:\n            raise ValueError('long')\n"
         "        return {self.name: frame.rgb()[None, :1, :1]}\n"
     )

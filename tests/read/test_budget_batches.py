@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader  # noqa: E402
 import chordcache as cc  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
 from chordcache.read.sampling.budget_batches import form_batches  # noqa: E402
-from chordcache.read.sampling.clip_samplers import ClipRequest  # noqa: E402
+from chordcache.read.sampling.clip_samplers import ClipRequest, DenseClips, SamplerSchedule  # noqa: E402
+from chordcache.read.sampling.time_transforms import TimeWarp  # noqa: E402
 
 # A worker more than there are processors is no fault of ours; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
@@ -141,7 +142,7 @@ def test_pixels(cache: cc.Cache, options: dict[str, Any]) -> None:
 
 
 def test_several_clips_a_sample_cost_as_many(cache: cc.Cache) -> None:
-    dense = cc.DenseClips(num_clips=3, num_frames=4, stride=1)
+    dense = DenseClips(num_clips=3, num_frames=4, stride=1)
     dataset = cc.ChordVideoDataset(cache, clip_sampler=dense, size=(32, 32))
     assert [len(batch) for batch in cc.BudgetBatchSampler(dataset, max_frames=30)] == [2, 2, 2, 2, 1]
 
@@ -182,8 +183,8 @@ def test_clips_whose_length_is_drawn_anew(cache: cc.Cache) -> None:
         def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
             return np.arange(request.generator().integers(1, video.num_frames + 1))
 
-    drawn, schedule = DrawsLength(), cc.SamplerSchedule({0: cc.UniformSampler(4, 1), 2: WholeVideos()})
-    for clip_sampler in (drawn, cc.TimeWarp(schedule)):
+    drawn, schedule = DrawsLength(), SamplerSchedule({0: cc.UniformSampler(4, 1), 2: WholeVideos()})
+    for clip_sampler in (drawn, TimeWarp(schedule)):
         dataset = whole_videos(cache, clip_sampler=clip_sampler)
         sampler = cc.BudgetBatchSampler(dataset, max_frames=50)
         for epoch in (0, 2, 1):

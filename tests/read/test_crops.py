@@ -22,7 +22,7 @@ import chordcache as cc  # noqa: E402
 from chordcache.config import config_from_json  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
 from chordcache.features import registry  # noqa: E402
-from chordcache.read.crops import CropBox, SpatialTransform  # noqa: E402
+from chordcache.read.crops import CropBox, Pad, SpatialTransform  # noqa: E402
 from chordcache.read.sampling.clip_samplers import ClipRequest, RandomStream  # noqa: E402
 from chordcache.read.transforms import cut_flow, cut_pose  # noqa: E402
 
@@ -39,10 +39,10 @@ CROPS = {
     "crop": RANDOM_CROP,
     "resize": cc.Resize(SIZE),
     "short": cc.Resize(short_side=100),
-    "pad": cc.Pad((150, 170)),
+    "pad": Pad((150, 170)),
     "flip": cc.HorizontalFlip(1),
     "flipped-crop": cc.HorizontalFlip(1, RANDOM_CROP),
-    "flipped-pad": cc.HorizontalFlip(1, cc.Pad((150, 170))),
+    "flipped-pad": cc.HorizontalFlip(1, Pad((150, 170))),
     "flipped-odd": cc.HorizontalFlip(1, cc.CenterCrop((77, 91))),
 }
 every_framing = pytest.mark.parametrize("name", CROPS)
@@ -261,7 +261,7 @@ def test_flow_in_closed_form(top: int, left: int, height: int, width: int, size:
 
 
 def test_nothing_moves_beyond_the_border(cache: cc.Cache) -> None:
-    sample = sample_of(cache, "bunny.mp4", crop=cc.Pad((128, 128)), features=["frames", "flow", "motion"])
+    sample = sample_of(cache, "bunny.mp4", crop=Pad((128, 128)), features=["frames", "flow", "motion"])
     height = 128 * 256 / 456  # of the picture
     margin = math.floor((128 - height) / 2)
     for rows in (np.s_[:margin], np.s_[-margin:]):
@@ -341,10 +341,10 @@ def two_dots(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarr
 
 PLUG_IN = '''
 import numpy as np
-import chordcache as cc
+from chordcache.features.base import Extractor
 
 
-class Dots(cc.Extractor):
+class Dots(Extractor):
     """The left shoulder on what is bright, all other landmarks on what is gray."""
 
     def __init__(self, name, stride):
@@ -382,7 +382,7 @@ def dots(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pat
         cc.RandomResizedCrop((120, 140), scale=(0.6, 1), ratio=(1, 1.5)),
         cc.Resize((200, 100)),
         cc.Resize(short_side=80),
-        cc.Pad((150, 130)),
+        Pad((150, 130)),
     ],
 )
 @pytest.mark.parametrize("flip", [False, True])
@@ -462,7 +462,7 @@ def test_twice_mirrored_is_not_mirrored() -> None:
 
 @given(picture=SHAPES, size=SHAPES)
 def test_padding_shows_all_of_the_picture(picture: tuple[int, int], size: tuple[int, int]) -> None:
-    crop = cc.Pad(size).choose(*picture, np.random.default_rng())
+    crop = Pad(size).choose(*picture, np.random.default_rng())
     for start, length, side in zip((crop.top, crop.left), (crop.height, crop.width), picture, strict=True):
         assert start <= 0
         assert start + length >= side
@@ -566,7 +566,7 @@ def test_a_window_beside_the_picture_is_empty(cache: cc.Cache, crop: tuple[int, 
         (lambda: CropBox(0, 0, 0, 5, (4, 4)), r"^crop: got CropBox\(.*\), must have at least one pixel"),
         (lambda: CropBox(0, 0, 5, 5, (4, 0)), r"^crop: got CropBox\(.*\), must have at least one pixel"),
         (lambda: cc.CenterCrop(224), r"^size: got 224, must be \(height, width\) in pixels$"),
-        (lambda: cc.Pad((0, 4)), r"^size: got \(0, 4\), must be"),
+        (lambda: Pad((0, 4)), r"^size: got \(0, 4\), must be"),
         (lambda: cc.RandomResizedCrop((4,)), r"^size: got \(4,\), must be"),
         (lambda: cc.RandomResizedCrop((4, 4), scale=(0.5, 1.5)), r"^scale: got \(0.5, 1.5\), must be .* at most 1$"),
         (

@@ -83,15 +83,15 @@ def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path, make_video: Cal
 
 PLUG_INS = '''
 import numpy as np
-import chordcache as cc
+from chordcache.features.base import Extractor
 
 
-class Mean(cc.Extractor):
+class Mean(Extractor):
     def add_frame(self, frame):
         return {self.name: frame.rgb().mean((0, 1))[None]}
 
 
-class Beat(cc.Extractor):
+class Beat(Extractor):
     """Row j is j, every 20 ms."""
 
     def finish(self):
@@ -102,7 +102,7 @@ class Beat(cc.Extractor):
         return None
 
 
-class Brightest(cc.Extractor):
+class Brightest(Extractor):
     """All landmarks on the middle of what is bright, in a picture that is not too small."""
 
     def __init__(self, name, stride):
@@ -117,7 +117,7 @@ class Brightest(cc.Extractor):
         return {self.name: np.full((1, 33, 4), landmark, np.float32)}
 
 
-class Sound(cc.Extractor):
+class Sound(Extractor):
     def begin(self, video):
         return None if video.has_sound else "too quiet"
 

@@ -17,6 +17,7 @@ import pytest
 from helpers import rtsp_server
 
 import chordcache as cc
+from chordcache.read.sources.live import CameraSource, StreamSource
 
 NUM_FRAMES = 50
 
@@ -53,7 +54,7 @@ def expected(media: Path) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.m3u8"])
 def test_http_and_hls_show_the_frames_of_the_file(name: str, server: str, expected: np.ndarray) -> None:
-    with cc.StreamSource(buffer_frames=8).open(f"{server}/{name}") as source:
+    with StreamSource(buffer_frames=8).open(f"{server}/{name}") as source:
         assert source.fps == pytest.approx(25)
         for number in range(NUM_FRAMES):
             assert np.array_equal(source.get_frame(number), expected[number]), number
@@ -67,7 +68,7 @@ def test_http_and_hls_show_the_frames_of_the_file(name: str, server: str, expect
 
 
 def test_the_buffer_is_bounded_and_goes_one_way(server: str, expected: np.ndarray) -> None:
-    with cc.StreamSource(buffer_frames=4).open(f"{server}/a.mp4") as source:
+    with StreamSource(buffer_frames=4).open(f"{server}/a.mp4") as source:
         found = source.get_frames([6, 5, 6])
         assert np.array_equal(found, expected[[6, 5, 6]])
         assert np.array_equal(source.get_frame(6), expected[6])
@@ -83,7 +84,7 @@ def test_the_buffer_is_bounded_and_goes_one_way(server: str, expected: np.ndarra
 
 
 def test_rtsp_shows_the_frames_of_the_file(media: Path, expected: np.ndarray) -> None:
-    with rtsp_server.serving(media / "a.mp4") as url, cc.StreamSource(timeout_seconds=20).open(url) as source:
+    with rtsp_server.serving(media / "a.mp4") as url, StreamSource(timeout_seconds=20).open(url) as source:
         for number in range(40):
             assert np.array_equal(source.get_frame(number), expected[number]), number
 
@@ -92,7 +93,7 @@ def test_a_server_that_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://user:secret@127.0.0.1:{silent.getsockname()[1]}/a.mp4"
         with pytest.raises(cc.MediaError, match=r"\*\*\*@127.0.0.1") as caught:
-            cc.StreamSource(timeout_seconds=0.5).open(url)
+            StreamSource(timeout_seconds=0.5).open(url)
         assert "secret" not in str(caught.value)
 
 
@@ -110,7 +111,7 @@ def test_a_stream_that_stops(media: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, args=(listener,), daemon=True).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/live.ts"
-        with cc.StreamSource(timeout_seconds=1).open(url) as source:
+        with StreamSource(timeout_seconds=1).open(url) as source:
             assert source.get_frame(3).shape == (48, 64, 3)
             with pytest.raises(cc.MediaError, match=r"cannot read 'http.*live.ts': nothing came after packet"):
                 source.get_frames(range(4, NUM_FRAMES))
@@ -122,17 +123,17 @@ def test_a_playlist_leads_to_no_file(media: Path, server: str) -> None:
         f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile://{media / 'a0.ts'}\n#EXT-X-ENDLIST\n"
     )
     with pytest.raises(cc.MediaError, match=r"cannot read 'http.*evil.m3u8'"):
-        cc.StreamSource(timeout_seconds=2).open(f"{server}/evil.m3u8")
+        StreamSource(timeout_seconds=2).open(f"{server}/evil.m3u8")
 
 
 @pytest.mark.parametrize("url", ["a.mp4", "file:///etc/passwd", "concat:a|b", "ftp://x/y", "rtmp://x/y"])
 def test_what_is_no_address_of_a_stream(url: str) -> None:
     with pytest.raises(cc.UsageError, match="must be an address with http, https, rtsp, rtsps"):
-        cc.StreamSource().open(url)
+        StreamSource().open(url)
 
 
 def test_missing_at_the_server(server: str) -> None:
-    source = cc.StreamSource()
+    source = StreamSource()
     with pytest.raises(cc.MediaError, match=r"cannot read 'http.*missing.mp4': the source cannot be opened"):
         source.open(f"{server}/missing.mp4")
     assert pickle.loads(pickle.dumps(source)) is not source
@@ -140,9 +141,9 @@ def test_missing_at_the_server(server: str) -> None:
 
 def test_settings_out_of_range() -> None:
     with pytest.raises(cc.UsageError, match="timeout_seconds: got 0"):
-        cc.StreamSource(timeout_seconds=0)
+        StreamSource(timeout_seconds=0)
     with pytest.raises(cc.UsageError, match="buffer_frames: got 0"):
-        cc.StreamSource(buffer_frames=0)
+        StreamSource(buffer_frames=0)
 
 
 # Cameras
@@ -152,7 +153,7 @@ CLOCK = "color=black:size=64x48:rate=50,geq=lum='N':cb=128:cr=128,realtime"
 
 
 def test_the_newest_frame_wins() -> None:
-    with cc.CameraSource("lavfi").open(CLOCK) as camera:
+    with CameraSource("lavfi").open(CLOCK) as camera:
         assert camera.fps == pytest.approx(50)
         first = camera.get_frame(0)
         assert first.shape == (48, 64, 3)
@@ -168,13 +169,13 @@ def test_the_newest_frame_wins() -> None:
 
 def test_a_camera_that_is_not_there() -> None:
     with pytest.raises(cc.MediaError, match="cannot read 'nonsense'"):
-        cc.CameraSource("lavfi").open("nonsense")
+        CameraSource("lavfi").open("nonsense")
     with pytest.raises(cc.UsageError, match="no_such_format"):
-        cc.CameraSource("no_such_format").open("x")
+        CameraSource("no_such_format").open("x")
 
 
 def test_a_camera_ends() -> None:
-    with cc.CameraSource("lavfi").open("testsrc=duration=0.2:rate=10") as camera:
+    with CameraSource("lavfi").open("testsrc=duration=0.2:rate=10") as camera:
         with pytest.raises(IndexError, match=r"\[0, 2\) for the stream, which has ended"):
             camera.get_frame(5)
         assert camera.num_frames == 2
@@ -182,7 +183,7 @@ def test_a_camera_ends() -> None:
 
 def test_closing_while_frames_come_ends_the_thread() -> None:
     before = threading.active_count()
-    camera = cc.CameraSource("lavfi").open(CLOCK)
+    camera = CameraSource("lavfi").open(CLOCK)
     assert threading.active_count() == before + 1
     camera.close()
     assert threading.active_count() == before

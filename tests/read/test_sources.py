@@ -21,6 +21,8 @@ import chordcache as cc
 from chordcache.config import FramesConfig, PictureConfig
 from chordcache.media import ffmpeg_log
 from chordcache.media.demux import Media, open_media
+from chordcache.read.sources.base import CachedSource, VideoSource
+from chordcache.read.sources.mapped_mp4 import MappedMP4Source
 
 B_FRAMES = {"bf": "3", "x264-params": "b-adapt=0"}
 
@@ -68,7 +70,7 @@ FALL_BACK = {"open_gop.mp4": "is marked as a keyframe"}
 MIN_PSNR_DB = 48.0
 """Of our conversion to RGB against the command's, which is libswscale 5.1"""
 
-SOURCES = [cc.MP4Source, cc.MappedMP4Source]
+SOURCES = [cc.MP4Source, MappedMP4Source]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +81,7 @@ def made(make_video: Callable[..., Path], tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-def is_shown_by_ffmpeg(path: Path, source: cc.VideoSource) -> None:
+def is_shown_by_ffmpeg(path: Path, source: VideoSource) -> None:
     """The count, and frames in random order, against ffmpeg's pictures converted by swscale."""
     first = source.get_frame(0)
     probed = ffmpeg_reference.probe(path)
@@ -111,7 +113,7 @@ def test_made_frames_are_what_ffmpeg_shows(name: str, cls: type[cc.MP4Source], m
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CORPUS)
 def test_frames_of_the_corpus_are_what_ffmpeg_shows(name: str, corpus: Path) -> None:
-    with cc.MP4Source().open(corpus / name) as source, cc.MappedMP4Source().open(corpus / name) as mapped:
+    with cc.MP4Source().open(corpus / name) as source, MappedMP4Source().open(corpus / name) as mapped:
         is_shown_by_ffmpeg(corpus / name, source)
         numbers = random.Random(1).sample(range(source.num_frames), min(5, source.num_frames))
         assert np.array_equal(mapped.get_frames(numbers), source.get_frames(numbers))
@@ -155,7 +157,7 @@ def test_random_access_is_bit_equal_to_one_decode(name: str, cls: type[cc.MP4Sou
 
 @pytest.mark.parametrize("name", [name for name in MADE if name.endswith("mp4")])
 def test_the_map_serves_what_it_can(name: str, made: Path) -> None:
-    with cc.MappedMP4Source().open(made / name) as source:
+    with MappedMP4Source().open(made / name) as source:
         source.get_frames(range(source.num_frames))
         assert source.get_frame(source.num_frames // 2).shape[2] == 3
         reason = source.fallback_reason
@@ -164,7 +166,7 @@ def test_the_map_serves_what_it_can(name: str, made: Path) -> None:
 
 def test_containers_that_are_no_mp4_fall_back(made: Path) -> None:
     for name, match in (("b_frames.mkv", "box"), ("b_frames.ts", ""), ("raw.h264", "")):
-        with cc.MappedMP4Source().open(made / name) as source:
+        with MappedMP4Source().open(made / name) as source:
             assert match in str(source.fallback_reason)
             assert source.fallback_reason
             assert source.num_frames == 30
@@ -181,7 +183,7 @@ def test_a_table_that_calls_other_samples_keyframes(made: Path, tmp_path: Path) 
         with cls().open(tmp_path / "a.mp4") as source:
             for number in (12, 11, 29, 0):
                 assert hashlib.md5(source.get_frame(number).tobytes()).hexdigest() == expected[number], number
-    with cc.MappedMP4Source().open(tmp_path / "a.mp4") as source:
+    with MappedMP4Source().open(tmp_path / "a.mp4") as source:
         assert source.fallback_reason is None
         source.get_frames([1, 12])
         assert "sample 10 is marked as a keyframe" in source.fallback_reason
@@ -198,12 +200,12 @@ def test_a_cache_holds_the_frames_of_its_sources(name: str, made: Path, tmp_path
     cc.build(cc.scan([made / name]), tmp_path / "cache", config=config, tiers=("lmdb",), jobs=1)
     with cc.open_cache(tmp_path / "cache") as cache:
         (key,) = cache.keys()
-        with cc.CachedSource(cache).open(key) as cached, cc.MP4Source(frames).open(made / name) as source:
+        with CachedSource(cache).open(key) as cached, cc.MP4Source(frames).open(made / name) as source:
             numbers = [3, 1, 3, cached.num_frames - 1, 0]
             assert np.array_equal(cached.get_frames(numbers), source.get_frames(numbers))
             assert np.allclose(cached.pts_seconds, source.pts_seconds, atol=1e-8)
             assert cached.fps == pytest.approx(source.fps)
-            with cc.MappedMP4Source(frames).open(made / name) as mapped:
+            with MappedMP4Source(frames).open(made / name) as mapped:
                 assert np.array_equal(mapped.get_frames(numbers), source.get_frames(numbers))
             with pytest.raises(cc.FeatureAbsentError, match="holds no samples of sound"):
                 cached.get_audio_chunk(0, 1)
@@ -326,7 +328,7 @@ def test_files_that_cannot_be_read(cls: type[cc.MP4Source], made: Path, tmp_path
 def test_a_mapped_file_that_is_cut_short_while_open(made: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     path.write_bytes((made / "b_frames.mp4").read_bytes())
-    with cc.MappedMP4Source().open(path) as source:
+    with MappedMP4Source().open(path) as source:
         source.get_frame(0)
         with path.open("r+b") as file:
             file.truncate(100)

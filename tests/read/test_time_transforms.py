@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import chordcache as cc
 from chordcache.errors import UsageError
 from chordcache.read.sampling.clip_samplers import ClipRequest
+from chordcache.read.sampling.time_transforms import FrameDrop, TemporalCrop, TimeWarp
 
 pytest.importorskip("torch")
 
@@ -39,10 +40,10 @@ class Numbers:
 
 CLIPS = cc.RandomClipSampler(num_frames=8, stride=3)
 TRANSFORMS = {
-    "warp": cc.TimeWarp(CLIPS),
-    "drop": cc.FrameDrop(CLIPS, p=0.4),
-    "crop": cc.TemporalCrop(CLIPS, 5),
-    "all": cc.FrameDrop(cc.TimeWarp(cc.TemporalCrop(CLIPS, 5), speed=(0.8, 1.3)), p=0.3),
+    "warp": TimeWarp(CLIPS),
+    "drop": FrameDrop(CLIPS, p=0.4),
+    "crop": TemporalCrop(CLIPS, 5),
+    "all": FrameDrop(TimeWarp(TemporalCrop(CLIPS, 5), speed=(0.8, 1.3)), p=0.3),
 }
 every_transform = pytest.mark.parametrize("name", TRANSFORMS)
 
@@ -88,7 +89,7 @@ def test_transforms_draw_apart_from_the_sampler() -> None:
 )
 def test_warp_plays_at_its_speed(speed: float, num_frames: int, clip: list[int]) -> None:
     clip = [number % num_frames for number in clip]
-    warped = cc.TimeWarp(Numbers(tuple(clip)), speed=(speed, speed)).frame_numbers(video(num_frames), ClipRequest())
+    warped = TimeWarp(Numbers(tuple(clip)), speed=(speed, speed)).frame_numbers(video(num_frames), ClipRequest())
     length, room = max(clip) - min(clip), num_frames - 1
     fits = min(speed, room / length) if length else speed
     assert warped.max() - warped.min() == pytest.approx(fits * length, abs=1)
@@ -102,7 +103,7 @@ def test_warp_plays_at_its_speed(speed: float, num_frames: int, clip: list[int])
 
 
 def test_speeds_are_even_on_a_logarithmic_scale() -> None:
-    warp = cc.TimeWarp(Numbers((0, 1000)), speed=(0.25, 4))
+    warp = TimeWarp(Numbers((0, 1000)), speed=(0.25, 4))
     lengths = [np.ptp(warp.frame_numbers(video(100_000), request)) for request in REQUESTS]
     logarithms = np.log2(np.array(lengths) / 1000)
     assert min(logarithms) < -1.9
@@ -113,7 +114,7 @@ def test_speeds_are_even_on_a_logarithmic_scale() -> None:
 def test_speed_of_one_changes_nothing() -> None:
     for request in REQUESTS[:50]:
         expected = CLIPS.frame_numbers(video(5000), request)
-        np.testing.assert_array_equal(cc.TimeWarp(CLIPS, (1, 1)).frame_numbers(video(5000), request), expected)
+        np.testing.assert_array_equal(TimeWarp(CLIPS, (1, 1)).frame_numbers(video(5000), request), expected)
 
 
 # Drop
@@ -122,7 +123,7 @@ def test_speed_of_one_changes_nothing() -> None:
 def test_a_lost_frame_is_the_one_before() -> None:
     """Of frames 10, 20 .. each shows itself or what the one before it shows."""
     clip = tuple(range(10, 90, 10))
-    drop = cc.FrameDrop(Numbers(clip), p=0.3)
+    drop = FrameDrop(Numbers(clip), p=0.3)
     num_lost = 0
     for request in REQUESTS:
         shown = drop.frame_numbers(video(100), request)
@@ -135,7 +136,7 @@ def test_a_lost_frame_is_the_one_before() -> None:
 
 @pytest.mark.parametrize(("p", "expected"), [(0, [9, 4, 6]), (1, [9, 9, 9])])
 def test_all_or_none_are_lost(p: float, expected: list[int]) -> None:
-    drop = cc.FrameDrop(Numbers((9, 4, 6)), p=p)
+    drop = FrameDrop(Numbers((9, 4, 6)), p=p)
     assert drop.frame_numbers(video(10), REQUESTS[0]).tolist() == expected
 
 
@@ -143,22 +144,20 @@ def test_all_or_none_are_lost(p: float, expected: list[int]) -> None:
 
 
 def test_crop_begins_anywhere() -> None:
-    starts = [
-        cc.TemporalCrop(Numbers(tuple(range(10))), 4).frame_numbers(video(10), request)[0] for request in REQUESTS
-    ]
+    starts = [TemporalCrop(Numbers(tuple(range(10))), 4).frame_numbers(video(10), request)[0] for request in REQUESTS]
     counts = np.bincount(starts)
     assert len(counts) == 7
     assert counts == pytest.approx(len(REQUESTS) / 7, rel=0.4)
 
 
 def test_crop_of_all_is_all() -> None:
-    assert cc.TemporalCrop(Numbers((3, 1, 4)), 3).frame_numbers(video(10), REQUESTS[0]).tolist() == [3, 1, 4]
+    assert TemporalCrop(Numbers((3, 1, 4)), 3).frame_numbers(video(10), REQUESTS[0]).tolist() == [3, 1, 4]
 
 
 def test_crop_of_more_than_there_is() -> None:
     match = "^TemporalCrop of 4 frames: the sampler gives 3 for video 'short-0123456789abcdef'$"
     with pytest.raises(UsageError, match=match):
-        cc.TemporalCrop(Numbers((3, 1, 4)), 4).frame_numbers(video(10), REQUESTS[0])
+        TemporalCrop(Numbers((3, 1, 4)), 4).frame_numbers(video(10), REQUESTS[0])
 
 
 # In a dataset
@@ -191,11 +190,11 @@ def test_pictures_are_those_of_the_numbers(cache: cc.Cache, name: str) -> None:
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: cc.TimeWarp(CLIPS, (2, 1)), r"^speed: got \(2, 1\), must be \(least, most\), above 0$"),
-        (lambda: cc.TimeWarp(CLIPS, 2), "^speed: got 2, must be"),
-        (lambda: cc.TimeWarp(CLIPS, (1, math.inf)), "^speed: got"),
-        (lambda: cc.FrameDrop(CLIPS, p=-0.1), r"^p: got -0.1, must be a number in \[0, 1\]$"),
-        (lambda: cc.TemporalCrop(CLIPS, 0), "^num_frames: got 0, must be an integer of at least 1$"),
+        (lambda: TimeWarp(CLIPS, (2, 1)), r"^speed: got \(2, 1\), must be \(least, most\), above 0$"),
+        (lambda: TimeWarp(CLIPS, 2), "^speed: got 2, must be"),
+        (lambda: TimeWarp(CLIPS, (1, math.inf)), "^speed: got"),
+        (lambda: FrameDrop(CLIPS, p=-0.1), r"^p: got -0.1, must be a number in \[0, 1\]$"),
+        (lambda: TemporalCrop(CLIPS, 0), "^num_frames: got 0, must be an integer of at least 1$"),
     ],
 )
 def test_wrong_arguments(make: Callable[[], object], match: str) -> None:

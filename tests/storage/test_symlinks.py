@@ -111,7 +111,7 @@ def test_a_swap_after_the_build_is_refused_by_every_command(work: Path, run_cli:
 MEDDLER = """
 import os, pathlib
 import numpy as np
-from chordcache import Extractor
+from chordcache.features.base import Extractor
 
 class Meddler(Extractor):
     def begin(self, video):
