@@ -122,12 +122,12 @@ class MelConfig:
             _in_range("features.mel.fmax", self.fmax, (int, float), 0, nyquist)
         fmax = nyquist if self.fmax is None else self.fmax
         if self.fmin >= fmax:
-            raise ConfigError(f"features.mel.fmin: got {self.fmin}, must be below fmax")
+            raise ConfigError(f"features.mel.fmin: got {self.fmin}, expected a frequency below fmax")
         step = (_mel(fmax) - _mel(self.fmin)) / (self.n_mels + 1)
         if _hertz(_mel(self.fmin) + 2 * step) - self.fmin <= self.sample_rate / self.n_fft:
             raise ConfigError(
-                f"features.mel.n_mels: got {self.n_mels}, the lowest band would be narrower than a bin of n_fft "
-                f"{self.n_fft}; take fewer bands or a longer window"
+                f"features.mel.n_mels: got {self.n_mels}, expected a lowest band that is not narrower than a bin of "
+                f"n_fft {self.n_fft}. Take fewer bands or a longer window."
             )
         _one_of("features.mel.mono", self.mono, (True, False))
 
@@ -155,11 +155,13 @@ class PluginConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.extractor, str) or not _PLUGIN.fullmatch(self.extractor):
-            raise ConfigError(f"features.{self.name}.extractor: got {self.extractor!r}, must be 'package.module:Class'")
+            raise ConfigError(
+                f"features.{self.name}.extractor: got {self.extractor!r}, expected 'package.module:Class'"
+            )
         try:
             json.dumps(self.params, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"features.{self.name}: its parameters must be plain data: {error}") from None
+            raise ConfigError(f"features.{self.name}: got parameters other than plain data: {error}") from None
 
 
 FeatureConfig: TypeAlias = "FlowConfig | MotionConfig | MelConfig | PoseConfig | PluginConfig"
@@ -187,9 +189,9 @@ class Hdf5Config:
     def __post_init__(self) -> None:
         names: Any = self.features
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-            raise ConfigError(f"hdf5.features: got {names!r}, must be a list of feature names")
+            raise ConfigError(f"hdf5.features: got {names!r}, expected a list of feature names")
         if len(set(names)) < len(names):
-            raise ConfigError(f"hdf5.features: got {list(names)}, names one twice")
+            raise ConfigError(f"hdf5.features: got {list(names)}, expected each name once")
         object.__setattr__(self, "features", tuple(names))
         _in_range("hdf5.chunk_frames", self.chunk_frames, int, 1, 4096)
         _one_of("hdf5.compression", self.compression, ("none", "lzf", "gzip"))
@@ -228,17 +230,17 @@ def _check_short_side(name: str, value: int | None) -> None:
     if value is not None:
         _in_range(name, value, int, 2, 16384)
         if value % 2:
-            raise ConfigError(f"{name}: got {value}, must be even")
+            raise ConfigError(f"{name}: got {value}, expected an even number")
 
 
 def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     if value not in allowed or type(value) is not type(allowed[0]):
-        raise ConfigError(f"{name}: got {value!r}, must be one of {', '.join(map(str, allowed))}")
+        raise ConfigError(f"{name}: got {value!r}, expected one of {', '.join(map(str, allowed))}")
 
 
 def _in_range(name: str, value: Any, kinds: Any, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-        raise ConfigError(f"{name}: got {value!r}, must be a number from {low} to {high}")
+        raise ConfigError(f"{name}: got {value!r}, expected a number from {low} to {high}")
 
 
 def _section(cls: type, name: str, data: Any) -> Any:
@@ -246,7 +248,7 @@ def _section(cls: type, name: str, data: Any) -> Any:
     if data is None:
         return None
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{name}: got {data!r}, must be a mapping or null")
+        raise ConfigError(f"{name}: got {data!r}, expected a mapping or null")
     _check_keys(f"{name}.", data, [f.name for f in dataclasses.fields(cls)])
     return cls(**data)
 
@@ -254,14 +256,14 @@ def _section(cls: type, name: str, data: Any) -> Any:
 def _check_keys(prefix: str, data: Mapping[str, Any], valid: Sequence[str]) -> None:
     for key in data:
         if key not in valid:
-            raise ConfigError(f"unknown key '{prefix}{key}'; valid keys are {', '.join(valid)}")
+            raise ConfigError(f"{prefix}{key}: got an unknown key, expected one of {', '.join(valid)}")
 
 
 def _features(data: Any) -> dict[str, FeatureConfig]:
     """Return the features that remain after ``data`` is merged onto the defaults."""
     features = dict(Config().features)
     if data is not None and not isinstance(data, Mapping):
-        raise ConfigError(f"features: got {data!r}, must be a mapping")
+        raise ConfigError(f"features: got {data!r}, expected a mapping")
     for name, section in (data or {}).items():
         features.pop(name, None)
         if section is not None:
@@ -274,10 +276,13 @@ def _feature(name: Any, section: Any) -> FeatureConfig:
         feature: FeatureConfig = _section(_FEATURES[name], f"features.{name}", section)
         return feature
     if not isinstance(name, str) or not _FEATURE_NAME.fullmatch(name) or name in _TAKEN_NAMES:
-        raise ConfigError(f"features: {name!r} cannot be a feature's name: lower case letters, digits and _ make one")
+        raise ConfigError(
+            f"features: got the name {name!r}, expected lower case letters, digits and _, and not one of "
+            f"{', '.join(_TAKEN_NAMES)}"
+        )
     if not isinstance(section, Mapping) or "extractor" not in section:
         raise ConfigError(
-            f"unknown feature 'features.{name}'; valid ones are {', '.join(_FEATURES)}, "
+            f"features.{name}: got an unknown feature, expected one of {', '.join(_FEATURES)}, "
             "or one of your own with 'extractor: package.module:Class'"
         )
     params = {key: value for key, value in section.items() if key != "extractor"}
@@ -299,7 +304,7 @@ def config_from_json(data: Any) -> Config:
     """
     data = {} if data is None else data
     if not isinstance(data, Mapping):
-        raise ConfigError(f"a config is a mapping of sections, got {type(data).__name__}")
+        raise ConfigError(f"got a {type(data).__name__}, expected a mapping of sections")
     _check_keys("", data, [f.name for f in dataclasses.fields(Config)])
     return Config(
         frames=_section(FramesConfig, "frames", data.get("frames", {})),

@@ -15,6 +15,13 @@ from chordcache.errors import ChordcacheError
 _COMMANDS = ("scan", "build", "verify", "gc", "info")
 """Commands in the order in which a user needs them. Each is the function of that name in its own module."""
 
+_PARAMETERS = {
+    "stall_seconds": "stall_timeout",
+    "file_seconds": "file_timeout",
+    "memory_bytes": "file_memory",
+}
+"""Python parameter to the parameter of the commands, if they have different names"""
+
 
 class _Commands(click.Group):
     """Group of commands that turns exceptions into one line and an exit code."""
@@ -43,8 +50,19 @@ class _Commands(click.Group):
     def _fail(self, ctx: click.Context, message: str, exit_code: int) -> None:
         if ctx.params.get("debug"):
             click.echo(traceback.format_exc(), err=True, nl=False)
+        message = self._with_option(ctx, message)
         click.echo(f"{ctx.info_name} {ctx.invoked_subcommand}: error: {' '.join(message.split())}", err=True)
         ctx.exit(exit_code)
+
+    def _with_option(self, ctx: click.Context, message: str) -> str:
+        """Replace the Python parameter that a message begins with by the command's option or argument."""
+        command = self.get_command(ctx, ctx.invoked_subcommand or "")
+        name, colon, rest = message.partition(": ")
+        for parameter in command.params if command else ():
+            if colon and parameter.name == _PARAMETERS.get(name, name):
+                is_option = isinstance(parameter, click.Option)
+                return f"{max(parameter.opts, key=len) if is_option else parameter.human_readable_name}: {rest}"
+        return message
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -86,7 +86,7 @@ def _parse_roots(_ctx: click.Context, _param: click.Parameter, values: Sequence[
     for value in values:
         name, equals, path = value.partition("=")
         if not name or not equals or not path:
-            raise UsageError(f"--root: got '{value}', must be NAME=PATH")
+            raise UsageError(f"--root: got '{value}', expected NAME=PATH")
         roots[name] = os.path.abspath(path)
     return roots
 

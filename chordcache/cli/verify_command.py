@@ -56,9 +56,9 @@ def verify(
       chordcache verify cache --deep --source
     """
     if dry_run and not repair:
-        raise UsageError("--dry-run goes with --repair")
+        raise UsageError("--dry-run: got no --repair, expected both. Add --repair.")
     if wait and not repair:
-        raise UsageError("--wait goes with --repair: nothing else waits for a lock")
+        raise UsageError("--wait: got no --repair, expected both. Add --repair: nothing else waits for a lock.")
     report = cc.verify(cache, level=level or "default", progress=True, **options)
     if repair and not dry_run and report.exit_code == cc.DamageError.exit_code:
         jobs, roots = options["jobs"], options["roots"]

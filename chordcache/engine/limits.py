@@ -34,9 +34,9 @@ _SLACK_SECONDS = 0.25
 clock takes almost no time."""
 
 
-def _check(name: str, value: float | None, low: float, high: float) -> None:
+def _check(name: str, value: float | None, low: float, high: float, unit: str = "") -> None:
     if value is not None and not low <= value <= high:
-        raise UsageError(f"{name}: got {value:g}, must be {low:g} to {high:g}")
+        raise UsageError(f"{name}: got {value:g}{unit}, expected {low:g} to {high:g}{unit}")
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Limits:
     """Number of attempts after the first one, if memory, time or the disk of the sources was the problem"""
 
     def __post_init__(self) -> None:
-        _check("--stall-timeout (stall_seconds)", self.stall_seconds, _MIN_SECONDS, _MAX_SECONDS)
-        _check("--file-timeout (file_seconds)", self.file_seconds, _MIN_SECONDS, _MAX_SECONDS)
+        _check("stall_seconds", self.stall_seconds, _MIN_SECONDS, _MAX_SECONDS)
+        _check("file_seconds", self.file_seconds, _MIN_SECONDS, _MAX_SECONDS)
         memory_mib = None if self.memory_bytes is None else self.memory_bytes / 2**20
-        _check("--file-memory (memory_bytes), in MiB", memory_mib, MIN_MEMORY_BYTES >> 20, _MAX_MEMORY_BYTES >> 20)
-        _check("--retries", self.retries, 0, _MAX_RETRIES)
+        _check("memory_bytes", memory_mib, MIN_MEMORY_BYTES >> 20, _MAX_MEMORY_BYTES >> 20, " MiB")
+        _check("retries", self.retries, 0, _MAX_RETRIES)
 
     def overrun(self, limit: str, place: str) -> str:
         """Return the message for a task that reached the limit "stall" or "file"."""

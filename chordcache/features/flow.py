@@ -151,7 +151,7 @@ class FlowExtractor(Extractor):
 
 def _check(what: str, value: str, valid: tuple[str, ...]) -> None:
     if value not in valid:
-        raise UsageError(f"unknown {what} '{value}' of optical flow; valid are {', '.join(valid)}")
+        raise UsageError(f"{what} of optical flow: got '{value}', expected one of {', '.join(valid)}")
 
 
 def _farneback(first: np.ndarray, second: np.ndarray) -> np.ndarray:

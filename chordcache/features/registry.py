@@ -132,6 +132,6 @@ def _class_of(name: str, extractor: str) -> Any:
         raise ConfigError(f"features.{name}.extractor: cannot import '{extractor}': {what}") from None
     if not (isinstance(cls, type) and issubclass(cls, Extractor)):
         raise ConfigError(
-            f"features.{name}.extractor: '{extractor}' is not a subclass of chordcache.features.base.Extractor"
+            f"features.{name}.extractor: got '{extractor}', expected a subclass of chordcache.features.base.Extractor"
         )
     return cls

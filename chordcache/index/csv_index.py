@@ -133,7 +133,9 @@ class CsvSource:
                 raise self._table.fault(line, f"root '{printable(root)}' has two folders")
             first = first_lines.setdefault(hash((root, path)), line)
             if first != line:
-                raise self._table.fault(line, f"'{printable(path)}' is listed twice, first in line {first}")
+                raise self._table.fault(
+                    line, f"got '{printable(path)}' twice, expected it once; line {first} has it too"
+                )
             if self._table.is_own:
                 levels.add(self._table.cell(cells, "level"))
             self.num_records += 1
@@ -151,7 +153,7 @@ class CsvSource:
             inner = path.removeprefix(os.path.join(folder, ""))
         if problem := path_problem(inner):
             if inner.startswith("/") and not self._table.is_own:
-                problem = f"it is outside the list's folder '{printable(folder)}'"
+                problem = f"a path outside the list's folder '{printable(folder)}'"
             raise self._table.fault(line, f"the path '{printable(path)}' cannot be used: {problem}")
         return root, folder, inner if self._table.is_own else os.path.normpath(inner)
 
@@ -210,7 +212,7 @@ def _value(cell: str, kind: str) -> Any:
 def record_problem(record: VideoRecord) -> str | None:
     """Return the reason why the values of a record are not valid, or None if they are."""
     if record.level not in (None, *SCAN_LEVELS):
-        return f"unknown level '{printable(str(record.level))}'"
+        return f"got the level '{printable(str(record.level))}', expected one of {', '.join(SCAN_LEVELS)}"
     if not isinstance(record.extra, Mapping) or not all(isinstance(text, str) for text in record.extra.values()):
         return "'extra' is not all text"
     for column in COLUMNS:

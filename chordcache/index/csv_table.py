@@ -152,8 +152,8 @@ def open_table(path: Path) -> Table:
     columns = tuple(text_of(cell) if "root_path" in cells else cell.strip() for cell in cells)
     if "path" not in columns:
         found = ", ".join(f"'{printable(name)}'" for name in columns) or "none"
-        raise UsageError(f"'{printable(path)}' has no column 'path'; columns found: {found}")
+        raise UsageError(f"'{printable(path)}': got the columns {found}, expected a column 'path'")
     for name in columns:
         if name and columns.count(name) > 1:
-            raise UsageError(f"'{printable(path)}' has the column '{printable(name)}' twice")
+            raise UsageError(f"'{printable(path)}': got the column '{printable(name)}' twice, expected it once")
     return Table(path, columns)

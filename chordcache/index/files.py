@@ -59,7 +59,7 @@ _FOOTER = '{"num_records": '
 def _suffix(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in (*_DRESSES, ".csv"):
-        raise UsageError(f"an index is a .json, .jsonl or .csv file, not '{printable(path.name)}'")
+        raise UsageError(f"index: got '{printable(path.name)}', expected a .json, .jsonl or .csv file")
     return suffix
 
 
@@ -92,8 +92,8 @@ class _JsonSource:
         start = file.read(_LOOK_BYTES)
         if start and FORMAT.encode() not in start and b'"xxh3_128": "' not in start:
             raise UsageError(
-                f"'{printable(self._path)}' is not a chordcache index; 'chordcache scan' makes one, and a hand-written "
-                "list is a CSV file with a column 'path'"
+                f"'{printable(self._path)}': got another kind of file, expected a chordcache index. 'chordcache scan' "
+                "makes one, and a hand-written list is a CSV file with a column 'path'."
             )
         file.seek(0)
         header = self._unseal(file.readline(_MAX_HEADER_BYTES), "line 1", *self._dress.header)
@@ -108,10 +108,12 @@ class _JsonSource:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _LOOK_BYTES))
         last = file.read().splitlines(keepends=True)[-1]
         if not last.startswith(self._footer_start):
-            raise DamageError(f"'{printable(self._path)}' is damaged or cut short: it does not end as an index does")
+            raise DamageError(
+                f"'{printable(self._path)}' is damaged or cut short: got another last line than that of an index"
+            )
         num_records = self._unseal(last, "last line", *self._dress.footer).get("num_records")
         if not isinstance(num_records, int) or num_records < 0:
-            raise DamageError(f"'{printable(self._path)}' is damaged: its last line does not count its records")
+            raise DamageError(f"'{printable(self._path)}' is damaged: got a last line without the number of records")
         return num_records
 
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
@@ -126,7 +128,7 @@ class _JsonSource:
             offset += len(line)
         if num_records != self.num_records or file.read(1):
             raise DamageError(
-                f"'{printable(self._path)}' is damaged: it has {num_records} records and should have {self.num_records}"
+                f"'{printable(self._path)}' is damaged: got {num_records} records, expected {self.num_records}"
             )
 
     def at(self, file: BinaryIO, offset: int) -> VideoRecord:
@@ -286,7 +288,7 @@ class IndexWriter:
 
     def __enter__(self) -> IndexWriter:
         if self._path.is_dir():
-            raise UsageError(f"cannot write the index '{printable(self._path)}': it is a folder")
+            raise UsageError(f"cannot write the index '{printable(self._path)}': got a folder, expected a file")
         with no_space_as_error(self._path), ExitStack() as stack:
             self._file = stack.enter_context(self._open_partial())
             stack.callback(self._partial.unlink, missing_ok=True)
@@ -315,7 +317,7 @@ class IndexWriter:
     def write(self, record: VideoRecord) -> None:
         """Append one record. Raises ``NoSpaceError``, and ``UsageError`` if its root is not one of the index."""
         if record.root not in self._roots:
-            raise UsageError(f"root '{printable(record.root)}' is not one of the index's roots")
+            raise UsageError(f"root: got '{printable(record.root)}', expected one of the index's roots")
         with no_space_as_error(self._path):
             self._sink.write(record)
 

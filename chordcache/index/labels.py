@@ -58,10 +58,12 @@ class Labels:
             for _, line, cells in table.rows(file):
                 name = table.text(cells, "path", line)
                 if not name:
-                    raise UsageError(f"'{printable(path)}', line {line}: the path is empty")
+                    raise UsageError(f"'{printable(path)}', line {line}: got an empty path, expected a file name")
                 name = os.path.normpath(name)
                 if name in self._rows:
-                    raise UsageError(f"'{printable(path)}', line {line}: '{printable(name)}' is listed twice")
+                    raise UsageError(
+                        f"'{printable(path)}', line {line}: got '{printable(name)}' twice, expected it once"
+                    )
                 self._rows[name] = _Row(*texts_of(table, cells, line))
 
     def apply(self, record: VideoRecord) -> VideoRecord:

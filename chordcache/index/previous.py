@@ -46,10 +46,11 @@ class ReusableRecords:
             self.problem = f"the earlier index is not used: {error}"
             return
         except ChordcacheError as error:
-            raise UsageError(f"{error}; it would be overwritten: name another file with -o") from None
+            raise UsageError(f"output: {error}. The file would be overwritten. Name another file.") from None
         if self._index.is_hand_written:
             raise UsageError(
-                f"'{printable(str(path))}' is a hand-written list and would be overwritten: name another file with -o"
+                f"output: got '{printable(str(path))}', a hand-written list, expected another file. "
+                "The list would be overwritten."
             )
         try:
             self._file = self._stack.enter_context(open_for_reading(Path(path)))

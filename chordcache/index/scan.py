@@ -109,7 +109,7 @@ def scan(
         As their names say. An earlier index at ``output`` stays unchanged.
     """
     if level not in SCAN_LEVELS:
-        raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(SCAN_LEVELS)}")
+        raise UsageError(f"level: got '{level}', expected one of {', '.join(SCAN_LEVELS)}")
     corpora = parse_roots([os.fspath(root) for root in roots])
     run = _Scan(corpora, level, Labels(labels) if labels else None, follow_symlinks, limits or Limits())
     if output is not None:
@@ -222,7 +222,10 @@ class _Scan:
         if self._earlier_problem:
             yield self._earlier_problem
         if self._num_links:
-            yield f"{self._num_links} symbolic links that lead out of the root were passed over; see --follow-symlinks"
+            yield (
+                f"{self._num_links} symbolic links that lead out of the root were skipped, "
+                "since follow_symlinks (--follow-symlinks) is off"
+            )
         if self._labels and self._labels.num_unmatched:
             yield (
                 f"{self._labels.num_unmatched} rows of the labels file name no video, "

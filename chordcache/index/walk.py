@@ -220,8 +220,8 @@ def parse_roots(args: Sequence[str]) -> list[Corpus]:
         earlier = corpora.setdefault(corpus.label, corpus)
         if earlier.folder != corpus.folder:
             raise UsageError(
-                f"'{printable(earlier.folder)}' and '{printable(corpus.folder)}' are both called "
-                f"'{printable(corpus.label)}'; give one another name with NAME=PATH"
+                f"roots: got '{printable(earlier.folder)}' and '{printable(corpus.folder)}', both called "
+                f"'{printable(corpus.label)}', expected different names. Give one another name with NAME=PATH."
             )
         names = {*earlier.names, *corpus.names} if earlier.names and corpus.names else ()
         corpora[corpus.label] = replace(corpus, names=tuple(names))
@@ -239,5 +239,5 @@ def _parse_root(arg: str) -> Corpus:
         folder, file_name = os.path.split(folder)
     label = name or os.path.basename(folder)
     if not label:
-        raise UsageError(f"the folder '{printable(folder)}' has no name of its own; write NAME={printable(path)}")
+        raise UsageError(f"roots: got '{printable(folder)}', which has no name, expected NAME={printable(path)}")
     return Corpus(label, folder, (file_name,) if file_name else ())

@@ -47,7 +47,7 @@ def read_sound(path: str, start_seconds: float, duration_seconds: float) -> np.n
     """
     if not (abs(start_seconds) < 1e9 and 0 <= duration_seconds <= _MAX_SECONDS):
         raise UsageError(
-            f"audio chunk: got start {start_seconds!r} and duration {duration_seconds!r}, must be seconds, of "
+            f"audio chunk: got start {start_seconds!r} and duration {duration_seconds!r}, expected seconds, of "
             f"duration 0 to {_MAX_SECONDS:g}"
         )
     with open_media(path) as media:

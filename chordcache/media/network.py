@@ -49,7 +49,7 @@ def open_stream(url: str, *, timeout_seconds: float) -> Iterator[Media]:
     """
     scheme = url.partition("://")[0].lower()
     if "://" not in url or scheme not in _SCHEMES:
-        raise UsageError(f"stream: got '{without_password(url)}', must be an address with {', '.join(_SCHEMES)}")
+        raise UsageError(f"stream: got '{without_password(url)}', expected an address with {', '.join(_SCHEMES)}")
     options = {
         "format_whitelist": _STREAM_FORMATS,
         "protocol_whitelist": _SCHEMES[scheme],

@@ -59,7 +59,7 @@ def probe(path: str, *, root: str, relative_path: str, level: str = "packets") -
         If there is no such level.
     """
     if level not in SCAN_LEVELS:
-        raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(SCAN_LEVELS)}")
+        raise UsageError(f"level: got '{level}', expected one of {', '.join(SCAN_LEVELS)}")
     record = VideoRecord(root=root, path=relative_path, level=level)
     found: dict[str, Any] = {}
     try:

@@ -48,7 +48,7 @@ class BuildOptions:
                 return float("inf")
             limit = num_inputs * float(text[:-1]) / 100 if text.endswith("%") else int(text)
         except ValueError:
-            raise UsageError(f"max_failures: got '{text}', must be a count such as 10 or a share such as 1%") from None
+            raise UsageError(f"max_failures: got '{text}', expected a count such as 10 or a share such as 1%") from None
         if not limit >= 0:
-            raise UsageError(f"max_failures: got '{text}', must not be negative")
+            raise UsageError(f"max_failures: got '{text}', expected at least 0")
         return limit

@@ -191,10 +191,10 @@ def requested_features(config: Config, tiers: Sequence[str], features: Sequence[
     """
     for tier in tiers:
         if tier not in TIERS:
-            raise UsageError(f"unknown tier '{tier}'; valid tiers are {', '.join(TIERS)}")
+            raise UsageError(f"tiers: got '{tier}', expected one of {', '.join(TIERS)}")
     for name in features or ():
         if name not in config.names():
-            raise UsageError(f"unknown feature '{name}'; this config has {', '.join(config.names())}")
+            raise UsageError(f"features: got '{name}', expected one of {', '.join(config.names())}")
     requested = {}
     for tier in dict.fromkeys(tiers):
         names = TIERS[tier].features(config)

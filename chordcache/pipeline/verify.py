@@ -101,7 +101,7 @@ def verify(
         If the folder is not a cache, or its ``chordcache.json`` cannot be read.
     """
     if level not in VERIFY_LEVELS:
-        raise UsageError(f"unknown level '{level}'; valid levels are {', '.join(VERIFY_LEVELS)}")
+        raise UsageError(f"level: got '{level}', expected one of {', '.join(VERIFY_LEVELS)}")
     folder = Path(cache).absolute()
     header = read_header(folder)
     where = {**header.roots, **(roots or {})} if source else None

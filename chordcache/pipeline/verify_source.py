@@ -50,7 +50,7 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     sinks = {name: [each for each in comparers if each.feature == name] for name in specs}
     facts = DecodePass(specs, sinks, with_content=False).run(path, config.picture, only=frozenset(shown))
     if len(facts.pts_seconds) != sidecar.num_frames:
-        raise _differs(f"it has {len(facts.pts_seconds)} frames, cached are {sidecar.num_frames}")
+        raise _differs(f"got {len(facts.pts_seconds)} frames, expected {sidecar.num_frames} as in the cache")
     for info in {info.file: info for info in sidecar.features if info.file}.values():
         with open_artefact(cache / str(info.file), info.num_bytes) as artefact:
             cached = artefact.array("pts_seconds")

@@ -15,21 +15,21 @@ def check_at_least(least: int, **values: object) -> None:
     """Raise ``UsageError`` for the first value that is not an integer, or is too small."""
     for name, value in values.items():
         if not isinstance(value, numbers.Integral) or value < least:
-            raise UsageError(f"{name}: got {value!r}, must be an integer of at least {least}")
+            raise UsageError(f"{name}: got {value!r}, expected an integer of at least {least}")
 
 
 def check_positive(**values: object) -> None:
     """Raise ``UsageError`` for the first value that is not a number above 0."""
     for name, value in values.items():
         if not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise UsageError(f"{name}: got {value!r}, must be a number above 0")
+            raise UsageError(f"{name}: got {value!r}, expected a number above 0")
 
 
 def check_share(**values: object) -> None:
     """Raise ``UsageError`` for the first value that is not a number in [0, 1]."""
     for name, value in values.items():
         if not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            raise UsageError(f"{name}: got {value!r}, must be a number in [0, 1]")
+            raise UsageError(f"{name}: got {value!r}, expected a number in [0, 1]")
 
 
 def check_range(name: str, values: tuple[float, float], *, most: float | None = None) -> None:
@@ -37,14 +37,14 @@ def check_range(name: str, values: tuple[float, float], *, most: float | None = 
     is_pair = isinstance(values, (tuple, list)) and len(values) == 2
     if not (is_pair and 0 < values[0] <= values[1] < math.inf and (most is None or values[1] <= most)):
         limit = "" if most is None else f", at most {most}"
-        raise UsageError(f"{name}: got {values!r}, must be (least, most), above 0{limit}")
+        raise UsageError(f"{name}: got {values!r}, expected (least, most), above 0{limit}")
 
 
 def checked_size(size: object, *, otherwise: str = "") -> tuple[int, int]:
     """Return a size as a tuple, or raise ``UsageError``. ``otherwise`` names other values for the message."""
     if isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size):
         return size[0], size[1]
-    raise UsageError(f"size: got {size!r}, must be (height, width) in pixels{otherwise}")
+    raise UsageError(f"size: got {size!r}, expected (height, width) in pixels{otherwise}")
 
 
 def frame_numbers(indices: Sequence[int] | np.ndarray, num_frames: int | None, owner: str) -> list[int]:

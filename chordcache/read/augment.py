@@ -87,12 +87,12 @@ class BatchAugment:
     ) -> None:
         for name, value, valid in (("policy", policy, _POLICIES), ("mix", mix, _MIXES)):
             if value is not None and value not in valid:
-                raise UsageError(f"{name}: got {value!r}, must be one of {', '.join(valid)}, or None")
+                raise UsageError(f"{name}: got {value!r}, expected one of {', '.join(valid)}, or None")
         check_share(mix_p=mix_p)
         if mix is not None and (num_classes is None or num_classes < 1):
-            raise UsageError(f"num_classes: got {num_classes!r}, must be the number of labels, since mix={mix!r}")
+            raise UsageError(f"num_classes: got {num_classes!r}, expected the number of labels, since mix={mix!r}")
         if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-            raise UsageError(f"mean and std: got {mean!r} and {std!r}, must be of three colors, std above 0")
+            raise UsageError(f"mean and std: got {mean!r} and {std!r}, expected three colors each, std above 0")
         self._policy = None if policy is None else _POLICIES[policy]()
         self._mix = None if mix is None else _MIXES[mix](mix_p)
         self._num_classes = num_classes or 0
@@ -136,7 +136,7 @@ class BatchAugment:
         frames = batch["frames"]
         if frames.dtype != torch.uint8 or frames.ndim != 5 or frames.shape[2] != 3:
             raise UsageError(
-                f"frames must be uint8 of shape (B, T, 3, H, W), got {frames.dtype} of shape {tuple(frames.shape)}"
+                f"frames: got {frames.dtype} of shape {tuple(frames.shape)}, expected uint8 of shape (B, T, 3, H, W)"
             )
         follows = _MIXES_WITH_FRAMES if self._mix else _MOVES_WITH_FRAMES if self._policy else ()
         left_behind = [name for name in follows if name in batch]
@@ -148,7 +148,7 @@ class BatchAugment:
         # On a GPU this check would wait for all of its queued work. There, one_hot's own assertion fails instead
         if self._mix is not None and not batch["label"].is_cuda and int(batch["label"].max()) >= self._num_classes:
             raise UsageError(
-                f"num_classes: got {self._num_classes}, but a label of the batch is {batch['label'].max()}"
+                f"num_classes: got {self._num_classes}, expected more than {batch['label'].max()}, a label of the batch"
             )
 
     def _mixed(

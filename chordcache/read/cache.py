@@ -296,7 +296,7 @@ class Cache:
         if not isinstance(video, Video):
             video = self[video]
         if indices is not None and (start is not None or stop is not None):
-            raise UsageError("give start and stop, or indices, not both")
+            raise UsageError("indices: got them with start or stop, expected one or the other")
         info = video.feature(feature.partition(".")[0], tier)
         if feature not in info.num_rows:
             raise FeatureAbsentError(
@@ -305,7 +305,9 @@ class Cache:
         with self._artefact(info) as artefact:
             if "row_seconds" in info.facts:
                 if indices is not None:
-                    raise UsageError(f"'{feature}' has a clock of its own: give start and stop, not indices")
+                    raise UsageError(
+                        f"indices: got them for '{feature}', which has times of its own, expected start and stop"
+                    )
                 numbers = range(video.num_frames)[start:stop]
                 return read_seconds(artefact, info, feature, video.seconds_of(numbers.start, numbers.stop), out)
             chosen = _row_numbers(video, feature, info.num_rows[feature], range(video.num_frames)[start:stop], indices)

@@ -79,13 +79,15 @@ class ClipReader:
 
     def __post_init__(self) -> None:
         if not self.features:
-            raise UsageError("features: got none, must be at least one")
+            raise UsageError("features: got none, expected at least one")
         taken = [name for name in self.features if name in _TAKEN_NAMES]
         if taken:
-            raise UsageError(f"features: '{taken[0]}' is the name of something else in a sample")
+            raise UsageError(
+                f"features: got '{taken[0]}', expected a feature. A sample has something else of this name."
+            )
         for what, value, valid in (("flow_mode", self.flow_mode, FLOW_MODES), ("missing", self.missing, MISSING)):
             if value not in valid:
-                raise UsageError(f"{what}: got {value!r}, must be one of {', '.join(valid)}")
+                raise UsageError(f"{what}: got {value!r}, expected one of {', '.join(valid)}")
 
     def check(self, video: Video) -> None:
         """Raise ``FeatureAbsentError`` if a feature was never cached for a video."""

@@ -41,7 +41,7 @@ class CropBox:
 
     def __post_init__(self) -> None:
         if min(self.height, self.width, *self.size) < 1:
-            raise UsageError(f"crop: got {self}, must have at least one pixel, before and after")
+            raise UsageError(f"crop: got {self}, expected at least one pixel, before and after")
 
 
 class SpatialTransform(Protocol):
@@ -178,11 +178,11 @@ class Resize:
 
     def __post_init__(self) -> None:
         if (self.size is None) == (self.short_side is None):
-            raise UsageError("Resize: give size or short_side, one of them")
+            raise UsageError(f"size and short_side: got {self.size!r} and {self.short_side!r}, expected one of them")
         if self.size is not None:
             object.__setattr__(self, "size", checked_size(self.size))
         elif not isinstance(self.short_side, int) or self.short_side < 1:
-            raise UsageError(f"short_side: got {self.short_side!r}, must be an integer of at least 1")
+            raise UsageError(f"short_side: got {self.short_side!r}, expected an integer of at least 1")
 
     def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:
         """Choose the crop. See ``SpatialTransform``."""

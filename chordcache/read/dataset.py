@@ -355,14 +355,16 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
             return -1
         number = self._class_ids.get(video.label)
         if number is None:
-            raise UsageError(f"label '{video.label}' of video '{video.key}' is not among the classes {self.classes}")
+            raise UsageError(
+                f"classes: got {self.classes}, expected also '{video.label}', the label of video '{video.key}'"
+            )
         return number
 
     def _check_labels(self, labels: Iterable[str]) -> None:
         """Raise now the error that ``_class_id`` would raise in the middle of an epoch."""
         unknown = set(labels) - self._class_ids.keys()
         if unknown and self._indexed:
-            raise UsageError(f"label '{min(unknown)}' of the index is not among the classes {self.classes}")
+            raise UsageError(f"classes: got {self.classes}, expected also '{min(unknown)}', a label of the index")
         if unknown:
             for position in range(self._num_videos):
                 self._class_id(self._video(position))
@@ -372,14 +374,14 @@ def _checked_crop(size: tuple[int, int] | None, crop: SpatialTransform | None) -
     if crop is None:
         return None if size is None else CenterCrop(checked_size(size, otherwise=", or None"))
     if size != _SIZE:
-        raise UsageError(f"size: got {size!r} along with a crop, which has a size of its own: give one of them")
+        raise UsageError(f"size: got {size!r} and a crop, expected one of them. The crop has its own size.")
     if not callable(getattr(crop, "choose", None)):
-        raise UsageError(f"crop: got {crop!r}, must be a crop such as RandomResizedCrop((224, 224))")
+        raise UsageError(f"crop: got {crop!r}, expected a crop such as RandomResizedCrop((224, 224))")
     return crop
 
 
 def _checked_names(argument: str, names: Iterable[str], what: str) -> tuple[str, ...]:
     given = () if isinstance(names, str) else tuple(names)
     if isinstance(names, str) or not all(isinstance(name, str) for name in given) or len(set(given)) < len(given):
-        raise UsageError(f"{argument}: got {names!r}, must be a sequence of distinct {what}")
+        raise UsageError(f"{argument}: got {names!r}, expected a sequence of distinct {what}")
     return given

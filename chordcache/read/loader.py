@@ -315,7 +315,10 @@ def _checked_sampler(
 ) -> ChordSampler | BudgetBatchSampler:
     if batch_size is None or isinstance(sampler, BudgetBatchSampler):
         if batch_size is not None or not isinstance(sampler, BudgetBatchSampler):
-            raise UsageError("give batch_size=None and a BudgetBatchSampler as sampler, or neither")
+            raise UsageError(
+                f"batch_size: got {batch_size} with a sampler of type {type(sampler).__name__}, expected None with a "
+                "BudgetBatchSampler, and a number with any other."
+            )
         sampler.check_length(dataset)
         return sampler
     check_at_least(1, batch_size=batch_size)

@@ -24,9 +24,9 @@ def select_keys(cache: Cache, videos: Videos) -> list[str]:
         known = set(cache.keys())
         for key in keys:
             if key not in known:
-                raise NotFoundError(f"videos: {key!r} is not the key of a video of {cache!r}")
+                raise NotFoundError(f"videos: got {key!r}, expected the key of a video of {cache!r}")
     if not keys:
-        raise UsageError(f"videos: none of {cache!r} is selected")
+        raise UsageError(f"videos: got no video, expected at least one of {cache!r}")
     return keys
 
 
@@ -47,10 +47,10 @@ def _read_split(cache: Cache, path: Path) -> list[str]:
         if not entry or entry.startswith("#"):
             continue
         found = [entry] if entry in known else keys_of_path.get(entry, [])
-        where = f"split file '{printable(path)}', line {number}: '{printable(entry)}'"
+        where = f"split file '{printable(path)}', line {number}: got '{printable(entry)}', expected "
         if not found:
-            raise NotFoundError(f"{where} is neither the key nor the path of a video of {cache!r}")
+            raise NotFoundError(f"{where}the key or the path of a video of {cache!r}")
         if len(found) > 1:
-            raise UsageError(f"{where} is the path of several videos; give the key: {', '.join(found)}")
+            raise UsageError(f"{where}a key. Several videos have this path: {', '.join(found)}")
         keys += found
     return keys

@@ -53,7 +53,7 @@ def cut_frames(
     (16, 224, 224, 3)
     """
     if frames.ndim != 4 or frames.shape[3] != 3 or not all(frames.shape[1:3]) or frames.dtype != np.uint8:
-        raise UsageError(f"frames must be uint8 of shape (T, H, W, 3), got {frames.dtype} of shape {frames.shape}")
+        raise UsageError(f"frames: got {frames.dtype} of shape {frames.shape}, expected uint8 of shape (T, H, W, 3)")
     part = _inside(frames, crop)
     if part.shape[1:3] != crop.size:
         scaled = np.empty((len(frames), *crop.size, 3), np.uint8) if out is None else out

@@ -132,7 +132,7 @@ class Catalog:
     def _column(self, name: str) -> bytes:
         rows = self._query("SELECT data FROM columns WHERE name = ?", name)
         if len(rows) != 1 or not isinstance(rows[0][0], bytes):
-            raise self._damage(f"it has no column '{name}'")
+            raise self._damage(f"column '{name}' is missing")
         return rows[0][0]
 
     def _int32(self, name: str) -> np.ndarray:

@@ -70,8 +70,8 @@ def test_the_group_lists_the_journey_in_order(run_cli):
         (("gc", "nowhere"), 10, "chordcache gc: error: no cache at "),
         (("scan",), 2, "Missing argument"),
         (("play",), 2, "No such command 'play'"),
-        (("verify", "--dry-run"), 2, "--dry-run goes with --repair"),
-        (("build", "--root", "nonsense"), 2, "must be NAME=PATH"),
+        (("verify", "--dry-run"), 2, "--dry-run: got no --repair, expected both"),
+        (("build", "--root", "nonsense"), 2, "--root: got 'nonsense', expected NAME=PATH"),
     ],
 )
 def test_errors_are_one_line_and_a_code(run_cli, tmp_path, args, code, message):

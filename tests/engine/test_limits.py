@@ -371,12 +371,12 @@ def read_nothing(_task: int) -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"stall_seconds": 0}, r"--stall-timeout \(stall_seconds\): got 0, must be 0.1 to 1e\+08"),
-        ({"stall_seconds": float("nan")}, "--stall-timeout .*: got nan"),
-        ({"file_seconds": float("inf")}, r"--file-timeout \(file_seconds\): got inf"),
-        ({"memory_bytes": 1 << 20}, r"--file-memory \(memory_bytes\), in MiB: got 1, must be 256 to"),
-        ({"memory_bytes": 1 << 80}, "--file-memory"),
-        ({"retries": -1}, "--retries: got -1, must be 0 to 1000"),
+        ({"stall_seconds": 0}, r"^stall_seconds: got 0, expected 0.1 to 1e\+08$"),
+        ({"stall_seconds": float("nan")}, "^stall_seconds: got nan"),
+        ({"file_seconds": float("inf")}, "^file_seconds: got inf"),
+        ({"memory_bytes": 1 << 20}, "^memory_bytes: got 1 MiB, expected 256 to"),
+        ({"memory_bytes": 1 << 80}, "^memory_bytes: got"),
+        ({"retries": -1}, "^retries: got -1, expected 0 to 1000$"),
     ],
 )
 def test_bounds(limits: dict[str, Any], message: str) -> None:
@@ -391,7 +391,7 @@ def test_bounds(limits: dict[str, Any], message: str) -> None:
 def test_bounds_on_the_command_line(tmp_path: Path, run_cli: Cli, command: str, options: list[str]) -> None:
     done = run_cli(command, tmp_path, *options, cwd=tmp_path)
     assert done.returncode == 2
-    assert re.search(rf"error: {options[0]}.*: got {options[1]}, must be ", done.stderr)
+    assert re.search(rf"error: {options[0]}: got {options[1]}( MiB)?, expected ", done.stderr)
     assert list(tmp_path.iterdir()) == []
 
 

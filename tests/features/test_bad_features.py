@@ -328,7 +328,7 @@ def test_what_a_tier_no_longer_holds_is_not_asked_of_repair(whole: Path, tmp_pat
 def test_a_config_that_contradicts_a_tier_of_the_cache_is_refused(whole: Path, tmp_path: Path) -> None:
     """Otherwise neither build nor repair could be told to repair that tier."""
     build(whole, tmp_path / "cache", TIERS)
-    with pytest.raises(cc.ConfigError, match=r"hdf5\.features: no feature 'flow'; there are frames, motion, mel"):
+    with pytest.raises(cc.ConfigError, match=r"hdf5\.features: got 'flow', expected names of frames, motion, mel"):
         build(whole, tmp_path / "cache", ["lmdb"], {"features": {"flow": None}})
 
 

@@ -265,9 +265,9 @@ def test_the_smallest_pictures(tmp_path, make_video, method, size: tuple[int, in
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"method": "raft"}, "unknown method 'raft' of optical flow; valid are farneback, dis"),
-        ({"method": "dis", "preset": "slow"}, "unknown preset 'slow' .* valid are ultrafast, fast, medium"),
-        ({"dtype": "float64"}, "unknown dtype 'float64' .* valid are float16, float32, int8"),
+        ({"method": "raft"}, "method of optical flow: got 'raft', expected one of farneback, dis"),
+        ({"method": "dis", "preset": "slow"}, "preset of .*: got 'slow', expected one of ultrafast, fast, medium"),
+        ({"dtype": "float64"}, "dtype of .*: got 'float64', expected one of float16, float32, int8"),
     ],
 )
 def test_unknown_parameters(params, message):

@@ -68,9 +68,9 @@ def test_spreadsheets_may_reorder_columns_and_shorten_numbers(tmp_path: Path) ->
         ("a.mp4", '"""a"', "line 2: column 'path' holds '\"a': "),
         ("/data/v,a.mp4", "data/v,a.mp4", "line 2: columns 'root' and 'root_path' do not name a folder"),
         ("/data/v,b.mp4", "/data/w,b.mp4", "line 3: root 'v' has two folders"),
-        ("b.mp4", "a.mp4", "line 3: 'a.mp4' is listed twice, first in line 2"),
+        ("b.mp4", "a.mp4", "line 3: got 'a.mp4' twice, expected it once; line 2 has it too"),
         ("cat,a cat", "a cat", "line 2: [0-9]+ cells, but the header row has"),
-        (",packets,", ",deep,", "line 2: unknown level 'deep'"),
+        (",packets,", ",deep,", "line 2: got the level 'deep', expected one of headers"),
         (",1920,1080,", ",1920.5,1080,", "line 2: 'coded_width' is not of type int"),
         (",1920,1080,", ",1.8E,1080,", "line 2: column 'coded_width' holds '1.8E': "),
         (",1920,1080,", ",,1080,", "line 2: column 'coded_width' is empty"),
@@ -153,12 +153,15 @@ def test_hand_written_absolute_path_inside_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("file,caption\na.mp4,x\n", "has no column 'path'; columns found: 'file', 'caption'$"),
-        ("path;caption\na.mp4;x\n", "has no column 'path'; columns found: 'path;caption'$"),
-        ("", "has no column 'path'; columns found: none$"),
-        ("path,x,x\n", "has the column 'x' twice$"),
-        ("path\na.mp4\nb.mp4\n./a.mp4\n", "line 4: 'a.mp4' is listed twice, first in line 2$"),
-        ("path\n/etc/passwd\n", "line 2: the path '/etc/passwd' cannot be used: it is outside the list's folder '.*'$"),
+        ("file,caption\na.mp4,x\n", "got the columns 'file', 'caption', expected a column 'path'$"),
+        ("path;caption\na.mp4;x\n", "got the columns 'path;caption', expected a column 'path'$"),
+        ("", "got the columns none, expected a column 'path'$"),
+        ("path,x,x\n", "got the column 'x' twice, expected it once$"),
+        ("path\na.mp4\nb.mp4\n./a.mp4\n", "line 4: got 'a.mp4' twice, expected it once; line 2 has it too$"),
+        (
+            "path\n/etc/passwd\n",
+            "line 2: the path '/etc/passwd' cannot be used: a path outside the list's folder '.*'$",
+        ),
         ("path\n../a.mp4\n", r"line 2: the path '../a.mp4' cannot be used: it contains '\.\.'$"),
         ("path\na/../b.mp4\n", r"line 2: .*: it contains '\.\.'$"),
         ("path\na\0.mp4\n", r"line 2: the path 'a\\x00.mp4' cannot be used: it contains NUL$"),
@@ -175,5 +178,5 @@ def test_hand_written_mistakes(tmp_path: Path, content: str, message: str) -> No
 
 
 def test_hand_written_path_beside_the_folder_is_not_inside_it(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="it is outside the list's folder"):
+    with pytest.raises(UsageError, match="a path outside the list's folder"):
         read_index(hand_written(tmp_path / "clips", f"path\n{tmp_path}/clips2/a.mp4\n"))

@@ -246,17 +246,17 @@ def test_index_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "x.json").mkdir()
     (tmp_path / "file").touch()
     for name, message in [
-        ("x.json", "cannot write the index '.*x.json': it is a folder"),
+        ("x.json", "cannot write the index '.*x.json': got a folder, expected a file"),
         ("file/x.json", "cannot write the index '.*x.json': "),
-        ("x.xml", r"an index is a .json, .jsonl or .csv file, not 'x.xml'"),
-        ("index", r"an index is a .json, .jsonl or .csv file, not 'index'"),
+        ("x.xml", r"index: got 'x.xml', expected a .json, .jsonl or .csv file"),
+        ("index", r"index: got 'index', expected a .json, .jsonl or .csv file"),
     ]:
         with pytest.raises(UsageError, match=message):
             write_index(tmp_path / name, iter([None]))
 
 
 def test_record_of_another_root_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="root 'w' is not one of the index's roots"):
+    with pytest.raises(UsageError, match="root: got 'w', expected one of the index's roots"):
         write_index(tmp_path / "index.csv", [VideoRecord("w", "a.mp4")])
 
 
@@ -322,7 +322,7 @@ def test_other_version(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("suffix", SEALED)
 def test_foreign_file(tmp_path: Path, suffix: str, content: str) -> None:
     (tmp_path / f"list{suffix}").write_text(content)
-    with pytest.raises(UsageError, match=r"is not a chordcache index; .* hand-written list is a CSV file"):
+    with pytest.raises(UsageError, match=r"expected a chordcache index\. .* hand-written list is a CSV file"):
         read_index(tmp_path / f"list{suffix}")
 
 
@@ -335,7 +335,7 @@ def test_missing_index(tmp_path: Path, name: str) -> None:
 
 
 def test_other_suffix(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"an index is a .json, .jsonl or .csv file, not 'index.txt'"):
+    with pytest.raises(UsageError, match=r"index: got 'index.txt', expected a .json, .jsonl or .csv file"):
         read_index(tmp_path / "index.txt")
 
 

@@ -96,9 +96,9 @@ def test_missing_labels_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("video,label\n", "has no column 'path'; columns found: 'video', 'label'"),
-        ("path,label\na.mp4,x\n./a.mp4,y\n", "line 3: 'a.mp4' is listed twice"),
-        ("path,label\n,x\n", "line 2: the path is empty"),
+        ("video,label\n", "got the columns 'video', 'label', expected a column 'path'"),
+        ("path,label\na.mp4,x\n./a.mp4,y\n", "line 3: got 'a.mp4' twice, expected it once"),
+        ("path,label\n,x\n", "line 2: got an empty path, expected a file name"),
     ],
 )
 def test_labels_file_with_a_mistake(tmp_path: Path, content: str, message: str) -> None:

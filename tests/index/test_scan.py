@@ -175,7 +175,7 @@ def test_shell_globs_of_one_folder_are_one_corpus(folder):
 
 
 def test_wrong_arguments(folder, tmp_path):
-    with pytest.raises(cc.UsageError, match="unknown level 'deep'; valid levels are headers, packets, content"):
+    with pytest.raises(cc.UsageError, match="^level: got 'deep', expected one of headers, packets, content$"):
         cc.scan([folder], level="deep")
     with pytest.raises(cc.NotFoundError, match="no such corpus"):
         cc.scan([tmp_path / "nowhere"])

@@ -328,7 +328,7 @@ def test_named_roots(tmp_path: Path) -> None:
     one, two = tmp_path / "one" / "videos", tmp_path / "two" / "videos"
     assert roots_of(one, f"other-2.x={two}") == {"videos": str(one), "other-2.x": str(two)}
     assert roots_of(tmp_path / "a=b") == {"a=b": str(tmp_path / "a=b")}
-    with pytest.raises(UsageError, match=r"are both called 'videos'; give one another name with NAME=PATH"):
+    with pytest.raises(UsageError, match=r"both called 'videos', expected different names. Give one another name"):
         roots_of(one, two)
 
 
@@ -348,6 +348,6 @@ def test_missing_root(arg: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_root_without_a_name() -> None:
-    with pytest.raises(UsageError, match=r"'/' has no name of its own; write NAME=/"):
+    with pytest.raises(UsageError, match=r"^roots: got '/', which has no name, expected NAME=/"):
         parse_roots(["/"])
     assert roots_of("all=/") == {"all": "/"}

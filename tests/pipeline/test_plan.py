@@ -141,8 +141,8 @@ def test_dry_run_counts_failures(tmp_path: Path, make_video: Callable[..., Path]
 @pytest.mark.parametrize(
     ("tiers", "features", "error", "match"),
     [
-        (["zip"], None, UsageError, "unknown tier 'zip'"),
-        (["lmdb"], ["taste"], UsageError, "unknown feature 'taste'"),
+        (["zip"], None, UsageError, "^tiers: got 'zip', expected one of"),
+        (["lmdb"], ["taste"], UsageError, "^features: got 'taste', expected one of"),
         (["lmdb"], ["flow"], ConfigError, "the config puts none of flow into tier lmdb"),
     ],
 )

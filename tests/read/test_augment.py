@@ -197,12 +197,12 @@ def test_cross_entropy_takes_the_labels(batch: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"policy": "rough"}, "^policy: got 'rough', must be one of auto, rand, trivial, or None$"),
-        ({"mix": "blend"}, "^mix: got 'blend', must be one of cutmix, mixup, or None$"),
-        ({"mix": "mixup"}, "^num_classes: got None, must be the number of labels, since mix='mixup'$"),
+        ({"policy": "rough"}, "^policy: got 'rough', expected one of auto, rand, trivial, or None$"),
+        ({"mix": "blend"}, "^mix: got 'blend', expected one of cutmix, mixup, or None$"),
+        ({"mix": "mixup"}, "^num_classes: got None, expected the number of labels, since mix='mixup'$"),
         ({"mix": "mixup", "num_classes": 0}, "^num_classes: got 0"),
-        ({"mix_p": 2}, r"^mix_p: got 2, must be a number in \[0, 1\]$"),
-        ({"std": (1, 1, 0)}, "^mean and std: got .* must be of three colors, std above 0$"),
+        ({"mix_p": 2}, r"^mix_p: got 2, expected a number in \[0, 1\]$"),
+        ({"std": (1, 1, 0)}, "^mean and std: got .*, expected three colors each, std above 0$"),
         ({"mean": (1,)}, "^mean and std: got"),
     ],
 )
@@ -214,8 +214,8 @@ def test_wrong_settings(settings: dict[str, Any], match: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "change", "match"),
     [
-        ({}, lambda b: {"frames": b["frames"].float()}, "^frames must be uint8 of shape .* got torch.float32 of"),
-        ({}, lambda b: {"frames": b["frames"][0]}, r"^frames must be uint8 .* of shape \(3, 3, 64, 48\)$"),
+        ({}, lambda b: {"frames": b["frames"].float()}, "^frames: got torch.float32 of .*, expected uint8 of shape"),
+        ({}, lambda b: {"frames": b["frames"][0]}, r"^frames: got .* of shape \(3, 3, 64, 48\), expected uint8"),
         (
             {"policy": "auto"},
             lambda b: {"flows": torch.zeros(1), "pose": torch.zeros(1)},
@@ -225,7 +225,7 @@ def test_wrong_settings(settings: dict[str, Any], match: str) -> None:
         (
             {"mix": "mixup", "num_classes": 2},
             lambda b: {"label": torch.tensor([0, 1, 2, 0])},
-            "^num_classes: got 2, but a label of the batch is 2$",
+            "^num_classes: got 2, expected more than 2, a label of the batch$",
         ),
     ],
 )

@@ -269,11 +269,11 @@ def test_every_sample_once_when_the_world_changes(
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"seed": 1}, "^this state is of a run with seed=1, but the sampler has 0, and so another order"),
-        ({"num_samples": 11}, "^this state is of a run with num_samples=11, but the sampler has 63"),
+        ({"seed": 1}, "^state: got seed=1, expected 0 as in the sampler, since another one gives another order"),
+        ({"num_samples": 11}, "^state: got num_samples=11, expected 63 as in the sampler"),
         ({"num_consumed": -1}, "^num_consumed: got -1"),
-        ({"batches": 5}, "^this state is of a run with other batches: its budget was not max_frames=60, or its"),
-        ({"batches": 5, "epoch": 3}, "^this state is of a run with other batches"),
+        ({"batches": 5}, "^state: got one of other batches, expected max_frames=60 and the same samples"),
+        ({"batches": 5, "epoch": 3}, "^state: got one of other batches"),
         ({"more": 1}, "^state: got keys .*, expected the state of a ChordSampler$"),
     ],
 )
@@ -411,13 +411,19 @@ def test_stateful_loader_resumes(cache: cc.Cache, num_workers: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({}, "^give one of max_frames, max_pixels, max_tokens; got none$"),
-        ({"max_frames": 9, "max_pixels": 9}, "^give one of .*; got max_frames, max_pixels$"),
-        ({"max_frames": 0}, "^max_frames: got 0, must be an integer of at least 1$"),
-        ({"max_tokens": 5}, "^give max_tokens and tokenizer, such as chordcache.CaptionTokenizer, or neither$"),
-        ({"max_frames": 99, "tokenizer": str.split}, "^give max_tokens and tokenizer"),
-        ({"max_frames": 39}, r"^max_frames: got 39, but sample 56, of video '8-\w+', alone has 40; raise it, or leave"),
-        ({"max_pixels": 40 * 32 * 32 - 1}, r"^max_pixels: .* sample 56, of video '8-\w+', alone has 40960;"),
+        ({}, "^max_frames, max_pixels, max_tokens: got none, expected one of them$"),
+        ({"max_frames": 9, "max_pixels": 9}, "^max_frames, .*: got max_frames, max_pixels, expected one of them$"),
+        ({"max_frames": 0}, "^max_frames: got 0, expected an integer of at least 1$"),
+        ({"max_tokens": 5}, "^max_tokens and tokenizer: got one, expected both .* or none$"),
+        ({"max_frames": 99, "tokenizer": str.split}, "^max_tokens and tokenizer: got one"),
+        (
+            {"max_frames": 39},
+            r"^max_frames: got 39, expected at least 40 for sample 56 of video '8-\w+'. Raise max_frames, or leave",
+        ),
+        (
+            {"max_pixels": 40 * 32 * 32 - 1},
+            r"^max_pixels: .*, expected at least 40960 for sample 56 of video '8-\w+'\.",
+        ),
         (
             {"max_frames": 60, "sampler": cc.ChordSampler(5)},
             "^sampler: got one for 5 samples, expected 63 as in the dataset$",
@@ -434,7 +440,7 @@ def test_a_batch_size_and_a_budget(cache: cc.Cache) -> None:
     batches = cc.BudgetBatchSampler(dataset, max_frames=60)
     for make in (cc.ClipLoader, partial(cc.make_loader, num_workers=0)):
         for batch_size, sampler in ((4, batches), (None, None), (None, cc.ChordSampler(dataset))):
-            with pytest.raises(UsageError, match="^give batch_size=None and a BudgetBatchSampler as sampler, or"):
+            with pytest.raises(UsageError, match="^batch_size: got .*, expected None with a BudgetBatchSampler"):
                 make(dataset, batch_size, sampler=sampler)
     with pytest.raises(UsageError, match="^sampler: got one for 63 samples, expected 9 as in the dataset$"):
         cc.ClipLoader(whole_videos(cache, clips_per_video=1), None, sampler=batches)

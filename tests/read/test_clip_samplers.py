@@ -171,7 +171,7 @@ def test_requests_share_no_stream() -> None:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"num_frames": 0}, r"^num_frames: got 0, must be an integer of at least 1$"),
+        ({"num_frames": 0}, r"^num_frames: got 0, expected an integer of at least 1$"),
         ({"num_frames": -3}, r"^num_frames: got -3,"),
         ({"num_frames": 16.0}, r"^num_frames: got 16\.0,"),
         ({"stride": 0}, r"^stride: got 0,"),
@@ -186,12 +186,12 @@ def test_wrong_arguments(sampler: Any, arguments: dict[str, Any], match: str) ->
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"seed": -1}, "seed: got -1, must be an integer of at least 0"),
+        ({"seed": -1}, "seed: got -1, expected an integer of at least 0"),
         ({"epoch": -1}, "epoch: got -1"),
         ({"index": -1}, "index: got -1"),
         ({"clip": -1}, "clip: got -1"),
-        ({"num_clips": 0}, "num_clips: got 0, must be an integer of at least 1"),
-        ({"clip": 3, "num_clips": 3}, "num_clips: got 3, must be an integer of at least 4"),
+        ({"num_clips": 0}, "num_clips: got 0, expected an integer of at least 1"),
+        ({"clip": 3, "num_clips": 3}, "num_clips: got 3, expected an integer of at least 4"),
     ],
 )
 def test_wrong_requests(arguments: dict[str, int], match: str) -> None:
@@ -288,7 +288,7 @@ def test_exact_crop_moves_no_pixel() -> None:
     ],
 )
 def test_wrong_frames(frames: np.ndarray) -> None:
-    with pytest.raises(UsageError, match=r"^frames must be uint8 of shape \(T, H, W, 3\), got "):
+    with pytest.raises(UsageError, match=r"^frames: got .*, expected uint8 of shape \(T, H, W, 3\)$"):
         cut_frames(frames, CropBox(0, 0, 8, 8, size=(4, 4)))
 
 
@@ -340,9 +340,11 @@ def test_pad(kind: Any, pad: str) -> None:
 def test_pad_error() -> None:
     sampler = RandomClipSampler(num_frames=6, stride=3, pad="error")
     assert len(sampler.frame_numbers(video(16), ClipRequest())) == 6
-    with pytest.raises(UsageError, match="^video 'a' has 15 frames, but a clip of 6, 3 apart, needs 16; choose pad="):
+    with pytest.raises(
+        UsageError, match="^video 'a': got 15 frames, expected 16 for a clip of 6 that are 3 apart. Choose pad="
+    ):
         sampler.frame_numbers(SimpleNamespace(num_frames=15, key="a"), ClipRequest())
-    with pytest.raises(UsageError, match="^pad: got 'zeros', must be one of repeat, loop, error$"):
+    with pytest.raises(UsageError, match="^pad: got 'zeros', expected one of repeat, loop, error$"):
         UniformSampler(pad="zeros")
 
 
@@ -418,7 +420,7 @@ def test_adaptive_without_motion_is_random(per_second: list[float]) -> None:
 
 @pytest.mark.parametrize("temperature", [0, -1.0, float("inf"), float("nan"), "1"])
 def test_wrong_temperatures(temperature: Any) -> None:
-    with pytest.raises(UsageError, match="^temperature: got .*, must be a number above 0$"):
+    with pytest.raises(UsageError, match="^temperature: got .*, expected a number above 0$"):
         AdaptiveSampler(temperature=temperature)
 
 
@@ -479,16 +481,24 @@ def test_samplers_by_name() -> None:
 @pytest.mark.parametrize(
     ("config", "error", "match"),
     [
-        ({"name": "best"}, ConfigError, "'best', must be one of uniform, random, keyframe, adaptive, dense, schedule$"),
-        ({}, ConfigError, "^sampler: got the name None, must be one of"),
+        (
+            {"name": "best"},
+            ConfigError,
+            "'best', expected one of uniform, random, keyframe, adaptive, dense, schedule$",
+        ),
+        ({}, ConfigError, "^clip_sampler: got the name None, expected one of"),
         (
             {"name": "random", "num_clips": 2},
             ConfigError,
-            "^sampler 'random': got 'num_clips', expected one of num_frames, ",
+            "^clip_sampler 'random': got 'num_clips', expected one of num_frames, ",
         ),
         ({"name": "random", "stride": 0}, UsageError, "^stride: got 0"),
-        ({"name": "schedule"}, UsageError, "^stages: got epochs none, one must be 0$"),
-        ({"name": "schedule", "stages": {1: {"name": "random"}}}, UsageError, "^stages: got epochs 1, one must be 0$"),
+        ({"name": "schedule"}, UsageError, "^stages: got epochs none, expected one that is 0$"),
+        (
+            {"name": "schedule", "stages": {1: {"name": "random"}}},
+            UsageError,
+            "^stages: got epochs 1, expected one that is 0$",
+        ),
     ],
 )
 def test_wrong_configs(config: dict[str, Any], error: type[Exception], match: str) -> None:

@@ -563,21 +563,21 @@ def test_a_window_beside_the_picture_is_empty(cache: cc.Cache, crop: tuple[int, 
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: CropBox(0, 0, 0, 5, (4, 4)), r"^crop: got CropBox\(.*\), must have at least one pixel"),
-        (lambda: CropBox(0, 0, 5, 5, (4, 0)), r"^crop: got CropBox\(.*\), must have at least one pixel"),
-        (lambda: cc.CenterCrop(224), r"^size: got 224, must be \(height, width\) in pixels$"),
-        (lambda: Pad((0, 4)), r"^size: got \(0, 4\), must be"),
-        (lambda: cc.RandomResizedCrop((4,)), r"^size: got \(4,\), must be"),
-        (lambda: cc.RandomResizedCrop((4, 4), scale=(0.5, 1.5)), r"^scale: got \(0.5, 1.5\), must be .* at most 1$"),
+        (lambda: CropBox(0, 0, 0, 5, (4, 4)), r"^crop: got CropBox\(.*\), expected at least one pixel"),
+        (lambda: CropBox(0, 0, 5, 5, (4, 0)), r"^crop: got CropBox\(.*\), expected at least one pixel"),
+        (lambda: cc.CenterCrop(224), r"^size: got 224, expected \(height, width\) in pixels$"),
+        (lambda: Pad((0, 4)), r"^size: got \(0, 4\), expected"),
+        (lambda: cc.RandomResizedCrop((4,)), r"^size: got \(4,\), expected"),
+        (lambda: cc.RandomResizedCrop((4, 4), scale=(0.5, 1.5)), r"^scale: got \(0.5, 1.5\), expected .* at most 1$"),
         (
             lambda: cc.RandomResizedCrop((4, 4), ratio=(2, 1)),
-            r"^ratio: got \(2, 1\), must be \(least, most\), above 0$",
+            r"^ratio: got \(2, 1\), expected \(least, most\), above 0$",
         ),
-        (lambda: cc.Resize(), "^Resize: give size or short_side, one of them$"),
-        (lambda: cc.Resize((4, 4), 4), "^Resize: give size or short_side, one of them$"),
-        (lambda: cc.Resize(short_side=0), "^short_side: got 0, must be an integer of at least 1$"),
-        (lambda: cc.HorizontalFlip(1.5), r"^p: got 1.5, must be a number in \[0, 1\]$"),
-        (lambda: cc.HorizontalFlip(cc.CenterCrop((4, 4))), r"^p: got CenterCrop\(size=\(4, 4\)\), must be a number"),
+        (lambda: cc.Resize(), "^size and short_side: got None and None, expected one of them$"),
+        (lambda: cc.Resize((4, 4), 4), r"^size and short_side: got \(4, 4\) and 4, expected one of them$"),
+        (lambda: cc.Resize(short_side=0), "^short_side: got 0, expected an integer of at least 1$"),
+        (lambda: cc.HorizontalFlip(1.5), r"^p: got 1.5, expected a number in \[0, 1\]$"),
+        (lambda: cc.HorizontalFlip(cc.CenterCrop((4, 4))), r"^p: got CenterCrop\(size=\(4, 4\)\), expected a number"),
     ],
 )
 def test_wrong_windows(make: Callable[[], object], match: str) -> None:
@@ -587,7 +587,7 @@ def test_wrong_windows(make: Callable[[], object], match: str) -> None:
 
 def test_window_and_size_contradict(cache: cc.Cache) -> None:
     for size in (None, (112, 112)):
-        with pytest.raises(UsageError, match="^size: got .* along with a crop, which has a size of its own"):
+        with pytest.raises(UsageError, match="^size: got .* and a crop, expected one of them"):
             cc.ChordVideoDataset(cache, size=size, crop=cc.CenterCrop((64, 64)))
-    with pytest.raises(UsageError, match=r"^crop: got \(64, 64\), must be a crop such as RandomResizedCrop"):
+    with pytest.raises(UsageError, match=r"^crop: got \(64, 64\), expected a crop such as RandomResizedCrop"):
         cc.ChordVideoDataset(cache, crop=(64, 64))

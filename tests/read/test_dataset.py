@@ -280,7 +280,7 @@ def test_split_entry_that_matches_nothing(cache: Cache, tmp_path: Path) -> None:
     split = tmp_path / "train.txt"
     split.write_text("a/wide.mp4\n\nwide.mp4\n")
     with pytest.raises(
-        NotFoundError, match=r"train\.txt', line 3: 'wide\.mp4' is neither the key nor the path of a video"
+        NotFoundError, match=r"train\.txt', line 3: got 'wide\.mp4', expected the key or the path of a video"
     ):
         ChordVideoDataset(cache, videos=split)
 
@@ -293,7 +293,7 @@ def test_split_path_in_two_roots(tmp_path: Path, make_video: Callable[..., Path]
     keys = Cache(tmp_path / "cache").keys()
     assert len(keys) == 2
     (tmp_path / "train.txt").write_text("clip.mp4\n")
-    with pytest.raises(UsageError, match=f"is the path of several videos; give the key: {', '.join(keys)}"):
+    with pytest.raises(UsageError, match=f"expected a key. Several videos have this path: {', '.join(keys)}"):
         ChordVideoDataset(tmp_path / "cache", videos=tmp_path / "train.txt")
     (tmp_path / "train.txt").write_text(keys[1])
     assert selected(ChordVideoDataset(tmp_path / "cache", videos=tmp_path / "train.txt")) == [keys[1]]
@@ -309,9 +309,9 @@ def test_path_that_is_not_utf8_in_split_file(tmp_path: Path, make_video: Callabl
 
 
 def test_videos_that_are_not_there(cache: Cache, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="'no-such-key' is not the key of a video"):
+    with pytest.raises(NotFoundError, match="videos: got 'no-such-key', expected the key of a video"):
         ChordVideoDataset(cache, videos=[cache.keys()[0], "no-such-key"])
-    with pytest.raises(NotFoundError, match="0 is not the key of a video"):
+    with pytest.raises(NotFoundError, match="videos: got 0, expected the key of a video"):
         ChordVideoDataset(cache, videos=[0])
     with pytest.raises(NotFoundError, match=r"cannot read split file '.*none\.txt': No such file or directory"):
         ChordVideoDataset(cache, videos=tmp_path / "none.txt")
@@ -323,7 +323,7 @@ def test_videos_that_are_not_there(cache: Cache, tmp_path: Path) -> None:
 def test_no_video_selected(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, videos: Any) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.txt").write_text("# nothing yet\n")
-    with pytest.raises(UsageError, match=r"^videos: none of <Cache .*> is selected$"):
+    with pytest.raises(UsageError, match=r"^videos: got no video, expected at least one of <Cache .*>$"):
         ChordVideoDataset(cache, videos=videos)
 
 
@@ -363,7 +363,7 @@ def test_classes(cache: Cache) -> None:
 
 def test_label_that_is_not_in_classes(cache: Cache) -> None:
     key = key_of(cache, "a/tall.mp4")
-    match = rf"^label 'jump' of video '{key}' is not among the classes \['run'\]$"
+    match = rf"^classes: got \['run'\], expected also 'jump', the label of video '{key}'$"
     with pytest.raises(UsageError, match=match):
         ChordVideoDataset(cache, classes=["run"])
     with pytest.raises(UsageError, match=match):
@@ -373,13 +373,13 @@ def test_label_that_is_not_in_classes(cache: Cache) -> None:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"classes": "run"}, "^classes: got 'run', must be a sequence of distinct label names$"),
+        ({"classes": "run"}, "^classes: got 'run', expected a sequence of distinct label names$"),
         ({"classes": ["run", "jump", "run"]}, "^classes: got .*distinct"),
         ({"classes": [1, 2]}, "^classes: got"),
-        ({"clips_per_video": 0}, "num_clips: got 0, must be an integer of at least 1"),
+        ({"clips_per_video": 0}, "num_clips: got 0, expected an integer of at least 1"),
         ({"clips_per_video": 1.5}, r"num_clips: got 1\.5"),
-        ({"seed": -1}, "^seed: got -1, must be an integer of at least 0$"),
-        ({"size": 224}, r"^size: got 224, must be \(height, width\) in pixels, or None$"),
+        ({"seed": -1}, "^seed: got -1, expected an integer of at least 0$"),
+        ({"size": 224}, r"^size: got 224, expected \(height, width\) in pixels, or None$"),
         ({"size": (224,)}, r"^size: got \(224,\)"),
         ({"size": (0, 224)}, r"^size: got \(0, 224\)"),
         ({"size": (224.0, 224)}, "^size: got"),
@@ -392,7 +392,7 @@ def test_wrong_arguments(cache: Cache, arguments: dict[str, Any], match: str) ->
 
 def test_wrong_epochs(cache: Cache) -> None:
     dataset = ChordVideoDataset(cache)
-    with pytest.raises(UsageError, match="^epoch: got -1, must be an integer of at least 0$"):
+    with pytest.raises(UsageError, match="^epoch: got -1, expected an integer of at least 0$"):
         dataset.set_epoch(-1)
     with pytest.raises(UsageError, match="^epoch: got -1"):
         dataset[-1, 0]
@@ -527,7 +527,7 @@ def test_damage_is_told_and_nothing_put_in_its_place(
     with pytest.raises(DamageError, match="is damaged"):
         served.extend(sample["video"] for sample in iterate(loader))
     assert served == cache.keys()[:bad]
-    with pytest.raises(DamageError, match=r"is damaged: it has \d+ bytes, expected \d+; run 'chordcache verify"):
+    with pytest.raises(DamageError, match=r"is damaged: got \d+ bytes, expected \d+; run 'chordcache verify"):
         dataset[bad]
 
 

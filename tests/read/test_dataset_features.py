@@ -588,13 +588,13 @@ def test_a_video_that_was_cached_without_a_feature(tmp_path: Path, make_video: C
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"features": "frames"}, "^features: got 'frames', must be a sequence of distinct features$"),
-        ({"features": ["flow", "mel", "flow"]}, "^features: got .*, must be a sequence of distinct features$"),
-        ({"features": [3]}, r"^features: got \[3\], must be"),
-        ({"features": []}, "^features: got none, must be at least one$"),
+        ({"features": "frames"}, "^features: got 'frames', expected a sequence of distinct features$"),
+        ({"features": ["flow", "mel", "flow"]}, "^features: got .*, expected a sequence of distinct features$"),
+        ({"features": [3]}, r"^features: got \[3\], expected"),
+        ({"features": []}, "^features: got none, expected at least one$"),
         ({"features": ["label"]}, "^features: 'label' is the name of something else in a sample$"),
-        ({"flow_mode": "next"}, "^flow_mode: got 'next', must be one of between, adjacent$"),
-        ({"missing": None}, "^missing: got None, must be one of error, zeros$"),
+        ({"flow_mode": "next"}, "^flow_mode: got 'next', expected one of between, adjacent$"),
+        ({"missing": None}, "^missing: got None, expected one of error, zeros$"),
     ],
 )
 def test_wrong_arguments(cache: cc.Cache, arguments: dict[str, Any], match: str) -> None:

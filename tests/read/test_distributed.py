@@ -158,9 +158,9 @@ def test_state_while_a_resumed_pass_runs() -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"seed": 1}, "^this state is of a run with seed=1, but the sampler has 0, and so another order"),
-        ({"num_samples": 11}, "^this state is of a run with num_samples=11, but the sampler has 10"),
-        ({"shuffle": False}, "^this state is of a run with shuffle=False, but the sampler has True"),
+        ({"seed": 1}, "^state: got seed=1, expected 0 as in the sampler, since another one gives another order"),
+        ({"num_samples": 11}, "^state: got num_samples=11, expected 10"),
+        ({"shuffle": False}, "^state: got shuffle=False, expected True"),
         ({"epoch": -1}, "^epoch: got -1"),
         ({"num_consumed": "3"}, "^num_consumed: got '3'"),
         ({"more": 1}, "^state: got keys seed, .*more, expected the state of a ChordSampler$"),
@@ -176,12 +176,12 @@ def test_states_that_do_not_fit(change: dict[str, Any], match: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"dataset": 0}, "^num_samples: got 0, must be an integer of at least 1$"),
+        ({"dataset": 0}, "^num_samples: got 0, expected an integer of at least 1$"),
         ({"dataset": 5, "seed": -1}, "^seed: got -1"),
         ({"dataset": 5, "batch_size": 0}, "^batch_size: got 0"),
-        ({"dataset": 5, "on_remainder": "wrap"}, "^on_remainder: got 'wrap', must be one of pad, drop$"),
-        ({"dataset": 5, "rank": 1}, "^give both rank and world_size, or neither; got 1 and None$"),
-        ({"dataset": 5, "rank": 2, "world_size": 2}, "^world_size: got 2, must be an integer of at least 3$"),
+        ({"dataset": 5, "on_remainder": "wrap"}, "^on_remainder: got 'wrap', expected one of pad, drop$"),
+        ({"dataset": 5, "rank": 1}, "^rank and world_size: got 1 and None, expected both or neither$"),
+        ({"dataset": 5, "rank": 2, "world_size": 2}, "^world_size: got 2, expected an integer of at least 3$"),
         ({"dataset": 5, "rank": -1, "world_size": 2}, "^rank: got -1"),
     ],
 )
@@ -191,7 +191,7 @@ def test_wrong_arguments(arguments: dict[str, Any], match: str) -> None:
 
 
 def test_too_few_samples_to_drop() -> None:
-    with pytest.raises(UsageError, match="^3 samples cannot be split across 4 ranks without padding: .*'pad'$"):
+    with pytest.raises(UsageError, match="^world_size: got 4, expected at most 3, the number of samples. .*'pad'.$"):
         list(ChordSampler(3, rank=0, world_size=4, on_remainder="drop"))
 
 

@@ -128,7 +128,7 @@ def test_a_playlist_leads_to_no_file(media: Path, server: str) -> None:
 
 @pytest.mark.parametrize("url", ["a.mp4", "file:///etc/passwd", "concat:a|b", "ftp://x/y", "rtmp://x/y"])
 def test_what_is_no_address_of_a_stream(url: str) -> None:
-    with pytest.raises(cc.UsageError, match="must be an address with http, https, rtsp, rtsps"):
+    with pytest.raises(cc.UsageError, match="expected an address with http, https, rtsp, rtsps"):
         StreamSource().open(url)
 
 

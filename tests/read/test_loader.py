@@ -496,7 +496,7 @@ def test_plain_loader_resumes_with_other_workers(cache: Cache) -> None:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"batch_size": 0}, "^batch_size: got 0, must be an integer of at least 1$"),
+        ({"batch_size": 0}, "^batch_size: got 0, expected an integer of at least 1$"),
         ({"num_threads": 0}, "^num_threads: got 0"),
         ({"prefetch": -1}, "^prefetch: got -1"),
         (

@@ -300,14 +300,14 @@ def test_broken_records_are_left_out(copy: Path, sparse: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "match"),
     [
-        ({"on_miss": "download"}, UsageError, "on_miss: got 'download', must be one of error, source, build"),
+        ({"on_miss": "download"}, UsageError, "on_miss: got 'download', expected one of error, source, build"),
         ({"index": None}, UsageError, "on_miss: got 'source' without an index"),
         ({"index": "none.jsonl"}, NotFoundError, "no such file '.*none.jsonl'"),
-        ({"videos": ["a-0123456789abcdef"]}, UsageError, "videos: the index says already"),
+        ({"videos": ["a-0123456789abcdef"]}, UsageError, "videos: got a selection and an index, expected one of them"),
         ({"features": ("pose",)}, FeatureAbsentError, "is not built for 'pose', but for frames"),
         ({"cache": "none"}, NotFoundError, "no cache at"),
-        ({"index": "cache/index.jsonl"}, UsageError, "is rewritten by builds"),
-        ({"classes": ["run"]}, UsageError, "label 'jump' of the index is not among the classes"),
+        ({"index": "cache/index.jsonl"}, UsageError, "expected that of scan"),
+        ({"classes": ["run"]}, UsageError, "classes: got .*, expected also 'jump', a label of the index"),
     ],
 )
 def test_wrong_arguments(built: Path, settings: Any, error: type[Exception], match: str, monkeypatch: Any) -> None:
@@ -319,7 +319,7 @@ def test_wrong_arguments(built: Path, settings: Any, error: type[Exception], mat
 def test_roots_that_differ(built: Path) -> None:
     (built / "videos").rename(built / "moved")
     scan([f"videos={built / 'moved'}"], output=built / "index.jsonl", labels="dir", jobs=1)
-    with pytest.raises(UsageError, match="root 'videos' is '.*/moved', in cache '.*' it is '.*/videos'"):
+    with pytest.raises(UsageError, match="got root 'videos' in '.*/moved', expected '.*/videos' as in cache"):
         on_demand(built, on_miss="source")
 
 

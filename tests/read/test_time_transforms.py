@@ -155,7 +155,7 @@ def test_crop_of_all_is_all() -> None:
 
 
 def test_crop_of_more_than_there_is() -> None:
-    match = "^TemporalCrop of 4 frames: the sampler gives 3 for video 'short-0123456789abcdef'$"
+    match = "^num_frames: got 4, expected at most 3, as the sampler gives for video 'short-0123456789abcdef'$"
     with pytest.raises(UsageError, match=match):
         TemporalCrop(Numbers((3, 1, 4)), 4).frame_numbers(video(10), REQUESTS[0])
 
@@ -190,11 +190,11 @@ def test_pictures_are_those_of_the_numbers(cache: cc.Cache, name: str) -> None:
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: TimeWarp(CLIPS, (2, 1)), r"^speed: got \(2, 1\), must be \(least, most\), above 0$"),
-        (lambda: TimeWarp(CLIPS, 2), "^speed: got 2, must be"),
+        (lambda: TimeWarp(CLIPS, (2, 1)), r"^speed: got \(2, 1\), expected \(least, most\), above 0$"),
+        (lambda: TimeWarp(CLIPS, 2), "^speed: got 2, expected"),
         (lambda: TimeWarp(CLIPS, (1, math.inf)), "^speed: got"),
-        (lambda: FrameDrop(CLIPS, p=-0.1), r"^p: got -0.1, must be a number in \[0, 1\]$"),
-        (lambda: TemporalCrop(CLIPS, 0), "^num_frames: got 0, must be an integer of at least 1$"),
+        (lambda: FrameDrop(CLIPS, p=-0.1), r"^p: got -0.1, expected a number in \[0, 1\]$"),
+        (lambda: TemporalCrop(CLIPS, 0), "^num_frames: got 0, expected an integer of at least 1$"),
     ],
 )
 def test_wrong_arguments(make: Callable[[], object], match: str) -> None:

@@ -161,7 +161,8 @@ def test_repair_waits_if_it_is_told_to(work: Path, run_cli: Cli) -> None:
 def test_wait_without_repair_is_refused(work: Path, run_cli: Cli) -> None:
     done = run_cli("verify", "--wait", cwd=work)
     assert done.returncode == 2
-    assert done.stderr == "chordcache verify: error: --wait goes with --repair: nothing else waits for a lock\n"
+    message = "--wait: got no --repair, expected both. Add --repair: nothing else waits for a lock."
+    assert done.stderr == f"chordcache verify: error: {message}\n"
 
 
 def test_a_disk_without_flock_is_told(work: Path) -> None:

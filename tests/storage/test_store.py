@@ -123,7 +123,7 @@ def test_a_longer_file_reads_where_the_sidecar_agrees(tmp_path: Path) -> None:
     wanted = some_records(20)
     num_bytes = write(path, wanted)
     path.write_bytes(path.read_bytes() + bytes(4096))
-    with pytest.raises(DamageError, match=f"it has {num_bytes + 4096} bytes, expected {num_bytes}"):
+    with pytest.raises(DamageError, match=f"got {num_bytes + 4096} bytes, expected {num_bytes}"):
         read_all(path, num_bytes, [0])
     with pytest.raises(DamageError, match="the pages of its tree are not what was written"):
         read_all(path, num_bytes + 4096, [0])

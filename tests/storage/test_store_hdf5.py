@@ -212,7 +212,7 @@ HOSTILE: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
     "without bytes": (lambda file: file.__delitem__("frames"), "'frames.offsets' belongs to no array of records"),
     "without offsets": (
         lambda file: file.__delitem__("frames.offsets"),
-        f"it holds {len(FRAMES)} rows, expected 8 rows",
+        f"got {len(FRAMES)} rows of 'frames', expected 8 rows",
     ),
     "shorter": (put("frames", FRAMES[:-1]), f"do not ascend from 0 to {len(FRAMES) - 1}"),
     "longer": (put("frames", np.append(FRAMES, FRAMES[:1])), f"do not ascend from 0 to {len(FRAMES) + 1}"),
@@ -228,7 +228,7 @@ HOSTILE: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
     "offsets of two axes": (put("frames.offsets", OFFSETS.reshape(3, 3)), "the offsets of 'frames' are of int64"),
     "offsets of floats": (put("frames.offsets", OFFSETS.astype(float)), "the offsets of 'frames' are of float64"),
     "unsigned offsets": (put("frames.offsets", OFFSETS.astype("<u8")), "the offsets of 'frames' are of uint64"),
-    "fewer records": (put("frames.offsets", np.delete(OFFSETS, 3)), "of 'frames' it holds 7 rows, expected 8 rows"),
+    "fewer records": (put("frames.offsets", np.delete(OFFSETS, 3)), "got 7 rows of 'frames', expected 8 rows"),
     "other records": (put("frames.offsets", moved(3, OFFSETS[3] + 1)), "record 2 is not what was written"),
     "other offsets": (
         lambda file: file["frames.offsets"].__setitem__(3, OFFSETS[3] + 1),

@@ -51,12 +51,12 @@ def sealed(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"_00000002": None}, "of 'frames' it holds 19 rows, expected 20 rows"),
-        ({"_00000014": b"x"}, r"of '\\x00\\x00\\x00\\x14' it holds a whole array, expected nothing"),
-        ({"frames__xxh3_64": None}, "it has rows without digests"),
+        ({"_00000002": None}, "got 19 rows of 'frames', expected 20 rows"),
+        ({"_00000014": b"x"}, r"got a whole array of '\\x00\\x00\\x00\\x14', expected nothing"),
+        ({"frames__xxh3_64": None}, "digests of rows are missing"),
         ({"frames__xxh3_64": b""}, "its array 'frames.xxh3_64' is not what was written"),
         ({"frames__xxh3_64": sealed(b"x" * 99)}, "its array 'frames.xxh3_64' is not an npy file"),
-        ({"more": sealed(b"")}, "of 'more' it holds a whole array, expected nothing"),
+        ({"more": sealed(b"")}, "got a whole array of 'more', expected nothing"),
         ({"_00000003": b"short"}, "record 3 is not what was written"),
     ],
 )
@@ -153,8 +153,8 @@ def test_hostile_npy(tmp_path: Path, kind: str, compression: int, member: str) -
 def test_an_npz_whose_digests_are_others(tmp_path: Path) -> None:
     for digests, match in (
         (plain("<u8", "(2,)", bytes(16)), "row 0 of 'flow' is not what was written"),
-        (plain("<u8", "(3,)", bytes(24)), "it holds 2 rows of 'flow', but 3 digests"),
-        (plain("<i8", "(2,)", DIGESTS[-16:]), "it holds 2 rows of 'flow', but 2 digests"),
+        (plain("<u8", "(3,)", bytes(24)), "got 3 digests of 'flow', expected 2 as rows"),
+        (plain("<i8", "(2,)", DIGESTS[-16:]), "got 2 digests of 'flow', expected 2 as rows"),
     ):
         with pytest.raises(DamageError, match=match):
             read_zip(write_zip(tmp_path / "a.npz", [("flow.npy", GOOD), ("flow.xxh3_64.npy", digests)]))
@@ -168,7 +168,7 @@ def test_an_npz_whose_digests_are_others(tmp_path: Path) -> None:
         ([("flow.txt", GOOD)], zipfile.ZIP_STORED, "'flow.txt' is not an array"),
         ([("flow.npy", GOOD)], zipfile.ZIP_DEFLATED, "'flow.npy' is compressed or encrypted"),
         ([("flow.npy", GOOD)], zipfile.ZIP_BZIP2, "'flow.npy' is compressed or encrypted"),
-        ([], zipfile.ZIP_STORED, "it has no array 'flow' of rows"),
+        ([], zipfile.ZIP_STORED, "array 'flow' of rows is missing"),
     ],
 )
 def test_hostile_members(tmp_path: Path, members: list[tuple[str, bytes]], compression: int, match: str) -> None:

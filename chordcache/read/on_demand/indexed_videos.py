@@ -116,11 +116,15 @@ class IndexedVideos:
         videos: object = None,
     ) -> None:
         if on_miss not in ON_MISS:
-            raise UsageError(f"on_miss: got {on_miss!r}, must be one of {', '.join(ON_MISS)}")
+            raise UsageError(f"on_miss: got {on_miss!r}, expected one of {', '.join(ON_MISS)}")
         if index is None:
-            raise UsageError(f"on_miss: got {on_miss!r} without an index, which is what names the sources: give index=")
+            raise UsageError(
+                f"on_miss: got {on_miss!r} without an index, expected 'error'. Give index=, which names the sources."
+            )
         if videos is not None:
-            raise UsageError("videos: the index says already which videos there are: give one of them")
+            raise UsageError(
+                "videos: got a selection and an index, expected one of them. The index selects the videos."
+            )
         self._index = index if isinstance(index, Index) else read_index(index)
         self._features = tuple(features)
         self._on_miss = on_miss
@@ -153,11 +157,11 @@ class IndexedVideos:
             there = header.roots.get(label, folder)
             if there != folder:
                 raise UsageError(
-                    f"index: root '{printable(label)}' is '{printable(folder)}', in cache '{path}' it is "
-                    f"'{printable(there)}'; scan with another NAME=PATH"
+                    f"index: got root '{printable(label)}' in '{printable(folder)}', expected '{printable(there)}' as "
+                    f"in cache '{path}'. Scan with another NAME=PATH."
                 )
         if self._index.path.resolve() == (self.cache.path / "index.jsonl").resolve():
-            raise UsageError(f"index: '{path}/index.jsonl' is rewritten by builds; give the index that scan made")
+            raise UsageError(f"index: got '{path}/index.jsonl', expected that of scan")
 
     def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for a reader and a video.

@@ -85,10 +85,10 @@ class BudgetBatchSampler:
         budgets = {"max_frames": max_frames, "max_pixels": max_pixels, "max_tokens": max_tokens}
         given = {name: budget for name, budget in budgets.items() if budget is not None}
         if len(given) != 1:
-            raise UsageError(f"give one of {', '.join(budgets)}; got {', '.join(given) or 'none'}")
+            raise UsageError(f"{', '.join(budgets)}: got {', '.join(given) or 'none'}, expected one of them")
         check_at_least(1, **given)
         if (tokenizer is None) != (max_tokens is None):
-            raise UsageError("give max_tokens and tokenizer, such as chordcache.CaptionTokenizer, or neither")
+            raise UsageError("max_tokens and tokenizer: got one, expected both (such as a CaptionTokenizer) or none")
         self._dataset = dataset
         self._sampler = ChordSampler(dataset) if sampler is None else sampler
         self._sampler.check_length(dataset)
@@ -111,8 +111,8 @@ class BudgetBatchSampler:
         axes = tuple(max(1, length) for length in lengths)  # a sample without tokens also takes a place
         if math.prod(axes) > self._budget:
             raise UsageError(
-                f"{self._unit}: got {self._budget}, but sample {index}, of video '{video.key}', alone has "
-                f"{math.prod(axes)}; raise it, or leave the video out, of videos= or of the index"
+                f"{self._unit}: got {self._budget}, expected at least {math.prod(axes)} for sample {index} of video "
+                f"'{video.key}'. Raise {self._unit}, or leave the video out of videos= or of the index."
             )
         return axes
 
@@ -167,8 +167,8 @@ class BudgetBatchSampler:
         batches = self._formed(sampler)
         if state["batches"] != _digest(batches):
             raise UsageError(
-                f"this state is of a run with other batches: its budget was not {self._unit}={self._budget}, or its "
-                "samples were of other lengths; make the sampler and the dataset as they were"
+                f"state: got one of other batches, expected {self._unit}={self._budget} and the same samples. "
+                "Make the sampler and the dataset as they were."
             )
         self._sampler, self._batches, self._dealer = sampler, batches, sampler.of_batches(len(batches))
         self._dealer.load_state_dict({**self._dealer.state_dict(0), "num_consumed": state["num_consumed"]})

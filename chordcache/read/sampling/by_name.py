@@ -62,7 +62,7 @@ def make_sampler(config: Mapping[str, Any]) -> ClipSampler:
         _check_arguments(name, arguments, ["stages"])
         return SamplerSchedule({epoch: make_sampler(stage) for epoch, stage in arguments.get("stages", {}).items()})
     if name not in SAMPLERS:
-        raise ConfigError(f"sampler: got the name {name!r}, must be one of {', '.join((*SAMPLERS, 'schedule'))}")
+        raise ConfigError(f"clip_sampler: got the name {name!r}, expected one of {', '.join((*SAMPLERS, 'schedule'))}")
     kind = SAMPLERS[name]
     _check_arguments(name, arguments, [field.name for field in fields(kind)])
     sampler: ClipSampler = kind(**arguments)
@@ -72,4 +72,4 @@ def make_sampler(config: Mapping[str, Any]) -> ClipSampler:
 def _check_arguments(name: str, arguments: Mapping[str, Any], valid: list[str]) -> None:
     unknown = [argument for argument in arguments if argument not in valid]
     if unknown:
-        raise ConfigError(f"sampler '{name}': got '{unknown[0]}', expected one of {', '.join(valid)}")
+        raise ConfigError(f"clip_sampler '{name}': got '{unknown[0]}', expected one of {', '.join(valid)}")

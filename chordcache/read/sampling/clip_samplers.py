@@ -102,7 +102,7 @@ class _EvenClip:
     def __post_init__(self) -> None:
         check_at_least(1, num_frames=self.num_frames, stride=self.stride)
         if self.pad not in PADS:
-            raise UsageError(f"pad: got {self.pad!r}, must be one of {', '.join(PADS)}")
+            raise UsageError(f"pad: got {self.pad!r}, expected one of {', '.join(PADS)}")
 
     def _last_start(self, video: Video) -> int:
         """Return the last frame number at which a whole clip can start, 0 if the video is shorter than a clip."""
@@ -114,9 +114,9 @@ class _EvenClip:
             return clip
         if self.pad == "error":
             raise UsageError(
-                f"video '{video.key}' has {video.num_frames} frames, but a clip of {self.num_frames}, {self.stride} "
-                f"apart, needs {clip[-1] + 1}; choose pad='repeat' or 'loop', or leave the video out, of videos= or of "
-                "the index"
+                f"video '{video.key}': got {video.num_frames} frames, expected {clip[-1] + 1} for a clip "
+                f"of {self.num_frames} that are {self.stride} apart. Choose pad='repeat' or 'loop', or leave the video "
+                "out of videos= or of the index."
             )
         return clip % video.num_frames if self.pad == "loop" else np.minimum(clip, video.num_frames - 1)
 
@@ -340,7 +340,7 @@ class SamplerSchedule:
     def __post_init__(self) -> None:
         check_at_least(0, **{f"stages, epoch {epoch!r}": epoch for epoch in self.stages})
         if 0 not in self.stages:
-            raise UsageError(f"stages: got epochs {', '.join(map(str, self.stages)) or 'none'}, one must be 0")
+            raise UsageError(f"stages: got epochs {', '.join(map(str, self.stages)) or 'none'}, expected one that is 0")
 
     def at(self, epoch: int) -> ClipSampler:
         """Return the sampler of an epoch."""

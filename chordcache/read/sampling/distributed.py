@@ -71,9 +71,9 @@ class ChordSampler:
         check_at_least(1, num_samples=self.num_samples, batch_size=batch_size)
         ClipRequest(seed=seed)  # raises if the seed is wrong
         if on_remainder not in ON_REMAINDER:
-            raise UsageError(f"on_remainder: got {on_remainder!r}, must be one of {', '.join(ON_REMAINDER)}")
+            raise UsageError(f"on_remainder: got {on_remainder!r}, expected one of {', '.join(ON_REMAINDER)}")
         if (rank is None) != (world_size is None):
-            raise UsageError(f"give both rank and world_size, or neither; got {rank!r} and {world_size!r}")
+            raise UsageError(f"rank and world_size: got {rank!r} and {world_size!r}, expected both or neither")
         if rank is not None:
             check_at_least(0, rank=rank)
             check_at_least(rank + 1, world_size=world_size)
@@ -167,8 +167,8 @@ class ChordSampler:
             return -(-remaining // world_size)
         if self.num_samples < world_size:
             raise UsageError(
-                f"{self.num_samples} samples cannot be split across {world_size} ranks without padding: every epoch "
-                "would be empty; choose on_remainder='pad'"
+                f"world_size: got {world_size}, expected at most {self.num_samples}, the number of samples. Otherwise "
+                "every epoch would be empty. Choose on_remainder='pad'."
             )
         return remaining // world_size
 
@@ -225,8 +225,8 @@ class ChordSampler:
         for name in ("seed", "shuffle", "num_samples"):
             if state[name] != mine[name]:
                 raise UsageError(
-                    f"this state is of a run with {name}={state[name]!r}, but the sampler has {mine[name]!r}, and so "
-                    "another order; make the sampler and the dataset as they were"
+                    f"state: got {name}={state[name]!r}, expected {mine[name]!r} as in the sampler, since another one "
+                    "gives another order. Make the sampler and the dataset as they were."
                 )
         ClipRequest(epoch=state["epoch"])
         check_at_least(0, num_consumed=state["num_consumed"])

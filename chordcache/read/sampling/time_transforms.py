@@ -128,7 +128,8 @@ class TemporalCrop:
         spare = clip.shape[-1] - self.num_frames
         if spare < 0:
             raise UsageError(
-                f"TemporalCrop of {self.num_frames} frames: the sampler gives {clip.shape[-1]} for video '{video.key}'"
+                f"num_frames: got {self.num_frames}, expected at most {clip.shape[-1]}, as the sampler gives for video "
+                f"'{video.key}'"
             )
         start = int(request.generator(RandomStream.TEMPORAL_CROP).integers(spare + 1))
         return clip[..., start : start + self.num_frames]

@@ -117,9 +117,9 @@ class _LiveSource(VideoSource):
     def __init__(self, frames: PictureConfig, timeout_seconds: float, num_buffered: int, *, newest_wins: bool) -> None:
         super().__init__()
         if not 0 < timeout_seconds < threading.TIMEOUT_MAX:
-            raise UsageError(f"timeout_seconds: got {timeout_seconds!r}, must be a positive number")
+            raise UsageError(f"timeout_seconds: got {timeout_seconds!r}, expected a number above 0")
         if num_buffered < 1:
-            raise UsageError(f"buffer_frames: got {num_buffered!r}, must be at least 1")
+            raise UsageError(f"buffer_frames: got {num_buffered!r}, expected at least 1")
         self._frames_config = frames
         self._timeout_seconds = timeout_seconds
         self._num_buffered = num_buffered

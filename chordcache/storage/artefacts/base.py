@@ -81,9 +81,9 @@ class Artefact(ABC):
         except OSError as error:
             raise DamageError(f"cannot read '{printable(path)}': {error.strerror}") from None
         if not stat.S_ISREG(status.st_mode):
-            raise self._damage("it is not a file")
+            raise self._damage("got a folder or a device, expected a file")
         if status.st_size != num_bytes:  # reading a map of a shorter file ends in SIGBUS
-            raise self._damage(f"it has {status.st_size} bytes, expected {num_bytes}")
+            raise self._damage(f"got {status.st_size} bytes, expected {num_bytes}")
 
     @abstractmethod
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Artefact(ABC):
     def layout(self, name: str) -> Layout:
         """Return the shape and dtype of a streamed array. Raises ``DamageError``."""
         if name not in self.streamed:
-            raise self._damage(f"it has no array '{name}' of rows")
+            raise self._damage(f"array '{name}' of rows is missing")
         return self._layout(name)
 
     def num_rows(self, name: str) -> int:
@@ -116,7 +116,7 @@ class Artefact(ABC):
         """Return a whole array, read-only and checked. Raises ``DamageError``."""
         if name not in self._arrays:
             if name not in self._names() - self.streamed:
-                raise self._damage(f"it has no whole array '{name}'")
+                raise self._damage(f"whole array '{name}' is missing")
             self._arrays[name] = self._read_array(name)
         return self._arrays[name]
 
@@ -178,14 +178,14 @@ class Artefact(ABC):
     def _check_numbers(self, what: str, numbers: Sequence[int], num_rows: int) -> None:
         if len(numbers) and not (min(numbers) >= 0 and max(numbers) < num_rows):
             number = next(number for number in numbers if not 0 <= number < num_rows)
-            raise self._damage(f"{what} {number} is missing: it holds {num_rows}")
+            raise self._damage(f"{what} {number} is missing: got {num_rows} {what}s, expected more")
 
     def _digests(self, name: str) -> np.ndarray:
         digests = self.array(name + DIGESTS)
         if name not in self._checked:
             num_rows = self._layout(name).num_rows
             if digests.dtype != np.uint64 or digests.shape != (num_rows,):
-                raise self._damage(f"it holds {num_rows} rows of '{name}', but {digests.size} digests")
+                raise self._damage(f"got {digests.size} digests of '{name}', expected {num_rows} as rows")
             self._checked[name] = np.zeros(num_rows, bool)
         return digests
 
@@ -226,8 +226,8 @@ def checked_out(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np
         return np.empty(shape, dtype)
     if out.shape != shape or out.dtype != dtype or not (out.flags.c_contiguous and out.flags.writeable):
         raise UsageError(
-            f"out for '{name}' must be a contiguous {dtype} array of shape {shape} that can be written to, "
-            f"got {out.dtype} {out.shape}"
+            f"out for '{name}': got {out.dtype} {out.shape}, expected a contiguous {dtype} array of shape {shape} "
+            "that can be written to"
         )
     return out
 

@@ -257,7 +257,7 @@ class LmdbArtefact(Artefact):
             shape = self._unpack(transaction, _SHAPE) if _SHAPE in names else None
         if digests is None:
             if num_rows:
-                raise self._damage("it has rows without digests")
+                raise self._damage("digests of rows are missing")
             return frozenset(names)
         self._arrays[STREAM + DIGESTS] = digests
         self._stream = Layout(num_rows)
@@ -272,7 +272,7 @@ class LmdbArtefact(Artefact):
         with self._transaction() as transaction:
             values = self._unpack(transaction, name)
         if values is None:
-            raise self._damage(f"it has no array '{name}'")
+            raise self._damage(f"array '{name}' is missing")
         return values
 
     def _unpack(self, transaction: Any, name: str) -> np.ndarray | None:

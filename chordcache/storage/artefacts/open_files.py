@@ -253,7 +253,7 @@ def _check_names(artefact: Artefact, num_rows: Mapping[str, int], whole: Collect
     for name in sorted({*found, *wanted}):
         if found.get(name) != wanted.get(name):
             have, want = found.get(name, "nothing"), wanted.get(name, "nothing")
-            what = f"of '{printable(name)}' it holds {have}, expected {want}"
+            what = f"got {have} of '{printable(name)}', expected {want}"
             raise DamageError(f"'{printable(artefact.path)}' is damaged: {what}")
     for name in whole:
         artefact.array(name)

@@ -138,7 +138,7 @@ def write_error(path: Path, error: Exception) -> CacheWriteError:
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
     """Raise ``UsageError`` if the value of a store's option is not one of its choices."""
     if value not in choices:
-        raise UsageError(f"unknown {what} '{value}'; valid ones are {', '.join(choices)}")
+        raise UsageError(f"{what}: got '{value}', expected one of {', '.join(choices)}")
 
 
 def _check_name(name: str) -> None:
