@@ -67,9 +67,11 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="chordcache")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--debug", is_flag=True, help="Print the Python traceback of an error. Give it before the command.")
 def cli(debug: bool) -> None:
-    """Cache video frames once, offline, so that training never waits for a decoder.
+    """Decode videos once, and store their frames and features where a training job reads them fast.
+
+    Scan folders to make an index, build a cache from the index, and verify the cache.
 
     \b
     Example:

@@ -34,19 +34,34 @@ _BUILD_OPTIONS = ("retry_quarantined", "wait", "follow_symlinks", "source_hash",
 
 @click.command()
 @click.argument("index", type=PATH, default="index.json")
-@click.option("-o", "--output", "cache", type=PATH, default="cache", show_default=True, help="Folder of the cache.")
+@click.option(
+    "-o", "--output", "cache", type=PATH, default="cache", show_default=True, metavar="CACHE",
+    help="Folder of the cache.",
+)  # fmt: skip
 @click.option(
     "--tier", "tiers", multiple=True, default=("lmdb",), show_default=True, metavar="lmdb|npz|hdf5",
-    help="Tier to build; may be given several times.",
+    help="Kind of file to store in; may be given several times.",
 )  # fmt: skip
-@click.option("--features", metavar="A,B", callback=split_names, help="Build only these features.")
-@click.option("-c", "--config", type=PATH, help="YAML merged onto the defaults, see configs/default.yaml.")
+@click.option(
+    "--features",
+    metavar="A,B",
+    callback=split_names,
+    help="Build only these features, such as frames,flow.  [default: all that the config has for the tiers]",
+)
+@click.option(
+    "-c", "--config", type=PATH, metavar="FILE",
+    help="YAML file with settings that differ from the defaults. configs/default.yaml lists all.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what would be built, and build nothing.")
-@click.option("--max-failures", metavar="N|P%", help="Stop after more failures than this.")
-@click.option("--fail-fast", is_flag=True, help="Stop at the first failure.")
-@click.option("--retry-quarantined", is_flag=True, help="Try inputs again that failed before.")
-@click.option("--follow-symlinks", is_flag=True, help="Read sources behind links that lead out of their root.")
-@click.option("--source-hash", is_flag=True, help="Keep a hash of each source's bytes, for verify --source.")
+@click.option(
+    "--max-failures",
+    metavar="N|P%",
+    help="Stop when more files than this have failed: a number, or a percentage of the index.  [default: never]",
+)
+@click.option("--fail-fast", is_flag=True, help="Stop when the first file has failed.")
+@click.option("--retry-quarantined", is_flag=True, help="Try again files that failed before, even if nothing changed.")
+@click.option("--follow-symlinks", is_flag=True, help="Read videos behind symbolic links that lead out of their root.")
+@click.option("--source-hash", is_flag=True, help="Store a hash of each video file, which verify --source compares.")
 @wait_option
 @roots_option
 @jobs_option
@@ -55,9 +70,14 @@ _BUILD_OPTIONS = ("retry_quarantined", "wait", "follow_symlinks", "source_hash",
 def build(
     index: str, cache: str, dry_run: bool, max_failures: str | None, fail_fast: bool, as_json: bool, **arguments: Any
 ) -> None:
-    """Cache frames and features of every video of INDEX. Run it again to resume, or after anything changed.
+    """Decode the videos of an index into a cache.
 
-    INDEX is what 'chordcache scan' wrote (index.json by default), or a CSV file with a column path.
+    Run the same command again to resume, or after videos or settings changed. It does only what is missing or stale.
+    A file that fails is listed in CACHE/quarantine.jsonl, and the build continues.
+
+    INDEX is what 'chordcache scan' wrote (index.json by default), or a CSV file with a column 'path'.
+
+    Exit code 0: all videos are cached; 3: some are in quarantine.
 
     \b
     Example:

@@ -13,10 +13,13 @@ from chordcache.errors import UsageError, printable
 
 @click.command()
 @click.argument("cache", type=PATH, default="cache")
-@click.option("--dry-run", is_flag=True, help="Only list.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="List the files and remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Remove the files without asking.")
 def gc(cache: str, dry_run: bool, yes: bool) -> None:
-    """List files that no sidecar of CACHE names, such as superseded generations, and remove them.
+    """Remove files that a cache does not use any more.
+
+    Such files stay after a video was built again with other settings, and after a build was killed. The command lists
+    them and asks.
 
     \b
     Example:

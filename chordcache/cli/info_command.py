@@ -10,10 +10,12 @@ from chordcache.errors import printable
 
 
 @click.command()
-@click.argument("path", type=PATH, default="cache", metavar="CACHE|INDEX")
+@click.argument("path", type=PATH, default="cache", metavar="[CACHE|INDEX]")
 @json_option
 def info(path: str, as_json: bool) -> None:
-    """Show the contents of a cache or an index.
+    """Show what a cache or an index contains.
+
+    The argument is a cache folder (cache by default) or an index file.
 
     \b
     Example:

@@ -25,16 +25,19 @@ public functions have a message and an exit code for both cases."""
 _LIMITS = (
     click.option(
         "--stall-timeout", type=float, default=Limits.stall_seconds, show_default=True, metavar="SECONDS",
-        help="Give up on a file that makes no progress for this long.",
+        help="Skip a file after this long without progress.",
     ),
-    click.option("--file-timeout", type=float, metavar="SECONDS", help="Give up on a file that takes longer."),
+    click.option(
+        "--file-timeout", type=float, metavar="SECONDS",
+        help="Skip a file that takes longer than this.  [default: no limit]",
+    ),
     click.option(
         "--file-memory", type=int, default=(Limits.memory_bytes or 0) >> 20, show_default=True, metavar="MIB",
-        help="Give up on a file that needs more memory.",
+        help="Skip a file that needs more memory than this.",
     ),
     click.option(
         "--retries", type=int, default=Limits.retries, show_default=True, metavar="N",
-        help="Attempts after the first, if time, memory or a disk was the cause.",
+        help="Number of further attempts if a file failed because of time, memory or a disk.",
     ),
 )  # fmt: skip
 """Options for ``Limits``, which checks the bounds of their values."""
@@ -42,9 +45,13 @@ _LIMITS = (
 
 def jobs_option(function: Function) -> Function:
     """Add the option ``-j N``."""
-    return click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes.  [default: one per processor]")(
-        function
-    )
+    return click.option(
+        "-j",
+        "--jobs",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Number of worker processes.  [default: one for each processor]",
+    )(function)
 
 
 def json_option(function: Function) -> Function:
@@ -57,7 +64,12 @@ def json_option(function: Function) -> Function:
 def roots_option(function: Function) -> Function:
     """Add the option ``--root NAME=PATH``, which may be given several times."""
     return click.option(
-        "--root", "roots", multiple=True, metavar="NAME=PATH", callback=_parse_roots, help="Where a root's data is now."
+        "--root",
+        "roots",
+        multiple=True,
+        metavar="NAME=PATH",
+        callback=_parse_roots,
+        help="Folder where the videos of root NAME are now, if they moved; may be given several times.",
     )(function)
 
 
@@ -78,7 +90,11 @@ def limits_options(function: Function) -> Function:
 
 def wait_option(function: Function) -> Function:
     """Add the option ``--wait``."""
-    return click.option("--wait", is_flag=True, help="Wait while another process writes to the cache.")(function)
+    return click.option(
+        "--wait",
+        is_flag=True,
+        help="Wait while another process writes to the cache, instead of ending with exit code 11.",
+    )(function)
 
 
 def _parse_roots(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> Mapping[str, str]:

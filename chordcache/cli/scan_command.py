@@ -14,20 +14,30 @@ from chordcache.records import SCAN_LEVELS
 
 @click.command()
 @click.argument("roots", nargs=-1, required=True, type=PATH, metavar="ROOT...")
-@click.option("-o", "--output", type=PATH, default="index.json", show_default=True, help=".json, .jsonl or .csv")
+@click.option(
+    "-o", "--output", type=PATH, default="index.json", show_default=True, metavar="FILE",
+    help="Index to write: a .json, .jsonl or .csv file.",
+)  # fmt: skip
 @click.option(
     "--level", type=click.Choice(SCAN_LEVELS), default="packets", show_default=True,
-    help="Read headers; also all packets; also decode, for motion and loudness.",
+    help="Read only the headers of each file; or also every packet; or also decode it, to measure motion and loudness.",
 )  # fmt: skip
-@click.option("--labels", metavar="dir|FILE.csv", help="Label by parent folder, or join columns path,label,caption.")
-@click.option("--follow-symlinks", is_flag=True, help="Also follow links that lead out of a root.")
+@click.option(
+    "--labels",
+    metavar="dir|FILE.csv",
+    help="Label each video by its parent folder, or by a CSV file with the columns path,label,caption.",
+)
+@click.option("--follow-symlinks", is_flag=True, help="Also follow symbolic links that lead out of a ROOT.")
 @jobs_option
 @limits_options
 @json_option
 def scan(roots: tuple[str, ...], output: str, as_json: bool, **options: Any) -> None:
-    """Look at every video below ROOT and write an index.
+    """Find all videos in folders and write an index.
 
-    A ROOT is a folder, a file, or NAME=PATH. Records of unchanged files are copied from an existing index.
+    ROOT is a folder or a file. NAME=PATH gives it another name than that of the folder. A second scan with the same
+    output reads only files that changed.
+
+    Exit code 0: all videos can be read; 3: the index lists some as broken.
 
     \b
     Example:

@@ -25,11 +25,15 @@ from chordcache.records import Damage
 
 @click.command()
 @click.argument("cache", type=PATH, default="cache")
-@click.option("--quick", "level", flag_value="quick", default=None, help="Compare files and sizes only.")
-@click.option("--deep", "level", flag_value="deep", help="Also decode every frame; compare counts and times.")
-@click.option("--source", is_flag=True, help="Also decode random frames of each source again and compare.")
-@click.option("--repair", is_flag=True, help="Build again what is damaged, and nothing else.")
-@click.option("--dry-run", is_flag=True, help="With --repair: only print what is damaged.")
+@click.option("--quick", "level", flag_value="quick", default=None, help="Only compare file names and sizes.")
+@click.option(
+    "--deep", "level", flag_value="deep", help="Also decode every stored frame, and compare counts and times."
+)
+@click.option(
+    "--source", is_flag=True, help="Also decode random frames of each video again, and compare them with the cache."
+)
+@click.option("--repair", is_flag=True, help="Build damaged and missing files again, and nothing else.")
+@click.option("--dry-run", is_flag=True, help="With --repair: only print the findings.")
 @wait_option
 @limits_options
 @roots_option
@@ -45,11 +49,14 @@ def verify(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Check that every file of CACHE is there with its size and digest, and that there are no extra files.
+    """Check a cache for damage.
 
-    The limits (--stall-timeout and so on) are those of --repair.
+    Every file of CACHE must exist with the size and the checksum that were written, and other files must not exist.
+    Findings are printed with the command that fixes them, if there is one. --wait, --stall-timeout, --file-timeout,
+    --file-memory and --retries only concern --repair.
 
-    Exit code 0: sound; 5: damage; 6: intact, but something is missing, changed at the source, or left over.
+    Exit code 0: sound; 5: data is damaged or missing; 6: the data is intact, but a video is not cached, a video
+    changed, or a file is left over.
 
     \b
     Example:
