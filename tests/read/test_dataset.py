@@ -25,7 +25,7 @@ from chordcache.pipeline.build import build  # noqa: E402
 from chordcache.read.cache import Cache, Video  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.sampling.clip_samplers import ClipRequest, RandomClipSampler, UniformSampler  # noqa: E402
-from chordcache.storage.layout import seal  # noqa: E402
+from chordcache.storage.sealed_json import seal  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
