@@ -56,7 +56,12 @@ OWNERS = {
 }
 """Modules that may import a package from outside; sqlite3 is one that we keep as we keep those."""
 
-DYNAMIC_IMPORTS = ("chordcache", "chordcache.cli", "chordcache.features.registry")
+DYNAMIC_IMPORTS = (
+    "chordcache",
+    "chordcache.cli",
+    "chordcache.features.registry",
+    "chordcache.storage.artefacts.tiers",
+)
 """Modules that may import by a name made at run time: all load lazily what is asked for."""
 
 

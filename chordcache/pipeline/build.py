@@ -119,7 +119,7 @@ def build_as_before(
 
 @dataclass(frozen=True)
 class DryRun:
-    """What ``build`` would do."""
+    """The result of ``dry_run``: what a build would do."""
 
     plan: BuildPlan
     num_inputs: int

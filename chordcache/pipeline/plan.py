@@ -43,7 +43,7 @@ class ArtefactTask:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What one build makes, and from where."""
+    """The plan of one build: what it makes, and from where."""
 
     cache: Path
     index: Index
