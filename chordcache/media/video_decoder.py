@@ -130,7 +130,10 @@ class VideoDecoder:
         except MemoryError:
             raise
         except av.error.FFmpegError as error:
-            if any("get_buffer() failed" in text for _, _, text in said[num_said:]):  # H.264 reports "invalid data"
+            # H.264 reports "invalid data". It reports nothing else if it has no memory for a picture's motion vectors
+            if any("get_buffer() failed" in text for _, _, text in said[num_said:]) or not _is_free(
+                context.width * context.height // 2
+            ):
                 raise MemoryError("the decoder gets no memory for a picture") from None
             words = first_serious(said[num_said:])
             self.problem = f"the decoder refuses it: {error.strerror}" + (f" ({words})" if words else "")
@@ -261,3 +264,11 @@ def _configure(context: Any, options: dict[str, str], motion_vectors: bool) -> N
     context.thread_count = 1
     context.flags |= av.codec.context.Flags.copy_opaque
     context.options = {**context.options, **options}
+
+
+def _is_free(num_bytes: int) -> bool:
+    try:
+        bytearray(num_bytes)
+    except MemoryError:
+        return False
+    return True
