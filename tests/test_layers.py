@@ -50,7 +50,7 @@ OWNERS = {
         "chordcache.read.loader",
         "chordcache.read.collate",
     ),
-    "tqdm": ("chordcache.engine.pool",),
+    "tqdm": ("chordcache.engine.terminal",),
     "xxhash": ("chordcache.digests",),
     "yaml": ("chordcache.config",),
 }

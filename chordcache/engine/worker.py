@@ -1,23 +1,30 @@
-"""Worker side of the engine, which runs the tasks that a worker process is sent. It does not depend on video either."""
+"""Worker side of the engine: a process that runs the tasks that it is sent. It does not depend on video either."""
 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
+import pickle
+import resource
 import signal
 import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
-from chordcache.engine import limits as watchdog
-from chordcache.engine.crash_log import Slot
+from chordcache import progress
+from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.limits import Limits
 from chordcache.errors import ChordcacheError
 
 STOP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+TRACEBACK_SIGNAL = signal.SIGRTMIN
+"""Signal at which a worker writes where each of its threads is, even while native code holds the interpreter"""
 
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMBA", "NUMEXPR")}
 """Environment of a worker. Each uses one thread, since the processes run in parallel."""
@@ -36,48 +43,101 @@ class Crash:
     attempts: int = 1
 
 
-def start_worker(parent: int, crash_log_fd: int, num_slots: int, limits: Limits) -> None:
+@dataclass(frozen=True)
+class Raised:
+    """Result of a task that raised an error which ends the run."""
+
+    error: ChordcacheError
+
+
+def main(parent: int, channel_fd: int, heartbeat_fd: int) -> None:
+    """Run tasks until the parent ends this process, or ends itself.
+
+    The messages are the limits, the function, and then units: the number of the first task, and the pickled tasks. The
+    answer to a unit is one message for each of its tasks.
+    """
+    _prepare(parent)
+    for fd in (channel_fd, heartbeat_fd):
+        os.set_inheritable(fd, False)
+    heartbeat = Heartbeat(heartbeat_fd)
+    faulthandler.enable(heartbeat_fd)
+    faulthandler.register(TRACEBACK_SIGNAL, heartbeat_fd)
+    progress.report_to(heartbeat)
+    channel = Connection(channel_fd)
+    _limit_memory(channel.recv())
+    function = channel.recv()
+    with suppress(EOFError, ConnectionError):
+        while True:
+            first, tasks = channel.recv()
+            results = []
+            for number, task in enumerate(tasks, first):
+                heartbeat.begin(number)
+                results.append(run_task(function, task))
+            heartbeat.end()
+            for result in results:
+                channel.send_bytes(result)
+
+
+def _prepare(parent: int) -> None:
     """Make this process a worker.
 
     The parent handles Ctrl-C. A worker ends when its parent ends, in whatever way that ends. Printed text is not part
-    of a result. The worker's last messages go to a slot of the parent's ``CrashLog``.
+    of a result.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the others stay as inherited: under nohup, SIGHUP stays ignored
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     with suppress(OSError):  # standard error may be closed
         os.dup2(2, 1)
     sys.stdout = sys.stderr  # unbuffered: text in the buffer of stdout would be lost if the worker is killed
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-    slot = None
-    with suppress(OSError):  # without /proc, or with a limit on the size of files, time is not limited
-        slot = Slot(parent, crash_log_fd, num_slots)
-    watchdog.start(limits, slot)
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
-def run_unit(function: Callable[[Any], Any], first: int, tasks: list[Any]) -> list[Any]:
-    """Run tasks one after the other; ``first`` is the number of the first."""
+def _limit_memory(limits: Limits) -> None:
+    if limits.memory_bytes is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        soft = limits.memory_bytes if hard == resource.RLIM_INFINITY else min(limits.memory_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def run_task(function: Callable[[Any], Any], data: bytes) -> bytes:
+    """Run one pickled task and return its pickled result; an exception that it raises becomes a ``Crash``."""
+    step = "the task cannot be sent: "
     try:
-        return [run_task(function, number, task) for number, task in enumerate(tasks, first)]
-    finally:
-        watchdog.stop()
-
-
-def run_task(function: Callable[[Any], Any], number: int, task: Any) -> Any:
-    """Run one task under its limits; an exception that it raises becomes a ``Crash``."""
-    watchdog.begin(number)
-    try:
-        return function(task)
-    except ChordcacheError:
-        raise
+        task = pickle.loads(data)
+        step = ""
+        try:
+            result = task if isinstance(task, Crash) else function(task)
+        except ChordcacheError as error:
+            result = Raised(error)
+        step = "its result cannot be sent: "
+        return pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
     except MemoryError as error:
         what = getattr(error, "strerror", None) or describe(error).partition(": ")[2]
-        return Crash("oom", f"out of memory{what and ': '}{what}")
+        crash = Crash(
+            "oom", "out of memory" + (" when its result was sent" if "result" in step else what and f": {what}")
+        )
     except BaseException as error:  # item boundary
-        return Crash("bug", describe(error))
+        crash = Crash("bug", step + describe(error))
+    return pickle.dumps(crash)
+
+
+def dump_task(task: Any) -> bytes:
+    """Pickle a task. If that fails, return its pickled result instead."""
+    try:
+        return pickle.dumps(task, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        return pickle.dumps(Crash("bug", f"the task cannot be sent: {describe(error)}"))
+
+
+def load_result(data: bytes) -> Any:
+    """Return the result that ``run_task`` pickled."""
+    try:
+        return pickle.loads(data)
+    except Exception as error:
+        return Crash("bug", f"its result cannot be sent: {describe(error)}")
 
 
 def describe(error: BaseException) -> str:

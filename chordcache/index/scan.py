@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from chordcache.engine import pool
+from chordcache.engine import pool, terminal
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError
@@ -147,7 +147,7 @@ class _Scan:
         with (
             ReusableRecords(path) as earlier,
             IndexWriter(path, roots=roots, level=self._level, follow_symlinks=self._follow_symlinks) as writer,
-            pool.progress_bar(None, "file", shown=progress) as bar,
+            terminal.progress_bar(None, "file", shown=progress) as bar,
             closing(self._outcomes(earlier, jobs)) as outcomes,
         ):
             if not bar.disable:  # a visible bar needs the total, which takes a separate walk

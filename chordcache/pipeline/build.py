@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chordcache.config import Config
-from chordcache.engine import pool
+from chordcache.engine import pool, terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import CacheWriteError, ChordcacheError, TooManyFailuresError, printable
 from chordcache.index.files import Index
@@ -94,7 +94,7 @@ def build(
     options = options or BuildOptions()
     plan_again = functools.partial(make_plan, folder, index, config, tiers, features, roots=roots, options=options)
     plan = plan_again()  # reports wrong arguments before any wait
-    say = functools.partial(pool.say, shown=progress)
+    say = functools.partial(terminal.say, shown=progress)
     with stop_signals(), locked(folder, say if options.wait else None):
         if earlier_header(folder) != plan.earlier:  # another build has changed the cache meanwhile
             plan = plan_again()
@@ -171,12 +171,12 @@ class _Build:
         self._num_done = self._num_up_to_date = self._num_failed = self._num_frames = 0
         self._num_frames_skipped = 0
         self._num_new_failures = 0
-        self._bar = pool.progress_bar(None, "video", shown=False)
+        self._bar = terminal.progress_bar(None, "video", shown=False)
 
     def run(self, jobs: int | None, progress: bool) -> RunSummary:
         """Build what is missing or stale. The catalog and the quarantine are complete, however the run ends."""
         started = time.monotonic()
-        self._bar = pool.progress_bar(self._num_inputs, "video", shown=progress)
+        self._bar = terminal.progress_bar(self._num_inputs, "video", shown=progress)
         try:
             outcomes = pool.run(
                 build_video,

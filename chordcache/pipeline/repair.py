@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from chordcache.engine import pool
+from chordcache.engine import terminal
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
@@ -63,7 +63,7 @@ def repair(
     folder = Path(cache).absolute()
     options = BuildOptions(rebuild=frozenset(each.file for each in _broken(damage)), limits=limits or Limits())
     read_header(folder)  # raises before a lock is made in a folder that is not a cache
-    say = functools.partial(pool.say, shown=progress)
+    say = functools.partial(terminal.say, shown=progress)
     with stop_signals(), locked(folder, say if wait else None):
         return _repair(folder, _broken(damage), jobs, roots, options, progress)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from chordcache.config import Config, config_from_json
 from chordcache.digests import digest_file
-from chordcache.engine import pool
+from chordcache.engine import pool, terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFoundError, UsageError
 from chordcache.index.files import read_index
@@ -113,7 +113,7 @@ def verify(
         level = "default"  # an artefact must be intact before it is compared with its source
     inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
     checks = (_Check(folder, key, level, config, header.features, fingerprints, where, inside) for key in keys)
-    with stop_signals(), pool.progress_bar(len(keys), "video", shown=progress) as bar:
+    with stop_signals(), terminal.progress_bar(len(keys), "video", shown=progress) as bar:
         if level == "quick":
             results: _Results = ((check, _check_video(check)) for check in checks)
         else:

@@ -34,13 +34,12 @@ pytestmark = pytest.mark.timeout(90)
 
 
 def children() -> set[int]:
-    """Living children of this process, but for loky's resource tracker, which serves the process to its end."""
+    """Living children of this process."""
     found = set()
     for path in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
             for pid in map(int, path.read_text().split()):
-                command = processes.command_of(pid)
-                if command and "resource_tracker" not in command:
+                if processes.command_of(pid):
                     found.add(pid)
     return found
 
@@ -304,7 +303,10 @@ def test_an_idle_worker_killed_between_tasks_costs_nothing(jobs: int) -> None:
         outcomes.append(outcome)
         if number == 10:
             time.sleep(0.3)  # what was sent ahead is done: no worker is busy
-            os.kill(next(pid for pid in children() if "popen_loky" in processes.command_of(pid)), signal.SIGKILL)
+            os.kill(
+                next(pid for pid in children() if "chordcache.engine.worker" in processes.command_of(pid)),
+                signal.SIGKILL,
+            )
             time.sleep(0.3)
     assert sorted(outcomes, key=str) == sorted((2 * number for number in range(30)), key=str)
 
@@ -356,28 +358,28 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         assert run.wait(10) == 128 + signal.SIGINT
 
 
-STOPPED_AMID_LOCKS = """
-import os, signal, sys
-from concurrent.futures import _base
+STOPPED_AT_A_START = """
+import os, signal, subprocess, sys
 from chordcache.engine import pool
 from chordcache.errors import StoppedError
 from chordcache.engine.signals import stop_signals
-lock_all = _base._AcquireFutures.__enter__
-def lock_all_and_stop(self):
-    _base._AcquireFutures.__enter__ = lock_all
-    lock_all(self)
+start = subprocess.Popen
+def start_and_stop(*args, **options):
+    process = start(*args, **options)
     os.kill(os.getpid(), signal.SIGINT)
-_base._AcquireFutures.__enter__ = lock_all_and_stop
+    return process
+subprocess.Popen = start_and_stop
 try:
     with stop_signals():
         list(pool.run(abs, range(20), jobs=2))
 except StoppedError as error:
+    assert not open(f"/proc/self/task/{os.getpid()}/children").read()
     sys.exit(error.exit_code)
 """
 
 
-def test_a_signal_amid_the_locks_of_futures_leaves_none_locked(tmp_path: Path) -> None:
-    with processes.running(tmp_path, program=("-c", STOPPED_AMID_LOCKS)) as run:
+def test_a_signal_at_the_start_of_a_worker_leaves_no_child(tmp_path: Path) -> None:
+    with processes.running(tmp_path, program=("-c", STOPPED_AT_A_START)) as run:
         assert run.wait(30) == 130, run.stderr
         assert run.survivors() == []
         assert run.stderr == ""

@@ -78,8 +78,8 @@ class Run:
     folder: Path
 
     def workers(self) -> list[int]:
-        """The loky workers that are alive."""
-        return [pid for pid in alive_with(self.mark) if "popen_loky" in command_of(pid)]
+        """The workers that are alive."""
+        return [pid for pid in alive_with(self.mark) if "chordcache.engine.worker" in command_of(pid)]
 
     def survivors(self, seconds: float = 5) -> list[str]:
         """What is still alive ``seconds`` after the command ended, and how it is (D: it waits for a disk)."""

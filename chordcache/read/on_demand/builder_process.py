@@ -28,7 +28,7 @@ from itertools import groupby
 from pathlib import Path
 
 from chordcache.digests import digest_file
-from chordcache.engine import pool
+from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.engine.worker import SAFE_PATH
 from chordcache.errors import (
@@ -283,7 +283,7 @@ def _settle(cache: Path, spool: RequestQueue, requests: Sequence[BuildRequest]) 
 
 
 def _say(message: str) -> None:
-    pool.say(message, shown=True)
+    terminal.say(message, shown=True)
 
 
 def _wait(_whom: str) -> None:

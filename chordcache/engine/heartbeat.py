@@ -1,0 +1,123 @@
+"""Memory that a worker process shares with its parent: times of the current task, and the worker's last traceback.
+
+::
+
+    offset  bytes  content
+    0       8      number of the current task, like all of these a float64
+    8       8      time at which it began, 0 while the worker waits for a task
+    16      8      time of the last progress
+    24      8      time at which a pause began, 0 if there is none
+    32      ...    output of faulthandler
+
+Each worker has one file in memory, which has no name. It disappears when both processes end, in whatever way they end.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from chordcache.engine.limits import Limits
+
+_TASK, _BEGUN, _BEAT, _PAUSED = range(4)
+_HEAD_BYTES = 32
+_MAX_TRACEBACK_BYTES = 1 << 20
+
+_STANDARD_LIBRARY = os.path.dirname(os.__file__)
+
+_FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
+
+
+class Heartbeat:
+    """Times of a worker's task. The worker writes them, the parent reads them.
+
+    Parameters
+    ----------
+    fd : int, optional
+        In the worker, the file that the parent made. By default a new file is made.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        if fd is None:
+            fd = os.memfd_create("chordcache")
+            os.ftruncate(fd, _HEAD_BYTES)
+        self.fd = fd
+        self._times = memoryview(mmap.mmap(fd, _HEAD_BYTES)).cast("d")
+        os.lseek(fd, _HEAD_BYTES, os.SEEK_SET)  # faulthandler will write here
+
+    # In the worker
+
+    def begin(self, task: int) -> None:
+        """Note that a task begins."""
+        now = time.monotonic()
+        self._times[_BEAT] = now
+        self._times[_TASK] = task
+        self._times[_BEGUN] = now
+
+    def end(self) -> None:
+        """Note that there is nothing to do for now."""
+        self._times[_BEGUN] = 0
+
+    def beat(self) -> None:
+        """Note that the task makes progress."""
+        self._times[_BEAT] = time.monotonic()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the clock inside the ``with`` block."""
+        if self._times[_PAUSED] or not self._times[_BEGUN]:
+            yield
+            return
+        started = self._times[_PAUSED] = time.monotonic()
+        try:
+            yield
+        finally:
+            now = self._times[_BEAT] = time.monotonic()
+            self._times[_BEGUN] += now - started
+            self._times[_PAUSED] = 0
+
+    # In the parent
+
+    @property
+    def task(self) -> int:
+        """Number of the task that began last."""
+        return int(self._times[_TASK])
+
+    def overdue(self, limits: Limits) -> str:
+        """Return the limit that the current task has reached: "stall", "file" or "" for none."""
+        _, begun, beat, paused = self._times
+        now = time.monotonic()
+        if not begun or paused:
+            return ""
+        if limits.file_seconds is not None and now - begun > limits.file_seconds:
+            return "file"
+        return "stall" if limits.stall_seconds is not None and now - beat > limits.stall_seconds else ""
+
+    def place(self, function: str) -> str:
+        """Return where the thread that runs ``function`` was: its innermost frame outside Python's own library.
+
+        Returns
+        -------
+        str
+            Text such as "flow.py:88 add_frame", or "" if the worker wrote no traceback.
+        """
+        text = os.pread(self.fd, _MAX_TRACEBACK_BYTES, _HEAD_BYTES).decode(errors="replace")
+        for thread in text.split("\n\n"):
+            frames = _FRAME.findall(thread)
+            if any(name == function for _, _, name in frames):
+                path, line, name = next((each for each in frames if not _is_standard(each[0])), frames[0])
+                return f"{os.path.basename(path)}:{line} {name}"
+        return ""
+
+    def close(self) -> None:
+        """Close the file in this process."""
+        self._times.release()
+        os.close(self.fd)
+
+
+def _is_standard(path: str) -> bool:
+    return path.startswith("<frozen") or (path.startswith(_STANDARD_LIBRARY) and "-packages" not in path)

@@ -1,0 +1,256 @@
+"""Local worker processes: one pipe and one ``Heartbeat`` for each, so that a death costs the one task that ran.
+
+This is our own code over ``subprocess``. loky needs private fields, and cannot tell which task killed a worker. pebble
+5.2 starts workers that import the user's script again, one killed idle worker breaks its pool, and its workers outlive
+a killed parent. CPU for an empty task: @@@.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from chordcache.engine.heartbeat import Heartbeat
+from chordcache.engine.limits import Limits
+from chordcache.engine.signals import uninterruptible
+from chordcache.engine.worker import (
+    ONE_THREAD,
+    SAFE_PATH,
+    STOP_SIGNALS,
+    TRACEBACK_SIGNAL,
+    Crash,
+    Raised,
+    dump_task,
+    load_result,
+    run_task,
+)
+
+_LOOK_SECONDS = 0.1
+"""[seconds] Time between two looks at the heartbeats"""
+
+_LAST_SECONDS = 1.0
+"""[seconds] Longest wait for a worker's traceback, and for its end after its pipe is closed"""
+
+_MAIN = (
+    "import sys; sys.path[:] = sys.argv[4:]; from chordcache.engine.worker import main; main(*map(int, sys.argv[1:4]))"
+)
+"""Program of a worker. The user's script is not imported again, therefore it needs no ``__main__`` guard."""
+
+
+@dataclass(eq=False)
+class Unit:
+    """Tasks that are sent together."""
+
+    first: int
+    """Number of the first task"""
+    tasks: list[Any]
+    attempts: int = 0
+    """Number of times that the tasks were begun and did not end"""
+
+    def split(self) -> list[Unit]:
+        """Return units of the same tasks, one task in each."""
+        return [Unit(self.first + i, [task], self.attempts) for i, task in enumerate(self.tasks)]
+
+
+@dataclass(frozen=True)
+class Death:
+    """End of a worker amid a unit."""
+
+    index: int
+    """Index of the task that ran"""
+    crash: Crash
+
+
+Answer: TypeAlias = tuple[Unit, "list[Any] | Death"]
+
+
+@dataclass(eq=False)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    channel: Connection
+    heartbeat: Heartbeat
+    num_oom_kills: int
+    """Number for the whole machine, when the worker was started"""
+    unit: Unit | None = None
+    """Unit that it runs"""
+
+    def send(self, message: Any) -> None:
+        """Send a message. If the worker is dead, the end of its pipe will be seen when it is read."""
+        with suppress(ConnectionError):
+            self.channel.send(message)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        self.channel.close()
+        self.heartbeat.close()
+
+    def write_traceback(self) -> None:
+        """Let the worker write where it is, if it still can."""
+        self.process.send_signal(TRACEBACK_SIGNAL)
+        end = time.monotonic() + _LAST_SECONDS
+        while not self.heartbeat.place(run_task.__name__) and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+class Workers:
+    """Processes that run a function. They are started when they are needed, and replaced when they die.
+
+    Parameters
+    ----------
+    function : callable
+        Importable function of one task.
+    num_workers : int
+        Largest number of processes.
+    limits : Limits
+        Limits of a task.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], num_workers: int, limits: Limits) -> None:
+        self.width = 2 * num_workers
+        """Number of units that keeps all workers busy: as many again wait, so that no worker waits for the caller"""
+        self._function = function
+        self._num_workers = num_workers
+        self._limits = limits
+        self._workers: list[_Worker] = []
+        self._waiting: deque[Unit] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._looked_at = time.monotonic()
+
+    def submit(self, unit: Unit) -> None:
+        """Run a unit as soon as a worker is free."""
+        self._waiting.append(unit)
+        self._dispatch()
+
+    def wait(self) -> list[Answer]:
+        """Wait for units to end, and return them with their results. Raise the error of a task that ends the run."""
+        answers: list[Answer] = []
+        while not answers:
+            for key, _ in self._selector.select(_LOOK_SECONDS):
+                answers += self._receive(key.data)
+            if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
+                answers += self._look()
+            self._dispatch()
+        return answers
+
+    @uninterruptible()
+    def close(self) -> None:
+        """End the workers, even in the middle of a task."""
+        for worker in self._workers:
+            worker.process.kill()
+        for worker in self._workers:
+            worker.kill()
+            worker.close()
+        self._workers.clear()
+        self._selector.close()
+
+    def _dispatch(self) -> None:
+        idle = [worker for worker in self._workers if worker.unit is None]
+        while self._waiting and (idle or len(self._workers) < self._num_workers):
+            worker = idle.pop() if idle else self._start()
+            worker.unit = self._waiting.popleft()
+            worker.send((worker.unit.first, [dump_task(task) for task in worker.unit.tasks]))
+
+    @uninterruptible()
+    def _start(self) -> _Worker:
+        channel, theirs = Pipe()
+        heartbeat = Heartbeat()
+        fds = (theirs.fileno(), heartbeat.fd)
+        # The process inherits the mask: no signal hits it before it has its handlers
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _MAIN, *map(str, (os.getpid(), *fds)), *sys.path],
+                stdin=subprocess.DEVNULL,
+                pass_fds=fds,
+                env={**os.environ, **ONE_THREAD, **SAFE_PATH},
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            theirs.close()
+        worker = _Worker(process, channel, heartbeat, _num_oom_kills())
+        self._workers.append(worker)
+        self._selector.register(channel, selectors.EVENT_READ, worker)
+        worker.send(self._limits)
+        worker.send(self._function)
+        return worker
+
+    def _receive(self, worker: _Worker) -> list[Answer]:
+        unit = worker.unit or Unit(0, [None])  # an idle worker sends nothing but the end of its pipe
+        try:
+            results = [load_result(worker.channel.recv_bytes()) for _ in unit.tasks]
+        except (EOFError, OSError):
+            return self._bury(worker)
+        for result in results:
+            if isinstance(result, Raised):
+                raise result.error
+        worker.unit = None
+        return [(unit, results)]
+
+    def _look(self) -> list[Answer]:
+        """Bury workers that died without closing their pipe, since a child of theirs has it; kill those that hang."""
+        answers = []
+        for worker in self._workers.copy():
+            if worker.process.poll() is not None and not worker.channel.poll():
+                answers += self._bury(worker)
+            elif limit := worker.heartbeat.overdue(self._limits):
+                worker.write_traceback()
+                answers += self._bury(worker, limit)
+        self._looked_at = time.monotonic()
+        return answers
+
+    @uninterruptible()
+    def _bury(self, worker: _Worker, limit: str = "") -> list[Answer]:
+        """Remove a worker that is dead, or that has reached a limit."""
+        if not limit:
+            with suppress(subprocess.TimeoutExpired):
+                worker.process.wait(_LAST_SECONDS)
+        worker.kill()
+        index, crash = worker.heartbeat.task, self._crash(worker, limit)
+        self._selector.unregister(worker.channel)
+        self._workers.remove(worker)
+        worker.close()
+        if worker.unit is None:
+            return []
+        index -= worker.unit.first  # another unit's, if the worker had begun none of these tasks
+        return [(worker.unit, Death(index if 0 <= index < len(worker.unit.tasks) else 0, crash))]
+
+    def _crash(self, worker: _Worker, limit: str) -> Crash:
+        place = worker.heartbeat.place(run_task.__name__)
+        place = place and f", at {place}"
+        if limit:
+            return Crash("timeout", self._limits.overrun(limit, place))
+        code = worker.process.wait()
+        died = f"the worker died: {_exit_name(code)}"
+        if code == -signal.SIGKILL and _num_oom_kills() > worker.num_oom_kills:
+            return Crash("oom", f"{died}, as the machine ran out of memory; run fewer at once with --jobs")
+        return Crash("signal", f"{died}{place}")
+
+
+def _exit_name(code: int) -> str:
+    """Return text such as "SIGSEGV(-11)" or "EXIT(3)"."""
+    names = {-each: each.name for each in signal.Signals}
+    return f"{names.get(code, 'EXIT' if code >= 0 else 'signal')}({code})"
+
+
+def _num_oom_kills() -> int:
+    """Return how often the kernel has killed a process because memory ran out; 0 if this is unknown."""
+    with suppress(OSError):
+        counters = Path("/proc/vmstat").read_text(encoding="ascii")
+        if found := re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE):
+            return int(found.group(1))
+    return 0
