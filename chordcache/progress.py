@@ -1,4 +1,4 @@
-"""Signs of progress. Long work calls ``beat``, and a worker process then restarts its alarm."""
+"""Signs of progress. Long work calls ``beat``, and a worker process then counts for its parent."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
     offset  bytes  content
     0       8      number of the current task, like all of these a float64
     8       8      time at which it began, 0 while the worker waits for a task
-    16      8      time of the last progress
+    16      8      number of signs of progress
     24      8      time at which a pause began, 0 if there is none
     32      ...    output of faulthandler
 
@@ -23,7 +23,7 @@ from contextlib import contextmanager
 
 from chordcache.engine.limits import Limits
 
-_TASK, _BEGUN, _BEAT, _PAUSED = range(4)
+_TASK, _BEGUN, _BEATS, _PAUSED = range(4)
 _HEAD_BYTES = 32
 _MAX_TRACEBACK_BYTES = 1 << 20
 
@@ -33,7 +33,7 @@ _FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 
 
 class Heartbeat:
-    """Times of a worker's task. The worker writes them, the parent reads them.
+    """Progress of a worker's task. The worker writes it, the parent looks at it from time to time.
 
     Parameters
     ----------
@@ -47,16 +47,17 @@ class Heartbeat:
             os.ftruncate(fd, _HEAD_BYTES)
         self.fd = fd
         self._times = memoryview(mmap.mmap(fd, _HEAD_BYTES)).cast("d")
+        self._num_beats = 0
+        self._num_seen = self._seen_at = 0.0
         os.lseek(fd, _HEAD_BYTES, os.SEEK_SET)  # faulthandler will write here
 
     # In the worker
 
     def begin(self, task: int) -> None:
         """Note that a task begins."""
-        now = time.monotonic()
-        self._times[_BEAT] = now
+        self.beat()
         self._times[_TASK] = task
-        self._times[_BEGUN] = now
+        self._times[_BEGUN] = time.monotonic()
 
     def end(self) -> None:
         """Note that there is nothing to do for now."""
@@ -64,7 +65,8 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Note that the task makes progress."""
-        self._times[_BEAT] = time.monotonic()
+        self._num_beats += 1
+        self._times[_BEATS] = self._num_beats
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -76,8 +78,7 @@ class Heartbeat:
         try:
             yield
         finally:
-            now = self._times[_BEAT] = time.monotonic()
-            self._times[_BEGUN] += now - started
+            self._times[_BEGUN] += time.monotonic() - started
             self._times[_PAUSED] = 0
 
     # In the parent
@@ -89,13 +90,15 @@ class Heartbeat:
 
     def overdue(self, limits: Limits) -> str:
         """Return the limit that the current task has reached: "stall", "file" or "" for none."""
-        _, begun, beat, paused = self._times
+        _, begun, num_beats, paused = self._times
         now = time.monotonic()
+        if num_beats != self._num_seen or not begun or paused:
+            self._num_seen, self._seen_at = num_beats, now
         if not begun or paused:
             return ""
         if limits.file_seconds is not None and now - begun > limits.file_seconds:
             return "file"
-        return "stall" if limits.stall_seconds is not None and now - beat > limits.stall_seconds else ""
+        return "stall" if limits.stall_seconds is not None and now - self._seen_at > limits.stall_seconds else ""
 
     def place(self, function: str) -> str:
         """Return where the thread that runs ``function`` was: its innermost frame outside Python's own library.

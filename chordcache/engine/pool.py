@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 from chordcache.engine.limits import NO_LIMITS, Limits
-from chordcache.engine.processes import Death, Unit, Workers
+from chordcache.engine.processes import NOT_RUN, Death, Unit, Workers
 from chordcache.engine.worker import Crash as Crash  # exported, since callers get it as a result
 from chordcache.errors import WorkersDiedError
 
@@ -131,16 +131,12 @@ class _Run:
                 pending.add(unit)
                 self._workers.submit(unit)
             if not pending:
-                yield from self._release_deaths()
+                yield from self._deaths
                 return
             for unit, results in self._workers.wait():
                 pending.remove(unit)
-                if isinstance(results, Death):
-                    yield from self._after_a_death(unit, results)
-                else:
-                    yield from self._release_deaths()
-                    for single, result in zip(unit.split(), results, strict=True):
-                        yield from self._settle(single, result)
+                for single, result in zip(unit.split(), results, strict=True):
+                    yield from self._settle(single, result)
 
     def _next_unit(self, tasks: Iterator[Any], chunk_size: int) -> Unit | None:
         if self._again:
@@ -149,48 +145,40 @@ class _Run:
         self._num_drawn += len(chunk)
         return Unit(self._num_drawn - len(chunk), chunk) if chunk else None
 
-    def _after_a_death(self, unit: Unit, death: Death) -> Iterator[_Outcome]:
-        """Put back the tasks that had not begun, and the one that ran if it may try again."""
-        singles = unit.split()
-        single = singles.pop(death.index)
-        self._again.extend(singles)
-        crash = death.crash
-        max_attempts = 1 + self._limits.retries if crash.cause in _MAY_PASS else 0
-        if crash.cause != "timeout":  # the worker may have been killed from outside
-            max_attempts = max(max_attempts, 2)
-        single.attempts += 1
-        crash = replace(crash, attempts=single.attempts)
-        if single.attempts < max_attempts:
-            self._again.append(single)
-        elif crash.cause == "timeout":
-            yield single.first, single.tasks[0], crash
-        else:
-            self._hold(single, crash)
-
-    def _hold(self, single: Unit, crash: Crash) -> None:
-        """Keep a death back until a task succeeds, and give up after too many."""
-        self._deaths.append((single.first, single.tasks[0], crash))
-        if len(self._deaths) == MAX_DEATHS_IN_A_ROW:
-            raise WorkersDiedError(
-                f"{MAX_DEATHS_IN_A_ROW} workers in a row died (the last: {crash.message}); "
-                "look at memory and libraries, then run the same command"
-            )
-
     def _settle(self, single: Unit, result: Any) -> Iterator[_Outcome]:
-        """Yield the result of a task, unless the task is tried again."""
+        """Yield the result of a task, unless the task is run again."""
+        if result is NOT_RUN:
+            self._again.append(single)
+            return
+        if not isinstance(result, Death):
+            deaths, self._deaths = self._deaths, []
+            yield from deaths
         if isinstance(result, Crash):
-            attempts = single.attempts + 1
+            result = replace(result, attempts=single.attempts + 1)
+            if result.attempts < self._max_attempts(result):
+                self._again.append(replace(single, attempts=result.attempts))
+                return
+            if isinstance(result, Death) and result.cause != "timeout":
+                self._hold(single, result)
+                return
             if result.cause == "oom":
                 result = replace(result, message=self._limits.out_of_memory(result.message))
-            if result.cause in _MAY_PASS and attempts <= self._limits.retries:
-                self._again.append(replace(single, attempts=attempts))
-            else:
-                yield single.first, single.tasks[0], replace(result, attempts=attempts)
         elif (task := self._retry(single.tasks[0], result)) is not None:
             self._again.append(Unit(single.first, [task]))
-        else:
-            yield single.first, single.tasks[0], result
+            return
+        yield single.first, single.tasks[0], result
 
-    def _release_deaths(self) -> Iterator[_Outcome]:
-        deaths, self._deaths = self._deaths, []
-        yield from deaths
+    def _max_attempts(self, crash: Crash) -> int:
+        max_attempts = 1 + self._limits.retries if crash.cause in _MAY_PASS else 1
+        if isinstance(crash, Death) and crash.cause != "timeout":  # the worker may have been killed from outside
+            return max(max_attempts, 2)
+        return max_attempts
+
+    def _hold(self, single: Unit, death: Death) -> None:
+        """Keep a death back until a task ends otherwise, and give up after too many."""
+        self._deaths.append((single.first, single.tasks[0], death))
+        if len(self._deaths) == MAX_DEATHS_IN_A_ROW:
+            raise WorkersDiedError(
+                f"{MAX_DEATHS_IN_A_ROW} workers in a row died (the last: {death.message}); "
+                "look at memory and libraries, then run the same command"
+            )

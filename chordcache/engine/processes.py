@@ -64,16 +64,14 @@ class Unit:
         return [Unit(self.first + i, [task], self.attempts) for i, task in enumerate(self.tasks)]
 
 
-@dataclass(frozen=True)
-class Death:
-    """End of a worker amid a unit."""
-
-    index: int
-    """Index of the task that ran"""
-    crash: Crash
+class Death(Crash):
+    """Crash that ended the worker."""
 
 
-Answer: TypeAlias = tuple[Unit, "list[Any] | Death"]
+NOT_RUN = object()
+"""Result of the other tasks of a unit whose worker died"""
+
+Answer: TypeAlias = tuple[Unit, list[Any]]
 
 
 @dataclass(eq=False)
@@ -220,25 +218,27 @@ class Workers:
             with suppress(subprocess.TimeoutExpired):
                 worker.process.wait(_LAST_SECONDS)
         worker.kill()
-        index, crash = worker.heartbeat.task, self._crash(worker, limit)
+        task, death = worker.heartbeat.task, self._death(worker, limit)
         self._selector.unregister(worker.channel)
         self._workers.remove(worker)
         worker.close()
         if worker.unit is None:
             return []
-        index -= worker.unit.first  # another unit's, if the worker had begun none of these tasks
-        return [(worker.unit, Death(index if 0 <= index < len(worker.unit.tasks) else 0, crash))]
+        results = [NOT_RUN] * len(worker.unit.tasks)
+        index = task - worker.unit.first
+        results[index if 0 <= index < len(results) else 0] = death  # it may have died before it began the first
+        return [(worker.unit, results)]
 
-    def _crash(self, worker: _Worker, limit: str) -> Crash:
+    def _death(self, worker: _Worker, limit: str) -> Death:
         place = worker.heartbeat.place(run_task.__name__)
         place = place and f", at {place}"
         if limit:
-            return Crash("timeout", self._limits.overrun(limit, place))
+            return Death("timeout", self._limits.overrun(limit, place))
         code = worker.process.wait()
         died = f"the worker died: {_exit_name(code)}"
         if code == -signal.SIGKILL and _num_oom_kills() > worker.num_oom_kills:
-            return Crash("oom", f"{died}, as the machine ran out of memory; run fewer at once with --jobs")
-        return Crash("signal", f"{died}{place}")
+            return Death("oom", f"{died}, as the machine ran out of memory; run fewer at once with --jobs")
+        return Death("signal", f"{died}{place}")
 
 
 def _exit_name(code: int) -> str:

@@ -19,7 +19,7 @@ _stopped_meanwhile: list[int] = []
 
 @contextmanager
 def uninterruptible() -> Iterator[None]:
-    """Defer ``StoppedError`` until the block ends. If it is raised inside loky, a lock can stay held.
+    """Defer ``StoppedError`` until the block ends. Raised while a worker is started, it would leave that one behind.
 
     Use this in the main thread, for blocks that are shorter than a user would wait after stopping the program.
     """

@@ -106,6 +106,7 @@ POISONS: dict[str, tuple[str, Callable[[], Any]]] = {
     "unpicklable result": ("bug", threading.Lock),
     "sys.exit": ("bug", lambda: sys.exit(7)),
     "StopIteration": ("bug", lambda: fail(StopIteration())),
+    "result that cannot be unpickled": ("bug", lambda: NeedsTwo(1, 2)),
 }
 """Name: the cause that is to be stated, and what the task does."""
 
@@ -232,6 +233,16 @@ def test_poison_in_a_chunk_and_in_order() -> None:
     assert [isinstance(outcome, pool.Crash) for _, outcome in found] == [isinstance(task, str) for task in tasks]
 
 
+@pytest.mark.parametrize("chunk_size", [1, 3])
+def test_a_task_that_cannot_be_pickled_costs_itself(chunk_size: int) -> None:
+    tasks: list[Any] = [1, threading.Lock(), 2]
+    found = [outcome for _, outcome in pool.run(double, tasks, jobs=1, chunk_size=chunk_size, ordered=True)]
+    assert found[0::2] == [2, 4]
+    assert isinstance(found[1], pool.Crash)
+    assert (found[1].cause, found[1].attempts) == ("bug", 1)
+    assert found[1].message.startswith("the task cannot be sent: TypeError")
+
+
 def test_a_message_tells_how_the_worker_died() -> None:
     ((_, crash),) = pool.run(work, ["SIGSEGV"], jobs=1)
     assert "SIGSEGV" in crash.message
@@ -320,7 +331,36 @@ def test_workers_use_one_thread_each() -> None:
     assert {found[f"{name}_NUM_THREADS"] for name in ("OMP", "OPENBLAS", "MKL")} == {"1"}
 
 
+def test_default_jobs_are_those_of_joblib_which_knows_quotas(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1 <= pool.default_jobs() <= len(os.sched_getaffinity(0))
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+    assert pool.default_jobs() == 1
+
+
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from chordcache.engine import pool\nprint(list(pool.run(abs, [-1, 2], jobs=1)))\n")
+    with processes.running(tmp_path, program=(str(script),)) as run:
+        assert run.wait(60) == 0, run.stderr
+        assert (run.stdout, run.stderr) == ("[(-1, 1), (2, 2)]\n", "")
+
+
 # Signals
+
+ENDLESS = """
+import time
+from chordcache.engine import pool
+list(pool.run(time.sleep, [1000] * 2, jobs=2))
+"""
+
+
+def test_a_killed_parent_leaves_no_process_and_no_shared_memory(tmp_path: Path) -> None:
+    with processes.running(tmp_path, program=("-c", ENDLESS)) as run:
+        assert processes.wait_until(lambda: len(run.workers()) == 2, 30)
+        assert all("/dev/shm/" not in Path(f"/proc/{pid}/maps").read_text() for pid in processes.alive_with(run.mark))
+        run.process.kill()
+        assert run.survivors() == []
+
 
 STOPPED = """
 import sys, time

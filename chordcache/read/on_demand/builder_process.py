@@ -205,7 +205,7 @@ class RequestQueue:
     def _last_words(self) -> str:
         """Return the last message of the previous process, or of a Python that could not start it.
 
-        Lines of loky's tracker are in the log too, and are skipped.
+        Lines that libraries wrote are in the log too, and are skipped.
         """
         try:
             lines = (self._folder / ".log").read_text(encoding="utf-8", errors="replace").splitlines()
