@@ -1,6 +1,6 @@
 """Local worker processes: one pipe and one ``Heartbeat`` for each, so that a death costs the one task that ran.
 
-This is our own code over ``subprocess``. loky needs private fields, and cannot tell which task killed a worker. pebble
+This is our own code over ``subprocess``. loky needs private fields, and does not know which task killed a worker. pebble
 5.2 starts workers that import the user's script again, one killed idle worker breaks its pool, and its workers outlive
 a killed parent. CPU for an empty task: @@@.
 """
