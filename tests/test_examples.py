@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from helpers.ffmpeg import ffmpeg
 
 torch = pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")
@@ -41,8 +42,8 @@ def data(tmp_path_factory: pytest.TempPathFactory, clips: Path) -> Data:
     for name, label, count in pieces:
         for number in range(count):
             piece = f"{label}{number}.mp4"
-            command = ["ffmpeg", "-v", "error", "-ss", str(0.7 * number), "-i", clips / f"{name}.mp4", "-t", "0.6"]
-            subprocess.run([*command, "-vf", "scale=160:-2", folder / piece], check=True)
+            start = ("-ss", str(0.7 * number))
+            ffmpeg(*start, "-i", clips / f"{name}.mp4", "-t", "0.6", "-vf", "scale=160:-2", folder / piece)
             captions.append(f"piece {number} of the {label}")
             rows.append(f"{piece},{label},{captions[-1]}\n")
     (folder / "labels.csv").write_text("path,label,caption\n" + "".join(rows))

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import struct
-import subprocess
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from conftest import write_video
-
-
-def ffmpeg(*args: str | Path) -> None:
-    """The ffmpeg command, without a word."""
-    subprocess.run(["ffmpeg", "-v", "error", "-nostdin", "-y", *map(str, args)], check=True, capture_output=True)
-
+from helpers.ffmpeg import ffmpeg
 
 # MP4 boxes
 

@@ -16,8 +16,7 @@ import av
 import numpy as np
 import xxhash
 from conftest import write_video
-
-from fault_injection.malicious_media import ffmpeg
+from helpers.ffmpeg import ffmpeg
 
 NUM_FRAMES = 48
 

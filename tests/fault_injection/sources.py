@@ -6,10 +6,8 @@ import contextlib
 import json
 import os
 import random
-import re
 import shutil
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,10 +18,10 @@ import numpy as np
 from conftest import REPOSITORY, run_chordcache, write_video
 from helpers import processes
 from helpers.cache_contents import arrays
+from helpers.ffmpeg import ffmpeg, frame_digests
 
 import chordcache as cc
 from fault_injection.harness import Figures, Trial, experiment
-from fault_injection.malicious_media import ffmpeg
 
 # R8
 
@@ -271,12 +269,8 @@ def _films(folder: Path, container: str) -> None:
 
 def _num_frames(path: Path) -> int:
     """As ffmpeg decodes it."""
-    done = subprocess.run(
-        ["ffmpeg", "-v", "error", "-nostdin", "-i", f"file:{path}", "-map", "0:v:0", "-fps_mode", "passthrough",
-         "-f", "framemd5", "-"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return len(re.findall(r"^0,", done.stdout, re.MULTILINE))
+    digests, _ = frame_digests(path)
+    return len(digests)
 
 
 def _cut_at(data: bytes, trial: Trial) -> int:

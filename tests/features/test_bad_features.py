@@ -16,6 +16,7 @@ import pytest
 import yaml
 from helpers import processes
 from helpers.cache_contents import READERS, arrays, artefact, differing
+from helpers.ffmpeg import ffmpeg, ffprobe
 
 import chordcache as cc
 from chordcache.config import config_from_json, config_to_json
@@ -113,11 +114,6 @@ def test_reading_what_is_damaged(cache: Path, tier: str, damage: str) -> None:
 
 
 # Odd media
-
-
-def ffmpeg(*args: str | Path) -> None:
-    command = ["ffmpeg", "-v", "error", "-nostdin", "-y", *map(str, args)]
-    subprocess.run(command, check=True, timeout=60)
 
 
 def _tone(seconds: float, rate: int = 16000) -> list[str]:
@@ -245,8 +241,7 @@ def test_real_odd_files(corpus: Path, tmp_path: Path, run_cli: Cli) -> None:
 
 def _streams(path: Path) -> tuple[str, bool]:
     """Codec of the video, and whether there is sound, by ffprobe."""
-    command = ["ffprobe", "-v", "error", "-show_entries", "stream=codec_type,codec_name", "-of", "json", path]
-    streams = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)["streams"]
+    streams = ffprobe(path, "stream=codec_type,codec_name")["streams"]
     codecs = [each["codec_name"] for each in streams if each["codec_type"] == "video"]
     return codecs[0], any(each["codec_type"] == "audio" for each in streams)
 

@@ -14,6 +14,7 @@ import librosa
 import numpy as np
 import pytest
 from conftest import make_planes
+from helpers.ffmpeg import decode_samples, ffprobe_column
 
 from chordcache.errors import MediaError
 from chordcache.features import mel
@@ -127,9 +128,7 @@ def librosa_rows(
 
 def ffmpeg_samples(path: str | Path, *options: str, num_channels: int = 1) -> np.ndarray:
     """What the command ffmpeg decodes [shape=(n, C), dtype=float32]."""
-    command = ["ffmpeg", "-nostdin", "-v", "error", "-i", str(path), "-vn", *options, "-f", "f32le", "-"]
-    done = subprocess.run(command, capture_output=True, check=True)
-    return np.frombuffer(done.stdout, np.float32).reshape(-1, num_channels)
+    return decode_samples(path, num_channels, "-vn", *options)
 
 
 def test_truth_is_librosas_own_padding() -> None:
@@ -322,10 +321,9 @@ def test_late_start(tmp_path: Path) -> None:
     ],
 )
 def test_start_is_that_of_the_file(name: str, corpus: Path) -> None:
-    command = ["ffprobe", "-v", "error", "-select_streams", "a:0", "-show_entries", "frame=pts_time", "-of", "csv=p=0"]
-    said = subprocess.run([*command, str(corpus / name)], capture_output=True, text=True, check=True)
+    times = ffprobe_column(corpus / name, "frame=pts_time", "-select_streams", "a:0")
     extractor, _ = hear(corpus / name)
-    assert extractor.facts["start_seconds"] == pytest.approx(float(said.stdout.split()[0].strip(",")), abs=2e-6)
+    assert extractor.facts["start_seconds"] == pytest.approx(float(times[0]), abs=2e-6)
 
 
 def test_stamps_that_stand_still(corpus: Path) -> None:

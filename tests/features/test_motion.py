@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -13,6 +12,7 @@ import av
 import numpy as np
 import pytest
 from av.sidedata.sidedata import Type as SideDataType
+from helpers.ffmpeg import ffprobe_column
 
 from chordcache.config import PictureConfig
 from chordcache.features.base import VideoInfo
@@ -263,12 +263,6 @@ def test_rows_keep_one_shape_when_the_pictures_change_size(corpus):
     assert arrays["motion.covered"].any(axis=(1, 2)).sum() > 200
 
 
-def ffprobe_types(path: Path) -> list[bytes]:
-    command = ["ffprobe", "-v", "error", "-select_streams", "v:0", "-show_entries", "frame=pict_type", "-of", "csv=p=0"]
-    said = subprocess.run([*command, path], stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout
-    return [line.strip(b",") for line in said.split()]
-
-
 @pytest.mark.parametrize(
     ("codec", "options", "types"), [("libx264", {"bf": "3"}, b"IPB"), ("mpeg4", {"bf": "2"}, b"IPB")]
 )
@@ -276,7 +270,7 @@ def test_picture_types(tmp_path, make_video, codec, options, types):
     video = make_video(tmp_path / "a.mp4", codec=codec, options=options, size=(96, 64), planes=panning, gop=12)
     arrays, _ = extract(video)
     assert arrays["motion.types"].dtype == np.dtype("S1")
-    assert arrays["motion.types"].tolist() == ffprobe_types(video)
+    assert arrays["motion.types"].tolist() == [kind.encode() for kind in ffprobe_column(video, "frame=pict_type")]
     assert set(arrays["motion.types"].tolist()) == {types[i : i + 1] for i in range(3)}
     intra = arrays["motion.types"] == b"I"
     assert not arrays["motion.covered"][intra].any()

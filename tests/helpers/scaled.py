@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 from chordcache.config import PictureConfig
 from chordcache.media.demux import open_media
 from chordcache.media.scaling import Frame, FrameMaker
+from helpers.ffmpeg import ffmpeg
 
 
 def frames(path: Path, num_frames: int | None = None, *, short_side: int | None = None, **options: Any) -> list[Frame]:
@@ -36,14 +35,12 @@ def flat(planes: tuple[np.ndarray, ...]) -> np.ndarray:
     return np.concatenate([plane.reshape(-1) for plane in planes])
 
 
-def ffmpeg(path: Path, filters: str, size: tuple[int, int], num_frames: int) -> np.ndarray:
+def filtered(path: Path, filters: str, size: tuple[int, int], num_frames: int) -> np.ndarray:
     """What ffmpeg's filters make of the first frames [shape=(T, H, W, 3), dtype=uint8, RGB]."""
     # fmt: off
-    command = [
-        "ffmpeg", "-nostdin", "-v", "error", "-threads", "1", "-i", os.fspath(path), "-map", "0:v:0",
-        "-frames:v", str(num_frames), "-vsync", "passthrough", "-vf", filters,
-        "-pix_fmt", "rgb24", "-f", "rawvideo", "-",
-    ]
+    data = ffmpeg(
+        "-threads", "1", "-i", path, "-map", "0:v:0", "-frames:v", str(num_frames), "-vsync", "passthrough",
+        "-vf", filters, "-pix_fmt", "rgb24", "-f", "rawvideo", "-",
+    )
     # fmt: on
-    data = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout
     return np.frombuffer(data, np.uint8).reshape(-1, size[1], size[0], 3)

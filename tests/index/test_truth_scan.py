@@ -6,12 +6,12 @@ import itertools
 import json
 import math
 import re
-import subprocess
 from fractions import Fraction
 from typing import Any
 
 import pytest
 from helpers import ffmpeg_reference
+from helpers.ffmpeg import ffprobe_column
 from helpers.ffmpeg_reference import Probed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -143,11 +143,10 @@ def shown(probed) -> Truths:
 
 @pytest.mark.parametrize("name", SHARED)
 def test_files_with_more_packets_than_frames(corpus, scanned, name):
-    command = ["ffprobe", "-v", "error", "-select_streams", "v", "-show_entries", "frame=key_frame", "-of", "csv=p=0"]
-    lines = subprocess.run([*command, corpus / name], capture_output=True, check=True, text=True).stdout.split()
+    is_key = ffprobe_column(corpus / name, "frame=key_frame", "-select_streams", "v")
     packets = scanned[name]["packets"]
-    assert packets["num_frames"] == len(lines) < packets["num_packets"]
-    assert packets["keyframe_numbers"] == [number for number, line in enumerate(lines) if line[0] == "1"]
+    assert packets["num_frames"] == len(is_key) < packets["num_packets"]
+    assert packets["keyframe_numbers"] == [number for number, value in enumerate(is_key) if value == "1"]
 
 
 def test_number_of_packets(scanned, probed):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 from av.sidedata.sidedata import Type as SideDataType
 from helpers import ffmpeg_reference
+from helpers.ffmpeg import decode_samples, ffprobe
 
 from chordcache.media.activity import ContentMeter
 from chordcache.media.decoding import DecodedFrame
@@ -40,18 +39,14 @@ def frame_times(path: Path) -> list[float]:
 
 def sound_times(path: Path) -> np.ndarray:
     """[seconds] of each sample, by ffprobe's timestamps of decoded frames."""
-    command = ["ffprobe", "-v", "error", "-select_streams", "a:0", "-show_entries"]
-    entries = ["frame=pts_time,nb_samples:stream=sample_rate", "-of", "json", str(path)]
-    said = json.loads(subprocess.run([*command, *entries], capture_output=True, check=True).stdout)
-    rate = int(said["streams"][0]["sample_rate"])
-    return np.concatenate([float(f["pts_time"]) + np.arange(f["nb_samples"]) / rate for f in said["frames"]])
+    found = ffprobe(path, "frame=pts_time,nb_samples:stream=sample_rate", "-select_streams", "a:0")
+    rate = int(found["streams"][0]["sample_rate"])
+    return np.concatenate([float(f["pts_time"]) + np.arange(f["nb_samples"]) / rate for f in found["frames"]])
 
 
 def samples_of(path: Path, num_channels: int) -> np.ndarray:
     """All channels, by the command ffmpeg [shape=(n, C), dtype=float64, -1 to 1]."""
-    command = ["ffmpeg", "-nostdin", "-v", "error", "-i", str(path), "-map", "0:a:0", "-f", "f32le", "-"]
-    data = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout
-    return np.frombuffer(data, np.float32).reshape(-1, num_channels).astype(float)
+    return decode_samples(path, num_channels, "-map", "0:a:0").astype(float)
 
 
 def check_energies(path: Path, num_channels: int) -> ContentFacts:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import av
 import numpy as np
 import pytest
 from conftest import write_video
+from helpers.ffmpeg import ffmpeg, ffprobe_column
 
 import chordcache as cc
 from chordcache.errors import MediaError
@@ -56,8 +56,7 @@ def films(tmp_path_factory) -> Path:
         ("theora.ogv", "h264.mp4", "-c:v", "libtheora", "-q:v", "6", "-g", "20"),
         ("vp8.webm", "h264.mp4", "-c:v", "libvpx", "-b:v", "500k", "-g", "20", "-deadline", "realtime"),
     ):
-        command = ["ffmpeg", "-v", "error", "-nostdin", "-i", folder / source, *options, folder / name]
-        subprocess.run(command, check=True)
+        ffmpeg("-i", folder / source, *options, folder / name)
     return folder
 
 
@@ -186,8 +185,7 @@ def test_flv_cut_between_two_tags(films, tmp_path):
 def test_mp4_cut_between_two_samples(films, tmp_path):
     """libavformat reads nothing behind the end of a file, and says nothing of it."""
     front = tmp_path / "front.mp4"
-    command = ["ffmpeg", "-v", "error", "-i", films / "h264.mp4", "-c", "copy", "-movflags", "+faststart", front]
-    subprocess.run(command, check=True)
+    ffmpeg("-i", films / "h264.mp4", "-c", "copy", "-movflags", "+faststart", front)
     with av.open(str(front)) as container:
         at = [packet.pos for packet in container.demux(container.streams.video[0]) if packet.size][40]
     (tmp_path / "x.mp4").write_bytes(front.read_bytes()[:at])
@@ -415,8 +413,8 @@ def test_no_false_alarm(films, tmp_path, name):
     """As many frames as ffmpeg shows, in the build and in the index."""
     path = tmp_path / name
     encoder, *options = _SOUND_MEDIA[name]
-    command = ["ffmpeg", "-v", "error", "-nostdin", "-i", films / "h264.mp4", "-pix_fmt", _PIXELS.get(name, "yuv420p")]
-    subprocess.run([*command, "-c:v", encoder, *options, path], check=True)
+    pixels = _PIXELS.get(name, "yuv420p")
+    ffmpeg("-i", films / "h264.mp4", "-pix_fmt", pixels, "-c:v", encoder, *options, path)
     found = answer(path)
     assert not isinstance(found, MediaError), found
     facts = probe(str(path), root="r", relative_path=name)
@@ -426,10 +424,7 @@ def test_no_false_alarm(films, tmp_path, name):
 
 
 def num_frames_of_ffmpeg(path: Path) -> int:
-    command = ["ffprobe", "-v", "error", "-count_frames", "-show_entries", "stream=nb_read_frames", "-of", "csv=p=0"]
-    return int(
-        subprocess.run([*command, path], capture_output=True, check=True, text=True).stdout.split()[0].strip(",")
-    )
+    return int(ffprobe_column(path, "stream=nb_read_frames", "-count_frames")[0])
 
 
 # Damage at random
@@ -485,8 +480,7 @@ def test_edit_list_that_cuts_off_everything(tmp_path):
 def test_headers_that_no_decoder_takes(films, tmp_path):
     """Theora's setup header with zeros in it."""
     path = tmp_path / "x.mkv"
-    command = ["ffmpeg", "-v", "error", "-i", films / "theora.ogv", "-c", "copy", "-write_crc32", "0", path]
-    subprocess.run(command, check=True)
+    ffmpeg("-i", films / "theora.ogv", "-c", "copy", "-write_crc32", "0", path)
     data = bytearray(path.read_bytes())
     at = data.index(b"\x82theora") + 7
     data[at : at + 400] = bytes(400)

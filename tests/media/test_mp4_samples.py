@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import struct
-import subprocess
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -14,6 +11,7 @@ import hypothesis
 import numpy as np
 import pytest
 from helpers import ffmpeg_reference
+from helpers.ffmpeg import ffprobe
 from hypothesis import strategies as st
 
 import chordcache as cc
@@ -57,9 +55,8 @@ def check(path: Path, *, with_keys: bool) -> None:
     """Every packet that ffprobe lists as shown is where the tables have it."""
     track = read(path)
     probed = ffmpeg_reference.probe(path, packets=True)
-    command = ["ffprobe", "-v", "error", "-show_entries", "packet=stream_index,pts,size,pos,flags", "-of", "json"]
-    done = subprocess.run([*command, os.fspath(path)], capture_output=True, check=True)
-    packets = [p for p in json.loads(done.stdout)["packets"] if p["stream_index"] == probed.video["index"]]
+    listed = ffprobe(path, "packet=stream_index,pts,size,pos,flags")["packets"]
+    packets = [packet for packet in listed if packet["stream_index"] == probed.video["index"]]
     shown = [packet for packet in packets if packet["flags"][1] != "D"]
     times = [int(pts * track.time_base / probed.time_base) for pts in track.pts[track.is_shown].tolist()]
     places = [array[track.is_shown].tolist() for array in (track.sizes, track.offsets)]

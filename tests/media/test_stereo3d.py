@@ -91,7 +91,7 @@ def test_eye_is_as_if_alone(
 def test_eye_is_that_of_ffmpeg(make_video: Any, tmp_path: Path, spec: dict[str, Any], packing: int, which: str) -> None:
     path = write_packed(make_video, tmp_path / "a.mp4", spec, packing)
     layout = "sbsl" if packing == 3 else "abl"
-    expected = scaled.ffmpeg(
+    expected = scaled.filtered(
         path, f"stereo3d={layout}:m{which[0]},scale=flags=area+accurate_rnd+full_chroma_int", (64, 48), 3
     )
     found = [frame.rgb() for frame in scaled.frames(path, stereo=which)]
@@ -252,7 +252,7 @@ def test_pixel_formats(make_video: Any, tmp_path: Path, pixel_format: str) -> No
         tmp_path / "a.mkv", **{**SIDE_BY_SIDE, "codec": "ffv1", "pixel_format": pixel_format, "options": {}}
     )
     found = [frame.rgb() for frame in scaled.frames(path, stereo="right", stereo_layout="side_by_side")]
-    expected = scaled.ffmpeg(path, "crop=64:48:64:0,scale=flags=area+accurate_rnd+full_chroma_int", (64, 48), 3)
+    expected = scaled.filtered(path, "crop=64:48:64:0,scale=flags=area+accurate_rnd+full_chroma_int", (64, 48), 3)
     assert min(map(ffmpeg_reference.psnr_db, found, expected)) > 48
 
 
@@ -294,7 +294,7 @@ def test_halves_that_are_not_even(make_video: Any, tmp_path: Path, which: str) -
     """An eye of 65 columns: chroma is halved, so that the 64 farthest from the seam are taken."""
     path = make_video(tmp_path / "a.mp4", size=(130, 48), num_frames=2, options=LOSSLESS)
     found = [f.rgb() for f in scaled.frames(path, stereo=which, stereo_layout="side_by_side")]
-    expected = scaled.ffmpeg(
+    expected = scaled.filtered(
         path, f"crop=64:48:{0 if which == 'left' else 66}:0,scale=flags=area+accurate_rnd+full_chroma_int", (64, 48), 2
     )
     assert min(map(ffmpeg_reference.psnr_db, found, expected)) > 48

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers import ffmpeg_reference, scaled
+from helpers.ffmpeg import ffmpeg
 
 from chordcache.media.tonemap import DEFAULT_PEAK, signal_peak, tone_map
 
@@ -63,13 +63,12 @@ def by_ffmpeg(codes: np.ndarray, transfer: str, primaries: str, peak: float) -> 
     """The same for codes [shape=(3, H, W), dtype=uint16, R G B]; a peak of 0 leaves ffmpeg its own."""
     params = f"setparams=color_trc={transfer}:color_primaries={primaries}:colorspace=gbr:range=pc"
     # fmt: off
-    command = [
-        "ffmpeg", "-v", "error", "-f", "rawvideo", "-pix_fmt", "gbrp16le",
-        "-s", f"{codes.shape[2]}x{codes.shape[1]}", "-i", "-",
+    data = ffmpeg(
+        "-f", "rawvideo", "-pix_fmt", "gbrp16le", "-s", f"{codes.shape[2]}x{codes.shape[1]}", "-i", "-",
         "-vf", f"{params},{LINEAR},tonemap=hable:desat=0:peak={peak},{ENCODED}", "-f", "rawvideo", "-",
-    ]
+        stdin=codes[[1, 2, 0]].tobytes(),
+    )
     # fmt: on
-    data = subprocess.run(command, input=codes[[1, 2, 0]].tobytes(), capture_output=True, check=True).stdout
     return np.frombuffer(data, np.uint8).reshape(codes.shape)[[2, 0, 1]]
 
 
@@ -163,7 +162,7 @@ HDR10 = {
 def test_peak_of_a_file(make_video: Any, tmp_path: Path, params: tuple[str, ...]) -> None:
     path = write_hdr(make_video, tmp_path / "a.mp4", *params)
     found = np.stack([frame.rgb() for frame in scaled.frames(path, hdr="tonemap")])
-    expected = scaled.ffmpeg(path, scaled_first(192, 128), (192, 128), 3)
+    expected = scaled.filtered(path, scaled_first(192, 128), (192, 128), 3)
     assert min(map(ffmpeg_reference.psnr_db, found, expected)) > 48
     assert mean_difference(found, expected) < MAX_MEAN_DIFFERENCE
 
@@ -201,7 +200,7 @@ def test_shapes(
     made = scaled.frames(path, short_side=short_side, hdr="tonemap")
     assert made[0].picture.interlaced_frame == ("interlaced" in spec)
     found = np.stack([frame.rgb() for frame in made])
-    expected = scaled.ffmpeg(path, filters + scaled_first(*size), size, 3)
+    expected = scaled.filtered(path, filters + scaled_first(*size), size, 3)
     assert len(found) == 3
     assert min(map(ffmpeg_reference.psnr_db, found, expected)) > MIN_PSNR_DB
 
@@ -236,7 +235,7 @@ def test_size_changes_midway(make_video: Any, tmp_path: Path) -> None:
     path = joined(make_video, tmp_path, hdr, {**hdr, "size": (384, 256)})
     found = np.stack([frame.rgb() for frame in scaled.frames(path, hdr="tonemap")])
     assert found.shape == (6, 128, 192, 3)
-    expected = scaled.ffmpeg(tmp_path / "1.h264", scaled_first(192, 128), (192, 128), 3)
+    expected = scaled.filtered(tmp_path / "1.h264", scaled_first(192, 128), (192, 128), 3)
     assert min(map(ffmpeg_reference.psnr_db, found[3:], expected)) > MIN_PSNR_DB
 
 
@@ -281,8 +280,8 @@ def test_planes_are_those_of_the_mapped_picture(make_video: Any, tmp_path: Path)
 def test_real_hdr(corpus: Path, name: str, short_side: int | None) -> None:
     found = np.stack([f.rgb() for f in scaled.frames(corpus / name, 2, short_side=short_side, hdr="tonemap")])
     height, width = found.shape[1:3]
-    first = scaled.ffmpeg(corpus / name, scaled_first(width, height), (width, height), 2)
-    last = scaled.ffmpeg(corpus / name, f"{HABLE},scale={width}:{height}:flags=area", (width, height), 2)
+    first = scaled.filtered(corpus / name, scaled_first(width, height), (width, height), 2)
+    last = scaled.filtered(corpus / name, f"{HABLE},scale={width}:{height}:flags=area", (width, height), 2)
     assert len(found) == len(first) == 2
     assert min(map(ffmpeg_reference.psnr_db, found, first)) > MIN_PSNR_DB
     assert mean_difference(found, first) < MAX_MEAN_DIFFERENCE

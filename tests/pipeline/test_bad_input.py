@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from helpers import processes
+from helpers.ffmpeg import ffmpeg, frame_digests
 
 import chordcache as cc
 
@@ -52,7 +53,7 @@ def _truncated(path: Path, make_video: Maker) -> None:
 
 
 def _audio_only(path: Path, _make_video: Maker) -> None:
-    _ffmpeg("-f", "lavfi", "-i", "sine=duration=1", "-c:a", "aac", path)
+    ffmpeg("-f", "lavfi", "-i", "sine=duration=1", "-c:a", "aac", path)
 
 
 def _no_frames(path: Path, make_video: Maker) -> None:
@@ -63,10 +64,6 @@ def _no_frames(path: Path, make_video: Maker) -> None:
         count = data.index(box) + (12 if box == b"stsz" else 8)
         data[count : count + 4] = bytes(4)
     path.write_bytes(data)
-
-
-def _ffmpeg(*args: str | Path) -> None:
-    subprocess.run(["ffmpeg", "-v", "error", "-nostdin", "-y", *map(str, args)], check=True, capture_output=True)
 
 
 def _bitflips(path: Path, make_video: Maker) -> None:
@@ -478,17 +475,9 @@ AUDIO_OR_METADATA = (
 
 def _error_lines(path: Path) -> tuple[int, int, str]:
     """Frames and error lines of the video track by ffmpeg's own command, and the lines."""
-    done = subprocess.run(
-        ["ffmpeg", "-v", "error", "-nostdin", "-i", f"file:{path}", "-map", "0:v:0", "-fps_mode", "passthrough",
-         "-f", "framemd5", "-"],
-        capture_output=True, text=True, errors="replace", timeout=60,
-    )  # fmt: skip
-    frames = [line for line in done.stdout.splitlines() if line and not line.startswith("#")]
-    lines = [
-        line for line in done.stderr.splitlines()
-        if not re.search(AUDIO_OR_METADATA, line)
-    ]  # fmt: skip
-    return len(frames), len(lines), "\n".join(lines)
+    digests, errors = frame_digests(path, check=False)
+    lines = [line for line in errors if not re.search(AUDIO_OR_METADATA, line)]
+    return len(digests), len(lines), "\n".join(lines)
 
 
 @pytest.mark.slow

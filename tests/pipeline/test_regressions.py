@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from conftest import make_planes
 from helpers import processes
+from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
 from chordcache.digests import digest_file
@@ -322,9 +323,8 @@ def test_one_file_that_cannot_be_read_hides_no_other_finding(built, level):
 
 def test_an_avi_that_was_written_to_a_pipe_is_whole(tmp_path, make_video):
     source = make_video(tmp_path / "x.mkv", num_frames=12, size=(96, 64))
-    command = ["ffmpeg", "-v", "error", "-i", source, "-c:v", "mpeg4", "-f", "avi", "pipe:1"]
     (tmp_path / "videos").mkdir()
-    (tmp_path / "videos/x.avi").write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
+    (tmp_path / "videos/x.avi").write_bytes(ffmpeg("-i", source, "-c:v", "mpeg4", "-f", "avi", "pipe:1"))
     (record,) = cc.scan([tmp_path / "videos"], jobs=1)
     assert (record.error, record.packets.num_frames) == (None, 12)
 

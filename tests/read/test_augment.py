@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.ffmpeg import copy_start
 
 torch = pytest.importorskip("torch")
 kornia = pytest.importorskip("kornia")
@@ -39,9 +40,7 @@ def batch(tmp_path_factory: pytest.TempPathFactory, clips: Path) -> dict[str, An
     """Four clips of three real videos."""
     folder = tmp_path_factory.mktemp("augment")
     for number, source in enumerate(("animation/bigbuckbunny", "street/bikes", "people/carphone_pristine")):
-        command = ["ffmpeg", "-v", "error", "-i", clips / f"{source}.mp4", "-t", "1", "-c", "copy"]
-        (folder / "videos" / str(number)).mkdir(parents=True)
-        subprocess.run([*command, folder / "videos" / str(number) / "a.mp4"], check=True)
+        copy_start(clips / f"{source}.mp4", 1, folder / "videos" / str(number) / "a.mp4")
     cc.build(cc.scan([folder / "videos"], labels="dir"), folder / "cache", tiers=["lmdb"], jobs=1)
     sampler = cc.UniformSampler(num_frames=3, stride=4)
     dataset = cc.ChordVideoDataset(folder / "cache", clip_sampler=sampler, size=(64, 48), clips_per_video=2)

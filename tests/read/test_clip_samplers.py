@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.ffmpeg import ffprobe_column
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -440,12 +441,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
 
 
 def test_keyframes_are_those_of_ffprobe(cache: Cache) -> None:
-    # fmt: off
-    command = ["ffprobe", "-v", "error", "-select_streams", "v", "-show_entries", "frame=key_frame", "-of", "csv=p=0",
-               cache.path.parent / "a.mp4"]
-    # fmt: on
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    keyframes = {number for number, line in enumerate(lines) if line.startswith("1")}
+    is_key = ffprobe_column(cache.path.parent / "a.mp4", "frame=key_frame")
+    keyframes = {number for number, value in enumerate(is_key) if value == "1"}
     assert len(keyframes) == 3
     found = [KeyframeSampler(1).frame_numbers(cache[0], ClipRequest(index=i)).tolist() for i in range(60)]
     assert {number for (number,) in found} == keyframes

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.ffmpeg import copy_start
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, default_collate  # noqa: E402
@@ -29,8 +29,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path, make_video: Cal
     folder = tmp_path_factory.mktemp("ragged")
     make_video(folder / "videos" / "tall.mp4", num_frames=24, size=(96, 160), fps=24, audio=True)
     for name, source in (("bunny", "animation/bigbuckbunny"), ("bikes", "street/bikes")):
-        command = ["ffmpeg", "-v", "error", "-i", clips / f"{source}.mp4", "-t", "1", "-c", "copy"]
-        subprocess.run([*command, folder / "videos" / f"{name}.mp4"], check=True)
+        copy_start(clips / f"{source}.mp4", 1, folder / "videos" / f"{name}.mp4")
     config = config_from_json({"features": {"flow": {"method": "dis"}}})
     cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], config=config, jobs=1)
     return cc.open_cache(folder / "cache")

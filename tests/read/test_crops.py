@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from helpers.ffmpeg import copy_start
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,10 +53,8 @@ either_clip = pytest.mark.parametrize("path", REAL)
 def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path) -> cc.Cache:
     """A second and a half of two real clips; flow at half the size."""
     folder = tmp_path_factory.mktemp("crops")
-    (folder / "videos").mkdir()
     for name, source in REAL.items():
-        command = ["ffmpeg", "-v", "error", "-i", clips / source, "-t", "1.5", "-c", "copy", folder / "videos" / name]
-        subprocess.run(command, check=True)
+        copy_start(clips / source, 1.5, folder / "videos" / name)
     config = config_from_json(
         {"features": {"flow": {"method": "dis", "preset": "medium", "short_side": 128}, "mel": None}}
     )

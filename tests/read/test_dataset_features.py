@@ -16,6 +16,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from helpers.ffmpeg import copy_start
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
@@ -58,10 +59,8 @@ class Numbers:
 def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path, make_video: Callable[..., Path]) -> cc.Cache:
     """Two seconds of two real clips, and a short one without sound and motion vectors; flow at half the size."""
     folder = tmp_path_factory.mktemp("clip-features")
-    (folder / "videos").mkdir()
     for name, source in REAL.items():
-        command = ["ffmpeg", "-v", "error", "-i", clips / source, "-t", "2", "-c", "copy", folder / "videos" / name]
-        subprocess.run(command, check=True)
+        copy_start(clips / source, 2, folder / "videos" / name)
     make_video(folder / "videos" / "vp9.webm", num_frames=6, size=(320, 240), codec="libvpx-vp9")
     (folder / "pixels.py").write_text(PLUG_INS)
     config = {

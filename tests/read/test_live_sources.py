@@ -6,7 +6,6 @@ import functools
 import http.server
 import pickle
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import rtsp_server
+from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
 from chordcache.read.sources.live import CameraSource, StreamSource
@@ -31,8 +31,8 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 def media(make_video: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served")
     make_video(folder / "a.mp4", num_frames=NUM_FRAMES, options={"bf": "2"}, audio=True)
-    command = ["ffmpeg", "-v", "error", "-i", folder / "a.mp4", "-c", "copy", "-f", "hls", "-hls_time", "0.5"]
-    subprocess.run([*command, "-hls_playlist_type", "vod", folder / "a.m3u8"], check=True)
+    hls = ("-f", "hls", "-hls_time", "0.5", "-hls_playlist_type", "vod")
+    ffmpeg("-i", folder / "a.mp4", "-c", "copy", *hls, folder / "a.m3u8")
     assert len(list(folder.glob("*.ts"))) > 1
     return folder
 

@@ -7,7 +7,6 @@ import multiprocessing
 import pickle
 import random
 import struct
-import subprocess
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import ffmpeg_reference
+from helpers.ffmpeg import decode_samples, frame_digests
 
 import chordcache as cc
 from chordcache.config import FramesConfig, PictureConfig
@@ -122,9 +122,7 @@ def test_frames_of_the_corpus_are_what_ffmpeg_shows(name: str, corpus: Path) -> 
 
 @pytest.mark.parametrize("name", MADE)
 def test_pictures_before_conversion_are_bit_equal_to_ffmpegs(name: str, made: Path) -> None:
-    command = ["ffmpeg", "-v", "error", "-noautorotate", "-i", made / name, "-vsync", "passthrough"]
-    done = subprocess.run([*command, "-f", "framemd5", "-"], capture_output=True, text=True, check=True)
-    expected = [line.split()[-1] for line in done.stdout.splitlines() if not line.startswith("#")]
+    expected, _ = frame_digests(made / name, "-noautorotate")
     with open_media(str(made / name)) as media:
         found = [hashlib.md5(frame.picture.to_ndarray().tobytes()).hexdigest() for frame in media.frames()]
     assert found == expected
@@ -356,9 +354,7 @@ def ffmpeg_sound(path: Path) -> tuple[np.ndarray, float]:
     """All samples [shape=(n, channels), dtype=float32], and the time of the first one."""
     probed = ffmpeg_reference.probe(path, packets=True)
     (stream,) = (s for s in probed.streams if s["codec_type"] == "audio")
-    command = ["ffmpeg", "-v", "error", "-i", path, "-map", f"0:{stream['index']}", "-f", "f32le", "-"]
-    data = subprocess.run(command, capture_output=True, check=True).stdout
-    return np.frombuffer(data, np.float32).reshape(-1, stream["channels"]), float(stream["start_time"])
+    return decode_samples(path, stream["channels"], "-map", f"0:{stream['index']}"), float(stream["start_time"])
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi"])
