@@ -30,6 +30,7 @@ import av
 import hypothesis
 import numpy as np
 import pytest
+from helpers import small_disks
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -286,12 +287,6 @@ def run_cli() -> Callable[..., subprocess.CompletedProcess[str]]:
 # A disk of little room
 
 
-def _mounted(folder: Path, size: str) -> bool:
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
-    return os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None], Callable[[], None]]]:
     """A folder with little room; what limits this process's children there; what frees the room.
@@ -299,11 +294,9 @@ def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None], Calla
     A tmpfs of its own where this container lets us mount one, else a limit on the size of files.
     """
     folder = tmp_path / "disk"
-    if _mounted(folder, "3m"):
-        grow = ["mount", "-o", "remount,size=64m", str(folder)]
-        try:
-            yield folder, lambda: None, lambda: subprocess.run(grow, check=True)
-        finally:
-            subprocess.run(["umount", "-l", folder], check=True)
+    if small_disks.can_mount(small_disks.tmpfs):
+        with small_disks.tmpfs(folder, "3m"):
+            yield folder, lambda: None, lambda: small_disks.enlarge(folder)
     else:
+        folder.mkdir()
         yield folder, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)), lambda: None

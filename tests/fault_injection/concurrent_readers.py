@@ -17,10 +17,11 @@ import yaml
 from conftest import run_chordcache
 from helpers import processes
 from helpers.cache_contents import arrays
+from helpers.small_disks import make_read_only, tmpfs
 
 import chordcache as cc
 from fault_injection import reader_job
-from fault_injection.fixtures import CONFIG, TIERS, build_args, make_corpus, needs_root, small_disk, states
+from fault_injection.fixtures import CONFIG, TIERS, build_args, make_corpus, needs_root, states
 from fault_injection.harness import Figures, Trial, experiment
 
 NOBODY = 65534
@@ -91,7 +92,7 @@ def crowd(trial: Trial) -> Figures:
     truth = trial.folder / "truth.json"
     truth.write_text(json.dumps(_truth(corpus / "whole")))
     trial.shared.chmod(0o711)  # other users are not to get in
-    with small_disk(trial.folder / "disk", "32m") as disk:
+    with tmpfs(trial.folder / "disk", "32m") as disk:
         subprocess.run(["cp", "-a", corpus / "whole", disk / "cache"], check=True)
         uid = _prepare(disk, trial.variant)
         before = states(disk)
@@ -110,7 +111,7 @@ def crowd(trial: Trial) -> Figures:
 def _prepare(disk: Path, how: str) -> int:
     """Make a disk what the variant says; whom the readers run as."""
     if how == "on a read-only disk":
-        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        make_read_only(disk)
     elif how == "on a full disk":
         with (disk / "ballast").open("wb") as file:
             status = os.statvfs(disk)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +15,11 @@ import yaml
 from conftest import run_chordcache
 from helpers import processes
 from helpers.cache_contents import Arrays, arrays, differing
+from helpers.small_disks import ext4, tmpfs
 
 import chordcache as cc
 from fault_injection import fixtures
-from fault_injection.fixtures import TIERS, build_args, differs, make_corpus, needs_root, small_disk
+from fault_injection.fixtures import TIERS, build_args, differs, make_corpus, needs_root
 from fault_injection.harness import Figures, Trial, experiment
 
 FULL = re.compile(
@@ -36,21 +35,6 @@ CONFIG = {**fixtures.CONFIG, "frames": {"short_side": 128, "codec": "raw"}}
 
 OLDER_SHORT_SIDE = 96
 """[pixels] of the frames of a cache that was there before."""
-
-
-@contextlib.contextmanager
-def _ext4(folder: Path, size: str) -> Iterator[Path]:
-    """A disk that gives out blocks only when it writes them down: it finds itself full later than a tmpfs does."""
-    image = folder.with_suffix(".img")
-    folder.mkdir()
-    with image.open("wb") as file:
-        file.truncate(int(size.removesuffix("m")) << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
-    subprocess.run(["mount", "-o", "loop", image, folder], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def _free_bytes(disk: Path) -> int:
@@ -193,7 +177,7 @@ def _build_with_little_room(trial: Trial, disk: Path, tier: str) -> Figures:
 def tmpfs_fills_up(trial: Trial) -> Figures:
     """Every second time it is a rebuild of a cache that is there. Some builds have room: 50 disks of a tier fill up."""
     needs_root()
-    with small_disk(trial.folder / "disk", "64m") as disk:
+    with tmpfs(trial.folder / "disk", "64m") as disk:
         return _build_with_little_room(trial, disk, trial.variant)
 
 
@@ -201,7 +185,7 @@ def tmpfs_fills_up(trial: Trial) -> Figures:
 def ext4_fills_up(trial: Trial) -> Figures:
     """The tiers in turn."""
     needs_root()
-    with _ext4(trial.folder / "disk", "64m") as disk:
+    with ext4(trial.folder / "disk", "64m") as disk:
         return _build_with_little_room(trial, disk, TIERS[trial.number // 2 % 3])
 
 
@@ -209,7 +193,7 @@ def ext4_fills_up(trial: Trial) -> Figures:
 def another_process_fills_the_disk(trial: Trial) -> Figures:
     """At a random moment of the build, in the tiers in turn."""
     needs_root()
-    with small_disk(trial.folder / "disk", "64m") as disk:
+    with tmpfs(trial.folder / "disk", "64m") as disk:
         case = _Case(trial, TIERS[trial.number // 2 % 3])
         case.prepare(disk)
         with processes.running(trial.folder, *case.args(disk)) as run:
@@ -254,7 +238,7 @@ def scan_fills_the_disk(trial: Trial) -> Figures:
     """The earlier index, of half of the files, stays as it was. The kinds of index in turn."""
     needs_root()
     corpus = trial.once("many", _make_many)
-    with small_disk(trial.folder / "disk", "16m") as disk:
+    with tmpfs(trial.folder / "disk", "16m") as disk:
         index = disk / f"index{('.json', '.jsonl', '.csv')[trial.number % 3]}"
         cc.scan([corpus / "all"], output=index, jobs=1)
         whole = index.read_bytes()

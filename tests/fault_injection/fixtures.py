@@ -1,11 +1,10 @@
-"""What experiments share: a small corpus, the command line, small disks."""
+"""What experiments share: a small corpus and the command line."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,22 +54,6 @@ def build(corpus: Path, tier: str, folder: Path, **options: Any) -> subprocess.C
     done = run_chordcache(*build_args(corpus, tier), cwd=folder, **options)
     assert processes.fine(done.stderr), done.stderr
     return done
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of that size, such as "3m", at ``folder``; see ``enlarge``."""
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-
-
-def enlarge(disk: Path, size: str = "500m") -> None:
-    """Give a small disk more room."""
-    subprocess.run(["mount", "-o", f"remount,size={size}", disk], check=True)
 
 
 def needs_root() -> None:

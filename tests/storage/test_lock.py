@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from helpers import processes
+from helpers import processes, small_disks
 
 import chordcache as cc
 from chordcache.errors import LockedError
@@ -198,12 +198,10 @@ def test_nothing_that_stands_in_the_lock_file_reaches_the_terminal_raw(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 8 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", folder], capture_output=True).returncode:
+    if not small_disks.can_mount(small_disks.tmpfs):
         pytest.skip("no right to mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with small_disks.tmpfs(tmp_path / "disk", "8m") as folder:
+        yield folder
 
 
 def test_a_disk_with_no_room_for_a_video_is_told_before_one_is_begun(

@@ -14,6 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from helpers import small_disks
 
 from chordcache.digests import digest64
 from chordcache.errors import DamageError
@@ -76,16 +77,14 @@ def test_a_lock_of_somebody_else_is_no_matter(path: Path) -> None:
 @pytest.fixture
 def read_only_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system with an artefact, mounted read-only."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", folder], capture_output=True).returncode:
+    if not small_disks.can_mount(small_disks.tmpfs):
         pytest.skip("no right to mount a tmpfs")
-    write(folder / "a.h5")
-    open_files.forget(folder / "a.h5")
-    subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
-    yield folder
-    open_files.forget(folder / "a.h5")
-    subprocess.run(["umount", folder], check=True)
+    with small_disks.tmpfs(tmp_path / "disk", "4m") as folder:
+        write(folder / "a.h5")
+        open_files.forget(folder / "a.h5")
+        small_disks.make_read_only(folder)
+        yield folder
+        open_files.forget(folder / "a.h5")
 
 
 def test_a_read_only_disk(read_only_disk: Path) -> None:

@@ -19,6 +19,7 @@ import lmdb
 import numpy as np
 import pytest
 import test_store_contract as contract
+from helpers import small_disks
 
 from chordcache.digests import digest64
 from chordcache.errors import DamageError
@@ -359,12 +360,10 @@ _FREE = r"\d+\.\d of \d+\.\d MiB are free"
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 4 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", folder], capture_output=True).returncode:
+    if not small_disks.can_mount(small_disks.tmpfs):
         pytest.skip("no right to mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with small_disks.tmpfs(tmp_path / "disk", "4m") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize(("row_bytes", "num_rows"), [(100, 60_000), (5000, 1000), (3 << 20, 3)])
