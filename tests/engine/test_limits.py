@@ -1,4 +1,4 @@
-"""What one file may cost: files that hang, eat memory or kill, amid good ones. Real processes throughout."""
+"""What one file may cost: files that hang, large array or kill, amid good ones. Real processes throughout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers import processes
-from helpers.faulty_extractor import PLUG_IN
+from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 
 import chordcache as cc
 from chordcache import progress
@@ -398,23 +398,23 @@ def test_bounds_on_the_command_line(tmp_path: Path, run_cli: Cli, command: str, 
 # Builds
 
 WIDTHS = {
-    deed: 64 + 2 * number
-    for number, deed in enumerate(
-        ["sleep", "hold the interpreter", "eat memory", "exit 0", "exit 3", "SIGSEGV", "SIGKILL", "unpicklable",
-         "mute", "tarry", "fine"]
+    fault: 64 + 2 * number
+    for number, fault in enumerate(
+        ["sleep", "hold the interpreter", "large array", "exit 0", "exit 3", "SIGSEGV", "SIGKILL", "unpicklable",
+         "silent", "slow", "good"]
     )
 }  # fmt: skip
-"""A plug-in knows a video by its size."""
+"""[pixels] The extractor chooses its fault by the width of a video"""
 
 EXPECTED = {
     "sleep": (
         "decode",
         "timeout",
         2,
-        r"no progress for 2 s, at deeds_plug_in\.py:\d+ <lambda>; .* --stall-timeout" + AGAIN,
+        r"no progress for 2 s, at faulty_extractor\.py:\d+ <lambda>; .* --stall-timeout" + AGAIN,
     ),
-    "hold the interpreter": ("decode", "timeout", 2, r"no progress for 2 s, at deeds_plug_in\.py:\d+ <lambda>; .*"),
-    "eat memory": (
+    "hold the interpreter": ("decode", "timeout", 2, r"no progress for 2 s, at faulty_extractor\.py:\d+ <lambda>; .*"),
+    "large array": (
         "decode",
         "oom",
         2,
@@ -422,88 +422,83 @@ EXPECTED = {
     ),
     "exit 0": ("decode", "signal", 2, r"the worker died: EXIT\(0\)"),
     "exit 3": ("decode", "signal", 2, r"the worker died: EXIT\(3\)"),
-    "SIGSEGV": ("decode", "signal", 2, r"the worker died: SIGSEGV\(-11\), at deeds_plug_in\.py:\d+ <lambda>"),
+    "SIGSEGV": ("decode", "signal", 2, r"the worker died: SIGSEGV\(-11\), at faulty_extractor\.py:\d+ <lambda>"),
     "SIGKILL": ("decode", "signal", 2, r"the worker died: SIGKILL\(-9\)"),
-    "unpicklable": ("mine", "extractor", 1, r".*\.Unpicklable: no way out"),
-    "mute": ("mine", "extractor", 1, r".*\.Mute: <exception str\(\) failed>"),
+    "unpicklable": ("mine", "extractor", 1, r".*\.UnpicklableError: cannot be pickled"),
+    "silent": ("mine", "extractor", 1, r".*\.SilentError: <exception str\(\) failed>"),
 }
-"""Deed: stage, cause, attempts and message of its line in quarantine."""
+"""Fault: stage, cause, attempts and message of its line in quarantine."""
 
 
-def write_plug_in(folder: Path, deeds: dict[str, str]) -> dict[str, str]:
-    """Write the plug-in and a config of it alone; return the environment that it needs."""
-    (folder / "deeds_plug_in.py").write_text(PLUG_IN)
-    mine = {"extractor": "deeds_plug_in:Deeds", "deeds": deeds}
+def write_config(folder: Path, fault_of_width: dict[str, str]) -> None:
+    """Write a config with the faulty extractor alone."""
+    mine = {"extractor": PLUG_IN, "fault_of_width": fault_of_width}
     (folder / "mine.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
-    return {"PYTHONPATH": f"{folder}:{Path(cc.__file__).parent.parent}"}
 
 
-def build_deeds(folder: Path, run_cli: Cli, *options: str) -> subprocess.CompletedProcess[str]:
-    deeds = {str(width): deed for deed, width in WIDTHS.items() if deed not in ("tarry", "fine")}
-    env = {**write_plug_in(folder, deeds), "TMPDIR": str(folder / "tmp")}
+def build_faulty(folder: Path, run_cli: Cli, *options: str) -> subprocess.CompletedProcess[str]:
+    write_config(folder, {str(WIDTHS[fault]): fault for fault in EXPECTED})
     return run_cli(
         "build", "index.json", "-o", "cache", "-c", "mine.yaml", "--tier", "npz", "--features", "mine", "-j2",
-        "--stall-timeout", "2", *options, cwd=folder, env=env,
+        "--stall-timeout", "2", *options, cwd=folder, env={**ENVIRONMENT, "TMPDIR": str(folder / "tmp")},
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def poisoned(tmp_path_factory: pytest.TempPathFactory, make_video: Maker, run_cli: Cli) -> Path:
+def crashed(tmp_path_factory: pytest.TempPathFactory, make_video: Maker, run_cli: Cli) -> Path:
     """videos/, nine that do harm and a good one before each, and cache/, built from them."""
-    folder = tmp_path_factory.mktemp("poisoned")
+    folder = tmp_path_factory.mktemp("crashed")
     (folder / "tmp").mkdir()
-    for number, deed in enumerate(EXPECTED):
-        make_video(folder / f"videos/{number}a fine.mp4", num_frames=12, size=(WIDTHS["fine"], 48))
-        make_video(folder / f"videos/{number}b {deed}.mp4", num_frames=12, size=(WIDTHS[deed], 48))
+    for number, fault in enumerate(EXPECTED):
+        make_video(folder / f"videos/{number}a good.mp4", num_frames=12, size=(WIDTHS["good"], 48))
+        make_video(folder / f"videos/{number}b {fault}.mp4", num_frames=12, size=(WIDTHS[fault], 48))
     cc.scan([folder / "videos"], output=folder / "index.json", jobs=2)
-    done = build_deeds(folder, run_cli)
+    done = build_faulty(folder, run_cli)
     (folder / "done.json").write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
     return folder
 
 
 @pytest.mark.slow
-def test_poison_costs_itself_and_good_files_are_done(poisoned: Path) -> None:
-    returncode, stdout, stderr = json.loads((poisoned / "done.json").read_text())
+def test_poison_costs_itself_and_good_files_are_done(crashed: Path) -> None:
+    returncode, stdout, stderr = json.loads((crashed / "done.json").read_text())
     assert (stderr, returncode) == ("", 3)
     assert stdout.startswith("done 9, up to date 0, quarantined 9 of 18 in ")
-    assert sorted(processes.sidecars(poisoned / "cache")) == [f"{number}a fine.mp4" for number in range(9)]
+    assert sorted(processes.sidecars(crashed / "cache")) == [f"{number}a good.mp4" for number in range(9)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("deed", EXPECTED)
-def test_quarantine_says_what_happened(poisoned: Path, deed: str) -> None:
-    lines = (poisoned / "cache/quarantine.jsonl").read_text().splitlines()
-    (line,) = (data for data in map(json.loads, lines) if data["path"].endswith(f"b {deed}.mp4"))
-    stage, cause, attempts, message = EXPECTED[deed]
+@pytest.mark.parametrize("fault", EXPECTED)
+def test_quarantine_says_what_happened(crashed: Path, fault: str) -> None:
+    lines = (crashed / "cache/quarantine.jsonl").read_text().splitlines()
+    (line,) = (data for data in map(json.loads, lines) if data["path"].endswith(f"b {fault}.mp4"))
+    stage, cause, attempts, message = EXPECTED[fault]
     assert (line["stage"], line["cause"]) == (stage, cause)
     assert line.get("attempts", 1) == attempts
     assert re.fullmatch(message, line["message"])
 
 
 @pytest.mark.slow
-def test_nothing_is_left_of_it(poisoned: Path) -> None:
-    assert list((poisoned / "tmp").iterdir()) == []
-    assert processes.partials(poisoned / "cache") == []
+def test_nothing_is_left_of_it(crashed: Path) -> None:
+    assert list((crashed / "tmp").iterdir()) == []
+    assert processes.partials(crashed / "cache") == []
 
 
 @pytest.mark.slow
-def test_the_next_run_skips_them(poisoned: Path, run_cli: Cli) -> None:
-    before = (poisoned / "cache/quarantine.jsonl").read_bytes()
-    done = build_deeds(poisoned, run_cli)
+def test_the_next_run_skips_them(crashed: Path, run_cli: Cli) -> None:
+    before = (crashed / "cache/quarantine.jsonl").read_bytes()
+    done = build_faulty(crashed, run_cli)
     assert (done.stderr, done.returncode) == ("", 3)
     assert done.stdout.startswith("done 0, up to date 9, quarantined 9 of 18 in ")
-    assert (poisoned / "cache/quarantine.jsonl").read_bytes() == before
+    assert (crashed / "cache/quarantine.jsonl").read_bytes() == before
 
 
 @pytest.mark.slow
-def test_they_are_tried_again_when_asked(poisoned: Path, tmp_path: Path, run_cli: Cli) -> None:
-    """With a plug-in that has learnt better."""
-    subprocess.run(["cp", "-a", f"{poisoned}/.", tmp_path], check=True)
-    env = write_plug_in(tmp_path, {str(width): deed for deed, width in WIDTHS.items() if deed in EXPECTED})
-    (tmp_path / "deeds_plug_in.py").write_text(PLUG_IN.replace("DEEDS[self.deed](self)", "pass"))
+def test_they_are_tried_again_when_asked(crashed: Path, tmp_path: Path, run_cli: Cli) -> None:
+    """With a plug-in that was corrected."""
+    subprocess.run(["cp", "-a", f"{crashed}/.", tmp_path], check=True)
     done = run_cli(
         "build", "index.json", "-o", "cache", "--tier", "npz", "--features", "mine", "-j2", "--retry-quarantined",
-        cwd=tmp_path, env=env,
+        "-c", "mine.yaml", cwd=tmp_path, env={**ENVIRONMENT, "FAULTS_ARE_FIXED": "1"},
     )  # fmt: skip
     assert (done.stderr, done.returncode) == ("", 0)
     assert done.stdout.startswith("done 9, up to date 9, quarantined 0 of 18 in ")
@@ -512,10 +507,10 @@ def test_they_are_tried_again_when_asked(poisoned: Path, tmp_path: Path, run_cli
 
 @pytest.mark.slow
 def test_attempts_add_up_over_runs(tmp_path: Path, make_video: Maker, run_cli: Cli) -> None:
-    make_video(tmp_path / "videos/x.mp4", num_frames=12, size=(WIDTHS["eat memory"], 48))
+    make_video(tmp_path / "videos/x.mp4", num_frames=12, size=(WIDTHS["large array"], 48))
     cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
     for attempts, options in [(1, ["--retries", "0"]), (4, ["--retries", "2", "--retry-quarantined"])]:
-        assert build_deeds(tmp_path, run_cli, *options).returncode == 3
+        assert build_faulty(tmp_path, run_cli, *options).returncode == 3
         assert processes.quarantine(tmp_path / "cache")["x.mp4"].get("attempts", 1) == attempts
 
 
@@ -523,31 +518,30 @@ def test_attempts_add_up_over_runs(tmp_path: Path, make_video: Maker, run_cli: C
 
 
 @pytest.fixture
-def tarrying(tmp_path: Path, make_video: Maker) -> tuple[Path, dict[str, str]]:
-    """A folder with an index of one video of 12 frames, each of which takes 0.3 s, and the environment for it."""
+def slow_video(tmp_path: Path, make_video: Maker) -> Path:
+    """A folder with an index of one video of 12 frames, each of which takes 0.3 s."""
     make_video(tmp_path / "videos/slow.mp4", num_frames=12, options={"bf": "3"})
     cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
-    return tmp_path, write_plug_in(tmp_path, {"64": "tarry"})
+    write_config(tmp_path, {"64": "slow"})
+    return tmp_path
 
 
 BUILD_MINE = ("build", "index.json", "-o", "cache", "-c", "mine.yaml", "--tier", "npz", "--features", "mine", "-j1")
 
 
-def test_a_slow_file_that_makes_progress_is_done(tarrying: tuple[Path, dict[str, str]], run_cli: Cli) -> None:
+def test_a_slow_file_that_makes_progress_is_done(slow_video: Path, run_cli: Cli) -> None:
     """Some of its frames come in one go, when the decoder is flushed."""
-    folder, env = tarrying
-    done = run_cli(*BUILD_MINE, "--stall-timeout", "1", cwd=folder, env=env)
+    done = run_cli(*BUILD_MINE, "--stall-timeout", "1", cwd=slow_video, env=ENVIRONMENT)
     assert (done.stderr, done.returncode) == ("", 0)
 
 
-def test_a_file_timeout_ends_it(tarrying: tuple[Path, dict[str, str]], run_cli: Cli) -> None:
-    folder, env = tarrying
-    done = run_cli(*BUILD_MINE, "--file-timeout", "1.5", "--retries", "0", cwd=folder, env=env)
+def test_a_file_timeout_ends_it(slow_video: Path, run_cli: Cli) -> None:
+    done = run_cli(*BUILD_MINE, "--file-timeout", "1.5", "--retries", "0", cwd=slow_video, env=ENVIRONMENT)
     assert (done.stderr, done.returncode) == ("", 3)
-    line = processes.quarantine(folder / "cache")["slow.mp4"]
+    line = processes.quarantine(slow_video / "cache")["slow.mp4"]
     assert line["cause"] == "timeout"
     assert re.fullmatch(
-        r"not done after 1\.5 s, at deeds_plug_in\.py:\d+ <lambda>; allow more with --file-timeout" + AGAIN,
+        r"not done after 1\.5 s, at faulty_extractor\.py:\d+ <lambda>; allow more with --file-timeout" + AGAIN,
         line["message"],
     )
 
@@ -577,7 +571,8 @@ def test_a_signal_stops_a_build_that_hangs(tmp_path: Path, make_video: Maker) ->
     make_video(tmp_path / "videos/x.mp4", num_frames=12)
     cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
     (tmp_path / "tmp").mkdir()
-    env = {**write_plug_in(tmp_path, {"64": "hold the interpreter"}), "TMPDIR": str(tmp_path / "tmp")}
+    write_config(tmp_path, {"64": "hold the interpreter"})
+    env = {**ENVIRONMENT, "TMPDIR": str(tmp_path / "tmp")}
     with processes.running(tmp_path, *BUILD_MINE, env=env) as run:
         assert processes.wait_until(lambda: glob.glob(f"{tmp_path}/cache/.partial/*/artefact.*"), 60)
         os.kill(run.process.pid, signal.SIGTERM)

@@ -1,8 +1,7 @@
-"""Files that crash, hang, eat memory or raise what cannot be sent: each costs itself, and the good ones are done."""
+"""Files that crash a worker, hang, use up memory or raise: each is quarantined, and the good ones are built."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ import numpy as np
 import yaml
 from conftest import write_video
 from helpers import processes
-from helpers.faulty_extractor import PLUG_IN
+from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 
 import chordcache as cc
 from chordcache.engine import pool
@@ -26,16 +25,16 @@ CAUSES = {
     "sys.exit": "bug",
     "sleep": "timeout",
     "hold the interpreter": "timeout",
-    "eat memory bit by bit": "oom",
+    "many arrays": "oom",
     "unpicklable": "extractor",
-    "mute": "extractor",
+    "silent": "extractor",
     "unpicklable facts": "extractor",
 }
 """What a plug-in does at the fourth frame, and what its file's line in quarantine must call it."""
 
-_LETHAL = tuple(deed for deed, cause in CAUSES.items() if cause == "signal")
+_LETHAL = tuple(fault for fault, cause in CAUSES.items() if cause == "signal")
 
-_WIDTHS = {deed: 64 + 2 * number for number, deed in enumerate((*CAUSES, "none"))}
+_WIDTHS = {fault: 64 + 2 * number for number, fault in enumerate((*CAUSES, "none"))}
 """A plug-in knows a video by its size [pixels]."""
 
 _NUM_FRAMES = 6
@@ -44,34 +43,32 @@ _LIMITS = ("--stall-timeout", "2", "--file-memory", "768", "--retries", "0")
 
 
 def _make_seeds(folder: Path) -> None:
-    """A video for each deed, and the plug-in with a config of it alone."""
-    for deed, width in _WIDTHS.items():
-        write_video(folder / f"{deed}.mp4", num_frames=_NUM_FRAMES, size=(width, 48))
-    (folder / "deeds_plug_in.py").write_text(PLUG_IN)
-    deeds = {str(width): deed for deed, width in _WIDTHS.items() if deed != "none"}
-    mine = {"extractor": "deeds_plug_in:Deeds", "deeds": deeds}
+    """A video for each fault, and a config with the faulty extractor alone."""
+    for fault, width in _WIDTHS.items():
+        write_video(folder / f"{fault}.mp4", num_frames=_NUM_FRAMES, size=(width, 48))
+    fault_of_width = {str(width): fault for fault, width in _WIDTHS.items() if fault != "none"}
+    mine = {"extractor": PLUG_IN, "fault_of_width": fault_of_width}
     (folder / "mine.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
 
 
-def _make_corpus(trial: Trial, deeds: Sequence[str], name: str = "corpus") -> Path:
-    """A folder with index.json of one video for each deed, in this order; what is there stays."""
+def _make_corpus(trial: Trial, faults: Sequence[str], name: str = "corpus") -> Path:
+    """A folder with index.json of one video for each fault, in this order; what is there stays."""
     seeds = trial.once("seeds", _make_seeds)
     folder = trial.folder / name
     (folder / "videos").mkdir(parents=True, exist_ok=True)
-    for number, deed in enumerate(deeds):
+    for number, fault in enumerate(faults):
         path = folder / f"videos/{number:04}.mp4"
         if not path.exists():
-            shutil.copy(seeds / f"{deed}.mp4", path)
+            shutil.copy(seeds / f"{fault}.mp4", path)
     cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
     return folder
 
 
-def _build(trial: Trial, corpus: Path, *, is_out: bool = False) -> processes.Run:
+def _build(trial: Trial, corpus: Path, *, is_fixed: bool = False) -> processes.Run:
     """Build to the end; nothing of it is alive afterwards, and no traceback was shown."""
     seeds = trial.once("seeds", _make_seeds)
-    path = os.pathsep.join([str(seeds), *filter(None, [os.environ.get("PYTHONPATH")])])
     args = ("build", corpus / "index.json", "-o", "cache", "-c", seeds / "mine.yaml", "--tier", "npz", *_LIMITS)
-    env = {"PYTHONPATH": path, **({"POISON_IS_OUT": "1"} if is_out else {})}
+    env = {**ENVIRONMENT, **({"FAULTS_ARE_FIXED": "1"} if is_fixed else {})}
     with processes.running(corpus, *args, "--features", "mine", "-j2", env=env) as run:
         run.wait(300)
         assert run.survivors() == []
@@ -80,10 +77,10 @@ def _build(trial: Trial, corpus: Path, *, is_out: bool = False) -> processes.Run
     return run
 
 
-def _check_good(corpus: Path, deeds: Sequence[str]) -> None:
+def _check_good(corpus: Path, faults: Sequence[str]) -> None:
     """The good files and no others are cached, with the rows that the plug-in made."""
     sidecars = processes.sidecars(corpus / "cache")
-    assert sorted(sidecars) == [f"{number:04}.mp4" for number, deed in enumerate(deeds) if deed == "none"]
+    assert sorted(sidecars) == [f"{number:04}.mp4" for number, fault in enumerate(faults) if fault == "none"]
     for data in sidecars.values():
         with np.load(data["_artefact"], allow_pickle=False) as npz:
             assert npz["mine"].tolist() == list(range(_NUM_FRAMES))
@@ -93,25 +90,25 @@ def _check_good(corpus: Path, deeds: Sequence[str]) -> None:
     "R19", "a build with one file in a hundred of each that crashes, exits, is killed, hangs, eats memory, raises",
     trials=1_000, batch=100,
 )  # fmt: skip
-def poison(trial: Trial) -> Figures:
+def crashing_files(trial: Trial) -> Figures:
     """In random order; a trial is a file."""
-    deeds = ["none"] * trial.count
-    for deed, number in zip(CAUSES, trial.rng.sample(range(trial.count), len(CAUSES)), strict=True):
-        deeds[number] = deed
-    corpus = _make_corpus(trial, deeds)
+    faults = ["none"] * trial.count
+    for fault, number in zip(CAUSES, trial.rng.sample(range(trial.count), len(CAUSES)), strict=True):
+        faults[number] = fault
+    corpus = _make_corpus(trial, faults)
     run = _build(trial, corpus)
     assert run.process.returncode == 3, run.stderr
-    _check_good(corpus, deeds)
+    _check_good(corpus, faults)
     found = {path: line["cause"] for path, line in processes.quarantine(corpus / "cache").items()}
-    assert found == {f"{number:04}.mp4": CAUSES[deed] for number, deed in enumerate(deeds) if deed != "none"}
+    assert found == {f"{number:04}.mp4": CAUSES[fault] for number, fault in enumerate(faults) if fault != "none"}
 
     before = (corpus / "cache/quarantine.jsonl").read_bytes()
     again = _build(trial, corpus)
     assert again.process.returncode == 3, again.stderr
-    num_good = deeds.count("none")
+    num_good = faults.count("none")
     assert again.stdout.startswith(f"done 0, up to date {num_good}, quarantined {len(CAUSES)} of {trial.count} ")
     assert (corpus / "cache/quarantine.jsonl").read_bytes() == before
-    return {"sum_good_files_done": num_good, "sum_poison_isolated": len(found)}
+    return {"sum_good_files_done": num_good, "sum_faulty_files_isolated": len(found)}
 
 
 @experiment(
@@ -121,17 +118,17 @@ def a_deadly_environment(trial: Trial) -> Figures:
     """Files that were done before stay done; none is blamed."""
     done = ["none"] * trial.rng.randrange(1, 4)
     _build(trial, _make_corpus(trial, done))
-    deeds = [*done, *(trial.rng.choice(_LETHAL) for _ in range(8))]
-    corpus = _make_corpus(trial, deeds)
+    faults = [*done, *(trial.rng.choice(_LETHAL) for _ in range(8))]
+    corpus = _make_corpus(trial, faults)
     run = _build(trial, corpus)
     assert run.process.returncode == 14, run.stderr
     assert "5 workers in a row died" in run.stderr
     assert processes.quarantine(corpus / "cache") == {}
-    _check_good(corpus, deeds)
-    again = _build(trial, corpus, is_out=True)
+    _check_good(corpus, faults)
+    again = _build(trial, corpus, is_fixed=True)
     assert again.process.returncode == 0, again.stderr
-    assert again.stdout.startswith(f"done 8, up to date {len(done)}, quarantined 0 of {len(deeds)} ")
-    _check_good(corpus, ["none"] * len(deeds))
+    assert again.stdout.startswith(f"done 8, up to date {len(done)}, quarantined 0 of {len(faults)} ")
+    _check_good(corpus, ["none"] * len(faults))
     return {"sum_files_blamed": 0}
 
 
@@ -181,11 +178,11 @@ def what_isolation_costs(trial: Trial) -> Figures:
     assert isolation_seconds <= _MAX_ISOLATION_SECONDS
 
     seconds = {}
-    for name, deeds in {"good": ["none"] * 20, "bad": [*["none"] * 20, *_LETHAL]}.items():
-        corpus = _make_corpus(trial, deeds, name)
+    for name, faults in {"good": ["none"] * 20, "bad": [*["none"] * 20, *_LETHAL]}.items():
+        corpus = _make_corpus(trial, faults, name)
         started = time.monotonic()
         _build(trial, corpus)
         seconds[name] = time.monotonic() - started
-        _check_good(corpus, deeds)
+        _check_good(corpus, faults)
     death_seconds = (seconds["bad"] - seconds["good"]) / len(_LETHAL)
     return {"max_ms_a_file": 1e3 * isolation_seconds, "max_ms_a_death": 1e3 * death_seconds}

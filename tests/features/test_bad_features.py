@@ -16,6 +16,7 @@ import pytest
 import yaml
 from helpers import processes
 from helpers.cache_contents import READERS, arrays, artefact, differing
+from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 from helpers.ffmpeg import ffmpeg, ffprobe
 
 import chordcache as cc
@@ -453,43 +454,21 @@ class Million(Extractor):
 
     def num_rows(self, num_frames):
         return None
-
-class Wrong(Extractor):
-    def __init__(self, name, how):
-        super().__init__(name)
-        self.how = how
-
-    def num_rows(self, num_frames):
-        return None if self.how == "clock" else num_frames
-
-    def add_frame(self, frame):
-        if self.how == "nothing":
-            return None
-        if self.how == "array":
-            return np.zeros((1, 2))
-        if self.how == "usage":
-            raise UsageError("not my day")
-        return {self.name: np.zeros((1, 2))}
-
-    def finish(self):
-        if self.how == "clock":
-            self.facts.update(start_seconds=0, row_seconds=0, silence=0)
-        return {}
 """
 
 
 def build_plug_in(
-    whole: Path, folder: Path, run_cli: Cli, extractor: str, *options: str, **params: Any
+    whole: Path, folder: Path, run_cli: Cli, extractor: str, **params: Any
 ) -> subprocess.CompletedProcess[str]:
     """Build the feature "mine" alone, in NPZ and HDF5."""
-    (folder / "attack_plug_in.py").write_text(ROWS)
-    mine = {"extractor": f"attack_plug_in:{extractor}", **params}
+    (folder / "rows_plug_in.py").write_text(ROWS)
+    mine = {"extractor": extractor, **params}
     config = {"features": {"mine": mine}, "hdf5": {"features": ["mine"]}}
     (folder / "mine.yaml").write_text(yaml.dump(config))
     return run_cli(
         "build", whole / "index.json", "-o", folder / "cache", "-c", folder / "mine.yaml", "-j2",
-        "--tier", "npz", "--tier", "hdf5", "--features", "mine", *options,
-        env={"PYTHONPATH": f"{folder}:{Path(cc.__file__).parent.parent}"},
+        "--tier", "npz", "--tier", "hdf5", "--features", "mine",
+        env={"PYTHONPATH": f"{folder}:{ENVIRONMENT['PYTHONPATH']}"},
     )  # fmt: skip
 
 
@@ -507,7 +486,7 @@ def build_plug_in(
     ],
 )
 def test_rows_of_every_kind(whole: Path, tmp_path: Path, run_cli: Cli, how: str) -> None:
-    done = build_plug_in(whole, tmp_path, run_cli, "Rows", how=how)
+    done = build_plug_in(whole, tmp_path, run_cli, "rows_plug_in:Rows", how=how)
     assert done.returncode == 0, done.stderr
     expected = np.arange(20)[:, None] + np.arange(6.0)
     if how == "Fortran order":
@@ -524,7 +503,7 @@ def test_rows_of_every_kind(whole: Path, tmp_path: Path, run_cli: Cli, how: str)
 
 @pytest.mark.slow
 def test_a_million_rows_at_once(whole: Path, tmp_path: Path, run_cli: Cli) -> None:
-    assert build_plug_in(whole, tmp_path, run_cli, "Million").returncode == 0
+    assert build_plug_in(whole, tmp_path, run_cli, "rows_plug_in:Million").returncode == 0
     with cc.open_cache(tmp_path / "cache") as opened:
         for tier in ("npz", "hdf5"):
             found = opened.read(_key(opened), "mine", 5, 10, tier=tier)
@@ -532,24 +511,24 @@ def test_a_million_rows_at_once(whole: Path, tmp_path: Path, run_cli: Cli) -> No
 
 
 def test_what_a_plug_in_prints_is_no_result(whole: Path, tmp_path: Path, run_cli: Cli) -> None:
-    done = build_plug_in(whole, tmp_path, run_cli, "Rows", "--json", how="prints")
+    done = build_plug_in(whole, tmp_path, run_cli, "rows_plug_in:Rows", "--json", how="prints")
     assert json.loads(done.stdout)["num_done"] == 3
     assert set(done.stderr.splitlines()) == {"hello from a plug-in"}
 
 
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("fault", "message"),
     [
-        ("nothing", "extractor returned a NoneType, expected a mapping of names to rows"),
+        ("None", "extractor returned a NoneType, expected a mapping of names to rows"),
         ("array", "extractor returned a ndarray, expected a mapping of names to rows"),
-        ("usage", "chordcache.errors.UsageError: not my day"),
+        ("UsageError", "chordcache.errors.UsageError: a plug-in must not raise this"),
         ("clock", "extractor has its own clock, but its facts do not describe it"),
     ],
 )
-def test_a_plug_in_that_does_wrong_costs_its_video(
-    whole: Path, tmp_path: Path, run_cli: Cli, how: str, message: str
+def test_every_video_of_a_faulty_extractor_is_quarantined(
+    whole: Path, tmp_path: Path, run_cli: Cli, fault: str, message: str
 ) -> None:
-    done = build_plug_in(whole, tmp_path, run_cli, "Wrong", how=how)
+    done = build_plug_in(whole, tmp_path, run_cli, PLUG_IN, fault=fault)
     assert (done.returncode, done.stderr) == (3, "")
     failed = processes.quarantine(tmp_path / "cache")
     assert {(line["stage"], line["cause"], line["message"]) for line in failed.values()} == {

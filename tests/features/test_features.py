@@ -14,6 +14,7 @@ import av
 import numpy as np
 import pytest
 import yaml
+from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 from helpers.processes import files_of, quarantine, sidecars
 
 import chordcache as cc
@@ -404,88 +405,54 @@ def test_the_example_of_the_docs(example: Path, index: Path, tmp_path: Path, run
     assert run_cli("verify", cache, "--deep").returncode == 0  # where the plug-in is not installed
 
 
-BROKEN = """
-import numpy as np
-from chordcache.features.base import Extractor
-
-class Broken(Extractor):
-    def __init__(self, name, how="raise"):
-        super().__init__(name)
-        self.how = how
-
-    def add_frame(self, frame):
-        if self.how == "exit" and frame.number == 3:
-            import os; os._exit(9)
-        if self.how == "raise" and frame.number == 3:
-            raise ValueError("no\\nsuch thing")
-        if self.how == "short" and frame.number == 3:
-            return {}
-        if self.how == "name":
-            return {"else": np.zeros((1, 2))}
-        if self.how == "object":
-            return {self.name: np.array([[None]])}
-        if self.how == "shape":
-            return {self.name: np.zeros((1, 2 + frame.number))}
-        if self.how == "facts":
-            self.facts["x"] = np.float32(1)
-        return {self.name: np.zeros((1, 2))}
-
-class NotOne:
-    pass
-"""
-
-
 @pytest.mark.parametrize(
-    ("how", "cause", "match"),
+    ("fault", "cause", "match"),
     [
-        ("raise", "extractor", "ValueError: no such thing"),
-        ("short", "extractor", "'mine' has 24 rows, expected 25 for 25 frames"),
-        ("name", "extractor", r"extractor returned 'else', expected a name that begins with 'mine\.'"),
-        ("object", "extractor", "'mine'.* object"),
-        ("shape", "extractor", "'mine'"),
+        ("ValueError", "extractor", "ValueError: no such thing"),
+        ("one row less", "extractor", "'mine' has 24 rows, expected 25 for 25 frames"),
+        ("other name", "extractor", r"extractor returned 'else', expected a name that begins with 'mine\.'"),
+        ("objects", "extractor", "'mine'.* object"),
+        ("other shapes", "extractor", "'mine'"),
         ("facts", "extractor", "TypeError: Object of type float32 is not JSON serializable"),
-        ("exit", "signal", "the worker died"),
+        ("exit 3", "signal", "the worker died"),
     ],
 )
-def test_a_plug_in_that_fails_costs_its_video(
-    index: Path, tmp_path: Path, run_cli: Cli, how: str, cause: str, match: str
+def test_a_video_of_a_faulty_extractor_is_quarantined(
+    index: Path, tmp_path: Path, run_cli: Cli, fault: str, cause: str, match: str
 ) -> None:
-    (tmp_path / "mine.py").write_text(BROKEN)
-    (tmp_path / "mine.yaml").write_text(yaml.dump({"features": {"mine": {"extractor": "mine:Broken", "how": how}}}))
-    environment = {"PYTHONPATH": f"{tmp_path}:{Path(cc.__file__).parent.parent}"}
+    (tmp_path / "mine.yaml").write_text(yaml.dump({"features": {"mine": {"extractor": PLUG_IN, "fault": fault}}}))
     cache = tmp_path / "cache"
     arguments = ("build", index, "-o", cache, "-c", tmp_path / "mine.yaml", "--tier", "npz", "--features", "mine,mel")
-    result = run_cli(*arguments, env=environment)
+    result = run_cli(*arguments, env=ENVIRONMENT)
     assert result.returncode == 3, result.stderr
     assert "Traceback" not in result.stderr
     failed = quarantine(cache)
     assert "silent.mp4" in failed
     assert (failed["silent.mp4"]["cause"], failed["silent.mp4"]["stage"] in ("mine", "decode")) == (cause, True)
     assert re.search(match, failed["silent.mp4"]["message"])
-    assert ("single.mp4" in failed) == (how in ("name", "object", "facts"))
+    assert ("single.mp4" in failed) == (fault in ("other name", "objects", "facts"))
     # the feature is at fault, not the file: what does not need it is built
-    result = run_cli("build", index, "-o", cache, "--tier", "npz", "--features", "mel", env=environment)
+    result = run_cli("build", index, "-o", cache, "--tier", "npz", "--features", "mel", env=ENVIRONMENT)
     assert result.returncode == 0, result.stderr
-    assert run_cli("verify", cache, env=environment).returncode == 0
+    assert run_cli("verify", cache, env=ENVIRONMENT).returncode == 0
 
 
 @pytest.mark.parametrize(
     ("section", "match"),
     [
         ({"extractor": "nowhere_at_all:Class"}, "cannot import 'nowhere_at_all:Class': ModuleNotFoundError: No module"),
-        ({"extractor": "mine:Missing"}, "cannot import 'mine:Missing': AttributeError"),
-        ({"extractor": "mine:NotOne"}, "got 'mine:NotOne', expected a subclass of chordcache.features.base.Extractor"),
-        ({"extractor": "mine:Broken", "size": 3}, "'mine:Broken' does not take its parameters: got an unexpected"),
+        ({"extractor": "pathlib:Missing"}, "cannot import 'pathlib:Missing': AttributeError"),
+        ({"extractor": "pathlib:Path"}, "got 'pathlib:Path', expected a subclass of chordcache.features.base.Extractor"),
+        ({"extractor": PLUG_IN, "size": 3}, f"'{PLUG_IN}' does not take its parameters: got an unexpected"),
     ],
 )
 def test_an_extractor_that_cannot_be_had(
     index: Path, tmp_path: Path, run_cli: Cli, section: dict[str, Any], match: str
 ) -> None:
-    (tmp_path / "mine.py").write_text(BROKEN)
     (tmp_path / "mine.yaml").write_text(yaml.dump({"features": {"mine": section}}))
     result = run_cli(
         "build", index, "-o", tmp_path / "cache", "-c", tmp_path / "mine.yaml", "--tier", "npz",
-        env={"PYTHONPATH": f"{tmp_path}:{Path(cc.__file__).parent.parent}"},
+        env=ENVIRONMENT,
     )  # fmt: skip
     assert result.returncode == 2
     assert match in result.stderr

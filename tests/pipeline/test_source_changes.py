@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from helpers import processes
+import yaml
+from helpers import processes, small_disks
+from helpers.faulty_extractor import ENVIRONMENT, SOURCE_CHANGER
 
 import chordcache as cc
 from chordcache.media import source_file
@@ -25,83 +27,31 @@ Maker = Callable[..., Path]
 
 # Under the decoder
 
-MEDDLER = """
-import os, pathlib, shutil
-import numpy as np
-from chordcache.features.base import Extractor
-
-SOURCE, NEW = (pathlib.Path(os.environ[name]) for name in ("SOURCE", "NEW"))
-
-def in_place():
-    "The middle is other bytes of the same number, and the mtime is put back."
-    status = SOURCE.stat()
-    with open(SOURCE, "r+b") as file:
-        file.seek(status.st_size // 2)
-        file.write(b"x" * 64)
-    os.utime(SOURCE, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-def appended():
-    with open(SOURCE, "ab") as file:
-        file.write(b"x")
-
-def truncated():
-    os.truncate(SOURCE, SOURCE.stat().st_size // 4)
-
-def renamed():
-    "Another file of the same size and mtime, put in its place in one step."
-    status = SOURCE.stat()
-    data = bytearray(SOURCE.read_bytes())
-    data[status.st_size // 2] ^= 1
-    NEW.write_bytes(data)
-    os.utime(NEW, ns=(status.st_atime_ns, status.st_mtime_ns))
-    NEW.rename(SOURCE)
-
-def removed():
-    SOURCE.unlink()
-
-def twin():
-    "The folder above it gives way to another; all times are those of the first."
-    SOURCE.parent.rename(SOURCE.parent.with_name("aside"))
-    NEW.parent.rename(SOURCE.parent)
-
-class Meddler(Extractor):
-    def begin(self, video):
-        self.seen = 0
-
-    def add_frame(self, frame):
-        self.seen += 1
-        if self.seen == 20:
-            globals()[os.environ["HOW"]]()
-        return {self.name: np.zeros((1, 1), np.uint8)}
-"""
-
 
 @pytest.fixture
-def meddled(tmp_path: Path, clips: Path, run_cli: Cli) -> Callable[[str], subprocess.CompletedProcess[str]]:
+def build_changing(tmp_path: Path, clips: Path, run_cli: Cli) -> Callable[[str], subprocess.CompletedProcess[str]]:
     """Build root/sub/a.mp4, a real clip, with a plug-in that changes the source when it sees frame 20."""
     source = tmp_path / "root/sub/a.mp4"
     source.parent.mkdir(parents=True)
     shutil.copy(clips / "street/bikes.mp4", source)
     assert source.stat().st_size > 200_000  # far more than a demuxer has read at frame 20
-    (tmp_path / "meddler.py").write_text(MEDDLER)
-    (tmp_path / "c.yaml").write_text('features: {meddled: {extractor: "meddler:Meddler"}}')
 
-    def build(how: str) -> subprocess.CompletedProcess[str]:
+    def build(change: str) -> subprocess.CompletedProcess[str]:
         cc.scan([tmp_path / "root"], output=tmp_path / "index.json", jobs=1)
-        new = tmp_path / ("elsewhere/a.mp4" if how == "twin" else "new.mp4")
-        env = {"HOW": how, "SOURCE": str(source), "NEW": str(new)}
-        env["PYTHONPATH"] = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
-        args = ["build", "index.json", "-c", "c.yaml", "--tier", "npz", "--features", "meddled", "-j1"]
-        return run_cli(*args, cwd=tmp_path, env=env)
+        other = tmp_path / ("elsewhere/a.mp4" if change == "replace_folder" else "new.mp4")
+        mine = {"extractor": SOURCE_CHANGER, "change": change, "source": str(source), "other": str(other)}
+        (tmp_path / "c.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
+        args = ["build", "index.json", "-c", "c.yaml", "--tier", "npz", "--features", "mine", "-j1"]
+        return run_cli(*args, cwd=tmp_path, env=ENVIRONMENT)
 
     return build
 
 
-@pytest.mark.parametrize("how", ["in_place", "appended", "truncated", "renamed"])
+@pytest.mark.parametrize("change", ["change_inside", "append", "truncate", "replace"])
 def test_a_change_under_the_decoder_is_named_and_nothing_is_published(
-    tmp_path: Path, meddled: Callable[[str], subprocess.CompletedProcess[str]], how: str
+    tmp_path: Path, build_changing: Callable[[str], subprocess.CompletedProcess[str]], change: str
 ) -> None:
-    done = meddled(how)
+    done = build_changing(change)
     assert done.returncode == 3, done.stdout + done.stderr
     line = processes.quarantine(tmp_path / "cache")["sub/a.mp4"]
     assert (line["cause"], line["message"]) == ("changed", "the file changed while it was read")
@@ -114,16 +64,16 @@ def test_a_change_under_the_decoder_is_named_and_nothing_is_published(
 
 
 def test_a_source_that_goes_away_under_the_decoder(
-    tmp_path: Path, meddled: Callable[[str], subprocess.CompletedProcess[str]]
+    tmp_path: Path, build_changing: Callable[[str], subprocess.CompletedProcess[str]]
 ) -> None:
-    done = meddled("removed")
+    done = build_changing("remove")
     assert done.returncode == 3, done.stdout + done.stderr
     assert processes.quarantine(tmp_path / "cache")["sub/a.mp4"]["cause"] == "io"
     assert processes.sidecars(tmp_path / "cache") == {}
 
 
 def test_a_twin_of_the_same_times_is_told_by_its_inode(
-    tmp_path: Path, meddled: Callable[[str], subprocess.CompletedProcess[str]]
+    tmp_path: Path, build_changing: Callable[[str], subprocess.CompletedProcess[str]]
 ) -> None:
     """Two files of one size, mtime and ctime, made in one tick of the clock; renaming their folders changes neither."""
     source, twin = tmp_path / "root/sub/a.mp4", tmp_path / "elsewhere/a.mp4"
@@ -138,7 +88,7 @@ def test_a_twin_of_the_same_times_is_told_by_its_inode(
 
     if not processes.wait_until(are_twins, 10, step=0):
         pytest.skip("the clock of this file system is too fine for twins")
-    done = meddled("twin")
+    done = build_changing("replace_folder")
     assert done.returncode == 3, done.stdout + done.stderr
     line = processes.quarantine(tmp_path / "cache")["sub/a.mp4"]
     assert (line["cause"], line["message"]) == ("changed", "the file changed while it was read")
@@ -214,27 +164,20 @@ def test_an_old_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """disk/, an ext4 file system of its own in disk.img."""
-    image, folder = tmp_path / "disk.img", tmp_path / "disk"
-    folder.mkdir()
-    with open(image, "wb") as file:
-        file.truncate(16 << 20)
-    made = shutil.which("mkfs.ext4") and subprocess.run(["mkfs.ext4", "-q", image], capture_output=True).returncode == 0
-    if not made or subprocess.run(["mount", "-o", "loop", image, folder], capture_output=True).returncode:
+    """An ext4 file system of its own."""
+    if not small_disks.can_mount(small_disks.ext4):
         pytest.skip("no right to mount an image")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with small_disks.ext4(tmp_path / "disk", "16m") as folder:
+        yield folder
 
 
 def rot(disk: Path, source: Path) -> None:
     """Flip one bit of a file beneath its file system, which notices nothing."""
     status, data = source.stat(), source.read_bytes()
-    subprocess.run(["umount", disk], check=True)
-    image = disk.with_name("disk.img")
-    at = image.read_bytes().index(data[:4096]) + 4096 * (len(data) // 8192)
-    assert image.read_bytes()[at : at + 16] == data[4096 * (len(data) // 8192) :][:16]
-    processes.flip(image, at)
-    subprocess.run(["mount", "-o", "loop", image, disk], check=True)
+    with small_disks.unmounted(disk) as image:
+        at = image.read_bytes().index(data[:4096]) + 4096 * (len(data) // 8192)
+        assert image.read_bytes()[at : at + 16] == data[4096 * (len(data) // 8192) :][:16]
+        processes.flip(image, at)
     after = source.stat()
     assert (after.st_size, after.st_mtime_ns, after.st_ctime_ns) == (
         status.st_size, status.st_mtime_ns, status.st_ctime_ns,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 from helpers.processes import files_of, sidecars
 from test_verify import reseal
 
@@ -135,18 +136,13 @@ def test_repair_asks_each_tier_for_its_own(index: Path, tmp_path: Path) -> None:
 
 
 def test_what_failed_is_in_quarantine_and_not_incomplete(index: Path, tmp_path: Path, run_cli: Cli) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from chordcache.features.base import Extractor\n\n\nclass Picky(Extractor):\n    def add_frame(self, frame):\n"
-        "        if frame.number == 25:\n            raise ValueError('long')\n"
-        "        return {self.name: frame.rgb()[None, :1, :1]}\n"
-    )
-    (tmp_path / "mine.yaml").write_text(yaml.dump({"features": {"mine": {"extractor": "mine:Picky"}}}))
-    environment = {"PYTHONPATH": f"{tmp_path}:{Path(cc.__file__).parent.parent}"}
+    mine = {"extractor": PLUG_IN, "fault": "ValueError", "at_frame": 25}
+    (tmp_path / "mine.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
     cache = tmp_path / "cache"
     cc.build(index, cache)
     build = ("build", index, "-o", cache, "-c", tmp_path / "mine.yaml", "--tier", "npz", "--features", "mine")
-    assert run_cli(*build, env=environment).returncode == 3
-    result = run_cli("verify", cache, "--deep", env=environment)
+    assert run_cli(*build, env=ENVIRONMENT).returncode == 3
+    result = run_cli("verify", cache, "--deep", env=ENVIRONMENT)
     assert (result.returncode, result.stdout) == (0, "sound: 2 videos\n")
 
 

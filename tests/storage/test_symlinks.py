@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from helpers import processes
+from helpers.faulty_extractor import ENVIRONMENT, SOURCE_CHANGER
 
 import chordcache as cc
 from chordcache.storage import sealed_json
@@ -108,36 +109,17 @@ def test_a_swap_after_the_build_is_refused_by_every_command(work: Path, run_cli:
     assert {path: rows for path, (rows, _, _) in after.items()} == {path: rows for path, (rows, _, _) in before.items()}
 
 
-MEDDLER = """
-import os, pathlib
-import numpy as np
-from chordcache.features.base import Extractor
-
-class Meddler(Extractor):
-    def begin(self, video):
-        self.seen = 0
-
-    def add_frame(self, frame):
-        self.seen += 1
-        if self.seen == 20:
-            source = pathlib.Path(os.environ["SOURCE"])
-            source.rename(source.with_name("aside"))
-            source.symlink_to(os.environ["TARGET"])
-        return {self.name: np.zeros((1, 1), np.uint8)}
-"""
-
-
 @pytest.mark.parametrize("where", ["a.mp4", "sub"])
 def test_a_swap_in_the_middle_of_the_decode_is_refused(work: Path, make_video: Maker, run_cli: Cli, where: str) -> None:
     name = "a.mp4" if where == "a.mp4" else "sub/b.mp4"
     shutil.rmtree(work / "root")
     make_video(work / "root" / name, num_frames=40)
     cc.scan([work / "root"], output=work / "index.json", jobs=1)
-    (work / "meddler.py").write_text(MEDDLER)
-    (work / "c.yaml").write_text('features: {meddled: {extractor: "meddler:Meddler"}}')
-    env = {"SOURCE": str(work / "root" / where), "TARGET": str(work / "outside" / where)}
-    args = ["build", "index.json", "-c", "c.yaml", "--tier", "npz", "--features", "meddled", "-j1"]
-    done = run_cli(*args, cwd=work, env={**env, "PYTHONPATH": f"{work}:{os.environ.get('PYTHONPATH', '')}"})
+    places = {"source": str(work / "root" / where), "other": str(work / "outside" / where)}
+    mine = {"extractor": SOURCE_CHANGER, "change": "link", **places}
+    (work / "c.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
+    args = ["build", "index.json", "-c", "c.yaml", "--tier", "npz", "--features", "mine", "-j1"]
+    done = run_cli(*args, cwd=work, env=ENVIRONMENT)
     assert done.returncode == 3, done.stdout + done.stderr
     assert processes.quarantine(work / "cache")[name]["cause"] == "refused-link"
     assert processes.sidecars(work / "cache") == {}
