@@ -137,7 +137,7 @@ def make_planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.nd
 
 @dataclass(frozen=True)
 class VideoSpec:
-    """What ``make_video`` writes. The container follows from the file's suffix."""
+    """Parameters of ``make_video``. The container follows from the file's suffix."""
 
     num_frames: int = 30
     size: tuple[int, int] = (64, 48)

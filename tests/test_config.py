@@ -80,13 +80,13 @@ def test_features_are_added_and_taken_out(text: str, names: tuple[str, ...]) -> 
     assert config_from_json(yaml.safe_load(text)).names() == names
 
 
-def test_a_feature_keeps_the_defaults_that_are_left_out() -> None:
+def test_settings_that_are_left_out_have_their_defaults() -> None:
     config = config_from_json({"features": {"flow": {"method": "dis"}, "mel": {"n_mels": 40}}})
     assert config.features["flow"] == FlowConfig(method="dis", dtype="float16")
     assert config.features["mel"] == MelConfig(n_mels=40, hop_length=160)
 
 
-def test_what_goes_into_a_tier() -> None:
+def test_features_of_a_tier() -> None:
     config = Config()
     assert TIERS["lmdb"].features(config) == ("frames",)
     assert TIERS["npz"].features(config) == ("flow", "motion", "mel")
@@ -214,7 +214,7 @@ def test_missing_file(tmp_path: Path) -> None:
         load_config(tmp_path / "none.yaml")
 
 
-def test_a_folder_is_no_config(tmp_path: Path) -> None:
+def test_a_folder_is_not_a_config(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read config"):
         load_config(tmp_path)
 

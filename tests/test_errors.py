@@ -39,14 +39,14 @@ def test_exit_codes_are_distinct() -> None:
     assert len(set(EXIT_CODES.values())) == len(EXIT_CODES)
 
 
-def test_the_others_inherit_a_code_that_is_no_bug() -> None:
+def test_every_other_error_inherits_a_code_that_is_not_a_bug() -> None:
     inheriting = {name for name, value in CLASSES.items() if "exit_code" not in vars(value)} - {"StoppedError"}
     assert inheriting == {"ConfigError", "FeatureAbsentError", "NoSpaceError"}
     assert all(CLASSES[name].exit_code != ChordcacheError.exit_code for name in inheriting)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_stopped_ends_as_the_shell_has_it(number: int, code: int) -> None:
+def test_exit_codes_of_signals_are_those_of_the_shell(number: int, code: int) -> None:
     assert StoppedError(number).exit_code == code
     assert str(StoppedError(number)) == f"stopped by signal {int(number)}; the same command resumes"
 
@@ -60,7 +60,7 @@ def test_stopped_ends_as_the_shell_has_it(number: int, code: int) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_comes_back_from_a_worker_as_it_was(error: ChordcacheError) -> None:
+def test_a_dataset_returns_from_a_worker_unchanged(error: ChordcacheError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert (str(copy), vars(copy), copy.exit_code) == (str(error), vars(error), error.exit_code)

@@ -159,7 +159,7 @@ def test_one_process_without_a_checkpoint(data: Data) -> None:
     assert seen([rank]) == {0: Counter(cc.open_cache(data.cache).keys())}
 
 
-def test_what_is_wrong_is_said_in_a_line(data: Data, tmp_path: Path) -> None:
+def test_an_error_is_one_line(data: Data, tmp_path: Path) -> None:
     (rank,) = run_example(tmp_path, data.tokenizer, program=("train_multimodal.py",), num_ranks=1)
     assert rank.code == 10
     assert re.fullmatch(r"train_multimodal: error: .+\n", rank.errors)

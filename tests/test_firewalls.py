@@ -1,4 +1,4 @@
-"""What must not be loaded: the decoders by --help, what builds caches by a reader of one."""
+"""Modules that must not be loaded: the decoders by --help, the builder by a reader of caches."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Import:
     module: str | None
     """None where the name is made at run time"""
     name: str | None = None
-    """What ``from module import name`` takes, None for ``import module``"""
+    """Name that ``from module import name`` takes, None for ``import module``"""
 
 
 def imports_of(source: str, module: str, *, is_package: bool = False) -> Iterator[Import]:
@@ -115,7 +115,7 @@ def is_owner(module: str, patterns: tuple[str, ...]) -> bool:
 
 
 def folder_complaint(module: str, target: str, name: str | None, modules: set[str]) -> str | None:
-    """What is wrong with an import of a module of the package."""
+    """Return what is wrong with an import of a module of the package."""
     if target == "chordcache" and (name == "__version__" or folder_of(module, modules) == "cli"):
         return None  # the command line calls the public functions, as users do
     if target not in modules:
@@ -131,7 +131,7 @@ def folder_complaint(module: str, target: str, name: str | None, modules: set[st
 
 
 def complaint(module: str, found: Import, modules: set[str]) -> str | None:
-    """What is wrong with one import, None if nothing is."""
+    """Return what is wrong with one import, None if nothing is."""
     if found.module is None:
         return None if module in DYNAMIC_IMPORTS else "imports by a name made at run time"
     package = found.module.split(".")[0]
@@ -143,7 +143,7 @@ def complaint(module: str, found: Import, modules: set[str]) -> str | None:
         if not is_owner(module, OWNERS[package]):
             return f"imports {package}, which belongs to {', '.join(OWNERS[package])}"
     elif package not in sys.stdlib_module_names:
-        return f"imports {package}, which nobody owns: list it in OWNERS"
+        return f"imports {package}, which no module owns: list it in OWNERS"
     return None
 
 
@@ -241,7 +241,7 @@ MODULES = {
         ("chordcache.pipeline.build", "from torch.utils import data", "torch, which belongs to"),
         ("chordcache.pipeline.clicks", "import click", "click, which belongs to"),
         ("chordcache.pipeline.build", "import sqlite3", "sqlite3, which belongs to"),
-        ("chordcache.pipeline.build", "import pandas", "pandas, which nobody owns"),
+        ("chordcache.pipeline.build", "import pandas", "pandas, which no module owns"),
         ("chordcache.utils.strings", "", "chordcache.utils.strings: its folder has no level"),
         ("chordcache.read.cache", "def f(:", "cannot be parsed"),
         ("chordcache.read.cache", "\0", "cannot be parsed"),

@@ -1,4 +1,4 @@
-"""Docstrings, messages, help texts and docs are written in plain technical English."""
+"""Docstrings, messages, help texts, docs and the names of tests are written in plain technical English."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOURCES = sorted((REPOSITORY / "chordcache").rglob("*.py"))
+TESTS = sorted(set((REPOSITORY / "tests").rglob("*.py")) - {Path(__file__).resolve()})
 DOCS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+
+FOLDER_OF_THE_CORPUS = "odd/colour"
+"""The one name with another spelling that tests contain"""
 
 QUESTION = re.compile(r"(What|Which|How|Whether|Of)\b")
 """How no docstring begins: functions begin with a verb, everything else with a noun"""
@@ -50,15 +54,38 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
             yield from enumerate(token.string.splitlines(), token.start[0])
 
 
+def names(source: str) -> Iterator[tuple[int, str]]:
+    """Line and words of the name of every function and class: ``BadName`` and ``bad_name`` as "bad name"."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", node.name).replace("_", " ").lower()
+
+
 def bad_words(text: str) -> list[str]:
     return [found[0] for pattern in (RULED_OUT, BRITISH, NEGATED_NOUN) for found in pattern.finditer(text)]
 
 
+def findings(source: str) -> list[str]:
+    """Return every violation of the rules in the strings and comments of a Python file, with its line."""
+    found = [f"{line}: {words}" for line, text in prose(source) if (words := bad_words(text))]
+    return found + [f"{line}: begins with a question" for line, text in docstrings(source) if QUESTION.match(text)]
+
+
+def bad_names(source: str) -> list[str]:
+    """Return the names of functions and classes that violate the rules, with their lines."""
+    return [f"{line}: {words}" for line, text in names(source) if (words := bad_words(text))]
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_words_of_the_package(path: Path) -> None:
-    source = path.read_text(encoding="utf-8")
-    found = [f"{line}: {words}" for line, text in prose(source) if (words := bad_words(text))]
-    found += [f"{line}: begins with '{text.split()[0]}'" for line, text in docstrings(source) if QUESTION.match(text)]
+    found = findings(path.read_text(encoding="utf-8"))
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_words_of_the_tests(path: Path) -> None:
+    source = path.read_text(encoding="utf-8").replace(FOLDER_OF_THE_CORPUS, "")
+    found = findings(source) + bad_names(source)
     assert not found, "\n" + "\n".join(found)
 
 
@@ -81,3 +108,21 @@ def test_bad_words_are_found(text: str) -> None:
 )
 def test_good_words_pass(text: str) -> None:
     assert not bad_words(text)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def test_damage_is_mended(): ...",
+        "class ToldItems: ...",
+        "x = 'a colour'  # fine",
+        'def f():\n    """Whether."""',
+    ],
+)
+def test_bad_words_in_code_are_found(source: str) -> None:
+    assert len(findings(source) + bad_names(source)) == 1
+
+
+def test_good_code_passes() -> None:
+    source = 'def test_damage_is_repaired():\n    """Return nothing."""'
+    assert findings(source) + bad_names(source) == []

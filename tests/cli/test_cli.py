@@ -24,7 +24,7 @@ def journey(tmp_path_factory, clips, run_cli):
     return folder, [run_cli(*step, cwd=folder) for step in steps]
 
 
-def test_the_bare_words_work(journey):
+def test_commands_without_options_work(journey):
     _, results = journey
     assert [result.returncode for result in results] == [0, 0, 0, 0]
     assert results[0].stdout.startswith("scanned 4, unchanged 0, broken 0 of 4 videos in ")
@@ -48,7 +48,7 @@ def test_json_is_for_machines(journey, run_cli):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(run_cli, command):
+def test_every_command_has_help(run_cli, command):
     result = run_cli(command, "--help")
     assert result.returncode == 0
     assert f"Example:\n    chordcache {command}" in result.stdout

@@ -1,4 +1,4 @@
-"""What one file may cost: files that hang, large array or kill, amid good ones. Real processes throughout."""
+"""Limits of one file: files that hang, use up memory or kill their worker, among good ones. All processes are real."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _sleep_holding_the_interpreter() -> None:
     ctypes.PyDLL(None).sleep(1000)
 
 
-def _match_for_ever() -> None:
+def _match_without_end() -> None:
     re.match(r"(a|aa)+$", "a" * 200 + "b")
 
 
@@ -58,7 +58,7 @@ def _pause_in_native_code() -> None:
 HANGS: dict[str, Callable[[], Any]] = {
     "sleep": lambda: time.sleep(1000),
     "sleep with the interpreter held": _sleep_holding_the_interpreter,
-    "native loop with the interpreter held": _match_for_ever,
+    "native loop with the interpreter held": _match_without_end,
     "native code": _pause_in_native_code,
 }
 
@@ -73,7 +73,7 @@ def outcomes(function: Callable[[Any], Any], tasks: Any, **options: Any) -> dict
 
 
 @pytest.mark.parametrize("name", HANGS)
-def test_a_task_that_hangs_costs_itself(name: str) -> None:
+def test_a_task_that_hangs_fails_alone(name: str) -> None:
     found = outcomes(work, [*range(6), name, *range(6, 12)])
     crash = found.pop(name)
     assert found == {number: 2 * number for number in range(12)}
@@ -103,7 +103,7 @@ def hang_each(_task: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
-def test_a_hang_is_tried_as_often_as_was_said(tmp_path: Path, retries: int) -> None:
+def test_a_hang_is_tried_as_often_as_configured(tmp_path: Path, retries: int) -> None:
     limits = Limits(stall_seconds=0.5, retries=retries)
     crash = outcomes(count_and_hang, [tmp_path], limits=limits)[tmp_path]
     assert crash.attempts == len(list(tmp_path.iterdir())) == 1 + retries
@@ -120,7 +120,7 @@ def _note_attempt(folder: Path) -> int:
     return number
 
 
-def test_what_hangs_once_is_done_in_the_end(tmp_path: Path) -> None:
+def test_a_task_that_hangs_once_succeeds_later(tmp_path: Path) -> None:
     assert outcomes(hang_once, [tmp_path]) == {tmp_path: "done"}
 
 
@@ -130,7 +130,7 @@ def hang_once(folder: Path) -> str:
     return "done"
 
 
-def test_what_had_not_begun_is_blamed_for_nothing(tmp_path: Path) -> None:
+def test_tasks_that_had_not_begun_are_not_blamed(tmp_path: Path) -> None:
     """Four poisons at once: each kills its worker twice, since the first time it may have been killed from outside."""
     folders = [tmp_path / str(number) for number in range(4)]
     for folder in folders:
@@ -162,7 +162,7 @@ def test_progress_keeps_a_slow_task_alive() -> None:
     assert outcomes(beat_every, [0.25]) == {0.25: "done"}  # three times the limit
 
 
-def test_a_limit_in_all_ends_what_makes_progress() -> None:
+def test_a_total_limit_ends_a_task_that_makes_progress() -> None:
     crash = outcomes(beat_every, [0.25], limits=Limits(stall_seconds=60, file_seconds=1, retries=0))[0.25]
     assert crash.cause == "timeout"
     assert re.fullmatch(
@@ -170,7 +170,7 @@ def test_a_limit_in_all_ends_what_makes_progress() -> None:
     )
 
 
-def test_a_limit_in_all_is_of_one_task_not_of_its_unit() -> None:
+def test_a_total_limit_is_for_one_task_and_not_for_its_unit() -> None:
     tasks = [0.03 + number / 1e6 for number in range(8)]  # 0.4 s each
     found = outcomes(beat_every, tasks, chunk_size=8, limits=Limits(stall_seconds=60, file_seconds=1))
     assert set(found.values()) == {"done"}
@@ -196,7 +196,7 @@ def sleep_paused(seconds: float) -> str:
     return "done"
 
 
-def test_pauses_count_neither_as_a_stall_nor_in_all() -> None:
+def test_pauses_count_neither_as_a_stall_nor_in_the_total() -> None:
     assert outcomes(sleep_paused, [1.0], limits=Limits(stall_seconds=0.5, file_seconds=1)) == {1.0: "done"}
 
 
@@ -237,7 +237,7 @@ def allocate(num_bytes: int) -> int:
 
 
 @pytest.mark.slow
-def test_too_much_memory_costs_the_task_and_no_worker() -> None:
+def test_too_much_memory_fails_the_task_and_keeps_the_worker() -> None:
     limits = Limits(memory_bytes=512 << 20)
     found = outcomes(allocate, [1000, 1 << 30, 2000], limits=limits)
     crash = found.pop(1 << 30)
@@ -308,7 +308,7 @@ def allocate_within(folder: Path) -> int:
     return allocate(1 << 30)
 
 
-def test_what_the_kernel_kills_for_memory_is_out_of_memory(memory_group: Path) -> None:
+def test_a_worker_that_the_kernel_kills_for_memory_is_out_of_memory(memory_group: Path) -> None:
     crash = outcomes(allocate_within, [memory_group])[memory_group]
     assert (crash.cause, crash.attempts) == ("oom", 2)
     assert "SIGKILL" in crash.message
@@ -324,7 +324,7 @@ def fail_twice(task: tuple[Path, int]) -> str:
 
 
 @pytest.mark.parametrize(("budget", "result"), [(2, "io"), (3, "done")])
-def test_the_caller_says_what_is_tried_again(tmp_path: Path, budget: int, result: str) -> None:
+def test_the_caller_chooses_what_is_tried_again(tmp_path: Path, budget: int, result: str) -> None:
     def once_more(task: tuple[Path, int], result: str) -> tuple[Path, int] | None:
         return (task[0], task[1] + 1) if result == "io" and task[1] < budget else None
 
@@ -459,7 +459,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory, make_video: Maker, run_cli
 
 
 @pytest.mark.slow
-def test_poison_costs_itself_and_good_files_are_done(crashed: Path) -> None:
+def test_faulty_files_are_quarantined_and_good_files_are_built(crashed: Path) -> None:
     returncode, stdout, stderr = json.loads((crashed / "done.json").read_text())
     assert (stderr, returncode) == ("", 3)
     assert stdout.startswith("done 9, up to date 0, quarantined 9 of 18 in ")
@@ -468,7 +468,7 @@ def test_poison_costs_itself_and_good_files_are_done(crashed: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", EXPECTED)
-def test_quarantine_says_what_happened(crashed: Path, fault: str) -> None:
+def test_quarantine_states_stage_cause_and_message(crashed: Path, fault: str) -> None:
     lines = (crashed / "cache/quarantine.jsonl").read_text().splitlines()
     (line,) = (data for data in map(json.loads, lines) if data["path"].endswith(f"b {fault}.mp4"))
     stage, cause, attempts, message = EXPECTED[fault]
@@ -478,13 +478,13 @@ def test_quarantine_says_what_happened(crashed: Path, fault: str) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_left_of_it(crashed: Path) -> None:
+def test_no_temporary_file_is_left(crashed: Path) -> None:
     assert list((crashed / "tmp").iterdir()) == []
     assert processes.partials(crashed / "cache") == []
 
 
 @pytest.mark.slow
-def test_the_next_run_skips_them(crashed: Path, run_cli: Cli) -> None:
+def test_the_next_run_skips_quarantined_files(crashed: Path, run_cli: Cli) -> None:
     before = (crashed / "cache/quarantine.jsonl").read_bytes()
     done = build_faulty(crashed, run_cli)
     assert (done.stderr, done.returncode) == ("", 3)
@@ -493,7 +493,7 @@ def test_the_next_run_skips_them(crashed: Path, run_cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_they_are_tried_again_when_asked(crashed: Path, tmp_path: Path, run_cli: Cli) -> None:
+def test_quarantined_files_are_tried_again_with_the_option(crashed: Path, tmp_path: Path, run_cli: Cli) -> None:
     """With a plug-in that was corrected."""
     subprocess.run(["cp", "-a", f"{crashed}/.", tmp_path], check=True)
     done = run_cli(
@@ -557,7 +557,7 @@ os.fsync = fsync
 
 
 @pytest.mark.slow
-def test_a_slow_disk_of_the_cache_is_no_stall(tmp_path: Path, make_video: Maker, run_cli: Cli) -> None:
+def test_a_slow_disk_of_the_cache_is_not_a_stall(tmp_path: Path, make_video: Maker, run_cli: Cli) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text(SLOW_FSYNC)
     make_video(tmp_path / "x.mp4")
@@ -598,7 +598,7 @@ av.open = swap_and_open
 
 
 def test_a_fifo_swapped_in_just_before_the_open(tmp_path: Path, make_video: Maker, run_cli: Cli) -> None:
-    """The decoder waits for it for ever; the next attempt sees what it is."""
+    """The decoder would wait for it without end; the next attempt sees what it is."""
     for name in ("a", "swapped", "z"):
         make_video(tmp_path / f"videos/{name}.mp4", num_frames=5)
     (tmp_path / "site").mkdir()
@@ -644,7 +644,7 @@ def test_a_scan_over_files_that_hang(tmp_path: Path, make_video: Maker, run_cli:
     assert (again.stderr, again.returncode) == ("", 0)
 
 
-def test_tables_that_list_more_samples_than_there_are_bytes(tmp_path: Path, make_video: Maker, run_cli: Cli) -> None:
+def test_tables_that_list_more_samples_than_bytes(tmp_path: Path, make_video: Maker, run_cli: Cli) -> None:
     path = make_video(tmp_path / "videos/bomb.mp4", num_frames=10)
     data = bytearray(path.read_bytes())
     num_samples = 60_000_000

@@ -131,7 +131,7 @@ def first_waits_for_leave(task: tuple[str, int]) -> bool:
     return number > 0 or processes.wait_until(Path(folder, "leave").exists, 20)
 
 
-def test_unordered_hands_out_what_is_ready(tmp_path: Path) -> None:
+def test_unordered_yields_what_is_ready(tmp_path: Path) -> None:
     found = []
     for (_, number), outcome in pool.run(first_waits_for_leave, [(str(tmp_path), n) for n in range(3)], jobs=2):
         found.append((number, outcome))
@@ -166,7 +166,7 @@ def test_tasks_are_drawn_lazily_from_an_endless_generator(ordered: bool) -> None
     assert drawn <= 30 + 64 * 2 * 3
 
 
-def test_a_slow_first_task_bounds_what_is_drawn_ahead() -> None:
+def test_a_slow_first_task_bounds_the_tasks_drawn_ahead() -> None:
     drawn = 0
 
     def endless() -> Iterator[int]:
@@ -211,7 +211,7 @@ def test_an_error_of_the_tasks_ends_the_run() -> None:
 
 
 @pytest.mark.parametrize("name", POISONS)
-def test_poison_costs_one_task(name: str) -> None:
+def test_a_task_that_kills_its_worker_fails_alone(name: str) -> None:
     tasks = [*range(5), name, *range(5, 12)]
     found = list(pool.run(work, tasks, jobs=2))
     crashes = {task: outcome for task, outcome in found if isinstance(outcome, pool.Crash)}
@@ -223,7 +223,7 @@ def test_poison_costs_one_task(name: str) -> None:
     assert all(outcome == 2 * task for task, outcome in found if isinstance(task, int))
 
 
-def test_poison_in_a_chunk_and_in_order() -> None:
+def test_failing_tasks_in_a_chunk_and_in_order() -> None:
     tasks: list[int | str] = list(range(40))
     tasks[3] = tasks[17] = "SIGSEGV"
     tasks[18] = "ValueError"
@@ -234,7 +234,7 @@ def test_poison_in_a_chunk_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("chunk_size", [1, 3])
-def test_a_task_that_cannot_be_pickled_costs_itself(chunk_size: int) -> None:
+def test_a_task_that_cannot_be_pickled_fails_alone(chunk_size: int) -> None:
     tasks: list[Any] = [1, threading.Lock(), 2]
     found = [outcome for _, outcome in pool.run(double, tasks, jobs=1, chunk_size=chunk_size, ordered=True)]
     assert found[0::2] == [2, 4]
@@ -243,7 +243,7 @@ def test_a_task_that_cannot_be_pickled_costs_itself(chunk_size: int) -> None:
     assert found[1].message.startswith("the task cannot be sent: TypeError")
 
 
-def test_a_message_tells_how_the_worker_died() -> None:
+def test_a_message_says_how_the_worker_died() -> None:
     ((_, crash),) = pool.run(work, ["SIGSEGV"], jobs=1)
     assert "SIGSEGV" in crash.message
     ((_, crash),) = pool.run(work, ["_exit(3)"], jobs=1)
@@ -280,7 +280,7 @@ def raise_it(error: ChordcacheError) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_chordcache_error_ends_the_run_as_itself(error: ChordcacheError) -> None:
+def test_a_chordcache_error_ends_the_run_unchanged(error: ChordcacheError) -> None:
     with pytest.raises(type(error)) as caught:
         list(pool.run(raise_it, [error] * 9, jobs=2))
     assert str(caught.value) == str(error)
@@ -301,14 +301,14 @@ def die_once(task: tuple[str, int]) -> int:
     return number
 
 
-def test_a_worker_killed_from_outside_costs_nothing(tmp_path: Path) -> None:
+def test_a_task_whose_worker_is_killed_from_outside_is_done(tmp_path: Path) -> None:
     tasks = [(str(tmp_path), number) for number in range(30)]
     found = list(pool.run(die_once, tasks, jobs=2, ordered=True))
     assert [outcome for _, outcome in found] == list(range(30))
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_an_idle_worker_killed_between_tasks_costs_nothing(jobs: int) -> None:
+def test_no_task_is_lost_with_an_idle_worker(jobs: int) -> None:
     outcomes = []
     for number, (_, outcome) in enumerate(pool.run(double, range(30), jobs=jobs)):
         outcomes.append(outcome)

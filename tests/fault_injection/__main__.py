@@ -42,7 +42,7 @@ TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTA
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make reliability", description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="", metavar="R1,S2", help="none but experiments whose name begins so")
+    parser.add_argument("--only", default="", metavar="R1,S2", help="only experiments whose name begins so")
     parser.add_argument("--trials", type=int, metavar="N", help="of each experiment, instead of its own number")
     parser.add_argument("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="experiments at once")
     parser.add_argument("--fresh", action="store_true", help="forget the results, or only those chosen")

@@ -36,7 +36,7 @@ SHORT_SIDES = (64, 48, 80)
 
 
 def _truth(whole: Path) -> dict[str, str]:
-    """What every feature of a cache holds, read past the package."""
+    """Arrays of every feature of a cache, read without the package."""
     found = arrays(whole)
     truth = {}
     for path, data in processes.sidecars(whole).items():

@@ -1,4 +1,4 @@
-"""What a build may meet without a fault: clocks that are wrong, and videos larger than any map."""
+"""Conditions that are not a fault: clocks that are wrong, and videos larger than any map."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ os.execvp("faketime", ["faketime", "-f", offset, sys.executable, "-m", "chordcac
 """
 
 FILES_KEEP_THEIR_TIMES = {"NO_FAKE_STAT": "1"}
-"""Of libfaketime: it is the clock that goes wrong, not what a disk remembers."""
+"""Options of libfaketime: the clock is wrong, the times that the disk stores are not."""
 
 CLOCKS = [("+1d", "UTC"), ("-1d", "Pacific/Auckland"), ("+400d", "America/St_Johns")]
 """Offset and time zone of the first run and of those after it."""
@@ -91,7 +91,7 @@ def _make_large(folder: Path) -> None:
 
 
 def _map_sizes(trace: Path) -> list[int]:
-    """Of the environment that was written, [bytes]."""
+    """Sizes of the maps of the environment that was written [bytes]."""
     pattern = re.compile(r"mmap\(\w+, (\d+), PROT_READ, MAP_SHARED, \d+<[^>]*/\.partial/[^>]*\.lmdb>")
     sizes = {int(size) for size in pattern.findall(trace.read_text())}
     return sorted(size for size in sizes if size % FIRST_MAP_BYTES == 0)  # a reader maps the file's own size

@@ -218,7 +218,7 @@ def killed_after_each_call(trial: Trial) -> Figures:
 
 
 def _is_struck(log: Path) -> bool:
-    """Whether strace, which writes line by line, says so."""
+    """Return whether the log of strace says so; strace writes it line by line."""
     return re.search(r"stopped by SIGSTOP|killed by SIGKILL", log.read_text()) is not None
 
 

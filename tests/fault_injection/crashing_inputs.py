@@ -30,7 +30,7 @@ CAUSES = {
     "silent": "extractor",
     "unpicklable facts": "extractor",
 }
-"""What a plug-in does at the fourth frame, and what its file's line in quarantine must call it."""
+"""Fault of the extractor, and the cause that the file's line in quarantine must state."""
 
 _LETHAL = tuple(fault for fault, cause in CAUSES.items() if cause == "signal")
 
@@ -164,7 +164,7 @@ def _nothing(number: int) -> int:
 
 @experiment("R19", "what isolation costs: tasks that do nothing in a worker, and files that kill one", alone=True)
 def what_isolation_costs(trial: Trial) -> Figures:
-    """Of the worker that is lost, the next one's start is the most."""
+    """A lost worker costs mainly the start of the next one."""
     num_tasks = 1_000
     tasks = list(range(num_tasks))
     started = time.monotonic()

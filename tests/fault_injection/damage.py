@@ -36,7 +36,7 @@ from fault_injection.harness import Figures, Trial, experiment
 NUM_VIDEOS = 100
 
 EDGE_BYTES = 4096
-"""Of a file's start and end, where the formats keep their own affairs"""
+"""Bytes at the start and at the end of a file, where formats keep their tables"""
 
 
 def _cache(trial: Trial) -> Path:
@@ -75,7 +75,7 @@ def random_bits(trial: Trial) -> Figures:
 
 
 def _flip_in_list(cache: Path, name: str, trial: Trial) -> bool:
-    """Whether the flip was harmless: SQLite does not use every byte of the catalog, which is derived."""
+    """Return whether the flip was harmless: SQLite does not use every byte of the catalog, which is derived."""
     good = _facts(cache)
     offset, bit = flip_at_random(cache / name, trial.rng)
     is_found = _is_found(cache, name)

@@ -16,7 +16,7 @@ from fault_injection.harness import BrokenGuarantee, Figures, Trial, experiment
 from fault_injection.media_faults import FAULTS, FILMS, Expected, Film, Shown, digest_of, is_suffix, make_films, remuxed
 
 ENDINGS = ("found", "harmless", "mute", "silent")
-"""How a damaged film ends: refused, or said to lack its beginning; every picture right; wrong, and no layer of FFmpeg
+"""Results of a damaged film: refused, or said to lack its beginning; every picture right; wrong, and no layer of FFmpeg
 says so; wrong, and one does."""
 
 
@@ -31,7 +31,7 @@ def show(path: Path) -> Shown:
 
 
 def signals_of(path: Path, level: int = av.logging.ERROR) -> frozenset[str]:
-    """What FFmpeg says of a film, past the package: messages, flags, exceptions, packets that show nothing."""
+    """Reports of FFmpeg on a film, without the package: messages, flags, exceptions, packets that show nothing."""
     before = av.logging.get_level()
     av.logging.set_level(level)
     av.logging.set_skip_repeated(False)
@@ -67,12 +67,12 @@ def _without_numbers(text: str) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How one damaged film ended."""
+    """Result of one damaged film."""
 
     ending: str
     """One of ``ENDINGS``"""
     signals: frozenset[str] = frozenset()
-    """What FFmpeg says of it and not of the sound film, if it is silent"""
+    """Messages of FFmpeg on it that the undamaged film does not have, if it is silent"""
 
 
 def judge(path: Path, film: Film, expected: Expected) -> Verdict:

@@ -141,7 +141,7 @@ def _read(cache: Path, path: Path, tier: str) -> Iterator[bytes]:
 
 
 def _is_damage(cache: Path, path: Path, tier: str, good: list[bytes]) -> bool:
-    """Whether reading says that this file is damaged; until it does, all that it reads is right."""
+    """Return whether reading reports that this file is damaged; until it does, all that it reads is right."""
     try:
         for found, expected in zip(_read(cache, path, tier), good, strict=True):
             assert found == expected, f"{path.name} is read wrongly"
@@ -153,7 +153,7 @@ def _is_damage(cache: Path, path: Path, tier: str, good: list[bytes]) -> bool:
 CLIP_FRAMES, CLIP_STRIDE = 16, 4
 
 MAX_PERCENT = 2
-"""Of the time of a clip of JPEGs that checking it may take."""
+"""Share of the time of a clip of JPEGs that checking it may take."""
 
 
 @experiment(
@@ -235,7 +235,7 @@ def _seconds(function: Callable[[], object]) -> float:
 _KINDS = {name: CODECS[name] for name in ("lmdb-jpeg", "lmdb-raw", "npz", "hdf5-jpeg")}
 
 NUM_VIDEOS, NUM_STRUCK, NUM_CUTS = 40, 32, 10
-"""Of each cache; in ten calls a file is cut at 100 points."""
+"""Number of points of each cache; in ten calls a file is cut at 100 points."""
 
 STROKES = [
     *([flip_at_random] * 5),

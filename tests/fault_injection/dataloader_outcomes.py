@@ -1,4 +1,4 @@
-"""What becomes of every item of datasets, in DataLoaders of every kind. Apart from the rest, since it loads torch."""
+"""Outcome of every item of datasets, in DataLoaders of every kind. Only this module loads torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_SECONDS = 120
 """Without a batch for so long, a worker hangs."""
 
 
-class Told(Dataset[tuple[str, str]]):
+class Outcomes(Dataset[tuple[str, str]]):
     """("sample", its digest) or (class, message) of the error, for each item of some datasets."""
 
     def __init__(self, datasets: Sequence[cc.ChordVideoDataset]) -> None:
@@ -44,11 +44,11 @@ def _digest(sample: dict[str, Any]) -> str:
 def serve(
     datasets: Sequence[cc.ChordVideoDataset], method: str | None = None, num_workers: int = 0, num_epochs: int = 1
 ) -> list[list[tuple[str, str]]]:
-    """What becomes of all items, epoch by epoch, in workers that live through all of them and end well."""
+    """Return the outcome of all items, epoch by epoch, in workers that live through all of them and end well."""
     if method == "forkserver":
         multiprocessing.set_forkserver_preload([__name__])  # or each worker loads torch by itself
     loader = DataLoader(
-        Told(datasets),
+        Outcomes(datasets),
         batch_size=8,
         collate_fn=list,
         num_workers=num_workers,

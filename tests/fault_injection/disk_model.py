@@ -39,7 +39,7 @@ class Call:
     name: str
     result: int
     folders: tuple[str, ...]
-    """What its descriptors stand for; AT_FDCWD is the working directory"""
+    """Path of each descriptor; AT_FDCWD is the working directory"""
     descriptors: tuple[str, ...]
     strings: tuple[bytes, ...]
     """Names, or what is written"""
@@ -55,7 +55,7 @@ class Call:
         ]
 
     def is_under(self, base: str) -> bool:
-        """Whether it concerns a file in that folder."""
+        """Return whether it concerns a file in that folder."""
         return any(path.startswith(f"{base}/") for path in (*self.folders, *self.paths()))
 
 
@@ -104,7 +104,7 @@ def _unescape(text: str) -> bytes:
 
 @dataclass(eq=False)
 class File:
-    """What a file held since it was last flushed; the first of it is durable."""
+    """Contents of a file since it was last flushed; the first of them is durable."""
 
     versions: list[bytes] = field(default_factory=lambda: [b""])
 

@@ -73,7 +73,7 @@ class _Case:
         self.need_bytes = _disk_usage(self._corpus / "whole" / tier) * 5 // 4 + 150_000
         """Somewhat more than the build takes"""
         self._is_rebuild = trial.number % 2 == 1
-        """Whether the older cache itself is built again, with other parameters; or another one beside it"""
+        """True to build the older cache itself again, with other parameters; false to build another one beside it"""
 
     def _make_older(self, folder: Path) -> None:
         config = folder.with_suffix(".yaml")
@@ -96,7 +96,7 @@ class _Case:
         return len(processes.files_of(folder / "cache").items() - self._files.items())
 
     def args(self, folder: Path) -> list[str | Path]:
-        """Of the command."""
+        """Return the arguments of the command."""
         return build_args(self._corpus, self._tier, folder / "cache")
 
     def check(self, folder: Path, code: int, stderr: str) -> Figures:
@@ -148,7 +148,7 @@ class _Case:
 
 
 def _differing_at(path: str, tier: str, a: Arrays, b: Arrays) -> bool:
-    """Whether two caches hold anything else of one video in one tier."""
+    """Return whether two caches differ in one video in one tier."""
     of_a, of_b = ({name: value for name, value in each.items() if name[:2] == (path, tier)} for each in (a, b))
     return differing(of_a, of_b) != []
 
@@ -226,7 +226,7 @@ def files_are_limited(trial: Trial) -> Figures:
 
 
 def _make_many(folder: Path) -> None:
-    """Files that are no videos, and half of them again: an index of them is long, and made at once."""
+    """Files that are not videos, and half of them again: an index of them is long, and quick to make."""
     for name, num_files in (("all", 200), ("half", 100)):
         (folder / name).mkdir(parents=True)
         for number in range(num_files):

@@ -77,11 +77,11 @@ _ODD: tuple[bytes, ...] = (
 _FORMS = ("json", "jsonl", "csv")
 
 _RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""What a terminal obeys: C0 but for the line end, DEL, C1, and what changes the direction of text."""
+"""Control characters of a terminal: C0 except the line end, DEL, C1, and those that change the direction of text."""
 
 
 def _random_name(rng: random.Random) -> bytes:
-    """Of legal bytes: any, or control characters, or pieces of other scripts; often a video's suffix on them."""
+    """Return legal bytes: any, or control characters, or pieces of other scripts; often with a video's suffix."""
     alphabet = rng.choice(
         [
             [bytes([n]) for n in range(1, 256) if n != 0x2F],

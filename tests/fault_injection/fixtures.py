@@ -1,4 +1,4 @@
-"""What experiments share: a small corpus and the command line."""
+"""A small corpus and the command line, for experiments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def build_args(corpus: Path, tier: str, cache: str | Path = "cache", jobs: int =
 
 
 def differs(cache: Path, whole: Path, tier: str) -> list[tuple[str, str, str]]:
-    """What a cache of one tier, or "all", does not have in common with the undisturbed one."""
+    """Return where a cache of one tier, or "all", differs from the undisturbed one."""
     expected = {name: value for name, value in arrays(whole).items() if tier in ("all", name[1])}
     return differing(arrays(cache), expected)
 

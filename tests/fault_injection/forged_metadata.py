@@ -92,7 +92,7 @@ def _set_files(tier: str, prefix: str) -> Callable[[dict[str, Any]], None]:
 
 
 def _forgeries(elsewhere: Path) -> list[Callable[[dict[str, Any]], None]]:
-    """What sidecars are made to say."""
+    """Forged contents of sidecars."""
     name = elsewhere.name
     ways = [str(elsewhere), f"../{name}", f"lmdb/../../{name}", f"./../{name}", f"lmdb//..//..//{name}"]
     files = [_set_files(tier, way) for way in ways for tier in ("lmdb", "npz", "hdf5")]

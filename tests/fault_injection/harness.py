@@ -1,4 +1,4 @@
-"""What an experiment is, and how its trials run in a process of their own.
+"""Experiments, and the processes that run their trials.
 
 An experiment is a function that tries one guarantee and raises if it does not hold::
 
@@ -38,8 +38,8 @@ TESTS = Path(__file__).resolve().parent.parent
 REPOSITORY = TESTS.parent
 
 Figures: TypeAlias = Mapping[str, float]
-"""What a call measured. The name's first word says how calls are joined: ``sum_``, ``max_``, ``min_``, ``median_``;
-``cell_`` is a sum that only ``--matrix`` shows, and names its row and its column: ``cell_row_column``."""
+"""Figures that a call measured. The first word of a name says how calls are joined: ``sum_``, ``max_``, ``min_``,
+``median_``; ``cell_`` is a sum that only ``--matrix`` shows, and names its row and its column: ``cell_row_column``."""
 
 _JOINED = {"sum": sum, "max": max, "min": min, "median": statistics.median, "cell": sum}
 
@@ -69,7 +69,7 @@ class Trial:
     """One call of an experiment."""
 
     number: int
-    """Of its first trial, from 0"""
+    """Number of its first trial, from 0"""
     count: int
     """Trials that this call makes: 1, or up to the experiment's ``batch``"""
     variant: str
@@ -84,7 +84,7 @@ class Trial:
     """Seeded with the experiment and ``number``: a call can be repeated"""
 
     def once(self, name: str, make: Callable[[Path], object]) -> Path:
-        """What ``make(path)`` made at the first call that asked for it. Do not write into it.
+        """Return what ``make(path)`` made at the first call that asked for it. Do not write into it.
 
         What a function with a name makes serves every experiment of the run; a lambda's, those of this process.
         """
@@ -109,7 +109,7 @@ class Experiment:
     guarantee: str
     """R1 to R22, S1 to S10"""
     what: str
-    """What is done, for the table"""
+    """Description for the table"""
     function: Callable[[Trial], Figures | None]
     variant: str
     trials: int
@@ -159,7 +159,7 @@ def experiment(
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one call ended."""
+    """Result of one call."""
 
     experiment: str
     start: int

@@ -74,7 +74,7 @@ def _put_in_place_of_cached(cache: Path, root: Path, text: str) -> None:
 
 
 def _extra(run: Traced, folder: Path, names: list[str]) -> set[str]:
-    """What was opened besides the inputs, the index and the cache."""
+    """Return the files that were opened besides the inputs, the index and the cache."""
     own = {"", "corpus", "index.json", "list.csv", *(f"corpus/{name}" for name in names)}
     found = run.touched_below(folder)
     return {path for path in found - own if not path.startswith(("cache", "."))}
@@ -117,7 +117,7 @@ def claims(trial: Trial) -> Figures:
 
 
 _OWN_MIB = 150
-"""Programs and libraries, which are mapped from files and shared, count as resident but are no file's doing."""
+"""Programs and libraries, which are mapped from files and shared, count as resident but do not come from a file."""
 
 
 def _measured(folder: Path, *args: str) -> dict[str, float]:
@@ -293,7 +293,7 @@ def _links_in(corpus: Path, outside: Path) -> None:
 
 
 def _links_in_place(corpus: Path, outside: Path) -> None:
-    """Of a file and of a folder that were scanned, with the times of what they replace."""
+    """Make links in place of a file and of a folder that were scanned, with the times of what they replace."""
     for name in ("b.mp4", "sub"):
         (corpus / name).rename(corpus.parent / f"was-{name}")
         (corpus / name).symlink_to(outside / name)

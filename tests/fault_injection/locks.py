@@ -104,7 +104,7 @@ def _race(trial: Trial, num: int) -> Figures:
 
 @experiment("R5", "two builds of one cache started at once, and in the end fifty", trials=51)
 def at_once(trial: Trial) -> Figures:
-    """Of two, the loser goes within a second. Fifty have but two processors or so."""
+    """Limits for the loser to end: a second for two builds. Fifty builds share about two processors."""
     if trial.number == 50:
         return {**_race(trial, 50), "max_builds_at_once": 50}
     figures = _race(trial, 2)

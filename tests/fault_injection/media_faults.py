@@ -98,7 +98,7 @@ def digest_of(picture: av.VideoFrame) -> int:
 
 
 Expected: TypeAlias = Callable[[Shown], bool]
-"""Judge whether what a damaged film shows is no worse than what is left in it."""
+"""Check that a damaged film shows everything that is left in it."""
 
 
 # Films
@@ -199,7 +199,7 @@ class Film:
 
     @property
     def is_raw(self) -> bool:
-        """Whether the film has no container."""
+        """Return whether the film has no container."""
         return self.name in _RAW
 
     @property
@@ -208,14 +208,14 @@ class Film:
         return self.packets[0].start
 
     def is_whole(self, shown: Shown) -> bool:
-        """Whether every picture came, and at its time."""
+        """Return whether every picture came, and at its time."""
         if shown.digests != self.shown.digests:
             return False
         return self.is_raw or same_times(shown.times, self.shown.times, self.tick_seconds)
 
 
 def same_times(times: Sequence[float], expected: Sequence[float], tick_seconds: float) -> bool:
-    """Whether times [seconds] are equal but for a unit of the container."""
+    """Return whether times [seconds] differ by at most a unit of the container."""
     return bool(np.allclose(times, expected, rtol=0, atol=1.01 * tick_seconds))
 
 
@@ -305,7 +305,7 @@ def truncated(rng: random.Random, film: Film, out: Path) -> Expected:
 
 
 def _is_end_of_unit(film: Film, at: int) -> bool:
-    """Whether a cut here leaves a sound film in a format that states no length."""
+    """Return whether a cut here leaves a whole film in a format that states no length."""
     if film.path.suffix == ".ts":
         return at % _TS_BYTES == 0
     if film.path.suffix == ".vob":
@@ -365,7 +365,7 @@ _MAX_LEADING = 4
 
 
 def is_suffix(shown: Shown, film: Film) -> bool:
-    """Whether the last pictures of a film are shown."""
+    """Return whether the last pictures of a film are shown."""
     num = len(shown)
     if shown.digests != film.shown.digests[-num:]:
         return False

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 Edit = Callable[[random.Random, bytearray, int], None]
 
 _REACH_BYTES = 40
-"""How far behind a mark the fields are that it announces."""
+"""Distance from a mark to the fields that it announces."""
 
 _PAGE_BYTES = 4096
 

@@ -32,7 +32,7 @@ from fault_injection.fixtures import make_corpus
 from fault_injection.harness import Figures, Trial, experiment
 
 _MEMORY_BYTES = 256 << 20
-"""What parsing a file of some kilobytes may add to the process."""
+"""Memory that parsing a file of some kilobytes may add to the process."""
 
 _DEADLINE = timedelta(seconds=5)
 """For one input; they take a millisecond."""
@@ -51,14 +51,14 @@ _LIST = b'path,label,caption\nvideos/0.mp4,cat,\n"videos/1.mp4",dog,"two\nlines"
 
 @dataclass(frozen=True)
 class _Parser:
-    """What is parsed, and how."""
+    """An input and its parser."""
 
     make: Callable[[Path], bytes]
     """A sound input, out of ``make_corpus``"""
     parse: Callable[[Path, bytes], None]
     """Parse an input, and what comes of it again where there is an inverse; gets an empty folder"""
     sealed: bool = False
-    """Whether lines carry their digest: half of the inputs are then changed beneath it"""
+    """True if lines carry their digest: half of the inputs are then changed and sealed again"""
     refusals: tuple[type[Exception], ...] = (cc.ChordcacheError,)
 
 
@@ -259,7 +259,7 @@ def parsers(trial: Trial) -> Figures:
     num_inputs = num_refused = 0
 
     def parse(data: bytes) -> bool:
-        """Whether it was read."""
+        """Return whether it was read."""
         folder.mkdir()
         try:
             parser.parse(folder, data)

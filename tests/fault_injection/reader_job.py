@@ -30,12 +30,12 @@ FEATURES = {"lmdb": ("frames",), "npz": ("flow", "motion"), "hdf5": ("frames", "
 
 
 def digest(values: np.ndarray) -> str:
-    """Of an array's shape, dtype and bytes."""
+    """Return the digest of an array's shape, dtype and bytes."""
     return hashlib.sha256(repr((values.shape, values.dtype.str)).encode() + values.tobytes()).hexdigest()
 
 
 def name_of(path: str, tier: str, feature: str, fingerprint: str) -> str:
-    """What ``TRUTH`` calls a feature of a video."""
+    """Return the name of a feature of a video in ``TRUTH``."""
     return f"{path} {tier} {feature} {fingerprint}"
 
 

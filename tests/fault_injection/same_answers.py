@@ -35,7 +35,7 @@ _NUM_ALONE = 8
 _MAPPED = ("mp4", "mov")
 
 _TICK_SECONDS = 1e-6
-"""What two ways to read the same file may differ by: they round alike."""
+"""Tolerance between two ways to read the same file: they round alike."""
 
 
 # Ways to read a file
@@ -125,7 +125,7 @@ def _answers(trial: Trial, files: Mapping[str, bytes], num_alone: int = 0) -> di
 
 
 def _is_same(answer: Answer, expected: Answer) -> bool:
-    """Whether both are errors, or the same frames at the same times."""
+    """Return whether both are errors, or the same frames at the same times."""
     if isinstance(answer, str) or isinstance(expected, str):
         return isinstance(answer, str) and isinstance(expected, str)
     if answer.digests != expected.digests:
@@ -259,7 +259,7 @@ def tables_that_lie(trial: Trial) -> Figures:
 
 
 def _ending(path: Path, film: Film, answers: Mapping[str, Answer], sound: Answer) -> tuple[str, str]:
-    """How the worst of some ways to read a file ends, one of ``ENDINGS``, and what FFmpeg says of it."""
+    """Return the worst result of some ways to read a file, one of ``ENDINGS``, and FFmpeg's messages."""
     if all(isinstance(answer, str) or _is_same(answer, sound) for answer in answers.values()):
         return ("found" if any(isinstance(answer, str) for answer in answers.values()) else "harmless"), ""
     signals = signals_of(path) - signals_of(film.path)

@@ -42,7 +42,7 @@ os.execv(sys.executable, [sys.executable, "-m", "chordcache", *sys.argv[1:]])
 
 @dataclass(frozen=True)
 class _Command:
-    """What is stopped, and how to see that it did its work in the end."""
+    """A command to stop, and the check that it did its work in the end."""
 
     args: Callable[[Path], list[str | Path]]
     """Given the corpus; run in the trial's folder"""
@@ -125,7 +125,7 @@ def _is_locked(run: processes.Run, folder: Path) -> bool:
 
 
 def _writes(run: processes.Run, folder: Path) -> bool:
-    return bool(glob.glob(f"{folder}/cache/.partial/*/artefact.*"))  # unlike a Path's, it bears folders that vanish
+    return bool(glob.glob(f"{folder}/cache/.partial/*/artefact.*"))  # unlike a Path's, it accepts folders that vanish
 
 
 def _has_published(num_videos: int) -> Callable[[processes.Run, Path], bool]:
@@ -175,14 +175,14 @@ def stopped(trial: Trial) -> Figures:
         code = _code(run.wait(MAX_SECONDS))
         seconds = time.monotonic() - sent
         assert run.survivors(MAX_SECONDS) == []
-        _check_told(run, number, code, is_over=is_over)
+        _check_message(run, number, code, is_over=is_over)
     done = run_chordcache(*args, cwd=folder)
     assert (done.returncode, processes.fine(done.stderr)) == (0, True), (done.returncode, done.stdout, done.stderr)
     phase.command.check(corpus, folder)
     return {"max_seconds_to_exit": 0 if is_over else seconds, "sum_children_left": 0, "sum_over_before": is_over}
 
 
-def _check_told(run: processes.Run, number: int, code: int, *, is_over: bool) -> None:
+def _check_message(run: processes.Run, number: int, code: int, *, is_over: bool) -> None:
     """The exit code is that of the signal, and one line says so; or the command had done its work before it came."""
     if code == 0:
         assert run.stdout, run.stderr

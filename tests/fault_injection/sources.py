@@ -98,7 +98,7 @@ _EDITS: dict[str, tuple[Callable[[Path, bytes], None], str | None]] = {
     "appended to": (_appended, "old"),
     "touched": (_touched, "old"),
 }
-"""What is done, and what the file shows then; None: nothing."""
+"""A change, and the number of frames that the file shows then, or None."""
 
 
 @experiment(

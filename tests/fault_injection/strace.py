@@ -1,4 +1,4 @@
-"""What a command really opens, removes and connects to, as the kernel saw it."""
+"""Files and addresses that a command opens, removes and connects to, according to the kernel."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Traced:
     """Sockets of the internet that were made"""
 
     def touched_below(self, folder: Path) -> set[str]:
-        """What was opened or changed there, relative to it."""
+        """Paths that were opened or changed there, relative to it."""
         top = os.path.join(folder, "")
         return {path.removeprefix(top) for path in self.opened | self.changed if path.startswith(top)}
 

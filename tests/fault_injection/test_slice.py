@@ -29,7 +29,7 @@ SOME_VARIANTS: Mapping[str, Sequence[str]] = {
     "mutants_of_media": (".mp4", ".mkv"),
     "resealed_mutants_of_artefacts": ("lmdb",),
 }
-"""What takes long, and goes the same way through the code in its other variants or in a smaller experiment."""
+"""Experiments that take long, and whose other variants run the same code."""
 
 
 def is_in_slice(each: Experiment) -> bool:
@@ -49,7 +49,7 @@ def test_guarantee(chosen: Experiment, common: Path) -> None:
     assert outcome.failure is None
 
 
-def test_the_slice_names_variants_that_there_are() -> None:
+def test_the_slice_names_existing_variants() -> None:
     names = {(each.function.__name__, each.variant) for each in EXPERIMENTS}
     assert [(name, one) for name, some in SOME_VARIANTS.items() for one in some if (name, one) not in names] == []
     assert SOME_VARIANTS.keys() <= {name for name, _ in names}

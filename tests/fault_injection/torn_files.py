@@ -74,7 +74,7 @@ def _copy(whole: Path, kind: str, folder: Path) -> Path:
 
 
 def _outcome(kind: str, path: Path) -> list[Any] | str:
-    """What is read, or how the damage is named."""
+    """Return what is read, or how the damage is named."""
     try:
         return READERS[kind](path)
     except DamageError as error:
@@ -146,7 +146,7 @@ def added_to_after_a_tear(trial: Trial) -> Figures:
 
 
 def _is_sealed(line: str) -> bool:
-    """Whether a line carries the digest of the rest, computed past the package."""
+    """Return whether a line carries the digest of the rest, computed without the package."""
     body, mark, tail = line.removesuffix("\n").rpartition(', "xxh3_128": "')
     return mark != "" and tail == f'{xxhash.xxh3_128_hexdigest(body.encode())}"}}' and bool(json.loads(line))
 

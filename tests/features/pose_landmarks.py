@@ -38,7 +38,7 @@ def extract(path: Path, *, stride: int = 1) -> tuple[np.ndarray, list[np.ndarray
 
 
 def directly(pictures: list[np.ndarray]) -> np.ndarray:
-    """MediaPipe's own landmarks, in pixels [shape=(T, 33, 4)]; NaN where it finds nobody."""
+    """MediaPipe's own landmarks, in pixels [shape=(T, 33, 4)]; NaN where it finds no person."""
     found = np.full((len(pictures), 33, 4), np.nan, np.float32)
     with mediapipe.solutions.pose.Pose(static_image_mode=False) as pose:
         for number, picture in enumerate(pictures):
@@ -72,16 +72,16 @@ def test_person_in_a_car(clips: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "min_num_seen"),
     [
-        ("real/realtime-action-recognition/exercise.avi", 20),  # somebody who comes into view
+        ("real/realtime-action-recognition/exercise.avi", 20),  # a person who comes into view
         ("real/golfdb/test_video.mp4", NUM_FRAMES),
-        ("real/mmaction2/demo.mp4", 1),  # somebody who is lost again
+        ("real/mmaction2/demo.mp4", 1),  # a person who is lost again
     ],
 )
 def test_people_of_the_corpus(name: str, min_num_seen: int, corpus: Path) -> None:
     check_people(corpus / name, min_num_seen)
 
 
-def test_nobody(make_video: Callable[..., Path], tmp_path: Path) -> None:
+def test_no_person(make_video: Callable[..., Path], tmp_path: Path) -> None:
     rows, _ = extract(make_video(tmp_path / "a.mp4", num_frames=5, size=(320, 240)))
     assert rows.shape == (5, 33, 4)
     assert np.isnan(rows).all()

@@ -87,7 +87,7 @@ def strike(cache: Path, tier: str, damage: str) -> Path:
 @pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "longer", "deleted", "swapped"])
 @pytest.mark.parametrize("tier", ["npz", "hdf5"])
-def test_a_damaged_artefact_is_found_named_and_made_again_alone(cache: Path, tier: str, damage: str) -> None:
+def test_only_a_damaged_artefact_is_reported_and_built_again(cache: Path, tier: str, damage: str) -> None:
     good, before = arrays(cache), processes.files_of(cache)
     hurt = {str(strike(cache, tier, damage).relative_to(cache))}
     if damage == "swapped":
@@ -155,7 +155,7 @@ def odd_cache(odd: Path, run_cli: Cli) -> Path:
     return odd / "cache"
 
 
-def test_what_has_no_picture_is_in_quarantine(odd_cache: Path) -> None:
+def test_a_video_without_pictures_is_quarantined(odd_cache: Path) -> None:
     causes = {path: line["cause"] for path, line in processes.quarantine(odd_cache).items()}
     assert causes == {"sound_only.mp4": "no-video", "cover.mp4": "no-video"}
 
@@ -201,7 +201,7 @@ def test_frames_whose_size_changes_midway(odd_cache: Path, tier: str) -> None:
         assert opened.read(video, "motion.types", tier=tier)[[0, 8]].tolist() == [b"I", b"I"]
 
 
-def test_the_odd_cache_is_sound(odd_cache: Path) -> None:
+def test_the_cache_of_odd_files_is_undamaged(odd_cache: Path) -> None:
     assert sound(odd_cache) == []
 
 
@@ -216,7 +216,7 @@ REAL = (
 
 @pytest.mark.slow
 def test_real_odd_files(corpus: Path, tmp_path: Path, run_cli: Cli) -> None:
-    """Of each, every feature of the right length, or absent for a true reason."""
+    """Every feature of each video has the right length, or is absent for a true reason."""
     for name in REAL:
         shutil.copy(corpus / "odd" / name, tmp_path)
     (tmp_path / "list.csv").write_text("path\n" + "".join(f"{Path(name).name}\n" for name in REAL))
@@ -308,7 +308,7 @@ def test_a_feature_taken_out_leaves_its_files_with_the_next_build(whole: Path, t
 
 
 @pytest.mark.usefixtures("inline")
-def test_what_a_tier_no_longer_holds_is_not_asked_of_repair(whole: Path, tmp_path: Path) -> None:
+def test_repair_does_not_build_removed_features(whole: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     build(whole, cache, TIERS)
     build(whole, cache, ["lmdb"], {**FULL, "hdf5": {"features": ["frames"]}})
@@ -322,7 +322,7 @@ def test_what_a_tier_no_longer_holds_is_not_asked_of_repair(whole: Path, tmp_pat
 
 @pytest.mark.usefixtures("inline")
 def test_a_config_that_contradicts_a_tier_of_the_cache_is_refused(whole: Path, tmp_path: Path) -> None:
-    """Otherwise neither build nor repair could be told to repair that tier."""
+    """Otherwise neither build nor repair could repair that tier."""
     build(whole, tmp_path / "cache", TIERS)
     with pytest.raises(cc.ConfigError, match=r"hdf5\.features: got 'flow', expected names of frames, motion, mel"):
         build(whole, tmp_path / "cache", ["lmdb"], {"features": {"flow": None}})
@@ -330,7 +330,7 @@ def test_a_config_that_contradicts_a_tier_of_the_cache_is_refused(whole: Path, t
 
 @pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("tier", ["npz", "hdf5"])
-def test_damage_found_while_copying_costs_no_other_tier(whole: Path, cache: Path, tier: str) -> None:
+def test_damage_in_one_tier_does_not_change_another(whole: Path, cache: Path, tier: str) -> None:
     before = processes.files_of(cache)
     path = artefact(cache, "sound.mp4", tier)
     row = dict(READERS[tier](path))["motion"][5].tobytes()
@@ -377,7 +377,7 @@ def _span(start: int | None, stop: int | None) -> slice:
     "indices", [[1.7], [True, False], [[1, 2]], 3, "12", [2**70], [None], np.zeros(20, bool), np.zeros((0, 2), int)]
 )
 @pytest.mark.parametrize("feature", ["frames", "flow"])
-def test_indices_that_are_no_frame_numbers(whole: Path, feature: str, indices: Any) -> None:
+def test_indices_that_are_not_frame_numbers(whole: Path, feature: str, indices: Any) -> None:
     with (
         cc.open_cache(whole / "cache") as opened,
         pytest.raises(cc.UsageError, match="indices: got .*, expected a list of frame numbers"),
@@ -403,7 +403,7 @@ def test_an_out_that_cannot_be_written_is_not_damage(whole: Path, feature: str, 
         np.testing.assert_array_equal(out, expected)
 
 
-def test_names_that_are_no_features(whole: Path) -> None:
+def test_names_that_are_not_features(whole: Path) -> None:
     with cc.open_cache(whole / "cache") as opened:
         for name in ("", ".", "frames.", "pts_seconds", "flow.xxh3_64", "motion.nothing", "../flow"):
             with pytest.raises(cc.FeatureAbsentError, match="is not cached"):
@@ -510,7 +510,7 @@ def test_a_million_rows_at_once(whole: Path, tmp_path: Path, run_cli: Cli) -> No
             np.testing.assert_array_equal(found[:, 0], np.arange(200_000, 400_000))
 
 
-def test_what_a_plug_in_prints_is_no_result(whole: Path, tmp_path: Path, run_cli: Cli) -> None:
+def test_output_of_a_plug_in_goes_to_standard_error(whole: Path, tmp_path: Path, run_cli: Cli) -> None:
     done = build_plug_in(whole, tmp_path, run_cli, "rows_plug_in:Rows", "--json", how="prints")
     assert json.loads(done.stdout)["num_done"] == 3
     assert set(done.stderr.splitlines()) == {"hello from a plug-in"}
@@ -548,7 +548,7 @@ print(json.dumps(sorted(stores & {*sys.modules})))
 
 
 def loaded_by(code: str, *args: str | Path) -> list[str]:
-    """Which stores a process loaded."""
+    """Return the stores that a process loaded."""
     command = [sys.executable, "-c", code + LOADED, *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     return json.loads(done.stdout)

@@ -132,9 +132,7 @@ def meadow(clips) -> np.ndarray:
 
 @pytest.mark.parametrize("shift", [(3, 0), (-2, 0), (0, 4), (2, -3)], ids=str)
 @pytest.mark.parametrize(("method", "preset"), METHODS)
-def test_a_picture_that_is_moved_flows_as_it_is_moved(
-    tmp_path, make_video, meadow, method, preset, shift: tuple[int, int]
-):
+def test_flow_of_a_moved_picture_is_its_motion(tmp_path, make_video, meadow, method, preset, shift: tuple[int, int]):
     dx, dy = shift
 
     def planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -160,7 +158,7 @@ def test_float16_is_rounded_float32(clips, method):
     assert np.abs(exact).max() > 1
 
 
-def test_float16_never_becomes_infinite(tmp_path, make_video, monkeypatch):
+def test_float16_does_not_become_infinite(tmp_path, make_video, monkeypatch):
     monkeypatch.setattr(cv2, "calcOpticalFlowFarneback", lambda a, *_: np.full((*a.shape, 2), [1e6, -1e6], np.float32))
     arrays, _, _ = extract(make_video(tmp_path / "a.mp4", num_frames=2))
     assert arrays["flow"][0, 0, 0].tolist() == [65504, -65504]

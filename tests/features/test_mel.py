@@ -51,7 +51,7 @@ Piece = tuple[float, np.ndarray]
 
 
 def sounds(pieces: Sequence[Piece], *, rate: int = RATE, layout: str = "mono") -> Iterator[av.AudioFrame]:
-    """Decoded sound of up to 1024 samples, with the times that it is told to carry."""
+    """Decoded sound of up to 1024 samples, with the given times."""
     for start_seconds, samples in pieces:
         for first in range(0, len(samples), 1024):
             chunk = np.ascontiguousarray(samples[first : first + 1024].reshape(1, -1))
@@ -89,7 +89,7 @@ def write_sound(
 
 
 def hear(path: str | Path, **params: Any) -> tuple[MelExtractor, list[np.ndarray]]:
-    """The extractor after the whole audio track, and the blocks of rows that it handed out."""
+    """The extractor after the whole audio track, and the blocks of rows that it returned."""
     extractor = MelExtractor("mel", **params)
     assert extractor.begin(WITH_SOUND) is None
     blocks: list[np.ndarray] = []
@@ -127,7 +127,7 @@ def librosa_rows(
 
 
 def ffmpeg_samples(path: str | Path, *options: str, num_channels: int = 1) -> np.ndarray:
-    """What the command ffmpeg decodes [shape=(n, C), dtype=float32]."""
+    """Samples that the command ffmpeg decodes [shape=(n, C), dtype=float32]."""
     return decode_samples(path, num_channels, "-vn", *options)
 
 
@@ -226,7 +226,7 @@ def test_corpus_resampled_and_mixed(name: str, corpus: Path) -> None:
     np.testing.assert_allclose(rows_of(corpus / name), expected, atol=RESAMPLING_DB)
 
 
-def test_samples_that_are_no_numbers(tmp_path: Path) -> None:
+def test_samples_that_are_not_numbers(tmp_path: Path) -> None:
     samples = noise(4000)
     cut = samples.copy()
     samples[1000:1004], cut[1000:1004] = (np.nan, np.inf, -np.inf, 1e30), (0, 1e9, -1e9, 1e9)
@@ -268,7 +268,7 @@ FIRST, SECOND, THIRD = noise(RATE, 1), noise(RATE, 2), noise(RATE, 3)
         pytest.param([(0.04, FIRST), (1.02, SECOND), (2.08, THIRD)], [FIRST, SECOND, THIRD], id="jitter both ways"),
     ],
 )
-def test_clock_is_true(pieces: list[Piece], expected: list[np.ndarray]) -> None:
+def test_clock_follows_timestamps(pieces: list[Piece], expected: list[np.ndarray]) -> None:
     found = hear_sounds(sounds(pieces))
     np.testing.assert_allclose(found, librosa_rows(np.concatenate(expected)), atol=ROUNDING_DB)
 
@@ -289,7 +289,7 @@ def test_sound_without_timestamps() -> None:
     np.testing.assert_allclose(hear_sounds(unstamped()), expected, atol=ROUNDING_DB)
 
 
-def test_clock_that_drifts_is_set_right() -> None:
+def test_a_clock_that_drifts_is_corrected() -> None:
     """Each second starts 20 ms late: the fourth one is 60 ms behind, and gets a gap of as much."""
     pieces = [(1.02 * number, (FIRST, SECOND)[number % 2]) for number in range(5)]
     found = hear_sounds(sounds(pieces))
@@ -297,7 +297,7 @@ def test_clock_that_drifts_is_set_right() -> None:
     np.testing.assert_allclose(found, librosa_rows(np.concatenate(expected)), atol=ROUNDING_DB)
 
 
-def test_gaps_cost_no_more_than_ten_minutes() -> None:
+def test_gaps_add_at_most_ten_minutes() -> None:
     found = hear_sounds(sounds([(number * 301.0, FIRST) for number in range(5)]))
     assert len(found) == (5 + 2 * 300) * 100 + 1
     loud = np.flatnonzero(np.any(found > SILENCE_DB + 1, axis=1))
@@ -326,7 +326,7 @@ def test_start_is_that_of_the_file(name: str, corpus: Path) -> None:
     assert extractor.facts["start_seconds"] == pytest.approx(float(times[0]), abs=2e-6)
 
 
-def test_stamps_that_stand_still(corpus: Path) -> None:
+def test_timestamps_that_do_not_advance(corpus: Path) -> None:
     """An AVI whose header lies: eight packets share each timestamp, and the sound is longer than they say."""
     found = rows_of(corpus / "odd/low_rate_audio/bear_mpeg4asp_mp3.avi")
     assert len(found) == 1 + 19 * 576 * 2 // 160
@@ -392,7 +392,7 @@ def test_no_audio_track() -> None:
     [
         pytest.param([], {}, id="no packets"),
         pytest.param([(0, FIRST)], {"rate": 100}, id="a rate of 100 Hz"),
-        pytest.param([(0, np.stack([FIRST, SECOND], axis=1))], {"layout": "FL+BC"}, id="channels that nobody can mix"),
+        pytest.param([(0, np.stack([FIRST, SECOND], axis=1))], {"layout": "FL+BC"}, id="channels that cannot be mixed"),
     ],
 )
 def test_track_without_samples(pieces: list[Piece], options: dict[str, Any], tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_track_without_samples(pieces: list[Piece], options: dict[str, Any], tmp
     assert not extractor.facts
 
 
-def test_presence_is_told() -> None:
+def test_requirements_are_declared() -> None:
     assert MelExtractor("mel").num_rows(100) is None
     assert MelExtractor("mel").needs_sound
 
@@ -443,7 +443,7 @@ def test_importing_the_module_does_not_load_librosa() -> None:
 
 
 def test_only_the_filters_of_librosa_are_loaded() -> None:
-    """What else there is of it has numba compile for many seconds at first use."""
+    """Other parts of librosa make numba compile for many seconds at first use."""
     code = """
 import sys
 from chordcache.features.mel import MelExtractor, VideoInfo

@@ -208,7 +208,7 @@ def test_partitions_are_averaged_by_the_area_that_they_cover():
     assert not motion[0, 1:].any()
 
 
-def test_what_lies_outside_of_the_picture_does_not_count():
+def test_vectors_outside_the_picture_do_not_count():
     vectors = vectors_of(
         (-1, (16, 16), (-8, 8), (4, 4)),
         (-1, (16, 16), (40, 8), (4, 4)),
@@ -324,4 +324,4 @@ def test_looking_at_vectors_keeps_no_picture_in_memory(clips):
         num_pictures = sum(type(thing) is av.VideoFrame for thing in gc.get_objects())
     finally:
         gc.enable()
-    assert num_pictures <= 2  # the first one, which tells how it is turned
+    assert num_pictures <= 2  # the first one, which shows how it is turned

@@ -12,8 +12,8 @@ MISSING = "needs the package mediapipe; run: pip install 'chordcache[pose]'"
 TELL = "from chordcache.features.pose import PoseExtractor; print(PoseExtractor.missing_requirement())"
 
 
-def told_with(folder: Path) -> str:
-    """What is told in an interpreter that finds packages in this folder first."""
+def message_with(folder: Path) -> str:
+    """Return the message of an interpreter that finds packages in this folder first."""
     path = os.pathsep.join([str(folder), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-c", TELL], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
@@ -21,10 +21,10 @@ def told_with(folder: Path) -> str:
     return done.stdout.strip()
 
 
-def test_missing_extra_is_told(tmp_path: Path) -> None:
-    assert told_with(tmp_path) == MISSING
+def test_a_missing_extra_is_reported(tmp_path: Path) -> None:
+    assert message_with(tmp_path) == MISSING
 
 
 def test_looking_for_it_does_not_import_it(tmp_path: Path) -> None:
     (tmp_path / "mediapipe.py").write_text("raise SystemExit('imported')")
-    assert told_with(tmp_path) == "None"
+    assert message_with(tmp_path) == "None"

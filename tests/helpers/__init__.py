@@ -1,1 +1,1 @@
-"""What several test files use."""
+"""Code that several test files use."""

@@ -1,4 +1,4 @@
-"""What scaled pictures should be: each sample the mean of the source over its area, in float64.
+"""Reference for scaled pictures: each sample is the mean of the source over its area, in float64.
 
 Nothing here uses swscale. Chroma samples are squares about the place where the stream says that they lie; matrices and
 ranges are those of ITU-T H.273, and of JFIF for what comes out. Beyond its edge a plane is what it is at the edge.
@@ -42,7 +42,7 @@ MAX_SHIFT_PX = 0.02
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a scaled plane may be from what it should be."""
+    """Tolerances of a scaled plane."""
 
     min_psnr_db: float = 55
     """58.9 would be perfect but for the rounding"""
@@ -68,7 +68,7 @@ class Source:
         return self.planes[0].shape
 
     def tolerance(self, plane: str, width: int, height: int) -> Tolerance:
-        """What may be asked of a plane scaled to this size."""
+        """Return the tolerances of a plane scaled to this size."""
         is_halved = self.planes[1].shape != self.shape
         if is_halved and any(length % 2 for length in self.shape):
             # swscale stretches chroma of an odd number of columns over the picture, half a sample too wide
@@ -126,7 +126,7 @@ class RgbSource:
         return self.picture.shape[:2]
 
     def tolerance(self, plane: str, width: int, height: int) -> Tolerance:
-        """What may be asked of a plane scaled to this size."""
+        """Return the tolerances of a plane scaled to this size."""
         return Tolerance()
 
     def rgb(self, width: int, height: int) -> np.ndarray:
@@ -169,7 +169,7 @@ def _weights(num_in: int, num_out: int, step: float, shift: float) -> np.ndarray
 
 
 def shift_px(found: np.ndarray, expected: np.ndarray) -> tuple[float, float] | None:
-    """How far a plane lies to the right of, and below, what it should be: least squares over its slopes.
+    """Return how far a plane is moved to the right and down: least squares over its slopes.
 
     None if the picture has too few slopes for the rounding not to matter.
     """

@@ -1,4 +1,4 @@
-"""What a cache holds, in every tier, read past the package."""
+"""Contents of a cache, in every tier, read without the package."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def arrays(cache: Path) -> Arrays:
 
 
 def differing(found: Arrays, expected: Arrays) -> list[tuple[str, str, str]]:
-    """What two caches do not have in common."""
+    """Return where two caches differ."""
     return sorted(
         name
         for name in found.keys() | expected.keys()

@@ -71,7 +71,7 @@ EVENTS: Mapping[str, Callable[[Any], object]] = {
     "ValueError": lambda mine: _raise(ValueError("no\nsuch thing")),
     "UsageError": lambda mine: _raise(UsageError("a plug-in must not raise this")),
 }
-"""What happens at one frame, by the name of the fault"""
+"""Events at one frame, by the name of the fault"""
 
 ROWS: Mapping[str, Callable[[Any, int], object]] = {
     "None": lambda mine, number: None,
@@ -81,7 +81,7 @@ ROWS: Mapping[str, Callable[[Any, int], object]] = {
     "objects": lambda mine, number: {mine.name: np.array([[None]])},
     "other shapes": lambda mine, number: {mine.name: np.zeros((1, 2 + number))},
 }
-"""What is returned for a frame, by the name of the fault"""
+"""Results for a frame, by the name of the fault"""
 
 
 class FaultyExtractor(Extractor):

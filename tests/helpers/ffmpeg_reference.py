@@ -1,12 +1,12 @@
-"""What is true of a file: the words of the commands ``ffprobe`` and ``ffmpeg``, never of our own decoder.
+"""Reference facts and frames of a file, by the commands ``ffprobe`` and ``ffmpeg`` and never by our own decoder.
 
 A cached frame is compared with the source frame that ffmpeg scales with swscale, in one of two metrics:
 
 planes
     The Y, U and V planes that the JPEG stores, against ffmpeg's ``yuvj420p``. The PSNR is over all their samples.
-    A JPEG holds half as many chroma columns and rows as luma, and whoever turns it into RGB chooses how to blow them
-    up again. Compared in RGB, a tiny, noisy or saturated picture shows the difference between two such choices, up to
-    10 dB of it, and nothing of the cache.
+    A JPEG holds half as many chroma columns and rows as luma, and the program that turns it into RGB chooses how to
+    interpolate them. Compared in RGB, a tiny, noisy or saturated picture shows the difference between two such choices,
+    up to 10 dB of it, and nothing of the cache.
 RGB
     The raw RGB24 that ``frames.codec: raw`` stores, against ffmpeg's ``rgb24``. Nothing is lost on the way, so that
     a wrong matrix or range, which may leave the planes of a gray picture above any sensible bound, stands out.
@@ -41,7 +41,7 @@ _HARMLESS = "non monotonically increasing dts to muxer"
 """ffmpeg's complaint of the output that we asked for, not of the file"""
 
 _CHROMA_POSITIONS = {"left": (0, 128), "center": (128, 128), "topleft": (0, 0)}
-"""Where a 4:2:0 sample lies among four pixels, in 1/256 pixels; libswscale 5.1 has to be told, 8.1 sees it itself."""
+"""Where a 4:2:0 sample lies among four pixels, in 1/256 pixels; libswscale 5.1 needs it as an option, 8.1 does not."""
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
@@ -73,17 +73,17 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]
 
 @dataclass(frozen=True)
 class Probed:
-    """What ffprobe says of one file."""
+    """Output of ffprobe for one file."""
 
     streams: list[dict[str, Any]]
     container: dict[str, Any]
     packets: list[dict[str, Any]] = field(default_factory=list)
-    """Of all streams, in the order of the file"""
+    """Packets of all streams, in the order of the file"""
     errors: str = ""
 
     @cached_property
     def video(self) -> dict[str, Any] | None:
-        """The first video stream that is no cover picture: the one that players show in every file of the corpus."""
+        """The first video stream that is not a cover picture: the one that players show in every file of the corpus."""
         found = (s for s in self.streams if s.get("codec_type") == "video" and not s["disposition"]["attached_pic"])
         return next(found, None)
 
@@ -98,7 +98,7 @@ class Probed:
 
     @cached_property
     def timestamp_source(self) -> str:
-        """Which times chordcache means to go by, see ``decode.Media.packets``: AVI and raw streams have no pts."""
+        """Times that chordcache goes by, see ``decode.Media.packets``: AVI and raw streams have no pts."""
         first = self.video_packets[0]
         if "pts" in first and self.container["format_name"] != "avi":
             return "pts"
@@ -108,7 +108,7 @@ class Probed:
         """(time, is keyframe) of every frame, in the order in which they are shown.
 
         Packets that an edit list discards show nothing; packets of one time are one frame (a hidden reference frame
-        of VP8 and VP9, or two fields). A stream whose clock is set back, such as two joined files, starts anew there.
+        of VP8 and VP9, or two fields). A stream whose clock is set back, such as two joined files, starts again there.
         """
         kept = [packet for packet in self.video_packets if packet["flags"][1] != "D"]
         if self.timestamp_source == "rate":
@@ -219,7 +219,7 @@ class Decoded:
 
     @property
     def keys(self) -> list[bool]:
-        """Whether the decoder calls each frame a keyframe."""
+        """For each frame, true if the decoder calls it a keyframe."""
         return [flag == "1" for flag in re.findall(r"\] n: .* iskey:(\d) ", self._said)]
 
 

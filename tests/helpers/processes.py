@@ -1,4 +1,4 @@
-"""What the attacking tests share: processes to watch and kill, contents read past the package, damage."""
+"""Processes to watch and kill, contents of caches read without the package, and damage to files."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from typing import Any
 import lmdb
 
 MARK = "CHORDCACHE_TEST_MARK"
-"""Variable of the environment by which a process and all its descendants are found, whoever adopted them."""
+"""Variable of the environment by which a process and all its descendants are found, also those that init adopted."""
 
 SIGNS_OF_A_BUG = ("Traceback", "a bug:", "Exception ignored", "Fatal Python error")
 
 
 def fine(output: str) -> bool:
-    """Whether nothing that a user must never see was printed."""
+    """Return whether nothing that a user must never see was printed."""
     return not any(sign in output for sign in SIGNS_OF_A_BUG)
 
 
@@ -60,7 +60,7 @@ def _state_of(pid: int) -> str:
 
 
 def wait_until(condition: Any, timeout: float, step: float = 0.005) -> bool:
-    """Whether ``condition()`` came true in time."""
+    """Return whether ``condition()`` came true in time."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         if condition():
@@ -82,7 +82,7 @@ class Run:
         return [pid for pid in alive_with(self.mark) if "chordcache.engine.worker" in command_of(pid)]
 
     def survivors(self, seconds: float = 5) -> list[str]:
-        """What is still alive ``seconds`` after the command ended, and how it is (D: it waits for a disk)."""
+        """Return the processes alive ``seconds`` after the command ended, and their state (D: waits for a disk)."""
         wait_until(lambda: not alive_with(self.mark), seconds)
         return [f"{command_of(pid)}[{_state_of(pid)}]" for pid in alive_with(self.mark)]
 
@@ -182,7 +182,7 @@ def files_of(cache: Path) -> dict[str, tuple[int, int, int]]:
 
 def partials(cache: Path) -> list[str]:
     """Whatever was begun and not published, anywhere in the cache, which a build may be at work in."""
-    # unlike a Path's, this glob bears folders that vanish
+    # unlike a Path's, this glob accepts folders that vanish
     search = functools.partial(glob.glob, root_dir=cache, recursive=True, include_hidden=True)
     return sorted({*search("**/*.partial"), *search(".partial/*")} - {".partial"})
 

@@ -1,6 +1,6 @@
 """An RTSP server on loopback, for one client and one video track: the dialogue is ours, the RTP packets are ffmpeg's.
 
-ffmpeg itself cannot serve: its ``-rtsp_flags listen`` only waits for somebody who sends.
+ffmpeg itself cannot serve: its ``-rtsp_flags listen`` only waits for a client that sends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _free_ports() -> tuple[socket.socket, socket.socket]:
 
 
 class RtspServer:
-    """Serves a file, in real time and over the connection itself, to whoever connects."""
+    """Serves a file, in real time and over the connection itself, to the client that connects."""
 
     def __init__(self, video: Path) -> None:
         self._video = video
@@ -48,7 +48,7 @@ class RtspServer:
         return ["ffmpeg", "-v", "error", *options, "-i", str(self._video), "-an", "-c", "copy", "-f", "rtp", target]
 
     def _describe(self) -> str:
-        """What ffmpeg prints of the packets that it is going to send."""
+        """Return ffmpeg's description of the packets that it is going to send."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM):
             done = subprocess.run(self._command("-t", "0.01"), capture_output=True, text=True, check=True)
         sdp = done.stdout.partition("SDP:\n")[2]
@@ -97,7 +97,7 @@ class RtspServer:
                 connection.sendall(struct.pack(">cBH", b"$", 0, len(packet)) + packet)
 
     def _drained(self) -> bool:
-        """Whether a packet of the description was still waiting."""
+        """Return whether a packet of the description was still waiting."""
         self._rtp.setblocking(False)
         try:
             self._rtp.recv(1 << 16)

@@ -22,7 +22,7 @@ def frames(path: Path, num_frames: int | None = None, *, short_side: int | None 
 
 
 def notes(path: Path, **options: Any) -> tuple[str, ...]:
-    """What the scaler says that it did to a video."""
+    """Return the scaler's notes on a video."""
     with open_media(str(path)) as media:
         maker = FrameMaker(PictureConfig(short_side=None, **options), None)
         for decoded in media.frames():
@@ -36,7 +36,7 @@ def flat(planes: tuple[np.ndarray, ...]) -> np.ndarray:
 
 
 def filtered(path: Path, filters: str, size: tuple[int, int], num_frames: int) -> np.ndarray:
-    """What ffmpeg's filters make of the first frames [shape=(T, H, W, 3), dtype=uint8, RGB]."""
+    """Return the first frames after ffmpeg's filters [shape=(T, H, W, 3), dtype=uint8, RGB]."""
     # fmt: off
     data = ffmpeg(
         "-threads", "1", "-i", path, "-map", "0:v:0", "-frames:v", str(num_frames), "-vsync", "passthrough",

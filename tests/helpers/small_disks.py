@@ -83,7 +83,7 @@ def make_read_only(disk: Path) -> None:
 
 @functools.cache
 def can_mount(disk: Disk) -> bool:
-    """Whether this process may mount such a file system: it tries."""
+    """Return whether this process can mount such a file system: it tries."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             with disk(Path(folder) / "disk", "4m"):

@@ -119,7 +119,7 @@ def test_hand_written_list(tmp_path: Path, content: str) -> None:
     assert list(index) == [VideoRecord("clips", "a.mp4", caption="a cat"), VideoRecord("clips", "sub/b.mp4")]
 
 
-def test_hand_written_further_columns_are_kept_as_they_stand(tmp_path: Path) -> None:
+def test_additional_columns_of_a_hand_written_list_are_kept(tmp_path: Path) -> None:
     path = hand_written(tmp_path / "clips", 'path,label,caption,size,lang\na.mp4,cat,\'tis "it",big,=1\nb.mp4,,,,\n')
     expected = [
         VideoRecord("clips", "a.mp4", "cat", '\'tis "it"', extra={"size": "big", "lang": "=1"}),

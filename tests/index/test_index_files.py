@@ -1,4 +1,4 @@
-"""Index files of three formats: what goes in comes out, and what is not what was written is told."""
+"""Index files of three formats: records come back as written, and every change of a file is detected."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_index_is_written_into_a_folder_that_is_not_there_yet_and_onto_itself(tm
     assert read_all(path) == RECORDS
 
 
-def test_index_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_written_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "x.json").mkdir()
     (tmp_path / "file").touch()
     for name, message in [
@@ -264,7 +264,7 @@ def test_record_of_another_root_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", SEALED)
-def test_any_changed_byte_is_told_and_no_wrong_record_comes_out(tmp_path: Path, suffix: str) -> None:
+def test_any_changed_byte_is_detected_and_no_wrong_record_comes_out(tmp_path: Path, suffix: str) -> None:
     path = write_index(tmp_path / f"index{suffix}", [RECORDS[1], RECORDS[1], VideoRecord("v", "d.mp4")])
     expected = read_all(path)
     data = path.read_bytes()
@@ -278,7 +278,7 @@ def test_any_changed_byte_is_told_and_no_wrong_record_comes_out(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("suffix", SEALED)
-def test_truncation_anywhere_is_told_before_the_first_record(tmp_path: Path, suffix: str) -> None:
+def test_truncation_anywhere_is_detected_before_the_first_record(tmp_path: Path, suffix: str) -> None:
     path = write_index(tmp_path / f"index{suffix}", RECORDS[:2])
     data = path.read_bytes()
     for length in range(len(data)):
@@ -294,7 +294,7 @@ def test_truncation_anywhere_is_told_before_the_first_record(tmp_path: Path, suf
 
 
 @pytest.mark.parametrize("suffix", SEALED)
-def test_lines_lost_doubled_or_appended_are_told(tmp_path: Path, suffix: str) -> None:
+def test_lines_lost_doubled_or_appended_are_detected(tmp_path: Path, suffix: str) -> None:
     path = write_index(tmp_path / f"index{suffix}", RECORDS)
     lines = path.read_bytes().splitlines(keepends=True)
     for changed in [lines[:2] + lines[3:], lines[:3] + lines[2:], lines[:4] + lines[4:] * 2, lines + lines[1:2]]:
@@ -371,19 +371,19 @@ def test_hostile_paths_in_an_index_of_ours(tmp_path: Path, path: Any) -> None:
         {"root": "v", "path": "a.mp4", "packets": {**to_json(PACKETS), "keyframe_numbers": ["0", "5"]}},
     ],
 )
-def test_records_that_are_none(tmp_path: Path, record: dict[str, Any]) -> None:
+def test_data_that_is_not_a_record(tmp_path: Path, record: dict[str, Any]) -> None:
     with pytest.raises(DamageError, match=r"index.jsonl', line 2"):
         read_all(sealed_index(tmp_path / "index.jsonl", record))
 
 
 @pytest.mark.parametrize("header", [{"format": "x"}, {"level": "deep"}, {"roots": []}, {"roots": {"v": "data"}}])
-def test_headers_that_are_none(tmp_path: Path, header: dict[str, Any]) -> None:
+def test_data_that_is_not_a_header(tmp_path: Path, header: dict[str, Any]) -> None:
     with pytest.raises(DamageError, match="does not begin with the header of an index"):
         read_index(sealed_index(tmp_path / "index.jsonl", {"root": "v", "path": "a.mp4"}, **header))
 
 
 def test_every_error_is_one_of_ours(tmp_path: Path) -> None:
-    """What a fuzzer would find first."""
+    """Inputs that a fuzzer would find first."""
     for number, content in enumerate(
         [b"\xff\xfe\x00", b'{"', b'"xxh3_128": "', b"[" * 100_000, b",,,\n\n", b"\xef\xbb\xbf"]
     ):

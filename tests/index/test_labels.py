@@ -63,7 +63,7 @@ def test_root_label_and_path_comes_before_the_bare_path(tmp_path: Path) -> None:
     assert labels.num_unmatched == 0
 
 
-def test_a_file_speaks_only_for_its_own_columns(tmp_path: Path) -> None:
+def test_a_label_file_sets_only_its_own_columns(tmp_path: Path) -> None:
     old = VideoRecord("v", "a.mp4", "old label", "old caption", extra={"lang": "en", "other": "kept"})
     captions = labels_file(tmp_path, "path,caption,lang\na.mp4,new,\n")
     assert captions.apply(old) == VideoRecord("v", "a.mp4", "old label", "new", extra={"other": "kept"})

@@ -1,4 +1,4 @@
-"""What an earlier index knows of files that have not changed."""
+"""Facts that a scan takes from an earlier index, for files that have not changed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_no_earlier_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_damaged_earlier_index_is_not_used_and_that_is_said(tmp_path: Path, suffix: str) -> None:
+def test_a_damaged_earlier_index_is_not_used_and_a_warning_says_so(tmp_path: Path, suffix: str) -> None:
     path = write_index(tmp_path / f"index{suffix}")
     path.write_bytes(path.read_bytes().replace(b"c.mp4", b"../../c.mp4"))
     with ReusableRecords(path) as earlier:
@@ -50,7 +50,7 @@ def test_damaged_earlier_index_is_not_used_and_that_is_said(tmp_path: Path, suff
 
 
 @pytest.mark.parametrize(("name", "text"), [("v.csv", "path\na.mp4\n"), ("v.json", '{"my": "annotations"}')])
-def test_what_is_no_index_of_a_scan_is_not_overwritten(tmp_path: Path, name: str, text: str) -> None:
+def test_a_file_that_is_not_an_index_is_not_overwritten(tmp_path: Path, name: str, text: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(UsageError, match="^output: .* would be overwritten"):

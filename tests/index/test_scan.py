@@ -126,7 +126,7 @@ def test_a_second_scan_looks_only_at_what_changed(folder, tmp_path, make_video):
     assert [(each.num_done, each.num_up_to_date) for each in summaries] == [(2, 0), (0, 2)]
     status = (copy / "b.mp4").stat()
     make_video(copy / "b.mp4", num_frames=31)
-    os.utime(copy / "b.mp4", ns=(status.st_atime_ns, status.st_mtime_ns))  # only ctime tells
+    os.utime(copy / "b.mp4", ns=(status.st_atime_ns, status.st_mtime_ns))  # only ctime shows it
     result = cc.scan([copy], output=tmp_path / "index.json")
     assert (result.summary.num_done, result.summary.num_up_to_date) == (1, 1)
     assert by_path(result)["b.mp4"].packets.num_frames == 31

@@ -1,4 +1,4 @@
-"""What ``scan`` writes of every file of the corpus, beside what ffprobe says: issue 2, done when 3."""
+"""Records that ``scan`` writes for every file of the corpus, compared with ffprobe."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SHARED = {
     "odd/interlaced/CVFI2_SVA_C.264": "each field in a packet of its own",
     "odd/interlaced/Freh7_B.264": "the same",
 }
-"""Files with more packets than frames, and why: ffprobe has to decode them to tell"""
+"""Files with more packets than frames, and why: ffprobe has to decode them to count"""
 
 
 def relative(value: float | None, expected: float | None) -> bool:
@@ -84,7 +84,7 @@ def scanned(corpus, run_cli, tmp_path_factory) -> Records:
 
 @pytest.fixture(scope="module")
 def probed(corpus, scanned) -> Truths:
-    """What ffprobe says of the files in which it finds a video with packets, without complaining of the container."""
+    """Output of ffprobe for the files in which it finds a video with packets and no fault of the container."""
     found = ffmpeg_reference.each(lambda name: ffmpeg_reference.probe(corpus / name, packets=True), list(scanned))
     readable = {
         name: facts
@@ -104,11 +104,11 @@ def differences(scanned: Records, probed: Truths, compare: Any) -> dict[str, Any
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def test_what_ffprobe_reads_scan_reads(scanned, probed):
+def test_scan_reads_every_file_that_ffprobe_reads(scanned, probed):
     assert {name: scanned[name]["error"] for name in probed if scanned[name].get("error")} == {}
 
 
-def test_what_scan_cannot_read_has_no_pictures(corpus, scanned, probed):
+def test_files_that_scan_cannot_read_have_no_pictures(corpus, scanned, probed):
     """And the other way about: an error says what ffprobe finds."""
     for name in scanned.keys() - probed.keys() - REFUSED.keys():
         record, facts = scanned[name], ffmpeg_reference.probe(corpus / name, packets=True)
@@ -120,7 +120,7 @@ def test_what_scan_cannot_read_has_no_pictures(corpus, scanned, probed):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_ffprobe_reads_and_nobody_can_show(corpus, scanned, name):
+def test_files_that_ffprobe_lists_and_no_decoder_can_show(corpus, scanned, name):
     cause, sign = REFUSED[name]
     assert scanned[name]["error_cause"] == cause
     data = (corpus / name).read_bytes()

@@ -208,7 +208,7 @@ def test_sound_within_a_day_is_counted():
     assert facts.audio_energy_per_second[-1] == LOUD
 
 
-def test_samples_that_are_no_numbers_are_silence():
+def test_samples_that_are_not_numbers_are_silence():
     samples = tone(1, 0).to_ndarray()
     samples[0, :4000] = np.nan
     samples[0, 100:200] = np.inf
@@ -226,7 +226,7 @@ def test_rates_that_no_sound_has(rate):
 
 
 def mean_lengths(path: Path) -> list[float | None]:
-    """Of all vectors of each frame, one by one, weighted by area."""
+    """Mean of all vectors of each frame, one by one, weighted by area."""
     found: list[float | None] = []
     with av.open(str(path)) as container:
         container.streams.video[0].codec_context.flags2 |= av.codec.context.Flags2.export_mvs
@@ -305,5 +305,5 @@ def test_seconds_without_frames_are_still():
     assert meter.facts().motion_per_second == pytest.approx((7, 0, 0, 7), abs=0.1)
 
 
-def test_nothing_was_seen_or_heard():
+def test_videos_without_motion_or_sound():
     assert ContentMeter("h264").facts() == ContentFacts("codec", (), (0,) * 16, (), ())

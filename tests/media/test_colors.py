@@ -25,7 +25,7 @@ from chordcache.media.scaling import PictureScaler
 from chordcache.read.sources.mapped_mp4 import MappedMP4Source
 
 MIN_PSNR_DB = 54.0
-"""Of RGB; if it is rounded but else perfect it has 58.9"""
+"""Lowest PSNR of RGB; rounding alone gives 58.9"""
 
 Planes = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -175,7 +175,7 @@ def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def errors_of(found: Planes, source: box_average.Source | box_average.RgbSource, *, is_natural: bool = False) -> str:
-    """What is wrong with scaled planes, in words; nothing if nothing is.
+    """Describe the errors of scaled planes; an empty text means none.
 
     ``is_natural``: it may have large areas of one color, whose rounding does not even out: right is what is rounded.
     """
@@ -424,7 +424,7 @@ MIN_CORPUS_FILES = 40
 
 
 def test_real_files(corpus: Path) -> None:
-    """The first picture of each file, at the size that is cached unless told otherwise."""
+    """The first picture of each file, at the default size of the cache."""
     wrong: dict[str, str] = {}
     mean_errors = []
     for path in sorted([*corpus.glob("real/*/*"), *corpus.glob("odd/*/*")]):

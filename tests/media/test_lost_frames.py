@@ -61,7 +61,7 @@ def films(tmp_path_factory) -> Path:
 
 
 def answer(path: Path) -> MediaError | list[float]:
-    """What the build has to say of a file: what is wrong with it, or the times of its frames."""
+    """Return the error that the build reports for a file, or the times of its frames."""
     try:
         with open_media(str(path)) as media:
             return [frame.pts_seconds for frame in media.frames()]
@@ -169,7 +169,7 @@ def test_cut_at_a_random_byte(films, tmp_path, name):
 
 
 def test_flv_cut_between_two_tags(films, tmp_path):
-    """Only the duration in its header tells."""
+    """Only the duration in its header shows it."""
     data = (films / "h264.flv").read_bytes()
     at = 13
     while at < len(data) // 2:
@@ -211,7 +211,7 @@ def test_clock_without_a_unit(tmp_path):
     assert "Invalid mdhd time scale 0" in found.message
 
 
-def test_flv_that_goes_on_with_another_one(films, tmp_path):
+def test_two_flv_files_joined(films, tmp_path):
     data = (films / "h264.flv").read_bytes()
     (tmp_path / "x.flv").write_bytes(2 * data)
     assert isinstance(answer(tmp_path / "x.flv"), MediaError)
@@ -311,7 +311,7 @@ def test_file_without_a_keyframe(films, tmp_path):
 
 
 @pytest.mark.parametrize("with_b_frames", [False, True])
-def test_stuffing_behind_a_picture(tmp_path, with_b_frames):
+def test_stuffing_bytes_after_a_picture(tmp_path, with_b_frames):
     """MPEG-4 with a constant bit rate: the decoder takes stuffing for damage, and conceals a whole picture.
 
     The truth is the same film without it.
@@ -522,5 +522,5 @@ def test_every_lost_reference_of_h264_is_found(films, tmp_path):
         found = answer(path)
         if not isinstance(found, MediaError):
             silent.append(number)
-    # of the last one nobody knows; nor of one with a keyframe behind it
+    # the loss of the last one cannot be seen; nor of one with a keyframe behind it
     assert len(silent) <= 3, silent

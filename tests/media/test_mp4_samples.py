@@ -84,7 +84,7 @@ def test_tables_of_the_corpus_are_what_ffprobe_lists(folder: str, corpus: Path) 
         check(path, with_keys=folder != "odd/keyframes")  # there, ffprobe's own parsers overrule the tables
 
 
-def test_what_is_refused(corpus: Path) -> None:
+def test_files_that_are_refused(corpus: Path) -> None:
     cut = corpus / "odd/edit_list/sample_edit_list_no_sync_frame_before_edit.mp4"
     assert refusal(cut.read_bytes()) == "its edit list cuts off the beginning"
     reasons = {path: refusal(path.read_bytes()) for path in (corpus / "odd/fragmented").iterdir()}
@@ -150,7 +150,7 @@ def patched(data: bytes, kind: bytes, at: int, value: int, layout: str = ">I") -
 def test_tables_that_lie_are_refused(sound: bytes, kind: bytes, at: int, value: int, match: str) -> None:
     read_video_track(memoryview(sound))
     if kind == b"stsd":
-        assert read_video_track(memoryview(patched(sound, kind, at, value))).codec == "h264"  # nobody needs the count
+        assert read_video_track(memoryview(patched(sound, kind, at, value))).codec == "h264"  # the count is not needed
         return
     with pytest.raises(cc.MediaError, match=match) as caught:
         read_video_track(memoryview(patched(sound, kind, at, value)))

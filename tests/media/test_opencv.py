@@ -1,4 +1,4 @@
-"""What importing OpenCV leaves behind for the processes that are started later."""
+"""Effects of importing OpenCV on the processes that are started later."""
 
 from __future__ import annotations
 

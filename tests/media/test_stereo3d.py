@@ -22,7 +22,7 @@ Planes = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def eye(which: str, number: int, width: int, height: int) -> Planes:
-    """What an eye sees: a slope and a moving square, the right eye's brighter and turned upside down."""
+    """Picture of one eye: a slope and a moving square, the right eye's brighter and turned upside down."""
     y, u, v = make_planes(number, width, height)
     y = y // 2 + np.linspace(0, 60, width).astype(np.uint8)
     return (y, u, v) if which == "left" else (y[::-1] + np.uint8(50), v, u)
@@ -62,7 +62,7 @@ def write_eye(make_video: Any, path: Path, which: str, **other: Any) -> Path:
 
 
 def same_pictures(a: list[Any], b: list[Any]) -> bool:
-    """Whether the frames are equal, planes and RGB."""
+    """Return whether the frames are equal, planes and RGB."""
     pairs = list(zip(a, b, strict=True))
     return bool(pairs) and all(
         np.array_equal(scaled.flat(x.planes()), scaled.flat(y.planes())) and np.array_equal(x.rgb(), y.rgb())
@@ -161,7 +161,7 @@ def test_layout_by_config(make_video: Any, tmp_path: Path, spec: dict[str, Any],
     assert same_pictures(found, scaled.frames(write_eye(make_video, tmp_path / "b.mp4", which)))
 
 
-def test_the_file_goes_before_the_config(make_video: Any, tmp_path: Path) -> None:
+def test_the_file_has_priority_over_the_config(make_video: Any, tmp_path: Path) -> None:
     path = write_packed(make_video, tmp_path / "a.mp4", SIDE_BY_SIDE, 3)
     assert same_pictures(
         scaled.frames(path, stereo="right", stereo_layout="top_bottom"),

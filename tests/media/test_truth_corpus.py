@@ -37,7 +37,7 @@ LOWER_PSNR_DB = {
     # nothing is scaled. 58 dB from the mean in float64
     "odd/full_range/yuvj420p.264": 27.0,
 }
-"""What is worse, by nature, and how good it must be all the same"""
+"""Files that are worse by nature, and how good they must still be"""
 
 NO_DECODER = {
     "odd/unsupported_codec/vvc_400kbps_2s.mp4": "VVC, which ffmpeg knows from version 7 on",
@@ -81,7 +81,7 @@ def compared(source: Path, cache: Path, video: cc.Video) -> Facts:
 
 
 def examined(source: Path) -> Facts:
-    """What the commands have to say of a file that is in quarantine."""
+    """Return the commands' facts about a file that is in quarantine."""
     probed = ffmpeg_reference.probe(source)
     is_picture = source.read_bytes()[:3] in (b"\xff\xd8\xff", b"\x89PN", b"#EX", b"ffc")
     found: Facts = {
@@ -101,7 +101,7 @@ def examined(source: Path) -> Facts:
 
 
 def ends_in_page(data: bytes) -> bool:
-    """Whether the last page of an Ogg is shorter than its table of segments says."""
+    """Return whether the last page of an Ogg is shorter than its table of segments says."""
     page = data[data.rfind(b"OggS") :]
     if not page.startswith(b"OggS"):
         return False
@@ -232,11 +232,11 @@ def built(corpus, run_cli, tmp_path_factory) -> Facts:
 
 @pytest.fixture(scope="module")
 def videos(built) -> dict[str, Facts]:
-    """What both ffmpeg and we have decoded."""
+    """Videos that both ffmpeg and we have decoded."""
     return {name: facts for name, facts in built["videos"].items() if name not in NO_DECODER}
 
 
-def test_scan_and_build_go_through_and_verify_finds_nothing(built):
+def test_scan_and_build_finish_and_verify_finds_no_damage(built):
     ended = {name: (code, stderr.splitlines()[:3]) for name, (code, _, stderr) in built["ended"].items()}
     assert built["quarantined"], "the corpus has files without pictures"
     assert ended == {"scan": (3, []), "build": (3, []), "verify": (0, [])}
@@ -309,7 +309,7 @@ def test_sources_show_what_the_cache_has(built):
     assert built["unequal_sources"] == {}
 
 
-def test_the_index_says_what_the_cache_has(built):
+def test_the_index_agrees_with_the_cache(built):
     """Number of frames, how many were skipped, the first time, and which frames are keyframes."""
     assert built["unequal_index"] == {}
 
@@ -320,7 +320,7 @@ def test_no_exception_is_stale(videos):
 
 
 @pytest.mark.parametrize("name", NO_DECODER)
-def test_what_only_we_decode_is_beyond_ffmpeg(built, name):
+def test_ffmpeg_cannot_decode_the_files_that_only_we_decode(built, name):
     facts = built["videos"][name]
     assert facts["num_cached"] > 0
     assert facts["num_decoded"] == 0
@@ -370,7 +370,7 @@ HARMLESS_ERRORS = {
 }
 
 
-def test_what_is_cached_of_broken_files_is_whole(built_broken):
+def test_cached_broken_files_have_every_frame(built_broken):
     """Every frame that ffmpeg decodes, the same pictures, and no complaint of ffmpeg about them."""
     wrong = {
         name: (facts["num_cached"], facts["num_decoded"], facts["min_psnr_db"], facts["errors"][:1])

@@ -136,7 +136,7 @@ PATCHES = np.array(
 
 @dataclass(frozen=True)
 class Card:
-    """How a color card is stored."""
+    """Storage of a color card."""
 
     matrix: str
     is_full: bool
@@ -207,7 +207,7 @@ def set_display_matrix(path: Path, matrix: tuple[int, int, int, int]) -> None:
 
 
 def shown(plane: np.ndarray, matrix: tuple[int, int, int, int]) -> np.ndarray:
-    """What a player shows of a stored plane, point by point."""
+    """Return what a player shows of a stored plane, point by point."""
     a, b, c, d = matrix
     rows, columns = np.indices(plane.shape)
     x, y = a * columns + c * rows, b * columns + d * rows
@@ -316,7 +316,7 @@ MPEG_PS = ["b_frames.mpg", "interlaced.mpg"]
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in MPEG_PS])
-def test_scan_says_of_packets_what_ffprobe_says(made, name):
+def test_scan_agrees_with_ffprobe_on_packets(made, name):
     facts = ffmpeg_reference.probe(made.source(name), packets=True)
     found = made.records[name].packets
     frames = facts.shown()
@@ -404,7 +404,7 @@ def test_a_negative_start_is_an_edit_list(make_video, run_cli, tmp_path):
 
 
 def luma_of_background(number: int) -> float:
-    """Of frame ``number`` of a made video, in full range."""
+    """Luma of frame ``number`` of a made video, in full range."""
     return (7 * number % 200) * 255 / 219
 
 
@@ -556,7 +556,7 @@ def test_header_says_how_colors_are_stored(made, card):
 
 
 def test_a_mistaken_matrix_would_show():
-    """The cards tell BT.601, BT.709 and BT.2020 apart by more than the tolerance.
+    """The cards differ between BT.601, BT.709 and BT.2020 by more than the tolerance.
 
     FCC's is within a level of the first, SMPTE 240M's within four of the second. A mistaken range moves black and
     white by 16 levels.

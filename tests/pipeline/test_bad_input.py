@@ -24,7 +24,7 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 Maker = Callable[..., Path]
 
 LIBAV_LINE = re.compile(r"^\[[\w,]+ @ 0x[0-9a-f]+\]", re.MULTILINE)
-"""How libav begins what it says on a terminal."""
+"""Beginning of a message of libav on a terminal."""
 
 
 def quiet(done: subprocess.CompletedProcess[str]) -> bool:
@@ -43,7 +43,7 @@ def journey(folder: Path, run_cli: Cli, **options: object) -> tuple[int, int, in
     return codes[0], codes[1], codes[2]
 
 
-# What is no video: name, how it is made, cause in the quarantine
+# Files that are not videos: name, how it is made, cause in the quarantine
 
 
 def _truncated(path: Path, make_video: Maker) -> None:
@@ -177,7 +177,9 @@ def test_any_legal_name(tmp_path: Path, run_cli: Cli, make_video: Maker, form: s
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_a_broken_file_of_any_name_is_told_in_one_clean_line(tmp_path: Path, run_cli: Cli, name: str | bytes) -> None:
+def test_a_broken_file_of_any_name_is_reported_in_one_clean_line(
+    tmp_path: Path, run_cli: Cli, name: str | bytes
+) -> None:
     (tmp_path / "corpus").mkdir()
     with open(os.path.join(os.fsencode(tmp_path / "corpus"), os.fsencode(name)), "wb") as file:
         file.write(b"junk" * 100)
@@ -195,9 +197,7 @@ def test_a_broken_file_of_any_name_is_told_in_one_clean_line(tmp_path: Path, run
 @pytest.mark.parametrize(
     ("codec", "suffix"), [("ffv1", ".mkv"), ("mjpeg", ".avi"), ("mpeg4", ".avi"), ("libx264", ".mkv")]
 )
-def test_what_a_decoder_complains_of_is_not_cached_as_if_fine(
-    tmp_path: Path, make_video: Maker, codec: str, suffix: str
-) -> None:
+def test_a_video_with_decoder_errors_is_not_cached(tmp_path: Path, make_video: Maker, codec: str, suffix: str) -> None:
     """Each copy is damaged in one place; where the ffmpeg command says that a picture is damaged, none is cached."""
     pixel_format = "yuvj420p" if codec == "mjpeg" else "yuv420p"
     whole = make_video(
@@ -233,7 +233,7 @@ def test_a_folder_in_a_list(tmp_path: Path, run_cli: Cli) -> None:
     assert processes.quarantine(tmp_path / "cache")["x.mp4"]["cause"] == "not-regular"
 
 
-def test_all_of_it_in_one_corpus(tmp_path: Path, run_cli: Cli, make_video: Maker) -> None:
+def test_all_bad_inputs_in_one_corpus(tmp_path: Path, run_cli: Cli, make_video: Maker) -> None:
     names = _write_named(tmp_path / "corpus", make_video)
     for name, (make, _) in BROKEN.items():
         make(tmp_path / "corpus" / name, make_video)
@@ -259,7 +259,7 @@ def _give_up_privileges() -> None:
             raise OSError(ctypes.get_errno(), "prctl")
 
 
-def as_nobody(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def without_rights(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """The command line, bound by the rights of files."""
     return subprocess.run(
         [sys.executable, "-m", "chordcache", *args],
@@ -281,7 +281,7 @@ def test_an_unreadable_file_and_folder(open_folder: Path, make_video: Maker) -> 
     make_video(open_folder / "corpus/vault/x.mp4", num_frames=4)
     (open_folder / "corpus/vault").chmod(0)
     for args, code in ((["scan", "corpus", "-j1"], 3), (["build", "-j1"], 3), (["verify", "-j1"], 0)):
-        done = as_nobody(open_folder, *args)
+        done = without_rights(open_folder, *args)
         assert done.returncode == code, done.stdout + done.stderr
         assert quiet(done), done.stderr
     line = processes.quarantine(open_folder / "cache")["secret.mp4"]
@@ -301,13 +301,13 @@ def test_a_cache_folder_that_cannot_be_written(open_folder: Path, make_video: Ma
     else:
         (open_folder / "cache").mkdir()
     subprocess.run(["chmod", "-R", "a-w,a+rX", open_folder / "cache", open_folder / "index.json"], check=True)
-    done = as_nobody(open_folder, "build", "-j1")
+    done = without_rights(open_folder, "build", "-j1")
     assert quiet(done), done.stderr
     assert done.returncode in (2, 12), done.stderr
     assert "cache" in done.stderr
-    if state == "built":  # and whoever may only read can read
+    if state == "built":  # and a user who may only read can read
         for args in (["verify", "-j1", "--deep"], ["info"]):
-            done = as_nobody(open_folder, *args)
+            done = without_rights(open_folder, *args)
             assert (done.returncode in (0, 6), done.stderr) == (True, ""), done.stdout + done.stderr
 
 
@@ -316,7 +316,7 @@ def test_a_parent_folder_that_cannot_be_written(open_folder: Path, make_video: M
     cc.scan([open_folder / "corpus"], output=open_folder / "index.json", jobs=1)
     (open_folder / "index.json").chmod(0o644)
     (open_folder / "locked").mkdir(mode=0o555)
-    done = as_nobody(open_folder, "build", "-j1", "-o", "locked/cache")
+    done = without_rights(open_folder, "build", "-j1", "-o", "locked/cache")
     assert done.returncode == 2, done.stderr
     assert quiet(done)
 
@@ -338,7 +338,7 @@ def _playlists(secret: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", _playlists(Path("x")))
-def test_a_playlist_opens_nothing_else(tmp_path: Path, run_cli: Cli, make_video: Maker, name: str) -> None:
+def test_a_playlist_opens_no_other_file(tmp_path: Path, run_cli: Cli, make_video: Maker, name: str) -> None:
     secret = make_video(tmp_path / "elsewhere/secret.mp4", num_frames=5)
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / name).write_text(_playlists(secret)[name])
@@ -457,7 +457,7 @@ def test_modules_among_the_videos_are_not_imported(tmp_path: Path, make_video: M
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
-def test_the_cache_inside_the_corpus_is_no_input(tmp_path: Path, run_cli: Cli, make_video: Maker) -> None:
+def test_the_cache_inside_the_corpus_is_not_an_input(tmp_path: Path, run_cli: Cli, make_video: Maker) -> None:
     make_video(tmp_path / "a.mp4", num_frames=4)
     for _ in range(2):
         assert run_cli("scan", "corpus=.", "-j1", cwd=tmp_path).returncode == 0

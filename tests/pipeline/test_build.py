@@ -85,9 +85,7 @@ def test_the_second_time_does_nothing(work: Path, run_cli: Cli) -> None:
 
 @pytest.mark.parametrize("how", ["touched", "rewritten", "replaced", "mtime restored"])
 @pytest.mark.parametrize("scanned_again", [True, False])
-def test_a_changed_source_is_built_again_and_nothing_else(
-    work: Path, make_video: Maker, how: str, scanned_again: bool
-) -> None:
+def test_only_a_changed_source_is_built_again(work: Path, make_video: Maker, how: str, scanned_again: bool) -> None:
     before = processes.files_of(work / "cache")
     old = processes.sidecars(work / "cache")["1.mp4"]["_artefact"]
     source = work / "videos/1.mp4"
@@ -124,7 +122,7 @@ def test_content_edited_with_size_and_mtime_kept_shows_in_ctime(work: Path) -> N
     status = source.stat()
     data = source.read_bytes()
     with open(source, "r+b") as file:
-        file.write(data)  # the same bytes: only ctime tells that it was written
+        file.write(data)  # the same bytes: only ctime shows that it was written
     os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert (source.stat().st_size, source.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
     assert numbers(build(work)) == (1, 3, 1)
@@ -213,7 +211,7 @@ def test_a_scanned_failure_replaced_by_a_good_file_is_tried_though_the_index_is_
     assert processes.quarantine(work / "cache") == {}
 
 
-def test_a_good_video_replaced_by_a_bad_one_is_in_quarantine_and_told(work: Path, run_cli: Cli) -> None:
+def test_a_good_video_replaced_by_a_bad_one_is_quarantined_and_reported(work: Path, run_cli: Cli) -> None:
     (work / "videos/0.mp4").write_bytes(b"rubbish" * 50)
     assert numbers(build(work)) == (0, 3, 2)
     assert "0.mp4" in processes.quarantine(work / "cache")
@@ -221,7 +219,7 @@ def test_a_good_video_replaced_by_a_bad_one_is_in_quarantine_and_told(work: Path
     assert run_cli("verify", work / "cache", "-j1").returncode in (0, 6)
 
 
-def test_an_input_that_is_gone(work: Path) -> None:
+def test_an_input_that_was_deleted(work: Path) -> None:
     (work / "list.csv").write_text("path\nvideos/0.mp4\nvideos/gone.mp4\n")
     assert numbers(cc.build(work / "list.csv", work / "c", jobs=1)) == (1, 0, 1)
     line = processes.quarantine(work / "c")["videos/gone.mp4"]
@@ -281,7 +279,7 @@ def test_known_failures_do_not_count_again(half_bad: Path, run_cli: Cli) -> None
 
 
 @pytest.mark.parametrize("value", ["x", "-1", "5%%", "", "nan", "nan%", "-3%"])
-def test_a_senseless_budget(half_bad: Path, run_cli: Cli, value: str) -> None:
+def test_an_impossible_budget(half_bad: Path, run_cli: Cli, value: str) -> None:
     done = run_cli("build", "list.csv", "-o", "cache", f"--max-failures={value}", cwd=half_bad)
     assert done.returncode == 2
     assert "max" in done.stderr
@@ -309,8 +307,8 @@ def build_args(longer: Path) -> list[str | Path]:
 
 
 def at_work(cache: Path, num_done: int = 0) -> Callable[[], bool]:
-    """Whether a worker is writing and ``num_done`` videos are published."""
-    return lambda: (  # unlike a Path's, these globs bear folders that vanish
+    """Return whether a worker is writing and ``num_done`` videos are published."""
+    return lambda: (  # unlike a Path's, these globs accept folders that vanish
         bool(glob.glob(f"{cache}/.partial/*/artefact.*")) and len(glob.glob(f"{cache}/videos/*/*.json")) >= num_done
     )
 
@@ -349,7 +347,7 @@ def test_a_signal_in_the_middle_of_a_build(
 
 @pytest.mark.slow
 def test_a_signal_at_any_time(longer: Path, tmp_path: Path, run_cli: Cli) -> None:
-    """Ctrl-C while Python imports, while workers start, at the end: an exit code, and nobody left."""
+    """Ctrl-C while Python imports, while workers start, at the end: an exit code, and no process left."""
     random = processes.Rng(3)
     for turn in range(8):
         with processes.running(tmp_path, *build_args(longer)) as run:
@@ -465,7 +463,7 @@ def test_a_worker_killed_just_before_it_publishes(work: Path, run_cli: Cli, nth:
 
 
 @pytest.mark.slow
-def test_kill_9_of_a_worker_costs_at_most_the_file_in_flight(longer: Path, tmp_path: Path, run_cli: Cli) -> None:
+def test_kill_9_of_a_worker_fails_at_most_its_file(longer: Path, tmp_path: Path, run_cli: Cli) -> None:
     with processes.running(tmp_path, *build_args(longer)) as run:
         assert processes.wait_until(at_work(tmp_path / "cache", 1), 30)
         os.kill(run.workers()[0], signal.SIGKILL)

@@ -35,7 +35,7 @@ def built(tmp_path, make_video) -> Path:
     return tmp_path
 
 
-def test_a_folder_of_videos_never_becomes_a_cache(tmp_path, make_video):
+def test_a_folder_of_videos_is_refused_as_a_cache(tmp_path, make_video):
     make_video(tmp_path / "data" / "videos" / "a.mp4")
     index = cc.scan([tmp_path / "data" / "videos"], output=tmp_path / "index.json")
     with pytest.raises(cc.UsageError, match="is not a cache and not empty"):
@@ -63,14 +63,14 @@ def test_gc_removes_only_what_chordcache_makes(built):
     assert report.exit_code == 6
 
 
-def test_scan_does_not_overwrite_a_file_that_is_none_of_its_own(built):
+def test_scan_does_not_overwrite_a_file_that_it_did_not_write(built):
     (built / "index.json").write_text('{"my": "annotations"}')
     with pytest.raises(cc.UsageError, match="^output: .* would be overwritten"):
         cc.scan([built / "videos"], output=built / "index.json")
     assert (built / "index.json").read_text() == '{"my": "annotations"}'
 
 
-def test_a_reader_sees_what_repair_mended(built):
+def test_a_reader_sees_what_was_repaired(built):
     cache = cc.open_cache(built / "cache")
     video = cache[0]
     path = built / "cache" / video.feature("frames").file
@@ -92,7 +92,7 @@ def test_labels_of_undecodable_bytes(tmp_path, make_video):
         assert cache.labels() == [cache[0].label] == [folder]
 
 
-def test_a_failure_of_the_moment_is_not_for_ever(built):
+def test_a_temporary_failure_is_tried_again(built):
     """A record with an error, such as that of a worker that was killed, is looked at again."""
     records = list(cc.read_index(built / "index.json"))
     text = (built / "index.json").read_text()
@@ -139,7 +139,7 @@ def test_half_a_change_of_parameters_is_stale(built):
     assert report.exit_code == 6
 
 
-def test_a_fault_of_the_caches_disk_condemns_no_video(built):
+def test_a_fault_of_the_caches_disk_quarantines_no_video(built):
     """lmdb/ cannot be made, here because a file is in its place."""
     index = built / "index.json"
     (built / "new").mkdir()
@@ -152,7 +152,7 @@ def test_a_fault_of_the_caches_disk_condemns_no_video(built):
     assert (summary.num_done, summary.num_failed) == (2, 0)
 
 
-def test_nohup_is_heeded(built):
+def test_nohup_is_respected(built):
     process = subprocess.Popen(
         [sys.executable, "-m", "chordcache", "build", "index.json", "-o", "other", "-j", "1"],
         cwd=built,
@@ -164,7 +164,7 @@ def test_nohup_is_heeded(built):
     assert process.wait(60) == 0
 
 
-def test_a_sample_that_is_no_number_costs_nothing(tmp_path, make_video):
+def test_a_sample_that_is_not_a_number_does_no_harm(tmp_path, make_video):
     import av
 
     path = tmp_path / "videos" / "nan.mov"
@@ -211,7 +211,7 @@ def test_a_move_with_its_cache(built, tmp_path_factory):
     assert json.loads((new / "chordcache.json").read_text())["roots"] == {"videos": str(built / "videos")}
 
 
-def test_a_track_without_a_decoder_is_no_bug(tmp_path, make_video):
+def test_a_track_without_a_decoder_is_not_a_bug(tmp_path, make_video):
     """The picture's is refused in words; the sound's does not keep the picture out."""
     sound = make_video(tmp_path / "videos/sound.mp4", num_frames=10, audio=True)
     picture = make_video(tmp_path / "videos/picture.mp4", num_frames=10)
@@ -241,7 +241,7 @@ def test_sealed_lines_that_say_something_else_are_damage(built):
         cc.open_cache(cache)
 
 
-def test_no_worker_outlives_a_build_that_gives_up(tmp_path, make_video):
+def test_no_worker_is_left_after_a_build_that_fails(tmp_path, make_video):
     """They went on publishing after the lock was given back."""
     for number in range(8):
         make_video(tmp_path / f"videos/{number}.mp4", num_frames=60, size=(320, 240))
@@ -286,7 +286,7 @@ def test_a_source_that_is_replaced_while_it_waits_for_its_turn(built, make_video
     assert cc.verify(built / "cache", source=True).damage == []
 
 
-def test_what_no_process_survives_reading_is_repaired(built):
+def test_an_artefact_that_crashes_its_reader_is_repaired(built):
     """LMDB aborts on a branch page with one key, and the digest says that it is so by right."""
     data = processes.sidecars(built / "cache")["a.mp4"]
     path = data["_artefact"]
@@ -321,7 +321,7 @@ def test_one_file_that_cannot_be_read_hides_no_other_finding(built, level):
     }
 
 
-def test_an_avi_that_was_written_to_a_pipe_is_whole(tmp_path, make_video):
+def test_an_avi_that_was_written_to_a_pipe_is_not_truncated(tmp_path, make_video):
     source = make_video(tmp_path / "x.mkv", num_frames=12, size=(96, 64))
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos/x.avi").write_bytes(ffmpeg("-i", source, "-c:v", "mpeg4", "-f", "avi", "pipe:1"))
@@ -339,7 +339,7 @@ def test_a_cache_remembers_that_its_sources_are_hashed(built):
     assert all(data["source_hash"] for data in processes.sidecars(built / "cache").values())
 
 
-def test_a_limit_that_is_none_is_told_before_anything_is_made(tmp_path, make_video, run_cli):
+def test_a_limit_out_of_range_is_reported_before_anything_is_made(tmp_path, make_video, run_cli):
     make_video(tmp_path / "videos/a.mp4")
     cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
     done = run_cli("build", "--max-failures", "abc", "--wait", cwd=tmp_path)

@@ -48,7 +48,7 @@ def build_changing(tmp_path: Path, clips: Path, run_cli: Cli) -> Callable[[str],
 
 
 @pytest.mark.parametrize("change", ["change_inside", "append", "truncate", "replace"])
-def test_a_change_under_the_decoder_is_named_and_nothing_is_published(
+def test_a_change_during_the_decode_is_reported_and_nothing_is_published(
     tmp_path: Path, build_changing: Callable[[str], subprocess.CompletedProcess[str]], change: str
 ) -> None:
     done = build_changing(change)
@@ -63,7 +63,7 @@ def test_a_change_under_the_decoder_is_named_and_nothing_is_published(
     assert (again.num_done, line.get("cause")) in {(1, None), (0, "decode"), (0, "truncated"), (0, "short")}
 
 
-def test_a_source_that_goes_away_under_the_decoder(
+def test_a_source_that_is_removed_during_the_decode(
     tmp_path: Path, build_changing: Callable[[str], subprocess.CompletedProcess[str]]
 ) -> None:
     done = build_changing("remove")
@@ -72,7 +72,7 @@ def test_a_source_that_goes_away_under_the_decoder(
     assert processes.sidecars(tmp_path / "cache") == {}
 
 
-def test_a_twin_of_the_same_times_is_told_by_its_inode(
+def test_a_file_of_the_same_size_and_times_is_detected_by_its_inode(
     tmp_path: Path, build_changing: Callable[[str], subprocess.CompletedProcess[str]]
 ) -> None:
     """Two files of one size, mtime and ctime, made in one tick of the clock; renaming their folders changes neither."""
@@ -110,7 +110,7 @@ def test_a_write_right_after_a_settled_look_always_shows(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("off_seconds", [-86400, -0.01, 0, 0.01, 86400])
 @pytest.mark.parametrize("age_seconds", [0, 0.1])
-def test_a_wrong_clock_costs_a_tick_at_most(
+def test_a_wrong_clock_delays_a_scan_by_one_tick_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_seconds: float, age_seconds: float
 ) -> None:
     path = tmp_path / "a"
@@ -248,9 +248,7 @@ def test_hashes_are_added_to_what_is_cached_and_nothing_is_decoded_again(plain: 
     assert orphan.kind == "orphan"  # b's earlier artefact
 
 
-def test_a_hash_outlives_what_is_built_beside_it_and_is_made_anew_for_another_source(
-    plain: Path, make_video: Maker
-) -> None:
+def test_a_hash_is_kept_when_a_tier_is_added_and_made_again_for_another_source(plain: Path, make_video: Maker) -> None:
     options = cc.BuildOptions(source_hash=True)
     cc.build(plain / "index.json", plain / "cache", jobs=1, options=options)
     cc.build(plain / "index.json", plain / "cache", jobs=1, tiers=["npz"], features=["mel"])
@@ -260,8 +258,8 @@ def test_a_hash_outlives_what_is_built_beside_it_and_is_made_anew_for_another_so
     assert hashes(plain) == truths(plain)
 
 
-def test_a_changed_file_is_no_bit_rot(plain: Path) -> None:
-    """A file that somebody touched is said to have changed, whatever its bytes."""
+def test_a_changed_file_is_not_bit_rot(plain: Path) -> None:
+    """A file that was touched is reported as changed, whatever its bytes."""
     cc.build(plain / "index.json", plain / "cache", jobs=1, options=cc.BuildOptions(source_hash=True))
     (plain / "root/a.mp4").touch()
     damage = cc.verify(plain / "cache", source=True, jobs=1).damage

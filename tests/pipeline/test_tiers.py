@@ -1,4 +1,4 @@
-"""What stays and what is made again when tiers, features and parameters change between builds."""
+"""Artefacts that stay, and that are made again, when tiers, features and parameters change between builds."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_sound_of_the_last_clip_is_as_long_as_of_the_others(
     assert lengths == {(80, length)}
 
 
-def test_notes_of_what_stays_stay(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+def test_notes_of_kept_artefacts_are_kept(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     make_video(tmp_path / "videos" / "a.mp4", num_frames=5, rotation=90, audio=True)
     cache = tmp_path / "cache"
     cc.build(cc.scan([tmp_path / "videos"]), cache)
@@ -135,7 +135,7 @@ def test_repair_asks_each_tier_for_its_own(index: Path, tmp_path: Path) -> None:
     assert cc.verify(cache, level="deep", source=True).damage == []
 
 
-def test_what_failed_is_in_quarantine_and_not_incomplete(index: Path, tmp_path: Path, run_cli: Cli) -> None:
+def test_a_failed_video_is_quarantined_and_not_incomplete(index: Path, tmp_path: Path, run_cli: Cli) -> None:
     mine = {"extractor": PLUG_IN, "fault": "ValueError", "at_frame": 25}
     (tmp_path / "mine.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
     cache = tmp_path / "cache"

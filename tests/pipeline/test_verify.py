@@ -71,7 +71,7 @@ def reseal(path: Path, line_number: int = 0, **changes: object) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--quick"], ["--deep"], ["--source"], ["--deep", "--source"], ["--repair"]])
-def test_a_sound_cache_is_sound_and_stays_untouched(cache: Path, run_cli: Cli, options: list[str]) -> None:
+def test_an_undamaged_cache_passes_and_is_not_written_to(cache: Path, run_cli: Cli, options: list[str]) -> None:
     before = {path: path.stat() for path in cache.rglob("*") if path.is_file() and path.name != ".lock"}
     done = run_cli("verify", cache, "-j1", *options)
     assert (done.returncode, done.stdout, done.stderr) == (0, "sound: 3 videos\n", "")
@@ -106,7 +106,7 @@ def test_a_flipped_bit_of_an_artefact(cache: Path, where: str) -> None:
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "longer", "deleted", "folder", "fifo"])
 @pytest.mark.parametrize("level", ["quick", "default"])
-def test_an_artefact_that_is_not_what_it_was(cache: Path, damage: str, level: str) -> None:
+def test_an_artefact_that_changed(cache: Path, damage: str, level: str) -> None:
     _, artefact = of(cache, "a.mp4")
     data = artefact.read_bytes()
     artefact.unlink()
@@ -217,7 +217,7 @@ def test_a_catalog_that_contradicts_itself(cache: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["deleted", "empty", "text", "truncated", "folder"])
-def test_a_catalog_that_is_none(cache: Path, run_cli: Cli, damage: str) -> None:
+def test_a_file_that_is_not_a_catalog(cache: Path, run_cli: Cli, damage: str) -> None:
     path = cache / "catalog.sqlite"
     data = path.read_bytes()
     path.unlink()
@@ -254,7 +254,7 @@ def test_two_sidecars_swapped(cache: Path) -> None:
     assert len([each for each in findings if each.kind == "damaged" and each.file.startswith("videos/")]) == 2
 
 
-def test_a_deleted_sidecar_is_noticed(cache: Path) -> None:
+def test_a_deleted_sidecar_is_detected(cache: Path) -> None:
     of(cache, "b.mp4")[0].unlink()
     code, findings = found(cache)
     assert code in (5, 6)
@@ -281,7 +281,7 @@ def test_a_sidecar_under_another_key(cache: Path) -> None:
         ("npz/ab/x.npz", ""),
     ],
 )
-def test_a_stray(cache: Path, run_cli: Cli, name: str, fix_command: str) -> None:
+def test_an_orphan(cache: Path, run_cli: Cli, name: str, fix_command: str) -> None:
     path = cache / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("orphan")
@@ -296,7 +296,7 @@ def test_a_stray(cache: Path, run_cli: Cli, name: str, fix_command: str) -> None
         assert found(cache)[0] == 0
 
 
-def test_a_stray_beside_damage_does_not_hide_it(cache: Path) -> None:
+def test_an_orphan_beside_damage_does_not_hide_it(cache: Path) -> None:
     (cache / "notes.txt").touch()
     processes.flip(of(cache, "a.mp4")[1], 5000)
     assert found(cache)[0] == 5
@@ -333,7 +333,7 @@ def test_a_damaged_list_is_found_and_repaired(cache: Path, run_cli: Cli, name: s
             assert "run 'chordcache build" in done.stdout
 
 
-def test_a_lost_list_comes_back_with_the_next_build(whole: Path, cache: Path, run_cli: Cli) -> None:
+def test_the_next_build_writes_a_lost_list_again(whole: Path, cache: Path, run_cli: Cli) -> None:
     (cache / "index.jsonl").unlink()
     (cache / "quarantine.jsonl").unlink()
     assert run_cli("build", whole / "index.json", "-o", cache, "-j1").returncode == 3
@@ -341,7 +341,7 @@ def test_a_lost_list_comes_back_with_the_next_build(whole: Path, cache: Path, ru
 
 
 @pytest.mark.parametrize("name", ["index.jsonl", "quarantine.jsonl", "chordcache.json"])
-def test_build_on_a_cache_with_a_damaged_list_works_or_says_what_to_do(
+def test_a_build_with_a_damaged_list_works_or_says_what_to_do(
     whole: Path, cache: Path, run_cli: Cli, name: str
 ) -> None:
     processes.flip(cache / name, 100)
@@ -354,7 +354,7 @@ def test_build_on_a_cache_with_a_damaged_list_works_or_says_what_to_do(
 
 
 @pytest.mark.parametrize("damage", ["flipped", "deleted", "empty"])
-def test_a_damaged_header_can_be_mended(whole: Path, cache: Path, run_cli: Cli, damage: str) -> None:
+def test_a_damaged_header_can_be_repaired(whole: Path, cache: Path, run_cli: Cli, damage: str) -> None:
     """No command can read a cache without chordcache.json: one of them must be able to write it again."""
     path = cache / "chordcache.json"
     if damage == "flipped":
@@ -406,7 +406,7 @@ def test_a_version_with_the_wrong_digest_is_damage(cache: Path, run_cli: Cli) ->
 
 
 @pytest.mark.parametrize("members", [{"features": 3}, {"source": None}, {"surprise": 1}, {"num_frames": "x"}])
-def test_a_sidecar_that_is_sealed_and_senseless_is_damage(
+def test_a_sealed_sidecar_with_impossible_values_is_damage(
     cache: Path, run_cli: Cli, members: dict[str, object]
 ) -> None:
     reseal(of(cache, "a.mp4")[0], **members)
@@ -454,7 +454,7 @@ def test_reading_damage_is_an_error_and_no_crash(cache: Path, damage: str) -> No
 
 
 def test_an_artefact_of_another_video_is_not_read_as_this_one(tmp_path: Path, make_video: Callable[..., Path]) -> None:
-    """Equal sizes, equal frame size and number: only what binds an artefact to its video can tell."""
+    """Equal sizes, equal frame size and number: only what binds an artefact to its video shows it."""
     for name, first in (("a.mp4", 0), ("b.mp4", 100)):
         make_video(tmp_path / "videos" / name, num_frames=6, planes=lambda n, w, h, first=first: _flat(n + first, w, h))
     config = tmp_path / "raw.yaml"
@@ -504,7 +504,7 @@ def test_repair_builds_only_what_is_damaged(whole: Path, cache: Path, run_cli: C
     now = processes.files_of(cache)
     done = run_cli("verify", cache, "-j1", "--repair", "--dry-run")
     assert done.returncode == 5
-    assert processes.files_of(cache) == now  # told, not done
+    assert processes.files_of(cache) == now  # reported, not done
     done = run_cli("verify", cache, "-j1", "--repair")
     assert done.returncode == 0, done.stdout + done.stderr
     assert processes.contents(cache) == good
@@ -521,8 +521,8 @@ def test_repair_of_one_of_two_names_how_much_it_built(cache: Path, run_cli: Cli)
     assert "built 1 of 1 videos again" in done.stderr
 
 
-def test_repair_without_the_source_loses_nothing_more(whole: Path, cache: Path, run_cli: Cli, tmp_path: Path) -> None:
-    """The source is gone: the damage cannot be mended; what is left of the cache stays, and the run says so."""
+def test_repair_without_the_source_keeps_the_rest(whole: Path, cache: Path, run_cli: Cli, tmp_path: Path) -> None:
+    """The source is gone: the damage cannot be repaired; what is left of the cache stays, and the run says so."""
     header = json.loads((cache / "chordcache.json").read_text())
     reseal(cache / "chordcache.json", roots={name: str(tmp_path / "gone") for name in header["roots"]})
     index = (cache / "index.jsonl").read_text().splitlines()
@@ -574,7 +574,7 @@ def test_a_replaced_source_is_stale(own: Path, run_cli: Cli, make_video: Callabl
     assert "chordcache build" in done.stdout
 
 
-def test_a_deleted_source_is_told(own: Path, run_cli: Cli) -> None:
+def test_a_deleted_source_is_reported(own: Path, run_cli: Cli) -> None:
     (own / "videos/a.mp4").unlink()
     done = run_cli("verify", own / "cache", "-j1", "--source")
     assert done.returncode == 6
@@ -647,7 +647,7 @@ def test_gc_does_nothing_where_a_sidecar_is_damaged(cache: Path, run_cli: Cli) -
 
 @pytest.mark.parametrize("command", ["verify", "gc", "info"])
 @pytest.mark.parametrize("what", ["nothing", "empty folder", "other folder", "file"])
-def test_what_is_no_cache(tmp_path: Path, run_cli: Cli, command: str, what: str) -> None:
+def test_a_folder_that_is_not_a_cache(tmp_path: Path, run_cli: Cli, command: str, what: str) -> None:
     path = tmp_path / "thing"
     if what == "file":
         path.write_text("x")

@@ -106,7 +106,7 @@ def test_a_still_stays_a_still_and_clips_differ(batch: dict[str, Any], policy: s
     assert np.mean(num_kinds) > 2.5
 
 
-def test_nothing_is_to_be_learned(batch: dict[str, Any]) -> None:
+def test_random_labels_cannot_be_learned(batch: dict[str, Any]) -> None:
     frames = cc.BatchAugment(policy="auto", mix="cutmix", num_classes=NUM_CLASSES)(batch)["frames"]
     assert not frames.requires_grad
 
@@ -115,7 +115,7 @@ def test_nothing_is_to_be_learned(batch: dict[str, Any]) -> None:
 
 
 def lambdas_of(mix: str, frames: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What kornia makes of pictures; what it says of labels [shape=(B, 3), own, other, the other's share]."""
+    """Pictures after kornia; its labels [shape=(B, 3), own, other, the other's share]."""
     if mix == "mixup":
         return RandomMixUpV2(data_keys=["input", "class"])(frames, labels)
     mixed, triples = RandomCutMixV2(data_keys=["input", "class"], use_correct_lambda=True)(frames, labels)
@@ -149,7 +149,7 @@ def test_mixed_as_kornia_mixes_pictures(batch: dict[str, Any], mix: str) -> None
 
 @pytest.mark.parametrize("mix", ["mixup", "cutmix"])
 def test_labels_are_what_the_frames_show(mix: str) -> None:
-    """Clips of one color each, of which the label is told from the frames, with kornia left out."""
+    """Clips of one color each, whose label shows in the frames, with kornia left out."""
     levels = torch.tensor([0, 50, 100, 150, 200])
     frames = levels.to(torch.uint8).view(5, 1, 1, 1, 1).expand(5, 2, 3, 32, 32)
     augment = cc.BatchAugment(mix=mix, num_classes=5, **PLAIN)
@@ -175,7 +175,7 @@ def test_probability_of_mixing(batch: dict[str, Any]) -> None:
                 torch.testing.assert_close(label.sum(1), torch.ones(4))
 
 
-def test_a_clip_without_a_label_gives_none(batch: dict[str, Any]) -> None:
+def test_the_label_of_a_clip_without_a_label_is_none(batch: dict[str, Any]) -> None:
     labels = torch.tensor([-1, -1, -1, 2])
     torch.manual_seed(2)
     label = cc.BatchAugment(mix="mixup", num_classes=NUM_CLASSES)({**batch, "label": labels})["label"]
@@ -233,7 +233,7 @@ def test_wrong_batches(batch: dict[str, Any], settings: dict[str, Any], change: 
         cc.BatchAugment(**settings)({**batch, **change(batch)})
 
 
-def test_features_that_nothing_changes_may_stay(batch: dict[str, Any]) -> None:
+def test_features_without_changes_are_kept(batch: dict[str, Any]) -> None:
     audio = torch.zeros(4, 80, 20)
     assert cc.BatchAugment(policy="auto")({**batch, "audio": audio})["audio"] is audio
     flows = torch.zeros(4, 2, 2, 8, 8)

@@ -24,7 +24,7 @@ from chordcache.read.sampling.budget_batches import form_batches  # noqa: E402
 from chordcache.read.sampling.clip_samplers import ClipRequest, DenseClips, SamplerSchedule  # noqa: E402
 from chordcache.read.sampling.time_transforms import TimeWarp  # noqa: E402
 
-# A worker more than there are processors is no fault of ours; the tests want two on any machine
+# More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
 
 NUM_FRAMES = [4, 5, 6, 9, 12, 13, 25, 26, 40]
@@ -79,7 +79,7 @@ def batches_of(sampler: cc.BudgetBatchSampler) -> list[tuple[int, ...]]:
     budget=st.integers(1600, 20000),
     data=st.data(),
 )
-def test_batches_keep_to_the_budget_and_to_a_bucket(
+def test_batches_stay_within_the_budget_and_one_bucket(
     samples: list[tuple[int, int]], budget: int, data: st.DataObject
 ) -> None:
     order = data.draw(st.permutations(range(len(samples))))
@@ -178,7 +178,7 @@ def test_samples_are_measured_without_frames_too(cache: cc.Cache) -> None:
         assert (video.key, shape) == (sample["video"], sample["frames"].permute(0, 2, 3, 1).shape)
 
 
-def test_clips_whose_length_is_drawn_anew(cache: cc.Cache) -> None:
+def test_clips_whose_length_is_random(cache: cc.Cache) -> None:
     class DrawsLength:
         def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
             return np.arange(request.generator().integers(1, video.num_frames + 1))
@@ -348,7 +348,7 @@ def expected(dataset: cc.ChordVideoDataset, sampler: cc.BudgetBatchSampler) -> l
     return contents(cc.collate([dataset[pair] for pair in batch]) for batch in sampler)
 
 
-def test_all_loaders_hand_out_the_same(cache: cc.Cache) -> None:
+def test_all_loaders_yield_the_same(cache: cc.Cache) -> None:
     dataset = whole_videos(cache)
     clips = cc.ClipLoader(dataset, None, sampler=cc.BudgetBatchSampler(dataset, max_frames=60), num_threads=2)
     made = cc.make_loader(dataset, None, 2, sampler=cc.BudgetBatchSampler(dataset, max_frames=60))

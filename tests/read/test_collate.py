@@ -17,7 +17,7 @@ import chordcache as cc  # noqa: E402
 from chordcache.config import config_from_json  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
 
-# A worker more than there are processors is no fault of ours; the tests want two on any machine
+# More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
 
 ARRAYS = ("frames", "flows", "audio", "motion", "motion_covered", "pts_seconds")
@@ -64,7 +64,7 @@ def test_pictures_of_different_sizes(cache: cc.Cache, workers: int) -> None:
     assert len({sample["audio"].shape for sample in samples}) > 1
 
 
-def test_silence_is_what_mel_says_of_it(cache: cc.Cache) -> None:
+def test_the_value_of_silence_is_that_of_mel(cache: cc.Cache) -> None:
     samples = [dataset_of(cache, videos=[video.key])[0] for video in cache]
     batch = cc.collate(samples)
     silence = {v.feature("mel").facts["silence"] for v in cache if v.sidecar.feature("mel").absent is None}
@@ -83,7 +83,7 @@ def test_clips_of_different_lengths(cache: cc.Cache) -> None:
     assert_padded(cc.collate(samples), samples, {"audio": -100})
 
 
-def test_nobody_is_seen_in_padding() -> None:
+def test_padding_shows_no_person() -> None:
     poses = [{"pose": torch.ones(num_frames, 33, 4)} for num_frames in (3, 1)]
     batch = cc.collate(poses)
     assert batch["pose"].isnan().flatten(2).all(2).tolist() == [[False, False, False], [False, True, True]]

@@ -26,7 +26,7 @@ from chordcache.read.crops import CropBox, Pad, SpatialTransform  # noqa: E402
 from chordcache.read.sampling.clip_samplers import ClipRequest, RandomStream  # noqa: E402
 from chordcache.read.transforms import cut_flow, cut_pose  # noqa: E402
 
-# A worker more than there are processors is no fault of ours; the tests want two on any machine
+# More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
 
 REAL = {"bunny.mp4": "animation/bigbuckbunny.mp4", "bikes.mp4": "street/bikes.mp4"}
@@ -208,7 +208,7 @@ def test_flow_leads_from_frame_to_frame(cache: cc.Cache, path: str, name: str) -
 
 @either_clip
 def test_flow_predicts_as_well_in_a_crop_as_in_the_whole(cache: cc.Cache, path: str) -> None:
-    """What flow leaves of the change from frame to frame, as a share of it: before and after crop and flip."""
+    """Share of the change from frame to frame that flow leaves: before and after crop and flip."""
 
     def left_over(crop: SpatialTransform) -> float:
         errors = []
@@ -313,7 +313,7 @@ LANDMARKS = """nose left_eye_inner left_eye left_eye_outer right_eye_inner right
 mouth_left mouth_right left_shoulder right_shoulder left_elbow right_elbow left_wrist right_wrist left_pinky
 right_pinky left_index right_index left_thumb right_thumb left_hip right_hip left_knee right_knee left_ankle
 right_ankle left_heel right_heel left_foot_index right_foot_index""".split()
-"""Of MediaPipe, in its order"""
+"""Pairs of landmarks of MediaPipe, in its order"""
 
 
 def test_left_and_right_change_places() -> None:
@@ -537,7 +537,7 @@ class UpperLeft:
         return CropBox(0, 0, height // 2, width // 2, (height // 2, width // 2))
 
 
-def test_a_window_of_ones_own(cache: cc.Cache) -> None:
+def test_a_custom_crop(cache: cc.Cache) -> None:
     video = video_of(cache, "bikes.mp4")
     frames = sample_of(cache, "bikes.mp4", crop=UpperLeft())["frames"]
     numbers = cc.UniformSampler(num_frames=4, stride=3).frame_numbers(video, ClipRequest(num_clips=8))
@@ -546,7 +546,7 @@ def test_a_window_of_ones_own(cache: cc.Cache) -> None:
 
 
 @pytest.mark.parametrize("crop", [(-300, 0, 100, 100), (0, 456, 8, 8), (900, -900, 50, 60), (-9, -9, 9, 500)])
-def test_a_window_beside_the_picture_is_empty(cache: cc.Cache, crop: tuple[int, int, int, int]) -> None:
+def test_a_crop_outside_the_picture_is_empty(cache: cc.Cache, crop: tuple[int, int, int, int]) -> None:
     @dataclasses.dataclass(frozen=True)
     class Beside:
         def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:

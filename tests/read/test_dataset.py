@@ -1,4 +1,4 @@
-"""The dataset hands out the frames that were asked for, under any DataLoader, and never another sample instead."""
+"""The dataset returns the requested frames, under any DataLoader, and never another sample instead."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from chordcache.storage.sealed_json import seal  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-# A worker more than there are processors is no fault of ours; the tests want two on any machine
+# More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
 
 
-# Media whose frames tell their number
+# Media whose frames show their number
 
 STEP = 4
 """Luma levels from one frame to the next, so that frame n is gray level ``n * STEP * 255 / 219``"""
@@ -133,7 +133,7 @@ def test_size_none_leaves_frames_as_they_are_cached(cache: Cache) -> None:
         assert sample["frames"].numpy().tolist() == expected.transpose(0, 3, 1, 2).tolist()
 
 
-def test_colors_and_places_come_through(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+def test_colors_and_positions_are_kept(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     def planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         y, u, v = gray_planes(20, width, height)
         v[:, width // 4 :] = 200  # the right half is red, but for its bottom
@@ -308,7 +308,7 @@ def test_path_that_is_not_utf8_in_split_file(tmp_path: Path, make_video: Callabl
     assert len(ChordVideoDataset(tmp_path / "cache", videos=tmp_path / "train.txt")) == 1
 
 
-def test_videos_that_are_not_there(cache: Cache, tmp_path: Path) -> None:
+def test_videos_that_do_not_exist(cache: Cache, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="videos: got 'no-such-key', expected the key of a video"):
         ChordVideoDataset(cache, videos=[cache.keys()[0], "no-such-key"])
     with pytest.raises(NotFoundError, match="videos: got 0, expected the key of a video"):
@@ -424,7 +424,7 @@ def iterate(loader: DataLoader) -> Iterator[Any]:
     try:
         yield from batches
     except Exception:
-        # A worker that is told to leave while its queue's thread is inside torch aborts: let all of them finish first
+        # A worker that is asked to leave while its queue's thread is inside torch aborts: let all of them finish first
         for _ in range(len(loader)):
             with contextlib.suppress(Exception):
                 next(batches, None)
@@ -517,7 +517,7 @@ def damaged_copy(cache: Cache, folder: Path, path: str) -> Path:
 
 
 @pytest.mark.parametrize(("workers", "method"), LOADERS)
-def test_damage_is_told_and_nothing_put_in_its_place(
+def test_damage_is_an_error_and_nothing_is_put_in_its_place(
     cache: Cache, tmp_path: Path, workers: int, method: str | None
 ) -> None:
     dataset = ChordVideoDataset(damaged_copy(cache, tmp_path / "cache", "a/tall.mp4"), size=(32, 32))

@@ -37,7 +37,7 @@ from chordcache.read.transforms import (  # noqa: E402
     motion_grid_size,
 )
 
-# A worker more than there are processors is no fault of ours; the tests want two on any machine
+# More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
 
 EVERYTHING = ("frames", "flow", "mel", "motion")
@@ -108,7 +108,7 @@ class Brightest(Extractor):
         super().__init__(name)
 
     def begin(self, video):
-        return None if video.width > 64 else "nobody fits in"
+        return None if video.width > 64 else "nothing fits in"
 
     def add_frame(self, frame):
         y, x = np.nonzero(frame.luma(None) > 128)
@@ -461,7 +461,7 @@ def test_pose_of_a_clip(poses: cc.Cache, size: tuple[int, int] | None) -> None:
 
 
 def test_pose_that_is_missing(poses: cc.Cache) -> None:
-    with pytest.raises(FeatureAbsentError, match="^'pose' of video 'small-.*' is absent: nobody fits in$"):
+    with pytest.raises(FeatureAbsentError, match="^'pose' of video 'small-.*' is absent: nothing fits in$"):
         sample_of(poses, "small.mp4", (0, 1), features=["pose"])
     sample = sample_of(poses, "small.mp4", (0, 1), features=["pose"], missing="zeros")
     assert sample["pose"].shape == (2, 33, 4)
@@ -482,7 +482,7 @@ def test_rows_of_a_plug_in(cache: cc.Cache) -> None:
 # What is missing
 
 
-def test_present_says_what_is_there(cache: cc.Cache) -> None:
+def test_present_lists_the_features_of_a_video(cache: cc.Cache) -> None:
     features = ("mel", "frames", "motion", "flow", "mean")
     settings = {"features": features, "missing": "zeros", "size": (100, 90)}
     there = {path: sample_of(cache, path, (0, 2, 4), **settings) for path in (*REAL, "vp9.webm")}
@@ -670,7 +670,7 @@ def test_loader(cache: cc.Cache, workers: int, method: str | None) -> None:
         (("frames",), (96, 96), 2, True),
     ],
 )
-def test_opencv_comes_only_where_it_is_needed(
+def test_opencv_is_imported_only_where_it_is_needed(
     cache: cc.Cache, features: tuple[str, ...], size: tuple[int, int] | None, stride: int, needs_opencv: bool
 ) -> None:
     code = """

@@ -89,7 +89,7 @@ def test_rtsp_shows_the_frames_of_the_file(media: Path, expected: np.ndarray) ->
             assert np.array_equal(source.get_frame(number), expected[number]), number
 
 
-def test_a_server_that_says_nothing() -> None:
+def test_a_server_that_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://user:secret@127.0.0.1:{silent.getsockname()[1]}/a.mp4"
         with pytest.raises(cc.MediaError, match=r"\*\*\*@127.0.0.1") as caught:
@@ -118,7 +118,7 @@ def test_a_stream_that_stops(media: Path) -> None:
         done.set()
 
 
-def test_a_playlist_leads_to_no_file(media: Path, server: str) -> None:
+def test_a_playlist_is_not_followed_to_files(media: Path, server: str) -> None:
     (media / "evil.m3u8").write_text(
         f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile://{media / 'a0.ts'}\n#EXT-X-ENDLIST\n"
     )
@@ -127,7 +127,7 @@ def test_a_playlist_leads_to_no_file(media: Path, server: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["a.mp4", "file:///etc/passwd", "concat:a|b", "ftp://x/y", "rtmp://x/y"])
-def test_what_is_no_address_of_a_stream(url: str) -> None:
+def test_strings_that_are_not_an_address_of_a_stream(url: str) -> None:
     with pytest.raises(cc.UsageError, match="expected an address with http, https, rtsp, rtsps"):
         StreamSource().open(url)
 
@@ -167,7 +167,7 @@ def test_the_newest_frame_wins() -> None:
         assert len(camera.pts_seconds) == 1
 
 
-def test_a_camera_that_is_not_there() -> None:
+def test_a_camera_that_does_not_exist() -> None:
     with pytest.raises(cc.MediaError, match="cannot read 'nonsense'"):
         CameraSource("lavfi").open("nonsense")
     with pytest.raises(cc.UsageError, match="no_such_format"):

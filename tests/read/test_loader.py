@@ -1,4 +1,4 @@
-"""Loaders hand out what the dataset has, all of it, in order, ahead of the consumer; and end when they are left."""
+"""Loaders yield every sample of the dataset, in order, ahead of the consumer; and end when they are left."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
 from chordcache.read.sampling.clip_samplers import ClipRequest, DenseClips, RandomClipSampler, UniformSampler  # noqa: E402
 from chordcache.read.sampling.distributed import ChordSampler  # noqa: E402
 
-# A worker more than there are processors is no fault of ours; the tests want two on any machine
+# More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
 
 SAMPLER = RandomClipSampler(num_frames=4, stride=2)
@@ -174,7 +174,7 @@ def test_batches_are_not_written_over(cache: Cache) -> None:
     assert all((part == batch["frames"][1].numpy()[2:]).all() for part, batch in zip(parts, kept, strict=True))
 
 
-def test_memory_of_batches_is_used_again_when_nobody_looks_at_it(cache: Cache) -> None:
+def test_memory_of_batches_is_used_again_when_it_is_free(cache: Cache) -> None:
     loader = ClipLoader(dataset_of(cache), 5, num_threads=2, prefetch=1)
     kept = next(iter(loader))["frames"][0, :, 0].numpy()  # a part of a part
     expected = kept.copy()
@@ -244,7 +244,7 @@ def expected_strides(shape: Any) -> tuple[int, ...]:
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 8, 25, 40])
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
-def test_as_many_as_there_are(cache: Cache, batch_size: int, drop_last: bool, prefetch: int) -> None:
+def test_a_limit_above_the_number_of_videos(cache: Cache, batch_size: int, drop_last: bool, prefetch: int) -> None:
     loader = ClipLoader(dataset_of(cache), batch_size, drop_last=drop_last, prefetch=prefetch)
     sizes = [len(batch["frames"]) for batch in loader]
     whole, rest = divmod(25, batch_size)
@@ -396,7 +396,7 @@ class Fails:
 
 
 @pytest.mark.parametrize("error", [DamageError("gone"), KeyError("x"), IndexError("far"), StopIteration("end")])
-def test_error_comes_where_its_batch_was_due(cache: Cache, error: Exception) -> None:
+def test_an_error_is_raised_in_place_of_its_batch(cache: Cache, error: Exception) -> None:
     dataset = dataset_of(cache, clip_sampler=Fails(9, error))
     loader = ClipLoader(dataset, 2, sampler=ChordSampler(dataset, shuffle=False, batch_size=2), num_threads=3)
     batches = iter(loader)

@@ -79,7 +79,7 @@ def whole(sources: Path) -> Path:
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What the environment of every process of this test holds; no builder is left, whose workers end with it."""
+    """Mark in the environment of every process of this test; no builder is left, whose workers end with it."""
     mark = uuid.uuid4().hex
     monkeypatch.setenv(processes.MARK, mark)
     yield mark
@@ -196,7 +196,7 @@ def spoil(artefact: Path) -> None:
     ],
     ids=["frames", "crop", "keyframes", "adaptive", "features"],
 )
-def test_a_source_gives_what_the_cache_gives(sources: Path, sparse: Path, whole: Path, settings: Any) -> None:
+def test_a_source_equals_the_cache(sources: Path, sparse: Path, whole: Path, settings: Any) -> None:
     expected = only_from_cache(sources, whole, **settings)
     dataset = on_demand(sources, sparse, "source", **settings)
     assert len(dataset) == len(expected) == len(VIDEOS) * settings.get("clips_per_video", 1)
@@ -422,7 +422,7 @@ def test_a_full_disk(copy: Path, small_disk: tuple[Path, Any, Callable[[], Any]]
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_of_itself(copy: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_crashes(copy: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = on_demand(copy)
     (copy / "broken").mkdir()
     (copy / "broken" / "tempfile.py").write_text("raise OSError('no room for a temporary file')\n")
@@ -437,7 +437,7 @@ def test_a_process_that_dies_of_itself(copy: Path, mark: str, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_no_module_comes_from_the_working_folder(copy: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (copy / "tempfile.py").write_text("raise OSError('somebody else')\n")
+    (copy / "tempfile.py").write_text("raise OSError('another fault')\n")
     monkeypatch.chdir(copy)
     dataset = on_demand(copy)
     dataset[0]
@@ -448,7 +448,7 @@ def test_no_module_comes_from_the_working_folder(copy: Path, mark: str, monkeypa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [spoil, lambda path: os.truncate(path, 5000), Path.unlink])
-def test_a_damaged_artefact_is_mended(built: Path, mark: str, damage: Callable[[Path], object]) -> None:
+def test_a_damaged_artefact_is_repaired(built: Path, mark: str, damage: Callable[[Path], object]) -> None:
     expected = only_from_cache(built)
     artefact = artefact_of(built / "cache", "jump/turned.mp4")
     digest, before = digest_file(artefact), processes.files_of(built / "cache")
@@ -466,7 +466,7 @@ def test_a_damaged_artefact_is_mended(built: Path, mark: str, damage: Callable[[
 
 
 @pytest.mark.slow
-def test_it_waits_for_a_build_and_says_what_it_could_not_do(copy: Path, mark: str) -> None:
+def test_it_waits_for_a_build_and_reports_what_failed(copy: Path, mark: str) -> None:
     dataset = on_demand(copy)
     path = copy / "videos/jump/turned.mp4"
     with locked(copy / "cache"):

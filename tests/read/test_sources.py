@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import ffmpeg_reference
-from helpers.ffmpeg import decode_samples, frame_digests
+from helpers.ffmpeg import decode_samples, ffmpeg, frame_digests
 
 import chordcache as cc
 from chordcache.config import FramesConfig, PictureConfig
@@ -68,7 +68,7 @@ FALL_BACK = {"open_gop.mp4": "is marked as a keyframe"}
 """Made MP4 files that cannot be cut from the map, and what is said of them"""
 
 MIN_PSNR_DB = 48.0
-"""Of our conversion to RGB against the command's, which is libswscale 5.1"""
+"""Lowest PSNR of our conversion to RGB against the command's, which is libswscale 5.1"""
 
 SOURCES = [cc.MP4Source, MappedMP4Source]
 
@@ -129,7 +129,7 @@ def test_pictures_before_conversion_are_bit_equal_to_ffmpegs(name: str, made: Pa
 
 
 def all_hashes(path: Path) -> list[str]:
-    """Of every frame as one decode from the start shows it, converted as ``build`` does."""
+    """Every frame as one decode from the start shows it, converted as ``build`` does."""
     from chordcache.media.scaling import PictureScaler
 
     with open_media(str(path)) as media:
@@ -154,7 +154,7 @@ def test_random_access_is_bit_equal_to_one_decode(name: str, cls: type[cc.MP4Sou
 
 
 @pytest.mark.parametrize("name", [name for name in MADE if name.endswith("mp4")])
-def test_the_map_serves_what_it_can(name: str, made: Path) -> None:
+def test_frames_before_the_damage_are_read_from_the_map(name: str, made: Path) -> None:
     with MappedMP4Source().open(made / name) as source:
         source.get_frames(range(source.num_frames))
         assert source.get_frame(source.num_frames // 2).shape[2] == 3
@@ -162,7 +162,7 @@ def test_the_map_serves_what_it_can(name: str, made: Path) -> None:
     assert (FALL_BACK[name] in reason) if name in FALL_BACK else reason is None
 
 
-def test_containers_that_are_no_mp4_fall_back(made: Path) -> None:
+def test_containers_that_are_not_mp4_fall_back(made: Path) -> None:
     for name, match in (("b_frames.mkv", "box"), ("b_frames.ts", ""), ("raw.h264", "")):
         with MappedMP4Source().open(made / name) as source:
             assert match in str(source.fallback_reason)
@@ -211,7 +211,7 @@ def test_a_cache_holds_the_frames_of_its_sources(name: str, made: Path, tmp_path
                 cached.get_frame(cached.num_frames)
 
 
-def test_a_file_that_claims_more_memory_than_there_is(made: Path, tmp_path: Path) -> None:
+def test_a_file_that_claims_more_memory_than_available(made: Path, tmp_path: Path) -> None:
     data = bytearray((made / "mpeg4.mp4").read_bytes())
     at = data.index(b"esds") + 18
     data[at : at + 8] = b"\x7f" + b"\xff" * 7
@@ -385,8 +385,7 @@ def test_sound_is_what_ffmpeg_decodes(
 def test_timestamps_that_are_rounded_to_milliseconds_leave_no_gaps(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"a{suffix}"
     inputs = ["-f", "lavfi", "-i", "testsrc=s=64x48:r=25:d=3", "-f", "lavfi", "-i", "sine=440:r=44100:d=3"]
-    command = ["ffmpeg", "-nostdin", "-v", "error", *inputs, "-c:v", "flv1", "-c:a", "aac", path]
-    subprocess.run(command, check=True, capture_output=True)
+    ffmpeg(*inputs, "-c:v", "flv1", "-c:a", "aac", path)
     expected, start = ffmpeg_sound(path)
     with cc.MP4Source().open(path) as source:
         found = source.get_audio_chunk(start, 2.5)

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 import chordcache as cc  # noqa: E402
 from chordcache.errors import NotFoundError, UsageError  # noqa: E402
 
-# A worker more than there are processors is no fault of ours; the tests want two on any machine
+# More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
 
 CAPTIONS = ["a man walks his dog", "a dog", "", "ein Hund läuft — schnell! 犬が走る", "a man walks " * 30]
@@ -162,7 +162,7 @@ def test_in_a_loader(
     assert sorted(captions) == sorted(CAPTIONS[:4])
 
 
-def test_forking_says_nothing(path: Path) -> None:
+def test_forking_prints_nothing(path: Path) -> None:
     """The package warns of forks after it has used threads of its own: it never does."""
     code = (
         "import os, sys, chordcache\n"
@@ -185,7 +185,7 @@ def test_forking_says_nothing(path: Path) -> None:
     "content",
     [b"", b"{", b"{}", b"[]", b"\xff\xfe\x00", b"vocab.txt\n[PAD]\n", b'{"model": {"type": "BPE"}}', b"\x00" * 100],
 )
-def test_a_file_that_is_no_tokenizer(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_tokenizer(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "vocab.txt").write_bytes(content)
     match = f"^'{tmp_path / 'vocab.txt'}' is not a tokenizer: .*; give a tokenizer.json$"
     with pytest.raises(UsageError, match=match) as error:

@@ -69,7 +69,7 @@ def test_the_same_request_gives_the_same_frames(name: str) -> None:
 
 
 def test_transforms_draw_apart_from_the_sampler() -> None:
-    """What FrameDrop shows are frames of the very clip that the sampler gives alone, its first among them."""
+    """The frames that FrameDrop shows are those of the clip that the sampler gives alone, its first among them."""
     for request in REQUESTS:
         clip = CLIPS.frame_numbers(video(5000), request)
         kept = TRANSFORMS["drop"].frame_numbers(video(5000), request)
@@ -121,7 +121,7 @@ def test_speed_of_one_changes_nothing() -> None:
 
 
 def test_a_lost_frame_is_the_one_before() -> None:
-    """Of frames 10, 20 .. each shows itself or what the one before it shows."""
+    """Each of the frames 10, 20 .. shows itself or what the one before it shows."""
     clip = tuple(range(10, 90, 10))
     drop = FrameDrop(Numbers(clip), p=0.3)
     num_lost = 0
@@ -135,7 +135,7 @@ def test_a_lost_frame_is_the_one_before() -> None:
 
 
 @pytest.mark.parametrize(("p", "expected"), [(0, [9, 4, 6]), (1, [9, 9, 9])])
-def test_all_or_none_are_lost(p: float, expected: list[int]) -> None:
+def test_all_frames_or_none_are_lost(p: float, expected: list[int]) -> None:
     drop = FrameDrop(Numbers((9, 4, 6)), p=p)
     assert drop.frame_numbers(video(10), REQUESTS[0]).tolist() == expected
 
@@ -154,7 +154,7 @@ def test_crop_of_all_is_all() -> None:
     assert TemporalCrop(Numbers((3, 1, 4)), 3).frame_numbers(video(10), REQUESTS[0]).tolist() == [3, 1, 4]
 
 
-def test_crop_of_more_than_there_is() -> None:
+def test_a_crop_larger_than_the_picture() -> None:
     match = "^num_frames: got 4, expected at most 3, as the sampler gives for video 'short-0123456789abcdef'$"
     with pytest.raises(UsageError, match=match):
         TemporalCrop(Numbers((3, 1, 4)), 4).frame_numbers(video(10), REQUESTS[0])

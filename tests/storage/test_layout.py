@@ -24,7 +24,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(NAMES.filter(lambda name: name not in ("format_version", "xxh3_128")), VALUES, max_size=4))
-def test_a_sealed_line_comes_back(data: dict[str, object]) -> None:
+def test_a_sealed_line_is_read_back(data: dict[str, object]) -> None:
     line = sealed_json.seal(data)
     assert line.isascii()
     assert "\n" not in line
@@ -53,7 +53,7 @@ def test_nan_is_refused_at_writing() -> None:
         sealed_json.seal({"x": float("nan")})
 
 
-def test_another_version_is_told_from_damage() -> None:
+def test_another_version_is_not_damage() -> None:
     with pytest.raises(FormatVersionError, match="'x': got format version 1, expected 2. Scan and build again."):
         sealed_json.unseal(sealed_json.seal({"format_version": 1}), "x")
 
@@ -109,7 +109,7 @@ def test_printable_names_are_clean(name: str) -> None:
     text.encode("utf-8")
 
 
-def test_publishing_text_replaces_it_whole_and_leaves_nothing_beside(tmp_path: Path) -> None:
+def test_publishing_text_replaces_it_in_one_step(tmp_path: Path) -> None:
     path = tmp_path / "deep/er/file.json"
     atomic.publish_text(tmp_path, path, "one\n")
     inode = path.stat().st_ino
@@ -151,5 +151,5 @@ def test_a_full_disk_has_a_name(code: int) -> None:
         ("\ud800.mp4", "it is not a file name"),
     ],
 )
-def test_paths_that_could_leave_the_root_are_told(path: object, problem: str | None) -> None:
+def test_paths_that_could_leave_the_root_are_refused(path: object, problem: str | None) -> None:
     assert path_problem(path) == problem

@@ -1,4 +1,4 @@
-"""One writer at a time: who comes second ends with 11 or waits, and a dead writer is in nobody's way."""
+"""One writer at a time: the second one ends with 11 or waits, and a dead writer does not block others."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def is_waiting(run: processes.Run) -> bool:
     return "waiting until it ends" in run.stderr
 
 
-def test_the_lock_holds_against_another_process_and_dies_with_its_own(
-    work: Path, holder: subprocess.Popen[str]
-) -> None:
+def test_the_lock_blocks_other_processes_and_ends_with_its_own(work: Path, holder: subprocess.Popen[str]) -> None:
     with pytest.raises(LockedError, match=f"is being written by process {holder.pid} on"), locked(work / "cache"):
         pass
     holder.kill()
@@ -72,7 +70,7 @@ def test_the_lock_holds_against_another_process_and_dies_with_its_own(
         pass
 
 
-def test_the_second_build_ends_with_11_and_touches_nothing(
+def test_the_second_build_ends_with_11_and_changes_nothing(
     work: Path, holder: subprocess.Popen[str], run_cli: Cli
 ) -> None:
     done = run_cli("build", "-j1", cwd=work)
@@ -129,7 +127,7 @@ def test_three_that_wait_build_everything_once(work: Path, holder: subprocess.Po
     assert cc.verify(work / "cache", jobs=1).damage == []
 
 
-def test_what_the_cache_became_meanwhile_counts(work: Path, holder: subprocess.Popen[str]) -> None:
+def test_changes_of_the_cache_during_the_wait_are_seen(work: Path, holder: subprocess.Popen[str]) -> None:
     """The cache that the other build made has a config of its own: who waited keeps it, as who comes later does."""
     (work / "c.yaml").write_text("frames: {quality: 50}")
     cc.build(work / "index.json", work / "other", config=work / "c.yaml", jobs=1)
@@ -142,7 +140,7 @@ def test_what_the_cache_became_meanwhile_counts(work: Path, holder: subprocess.P
     assert processes.contents(work / "cache") == processes.contents(work / "other")
 
 
-def test_repair_waits_if_it_is_told_to(work: Path, run_cli: Cli) -> None:
+def test_repair_waits_with_the_option_wait(work: Path, run_cli: Cli) -> None:
     assert run_cli("build", "-j1", cwd=work).returncode == 0
     processes.flip(processes.sidecars(work / "cache")["1.mp4"]["_artefact"], 5000)
     with subprocess.Popen(
@@ -165,7 +163,7 @@ def test_wait_without_repair_is_refused(work: Path, run_cli: Cli) -> None:
     assert done.stderr == f"chordcache verify: error: {message}\n"
 
 
-def test_a_disk_without_flock_is_told(work: Path) -> None:
+def test_a_disk_without_flock_is_reported(work: Path) -> None:
     tracer = shutil.which("strace")
     if tracer is None:
         pytest.skip("no strace")
@@ -182,9 +180,7 @@ def test_a_disk_without_flock_is_told(work: Path) -> None:
     )
 
 
-def test_nothing_that_stands_in_the_lock_file_reaches_the_terminal_raw(
-    work: Path, holder: subprocess.Popen[str]
-) -> None:
+def test_contents_of_the_lock_file_are_escaped_on_the_terminal(work: Path, holder: subprocess.Popen[str]) -> None:
     (work / "cache/.lock").write_bytes(b"\x1b[31mred\xff\n" + b"x" * 5000)
     with pytest.raises(LockedError, match=r"written by \\x1b\[31mred.{1,10}x") as caught, locked(work / "cache"):
         pass
@@ -204,7 +200,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def test_a_disk_with_no_room_for_a_video_is_told_before_one_is_begun(
+def test_a_disk_without_room_for_a_video_is_reported_before_one_is_begun(
     work: Path, small_disk: Path, run_cli: Cli
 ) -> None:
     args = ["build", work / "index.json", "-o", small_disk / "cache", "-j1"]
@@ -223,7 +219,7 @@ def test_a_disk_with_no_room_for_a_video_is_told_before_one_is_begun(
     assert run_cli(*args).stdout.startswith("done 0, up to date 3, quarantined 0 of 3")
 
 
-def test_a_disk_that_fills_under_a_worker_says_how_much_is_free(
+def test_the_error_of_a_full_disk_says_how_much_is_free(
     work: Path, small_disk: Path, make_video: Callable[..., Path], run_cli: Cli
 ) -> None:
     make_video(work / "videos/long.mp4", num_frames=600, size=(320, 240))

@@ -1,4 +1,4 @@
-"""What LMDB has of its own beside the contract of all stores: its layout, full maps, many open; the cache above it."""
+"""Properties of LMDB beside the contract of all stores: its layout, full maps, many open; the cache above it."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_longer_file_reads_where_the_sidecar_agrees(tmp_path: Path) -> None:
         read_all(path, num_bytes + 4096, [0])
 
 
-def test_a_damaged_frame_costs_that_frame(tmp_path: Path) -> None:
+def test_a_damaged_frame_loses_only_that_frame(tmp_path: Path) -> None:
     path = tmp_path / "a.lmdb"
     wanted = some_records(20, size=5000)
     num_bytes = write(path, wanted)
@@ -235,7 +235,7 @@ def test_a_flipped_bit_is_damage_or_harmless_never_a_crash(tmp_path: Path, num_r
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_a_writer_that_cannot_write_says_so(tmp_path: Path) -> None:
+def test_a_writer_that_cannot_write_raises(tmp_path: Path) -> None:
     (tmp_path / "full.lmdb").symlink_to("/dev/full")
     with pytest.raises(cc.NoSpaceError, match=f"no space left on device writing '{tmp_path}'"):
         write(tmp_path / "full.lmdb", some_records(3))
@@ -247,7 +247,7 @@ def test_a_writer_that_cannot_write_says_so(tmp_path: Path) -> None:
 # Many, forks, threads
 
 
-def test_what_is_kept_open_is_what_the_process_has_open(tmp_path: Path) -> None:
+def test_files_kept_open_are_those_that_the_process_has_open(tmp_path: Path) -> None:
     sizes = {tmp_path / f"{number}.lmdb": write(tmp_path / f"{number}.lmdb", [b"x" * 50]) for number in range(80)}
     for path, num_bytes in sizes.items():
         assert read_all(path, num_bytes, [0]) == [b"x" * 50]

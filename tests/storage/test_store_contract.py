@@ -1,4 +1,4 @@
-"""What every store keeps: round trips, slices, names, damage, forks, threads."""
+"""Contract of every store: round trips, slices, names, damage, forks, threads."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def size_of(path: Path) -> int:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put other bytes under a name, as a publish does: whoever mapped the old ones keeps them."""
+    """Put other bytes under a name, as a publish does: a process that mapped the old ones keeps them."""
     aside = path.with_name("aside")
     aside.write_bytes(data)
     os.replace(aside, path)
@@ -168,11 +168,11 @@ class StoreContract:
             digests = artefact.array(f"{self.name}.xxh3_64")
         assert digests.tolist() == [digest64(row) for row in self.wanted(self.values(), range(20))]
 
-    def test_nothing_lies_beside_the_file(self, path: Path) -> None:
+    def test_no_other_file_is_written(self, path: Path) -> None:
         self.read(path, [0])
         assert os.listdir(path.parent) == [path.name]
 
-    def test_what_is_abandoned_leaves_nothing_open(self, tmp_path: Path) -> None:
+    def test_an_abandoned_source_leaves_nothing_open(self, tmp_path: Path) -> None:
         with (
             pytest.raises(KeyboardInterrupt),
             create_artefact(tmp_path / f"a{self.suffix}", **self.options) as writer,
@@ -196,7 +196,7 @@ class StoreContract:
                     artefact.array(name)
 
     @pytest.mark.parametrize("number", [20, -1, 1 << 40])
-    def test_rows_that_are_not_there(self, path: Path, number: int) -> None:
+    def test_rows_that_do_not_exist(self, path: Path, number: int) -> None:
         with pytest.raises(DamageError, match=rf"(row|record) {number} is missing: got 20 \1s, expected more$"):
             self.read(path, [0, number])
 
@@ -232,13 +232,13 @@ class StoreContract:
             with pytest.raises(UsageError, match=f"'{self.name}' is written row by row"):
                 writer.finish({self.name: np.zeros(2)}, {})
 
-    def test_rows_are_no_records(self, path: Path) -> None:
+    def test_rows_are_not_records(self, path: Path) -> None:
         with open_artefact(path, size_of(path)) as artefact, pytest.raises(UsageError, match="read them as such"):
             artefact.rows(self.name, [0]) if self.is_records else next(artefact.records(self.name, [0]))
 
     # Check
 
-    def test_a_sound_artefact_is_sound_and_looked_at(self, path: Path) -> None:
+    def test_an_undamaged_artefact_passes_every_check(self, path: Path) -> None:
         seen: list[tuple[str, int, bytes]] = []
         self.check(path, look=lambda name, number, row: seen.append((name, number, bytes(row))))
         assert seen == [(self.name, n, row) for n, row in enumerate(self.wanted(self.values(), range(20)))]
@@ -258,7 +258,7 @@ class StoreContract:
     # Damage
 
     @pytest.mark.parametrize("damage", ["missing", "empty", "folder", "fifo", "text", "zeros"])
-    def test_what_is_no_such_file_is_damage(self, path: Path, damage: str) -> None:
+    def test_a_file_of_another_kind_is_damage(self, path: Path, damage: str) -> None:
         num_bytes = size_of(path)
         path.unlink()
         if damage == "folder":
@@ -531,7 +531,7 @@ def test_records_of_one_length(tmp_path: Path) -> None:
 # The registry
 
 
-def test_options_and_suffixes_that_are_not_there(tmp_path: Path) -> None:
+def test_options_and_suffixes_that_do_not_exist(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"got the suffix '.zip', expected one of \.lmdb, \.npz, \.h5"):
         create_artefact(tmp_path / "a.zip")
     with (
@@ -553,7 +553,7 @@ def test_options_and_suffixes_that_are_not_there(tmp_path: Path) -> None:
         (".npz", "flow", np.zeros((2, 0, 3)), r"rows of 'flow' are empty: their shape is \(0, 3\)"),
     ],
 )
-def test_what_a_store_does_not_take(tmp_path: Path, suffix: str, name: str, values: Block, match: str) -> None:
+def test_rows_that_a_store_refuses(tmp_path: Path, suffix: str, name: str, values: Block, match: str) -> None:
     with create_artefact(tmp_path / f"a{suffix}") as writer, pytest.raises(UsageError, match=match):
         writer.append(name, values)
 

@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a.h5"
 
 
-def test_a_plain_reader_in_this_process_opens_what_is_open(path: Path) -> None:
+def test_a_plain_reader_in_this_process_opens_an_open_file(path: Path) -> None:
     assert np.array_equal(read(path), VALUES)
     assert path in open_files._registry._open
     with h5py.File(path) as file:
@@ -52,20 +52,20 @@ def test_a_plain_reader_in_this_process_opens_what_is_open(path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"locking": False}, {"locking": "best-effort"}], ids=str)
-def test_what_another_reader_in_this_process_has_open_is_opened(path: Path, options: dict[str, object]) -> None:
+def test_a_file_that_another_reader_has_open_is_opened(path: Path, options: dict[str, object]) -> None:
     with h5py.File(path, "r", **options):
         assert np.array_equal(read(path), VALUES)
         open_files.forget(path)
 
 
-def test_another_process_opens_what_is_open(path: Path) -> None:
+def test_another_process_opens_an_open_file(path: Path) -> None:
     assert np.array_equal(read(path), VALUES)
     code = "import h5py, sys; print(h5py.File(sys.argv[1])['mel'].shape)"
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=50)
     assert (done.stdout, done.stderr) == ("(20, 3)\n", "")
 
 
-def test_a_lock_of_somebody_else_is_no_matter(path: Path) -> None:
+def test_a_lock_of_another_reader_is_ignored(path: Path) -> None:
     with open(path, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(OSError, match="unable to lock file"):

@@ -151,7 +151,7 @@ def test_hostile_npy(tmp_path: Path, kind: str, compression: int, member: str) -
         check_artefact(path, contract.size_of(path), {"flow": 2}, whole=["pts_seconds"])
 
 
-def test_an_npz_whose_digests_are_others(tmp_path: Path) -> None:
+def test_an_npz_with_other_digests(tmp_path: Path) -> None:
     for digests, match in (
         (plain("<u8", "(2,)", bytes(16)), "row 0 of 'flow' is not what was written"),
         (plain("<u8", "(3,)", bytes(24)), "got 3 digests of 'flow', expected 2 as rows"),
@@ -396,6 +396,6 @@ def test_a_file_size_limit(tmp_path: Path, suffix: str, kind: str, limit: int) -
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".h5", ".lmdb"])
-def test_a_folder_that_is_gone(tmp_path: Path, suffix: str) -> None:
+def test_a_folder_that_was_deleted(tmp_path: Path, suffix: str) -> None:
     with pytest.raises(FileNotFoundError), create_artefact(tmp_path / "no" / f"a{suffix}") as writer:
         writer.append("frames", np.zeros((1, 3), np.uint8))

@@ -1,4 +1,4 @@
-"""Links that lead out of a root: not read unless somebody said so, whenever they got there."""
+"""Links that lead out of a root: not read without the option, whenever they were made."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_swap_after_the_scan_is_refused_and_never_opened(work: Path, run_cli: 
     assert (line["stage"], line["cause"]) == ("open", "refused-link")
     assert line["message"].startswith(REFUSED)
     assert [rows for rows, _, _ in processes.contents(work / "cache").values()] == [4]
-    again = run_cli("build", "index.json", "-j1", cwd=work)  # it stays refused, and is no new failure
+    again = run_cli("build", "index.json", "-j1", cwd=work)  # it stays refused, and is not a new failure
     assert again.returncode == 3, again.stderr
     assert again.stdout.startswith("done 0, up to date 1, quarantined 1 of 2")
 
@@ -126,7 +126,7 @@ def test_a_swap_in_the_middle_of_the_decode_is_refused(work: Path, make_video: M
     assert not (work / "cache/npz").exists()
 
 
-# Followed because somebody said so
+# Followed with the option
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def num_frames(cache: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("index", ["index.json", "index.jsonl"])
-def test_what_a_scan_followed_stays_followed(linked: Path, run_cli: Cli, index: str) -> None:
+def test_links_that_a_scan_followed_are_followed_later(linked: Path, run_cli: Cli, index: str) -> None:
     def ok(*args: str) -> str:
         done = run_cli(*args, cwd=linked)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -257,7 +257,7 @@ def test_the_choice_is_in_the_header_only_where_it_was_made(linked: Path) -> Non
             assert ("follow_symlinks" in (linked / name).read_text()) is follow
 
 
-def test_a_choice_that_is_none_is_damage(work: Path) -> None:
+def test_an_unknown_choice_is_damage(work: Path) -> None:
     cc.read_index(work / "index.json").write(work / "index.jsonl")
     header, *rest = (work / "index.jsonl").read_text().splitlines(keepends=True)
     data = sealed_json.unseal(header, "")
