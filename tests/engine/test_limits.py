@@ -131,7 +131,7 @@ def hang_once(folder: Path) -> str:
 
 
 def test_tasks_that_had_not_begun_are_not_blamed(tmp_path: Path) -> None:
-    """Four poisons at once: each kills its worker twice, since the first time it may have been killed from outside."""
+    """Each of four tasks kills its worker twice: the first time it may have been killed from outside."""
     folders = [tmp_path / str(number) for number in range(4)]
     for folder in folders:
         folder.mkdir()
@@ -541,7 +541,7 @@ def test_a_file_timeout_ends_it(slow_video: Path, run_cli: Cli) -> None:
     line = processes.quarantine(slow_video / "cache")["slow.mp4"]
     assert line["cause"] == "timeout"
     assert re.fullmatch(
-        r"not done after 1\.5 s, at faulty_extractor\.py:\d+ <lambda>; allow more with --file-timeout" + AGAIN,
+        r"not done after 1\.5 s, at faulty_extractor\.py:\d+ add_frame; allow more with --file-timeout" + AGAIN,
         line["message"],
     )
 

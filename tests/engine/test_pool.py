@@ -91,7 +91,7 @@ def segfault() -> Any:
     ctypes.string_at(0)
 
 
-POISONS: dict[str, tuple[str, Callable[[], Any]]] = {
+FAILING_TASKS: dict[str, tuple[str, Callable[[], Any]]] = {
     "SIGSEGV": ("signal", lambda: os.kill(os.getpid(), signal.SIGSEGV)),
     "SIGKILL": ("signal", lambda: os.kill(os.getpid(), signal.SIGKILL)),
     "null pointer": ("signal", segfault),
@@ -112,8 +112,8 @@ POISONS: dict[str, tuple[str, Callable[[], Any]]] = {
 
 
 def work(task: int | str) -> Any:
-    """A number is doubled, a name is poison."""
-    return 2 * task if isinstance(task, int) else POISONS[task][1]()
+    """Double a number; run the failing task of a name."""
+    return 2 * task if isinstance(task, int) else FAILING_TASKS[task][1]()
 
 
 # Order and laziness
@@ -210,14 +210,14 @@ def test_an_error_of_the_tasks_ends_the_run() -> None:
 # Tasks that kill
 
 
-@pytest.mark.parametrize("name", POISONS)
+@pytest.mark.parametrize("name", FAILING_TASKS)
 def test_a_task_that_kills_its_worker_fails_alone(name: str) -> None:
     tasks = [*range(5), name, *range(5, 12)]
     found = list(pool.run(work, tasks, jobs=2))
     crashes = {task: outcome for task, outcome in found if isinstance(outcome, pool.Crash)}
     assert Counter(task for task, _ in found) == Counter(tasks)
     assert crashes.keys() == {name}
-    assert crashes[name].cause == POISONS[name][0]
+    assert crashes[name].cause == FAILING_TASKS[name][0]
     assert crashes[name].message
     assert "\n" not in crashes[name].message
     assert all(outcome == 2 * task for task, outcome in found if isinstance(task, int))

@@ -1,4 +1,4 @@
-"""Damage: small caches to strike, the strokes, and what verify must then name."""
+"""Small caches, ways to damage them, and what verify must then name."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def _process(role: str, run: processes.Run) -> int:
 def _points(log: str, cache: Path) -> Iterator[str]:
     """Signal, call, and which one of that name.
 
-    STOP strikes when a call has returned. KILL strikes before it begins, which is when a file has just been made.
+    STOP comes when a call has returned. KILL comes before it begins, which is when a file has just been made.
     """
     seen: dict[str, int] = {}
     is_new = False
@@ -200,10 +200,10 @@ def killed_after_each_call(trial: Trial) -> Figures:
     points = trial.once("points", lambda path: _write_points(path, corpus, trial.variant)).read_text().splitlines()
     role, number, name, count = points[trial.number % len(points)].split()
     log = trial.folder / "log"
-    strike = f"inject={name}:signal={number}:when={count}"
+    injection = f"inject={name}:signal={number}:when={count}"
     with processes.running(trial.folder, *build_args(corpus, trial.variant, jobs=1)) as run:
         pid = _process(role, run)
-        with _traced(pid, log, CALLS, "-e", strike):
+        with _traced(pid, log, CALLS, "-e", injection):
             processes.wait_until(lambda: _is_struck(log) or run.process.poll() is not None, 60)
             assert _is_struck(log), f"it did not come to {role} {name} {count}: {run.stderr}"
             victim = pid if trial.number % 3 == 2 else run.process.pid

@@ -1,6 +1,6 @@
 """Media that strangers made: what they name is not opened, what they claim is not believed, what they are is looked at.
 
-The baits themselves are in ``baits``.
+The media themselves are in ``malicious_media``.
 """
 
 from __future__ import annotations

@@ -100,9 +100,9 @@ def _linked(folder: Path, seed: Path) -> bytes:
 
 
 def naming_others(corpus: Path, secrets: Path, address: str) -> list[str]:
-    """Fill a folder with baits for the media in ``secrets`` and at an address of this host; return their names.
+    """Fill a folder with media that name those in ``secrets`` and an address of this host; return their names.
 
-    ``secrets`` gets what they name. Some baits are sound videos but for their name or for what they refer to.
+    ``secrets`` gets what they name. Some are valid videos except for their name or for what they refer to.
     """
     corpus.mkdir()
     secrets.mkdir()

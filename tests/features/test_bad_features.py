@@ -69,7 +69,7 @@ def cache(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole / "cache", tmp_path / "cache"))
 
 
-def strike(cache: Path, tier: str, damage: str) -> Path:
+def damage_artefact(cache: Path, tier: str, damage: str) -> Path:
     """Damage the artefact of one video in one tier."""
     path = artefact(cache, "sound.mp4", tier)
     data = path.read_bytes()
@@ -89,7 +89,7 @@ def strike(cache: Path, tier: str, damage: str) -> Path:
 @pytest.mark.parametrize("tier", ["npz", "hdf5"])
 def test_only_a_damaged_artefact_is_reported_and_built_again(cache: Path, tier: str, damage: str) -> None:
     good, before = arrays(cache), processes.files_of(cache)
-    hurt = {str(strike(cache, tier, damage).relative_to(cache))}
+    hurt = {str(damage_artefact(cache, tier, damage).relative_to(cache))}
     if damage == "swapped":
         hurt.add(str(artefact(cache, "silent.mp4", tier).relative_to(cache)))
     report = cc.verify(cache, jobs=1)
@@ -105,7 +105,7 @@ def test_only_a_damaged_artefact_is_reported_and_built_again(cache: Path, tier: 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "longer", "deleted", "swapped"])
 @pytest.mark.parametrize("tier", ["npz", "hdf5"])
 def test_reading_what_is_damaged(cache: Path, tier: str, damage: str) -> None:
-    path = strike(cache, tier, damage)
+    path = damage_artefact(cache, tier, damage)
     with cc.open_cache(cache) as opened:
         (video,) = (each for each in opened if each.path == "sound.mp4")
         for feature in ("flow", "motion", "motion.types", "mel"):

@@ -218,7 +218,7 @@ def swap(a: Path, b: Path) -> None:
 
 @dataclass
 class Rng:
-    """Where to strike: the same places in each run."""
+    """Random places of damage: the same ones in each run."""
 
     seed: int
     _state: int = field(init=False)

@@ -26,7 +26,7 @@ from chordcache.storage.catalog import write_catalog
 from chordcache.storage.sidecar import Sidecar
 from fault_injection.fixtures import TIERS, make_corpus
 from fault_injection.harness import Figures, Trial, experiment
-from fault_injection.mutants import Mutator
+from fault_injection.mutator import Mutator
 
 # Containers
 

@@ -64,7 +64,7 @@ class Mutator:
         return bytes(data)
 
     def _place(self, rng: random.Random, number: int) -> int:
-        """Where to strike: in four of five cases at a field."""
+        """Choose the place of an edit: in four of five cases at a field."""
         fields = self._fields[number]
         if fields and rng.random() < 0.8:
             return rng.choice(fields) + rng.randrange(_REACH_BYTES)
