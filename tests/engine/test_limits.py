@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import glob
 import json
 import os
 import re
@@ -574,7 +573,7 @@ def test_a_signal_stops_a_build_that_hangs(tmp_path: Path, make_video: Maker) ->
     write_config(tmp_path, {"64": "hold the interpreter"})
     env = {**ENVIRONMENT, "TMPDIR": str(tmp_path / "tmp")}
     with processes.running(tmp_path, *BUILD_MINE, env=env) as run:
-        assert processes.wait_until(lambda: glob.glob(f"{tmp_path}/cache/.partial/*/artefact.*"), 60)
+        assert processes.wait_until(lambda: processes.is_writing(tmp_path / "cache"), 60)
         os.kill(run.process.pid, signal.SIGTERM)
         assert run.wait(5) == 128 + signal.SIGTERM
         assert run.survivors() == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import shutil
@@ -125,7 +124,7 @@ def _is_locked(run: processes.Run, folder: Path) -> bool:
 
 
 def _writes(run: processes.Run, folder: Path) -> bool:
-    return bool(glob.glob(f"{folder}/cache/.partial/*/artefact.*"))  # unlike a Path's, it accepts folders that vanish
+    return processes.is_writing(folder / "cache")
 
 
 def _has_published(num_videos: int) -> Callable[[processes.Run, Path], bool]:

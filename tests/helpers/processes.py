@@ -187,6 +187,11 @@ def partials(cache: Path) -> list[str]:
     return sorted({*search("**/*.partial"), *search(".partial/*")} - {".partial"})
 
 
+def is_writing(cache: Path) -> bool:
+    """Return whether a worker has begun an artefact. Unlike a Path's, this glob accepts folders that vanish."""
+    return bool(glob.glob(f"{cache}/.partial/*/[0-9]*.*"))
+
+
 def quarantine(cache: Path) -> dict[str, dict[str, Any]]:
     """Path of the source to its line, the last one of each."""
     path = cache / "quarantine.jsonl"

@@ -308,9 +308,8 @@ def build_args(longer: Path) -> list[str | Path]:
 
 def at_work(cache: Path, num_done: int = 0) -> Callable[[], bool]:
     """Return whether a worker is writing and ``num_done`` videos are published."""
-    return lambda: (  # unlike a Path's, these globs accept folders that vanish
-        bool(glob.glob(f"{cache}/.partial/*/artefact.*")) and len(glob.glob(f"{cache}/videos/*/*.json")) >= num_done
-    )
+    # unlike a Path's, this glob accepts folders that vanish
+    return lambda: processes.is_writing(cache) and len(glob.glob(f"{cache}/videos/*/*.json")) >= num_done
 
 
 def completes(longer: Path, folder: Path, run_cli: Cli) -> None:
