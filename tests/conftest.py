@@ -39,9 +39,23 @@ hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+LONGEST_FILES = (
+    "test_slice.py",
+    "test_truth_corpus.py",
+    "test_truth_frames.py",
+    "test_truth_scan.py",
+    "test_limits.py",
+    "test_build.py",
+    "test_lost_frames.py",
+    "test_colors.py",
+)
+"""Test files that take minutes, the longest first"""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take minutes: with several workers, one of them at the end leaves the others idle."""
-    items.sort(key=lambda item: not item.path.name.startswith("test_truth_"))
+    places = {name: place for place, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 # Skips that are failures

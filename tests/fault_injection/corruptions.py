@@ -181,12 +181,12 @@ def strike_all(cache: Path, rng: random.Random) -> tuple[set[str], set[str]]:
     """Deal one stroke of every kind, to a video each; return the files that were struck, and those that sizes show."""
     files = iter(rng.sample(pairs(cache), 2 * len(ON_SIZES) + 2 * len(ON_BYTES) + len(EDITS) + 6))
     struck, by_size = [], []
-    for strokes, told in ((ON_SIZES, by_size), (ON_BYTES, struck)):
+    for strokes, reported in ((ON_SIZES, by_size), (ON_BYTES, struck)):
         for stroke in strokes.values():
             artefact, (_, sidecar) = next(files)[0], next(files)
             for path in (artefact, sidecar):
                 stroke(path, rng)
-            told.append(artefact)
+            reported.append(artefact)
             by_size.append(sidecar)  # read whole at every level
     for what in EDITS:
         artefact, num_bytes = (path := next(files)[0]), path.stat().st_size

@@ -105,12 +105,12 @@ def claims(trial: Trial) -> Figures:
     built = _measured(trial.folder, "build", "--retry-quarantined", *limits)
     assert run_chordcache("verify", "--deep", "-j1", cwd=trial.folder).returncode == 0
     cached = {path: frames for path, (frames, _, _) in processes.contents(trial.folder / "cache").items()}
-    told = processes.quarantine(trial.folder / "cache")
+    reported = processes.quarantine(trial.folder / "cache")
     causes = {"oom", "timeout", "refused-size", "decode", "truncated", "short", "no-video", "no-frames"}
     assert set(good) <= set(cached)
-    assert set(cached) | set(told) == {*chosen, *good}
+    assert set(cached) | set(reported) == {*chosen, *good}
     assert {path: frames for path, frames in cached.items() if path not in good}.items() <= SOUND.items()
-    assert {told[path]["cause"] for path in told} <= causes, told
+    assert {reported[path]["cause"] for path in reported} <= causes, reported
     peak = max(scanned["peak_mib"], built["peak_mib"])
     assert peak < float(trial.variant) + _OWN_MIB, peak
     return {"max_peak_MiB": peak, "max_seconds": max(scanned["seconds"], built["seconds"])}
@@ -181,10 +181,10 @@ def special_files(trial: Trial) -> Figures:
         _command(trial.folder, "build", "-j2")
     seconds = time.monotonic() - started
     cached = processes.contents(trial.folder / "cache")
-    told = processes.quarantine(trial.folder / "cache")
+    reported = processes.quarantine(trial.folder / "cache")
     assert set(names) - set(doomed) <= set(cached)
     assert all(frames == 40 for frames, _, _ in cached.values())
-    assert {line["cause"] for line in told.values()} <= SWAPPED, told
+    assert {line["cause"] for line in reported.values()} <= SWAPPED, reported
     if trial.variant != "during build":
         assert set(cached) == set(names) - set(doomed)
     return {"sum_special": len(doomed), "sum_hangs": 0, "max_seconds": seconds}

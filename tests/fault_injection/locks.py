@@ -90,10 +90,10 @@ def _race(trial: Trial, num: int) -> Figures:
         losers = [run for run in runs if run is not winner]
         assert winner.stderr == ""
         for run in losers:
-            told = LOCKED.fullmatch(run.stderr)
-            assert told, run.stderr
+            reported = LOCKED.fullmatch(run.stderr)
+            assert reported, run.stderr
             # The winner may not have written yet who it is
-            assert told[1] is None or int(told[1]) == winner.process.pid
+            assert reported[1] is None or int(reported[1]) == winner.process.pid
             assert run.stdout.startswith("seconds")
         assert (trial.folder / "cache/.lock").read_text().startswith(f"process {winner.process.pid} ")
     assert differs(trial.folder / "cache", corpus / "whole", "all") == []
@@ -146,9 +146,9 @@ def waiting(trial: Trial) -> Figures:
         assert processes.wait_until(lambda: any(WAITING.fullmatch(run.stderr) for run in runs), 60)
         second = next(run for run in runs if run.stderr)
         (first,) = (run for run in runs if run is not second)
-        told = WAITING.fullmatch(second.stderr)
-        assert told, second.stderr
-        assert int(told[1]) == first.process.pid
+        reported = WAITING.fullmatch(second.stderr)
+        assert reported, second.stderr
+        assert int(reported[1]) == first.process.pid
         is_killed = trial.number % 2 == 1
         if is_killed:
             time.sleep(trial.rng.random() * 0.5)

@@ -90,8 +90,8 @@ def _check(state: Path, whole: dict[str, bytes], acknowledged: set[str]) -> set[
     sidecars = {name for name in found if name.startswith("cache/videos/")}
     assert acknowledged <= sidecars, f"acknowledged and lost: {acknowledged - sidecars}"
     if "cache/chordcache.json" in found:
-        told = cc.verify(state / "cache", level="quick").damage
-        damage = [each for each in told if each.kind in ("damaged", "missing") and each.file != "catalog.sqlite"]
+        reported = cc.verify(state / "cache", level="quick").damage
+        damage = [each for each in reported if each.kind in ("damaged", "missing") and each.file != "catalog.sqlite"]
         assert damage == [], damage
     return sidecars
 

@@ -123,8 +123,8 @@ def edited_while_read(trial: Trial) -> Figures:
         edited = _edit_what_is_open(run, corpus, lambda path: edit(path, new), trial.rng)
         assert run.wait(120) in (0, 3), run.stderr
     assert len(edited) >= trial.count * 0.7, edited
-    first, told = processes.sidecars(cache), processes.quarantine(cache)
-    assert {*first, *told} == {*names}
+    first, reported = processes.sidecars(cache), processes.quarantine(cache)
+    assert {*first, *reported} == {*names}
     truth = {name: _pictures(shared / f"{name}-cache")["x.mp4"] for name in _VERSIONS}
     assert [path for path, shown in _pictures(cache).items() if shown not in truth.values()] == []
     stale = {path for path, sidecar in first.items() if _differs(trial.folder / path, sidecar["source"])}
@@ -133,13 +133,13 @@ def edited_while_read(trial: Trial) -> Figures:
     assert again.returncode == (0 if then else 3), again.stderr
     if then:
         redone = {path for path, sidecar in processes.sidecars(cache).items() if sidecar != first.get(path)}
-        assert redone == {*stale, *told}, (redone, stale, told)
+        assert redone == {*stale, *reported}, (redone, stale, reported)
         now = _pictures(cache)
         assert [name for name in edited if now[f"corpus/{name}"] != truth[then]] == []
         assert _accused(trial.folder) == set()
     return {
         "sum_edited": len(edited),
-        "sum_detected_by_the_build": len(told),
+        "sum_detected_by_the_build": len(reported),
         "sum_detected_by_verify": len(stale),
         "sum_missed": 0,
     }
@@ -311,12 +311,12 @@ def cut_off(trial: Trial) -> Figures:
         done = run_chordcache(*args, cwd=trial.folder)
         assert done.returncode in (0, 3), done.stderr
     cached = {path: frames for path, (frames, _, _) in processes.contents(trial.folder / "cache").items()}
-    told = processes.quarantine(trial.folder / "cache")
-    assert cached.keys() | told.keys() == whole.keys()
+    reported = processes.quarantine(trial.folder / "cache")
+    assert cached.keys() | reported.keys() == whole.keys()
     assert {film.name for film in films.iterdir()} <= cached.keys()
-    assert {line["cause"] for line in told.values()} <= _CAUSES, [
-        (line["path"], line["cause"], line["message"]) for line in told.values() if line["cause"] not in _CAUSES
+    assert {line["cause"] for line in reported.values()} <= _CAUSES, [
+        (line["path"], line["cause"], line["message"]) for line in reported.values() if line["cause"] not in _CAUSES
     ]
     silent = {path: (frames, whole[path]) for path, frames in cached.items() if frames < whole[path]}
     assert silent == {}, silent
-    return {"sum_detected": len(told), "sum_whole_for_all_that": len(cached) - 2, "sum_silent": len(silent)}
+    return {"sum_detected": len(reported), "sum_whole_for_all_that": len(cached) - 2, "sum_silent": len(silent)}

@@ -26,8 +26,8 @@ def of_hdf5(path: Path) -> Iterator[tuple[str, Any]]:
     with h5py.File(path) as file:
         for name, dataset in file.items():
             yield name, hdf5_records(file, name) if f"{name}.offsets" in file else dataset[...]
-            told = {key: dataset.attrs[key] for key in ("units", "params", "facts") if key in dataset.attrs}
-            yield f"{name} attributes", sorted(told.items())
+            reported = {key: dataset.attrs[key] for key in ("units", "params", "facts") if key in dataset.attrs}
+            yield f"{name} attributes", sorted(reported.items())
 
 
 def of_npz(path: Path) -> Iterator[tuple[str, Any]]:

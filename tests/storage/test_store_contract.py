@@ -318,8 +318,8 @@ class StoreContract:
                 assert "compression" in self.options
                 continue
             replace_file(path, data[: at + 9] + bytes([data[at + 9] ^ 4]) + data[at + 10 :])
-            told = TREE if self.suffix == ".lmdb" else f"'{name}.*' is not what was written"
-            with pytest.raises(DamageError, match=told), open_artefact(path, len(data)) as artefact:
+            reported = TREE if self.suffix == ".lmdb" else f"'{name}.*' is not what was written"
+            with pytest.raises(DamageError, match=reported), open_artefact(path, len(data)) as artefact:
                 artefact.array(name)
             with pytest.raises(DamageError, match="not what was written"):
                 self.check(path)
