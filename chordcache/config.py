@@ -212,6 +212,10 @@ class Config:
         """Settings of decoded pictures, also if frames themselves are not cached."""
         return (self.frames or FramesConfig()).picture
 
+    def section(self, name: str) -> FramesConfig | FeatureConfig:
+        """Return the settings of a feature."""
+        return (self.frames or FramesConfig()) if name == "frames" else self.features[name]
+
     def names(self) -> tuple[str, ...]:
         """Return the names of all features that are not removed."""
         return (*(("frames",) if self.frames else ()), *self.features)

@@ -6,13 +6,15 @@ A plug-in is any subclass of ``Extractor`` that a config names as ``extractor: "
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from chordcache.media.audio_track import Sound
-from chordcache.media.scaling import Frame
+if TYPE_CHECKING:  # the modules of features are also imported where a cache is read, without a decoder
+    from chordcache.config import PictureConfig
+    from chordcache.media.audio_track import Sound
+    from chordcache.media.scaling import Frame
 
 Rows: TypeAlias = Mapping[str, "np.ndarray | Sequence[bytes]"]
 """Array name to its next rows, [shape=(n, ...)] where n may be 0, or to its next n records of bytes."""
@@ -58,6 +60,22 @@ class Extractor:
         self.name = name
         self.facts: dict[str, Any] = {}
         """Plain data for the sidecar, such as a start time. It is read after ``finish``"""
+
+    @classmethod
+    def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
+        """Return the keyword arguments of a built-in extractor: all fields of its section of the config.
+
+        The arguments are part of the fingerprint. A plug-in always gets the parameters of its section.
+        """
+        return asdict(section)
+
+    @classmethod
+    def picture_used(cls, picture: PictureConfig) -> PictureConfig:
+        """Return the settings of pictures, with the default for each that does not change the numbers.
+
+        They are part of the fingerprint.
+        """
+        return picture
 
     @classmethod
     def missing_requirement(cls) -> str | None:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from chordcache.errors import UsageError
 from chordcache.features.base import NO_ROWS, Extractor, Rows
-from chordcache.media.opencv import cv2
-from chordcache.media.scaling import Frame
-from chordcache.storage.flow_int8 import quantize
+from chordcache.features.read_side import Arrays, Clip, ReadSide, in_memory
+from chordcache.media.cropping import CropBox, cut, load_opencv, resized
+from chordcache.media.geometry import scaled_size
+from chordcache.records import FeatureInfo
+from chordcache.storage.artefacts.base import Artefact
+from chordcache.storage.flow_int8 import dequantize, quantize
+
+if TYPE_CHECKING:
+    from chordcache.config import PictureConfig
+    from chordcache.media.scaling import Frame
 
 Estimator: TypeAlias = "Callable[[np.ndarray, np.ndarray], np.ndarray]"
 """Function of two luma planes [shape=(H, W), dtype=uint8] that returns the flow from the first to the second
 [shape=(H, W, 2), dtype=float32, pixels, (dx, dy)]."""
 
 METHODS = ("farneback", "dis")
-PRESETS = {
-    "ultrafast": cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST,
-    "fast": cv2.DISOPTICAL_FLOW_PRESET_FAST,
-    "medium": cv2.DISOPTICAL_FLOW_PRESET_MEDIUM,
-}
+PRESETS = ("ultrafast", "fast", "medium")
 DTYPES = ("float16", "float32", "int8")
 
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
@@ -89,16 +94,28 @@ class FlowExtractor(Extractor):
     ) -> None:
         super().__init__(name)
         _check("method", method, METHODS)
-        _check("preset", preset, tuple(PRESETS))
+        _check("preset", preset, PRESETS)
         _check("dtype", dtype, DTYPES)
         self._method = method
-        self._estimate = _dis(preset) if method == "dis" else _farneback
+        self._estimate = _dis(preset) if method == "dis" else _farneback()
         self._short_side = short_side
         self._dtype = np.dtype(dtype)
         self._last: np.ndarray | None = None
         self._absent: str | None = None
         self._num_pairs = 0
         self._num_clipped = 0
+
+    @classmethod
+    def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
+        """Return the section of the config. Its short side is by default that of frames."""
+        preset = {"preset": section.preset} if section.method == "dis" else {}
+        short_side = section.short_side or picture.short_side
+        return {"method": section.method, **preset, "short_side": short_side, "dtype": section.dtype}
+
+    @classmethod
+    def picture_used(cls, picture: PictureConfig) -> PictureConfig:
+        """Return all settings but the short side, which is an argument of the extractor."""
+        return replace(picture, short_side=type(picture).short_side)
 
     @property
     def absent(self) -> str | None:
@@ -154,10 +171,133 @@ def _check(what: str, value: str, valid: tuple[str, ...]) -> None:
         raise UsageError(f"{what} of optical flow: got '{value}', expected one of {', '.join(valid)}")
 
 
-def _farneback(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return np.asarray(cv2.calcOpticalFlowFarneback(first, second, _NO_GUESS, 0.5, 3, 15, 3, 5, 1.2, 0))
+def _farneback() -> Estimator:
+    cv2 = load_opencv()
+    return lambda first, second: np.asarray(
+        cv2.calcOpticalFlowFarneback(first, second, _NO_GUESS, 0.5, 3, 15, 3, 5, 1.2, 0)
+    )
 
 
 def _dis(preset: str) -> Estimator:
-    search = cv2.DISOpticalFlow.create(PRESETS[preset])
+    cv2 = load_opencv()
+    search = cv2.DISOpticalFlow.create(getattr(cv2, f"DISOPTICAL_FLOW_PRESET_{preset.upper()}"))
     return lambda first, second: np.asarray(search.calc(first, second, _NO_GUESS))
+
+
+class FlowReadSide(ReadSide):
+    """The read side of flow: from each frame of a clip to the next, in pixels of the crop.
+
+    The crop is the one of the frames. It scales the vectors too. Mirroring changes the sign of dx.
+    """
+
+    padding: ClassVar[Mapping[str, float]] = {"flows": 0}
+    is_spatial: ClassVar[bool] = True
+
+    def rows(
+        self, artefact: Artefact, info: FeatureInfo, array: str, numbers: Sequence[int], out: np.ndarray | None
+    ) -> np.ndarray:
+        """Read rows, int8 converted to pixels. See ``ReadSide``."""
+        if array == self.name and info.dtype == "int8":
+            scale = artefact.rows(f"{self.name}.scale", numbers)
+            return in_memory(array, dequantize(artefact.rows(array, numbers), scale), out)
+        return artefact.rows(array, numbers, out)
+
+    def read_clip(self, clip: Clip) -> Arrays:
+        """Return ``flows`` [shape=(T - 1, 2, h, w), dtype=float32], zero where there is no flow."""
+        height, width = clip.crop.size if clip.crop else clip.video.feature(self.name).shape[1:3]
+        flows = np.zeros((max(0, len(clip.numbers) - 1), 2, height, width), np.float32)
+        for flow, (start, stop) in zip(flows, pairwise(clip.numbers.tolist()), strict=True):
+            field = self._field(clip, start, stop)
+            if field is not None:
+                flow[:] = field.transpose(2, 0, 1)
+        return {"flows": flows}
+
+    def _field(self, clip: Clip, start: int, stop: int) -> np.ndarray | None:
+        """Return the flow from one frame to the next [shape=(h, w, 2), dtype=float32]. None if it is zero."""
+        if clip.flow_mode == "between" and stop < start:
+            raise UsageError(
+                f"flow_mode 'between' needs frames in ascending order, but frame {stop} of video '{clip.video.key}' "
+                f"comes after frame {start}; choose flow_mode='adjacent' or another sampler"
+            )
+        if start == stop:
+            return None
+        steps = clip.read(self.name, start, stop if clip.flow_mode == "between" else start + 1)
+        if not len(steps):  # the video's last frame does not have flow
+            return None
+        field = compose_flow(steps, one_thread=clip.one_thread)
+        if clip.crop is None:
+            return field
+        return cut_flow(field, clip.crop, picture=clip.picture, one_thread=clip.one_thread)
+
+    def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays:
+        """Return zeros. Flow is only absent for pictures of a few pixels, so that their size is the source's."""
+        width, height = scaled_size(clip.video.width, clip.video.height, info.params["short_side"])
+        size = clip.crop.size if clip.crop else (height, width)
+        return {"flows": np.zeros((max(0, len(clip.numbers) - 1), 2, *size), np.float32)}
+
+
+def compose_flow(steps: np.ndarray, *, one_thread: bool = False) -> np.ndarray:
+    """Follow each pixel through consecutive flow fields, from the first frame to the last.
+
+    ``F(x) = f1(x) + f2(x + f1(x)) + ...``. Each field is read bilinearly. Beyond the border, the value on the border is
+    used.
+
+    Parameters
+    ----------
+    steps : np.ndarray [shape=(n, H, W, 2), float, pixels, (dx, dy)]
+        Fields that follow each other; n >= 1.
+    one_thread : bool
+        Switch OpenCV's own threads off, for the whole process and from now on, if n > 1.
+
+    Returns
+    -------
+    np.ndarray [shape=(H, W, 2), dtype=float32, pixels, (dx, dy)]
+
+    Notes
+    -----
+    OpenCV rounds the positions that it reads to 1/32 pixel. In fields as rough as real ones, the error is 0.004 px on
+    average.
+    """
+    total: np.ndarray = steps[0].astype(np.float32)
+    if len(steps) == 1:
+        return total
+    cv2 = load_opencv(one_thread)
+    height, width = total.shape[:2]
+    here = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1).astype(np.float32)
+    for step in steps[1:]:
+        places = here + total
+        total += cv2.remap(step.astype(np.float32), places, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    return total
+
+
+def cut_flow(flow: np.ndarray, crop: CropBox, *, picture: tuple[int, int], one_thread: bool = False) -> np.ndarray:
+    """Apply the crop of ``cut_frames`` to a flow field. Mirroring changes the sign of dx.
+
+    Parameters
+    ----------
+    flow : np.ndarray [shape=(H, W, 2), dtype=float32, pixels of H x W, (dx, dy)]
+        The field. Its size may differ from the picture's.
+    crop : CropBox
+        The crop. The result is zero where the crop lies outside of the picture.
+    picture : tuple of int
+        (height, width) of the picture as it is cached, [pixels].
+    one_thread : bool
+        As in ``compose_flow``, if anything has to be scaled.
+
+    Returns
+    -------
+    np.ndarray [shape=(h, w, 2), dtype=float32, pixels of h x w, (dx, dy)]
+
+    Examples
+    --------
+    >>> flow = np.ones((256, 456, 2), np.float32)
+    >>> cut_flow(flow, CropBox(0, 100, 256, 256, size=(128, 128), flip=True), picture=(256, 456))[0, 0].tolist()
+    [-0.5, 0.5]
+    """
+    # First scale the flow to the picture's size: the crop then lies on whole pixels
+    whole = resized(flow, picture, one_thread)
+    part = resized(cut(whole[None], crop)[0], crop.size, one_thread)
+    per_row, per_column = picture[0] / flow.shape[0], picture[1] / flow.shape[1]
+    across, down = per_column * crop.size[1] / crop.width, per_row * crop.size[0] / crop.height
+    scaled: np.ndarray = part * np.array([-across if crop.flip else across, down], np.float32)
+    return scaled[:, ::-1] if crop.flip else scaled

@@ -1,13 +1,27 @@
-"""The feature "frames": the pictures that are kept, and the record made of each."""
+"""The feature "frames": the pictures that are kept, the record made of each, and its way into a sample."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Protocol, TypeVar
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+import numpy as np
+
+from chordcache.errors import UsageError
 from chordcache.features.base import Extractor, Rows
+from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.media import jpeg
-from chordcache.media.scaling import Frame
+from chordcache.media.cropping import CropBox, cut, resize
+from chordcache.records import FeatureInfo
+from chordcache.storage.artefacts.base import Artefact, checked_out
+
+if TYPE_CHECKING:
+    from chordcache.config import PictureConfig
+    from chordcache.media.scaling import Frame
+
+_BLOCK_BYTES = 1 << 20
+"""Size of a block of frames that are decoded, then scaled. It fits into the cache of a core."""
 
 
 class FramesExtractor(Extractor):
@@ -30,6 +44,11 @@ class FramesExtractor(Extractor):
         super().__init__(name)
         self._codec = codec
         self._quality = quality
+
+    @classmethod
+    def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
+        """Return the codec, and the quality of JPEG."""
+        return {"codec": "raw"} if section.codec == "raw" else {"codec": "jpeg", "quality": section.quality}
 
     def add_frame(self, frame: Frame) -> Rows:
         """Return one record, or one row of pixels."""
@@ -67,3 +86,105 @@ def select_fps(frames: Iterable[AnyFrame], fps: float | None) -> Iterator[AnyFra
             yield frame
             num_ticks = max(num_ticks, int((frame.pts_seconds - start + 0.0005) * fps)) + 1
             next_tick = start + num_ticks / fps
+
+
+class FramesReadSide(ReadSide):
+    """The read side of frames: decoded, cropped and scaled, with channels first."""
+
+    padding: ClassVar[Mapping[str, float]] = {"frames": 0}
+
+    def rows(
+        self, artefact: Artefact, info: FeatureInfo, array: str, numbers: Sequence[int], out: np.ndarray | None
+    ) -> np.ndarray:
+        """Decode frames [shape=(T, H, W, 3), dtype=uint8, 0 to 255, RGB]. See ``ReadSide``."""
+        out = checked_out(array, (len(numbers), *info.shape[1:]), np.dtype(np.uint8), out)
+        if info.params["codec"] == "raw":
+            return artefact.rows(array, numbers, out)
+        for i, record in enumerate(artefact.records(array, numbers)):
+            if i and numbers[i] == numbers[i - 1]:  # the repeated last frame of a short video
+                out[i] = out[i - 1]
+            else:
+                jpeg.decode_into(record, out[i])
+        return out
+
+    def iter_rows(self, artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield frames a few at a time [shape=(t, H, W, 3), dtype=uint8, RGB], each time in the same memory."""
+        num_frames = max(1, _BLOCK_BYTES // max(1, math.prod(info.shape[1:])))
+        block = np.empty((min(num_frames, len(numbers)), *info.shape[1:]), np.uint8)
+        for start in range(0, len(numbers), num_frames):
+            few = numbers[start : start + num_frames]
+            yield self.rows(artefact, info, self.name, few, block[: len(few)])
+
+    def read_clip(self, clip: Clip) -> Arrays:
+        """Return ``frames`` [shape=(T, 3, h, w), dtype=uint8], or nothing if the clip has memory for them."""
+        if clip.crop is None or clip.crop == CropBox(0, 0, *clip.picture, clip.picture):
+            pictures = clip.read(self.name, indices=clip.numbers, out=clip.frames_out)
+        else:
+            pictures = _cut_in_blocks(clip, clip.crop)
+        if clip.frames_out is not None:
+            return {}
+        # Contiguous: stacking permuted views without a worker takes several times as long as this copy
+        return {"frames": pictures.transpose(0, 3, 1, 2).copy()}
+
+
+def _cut_in_blocks(clip: Clip, crop: CropBox) -> np.ndarray:
+    """Decode and crop the frames, a few at a time, while their pixels are still in the CPU's cache."""
+    out = clip.frames_out
+    if out is None:
+        out = np.empty((len(clip.numbers), *crop.size, 3), np.uint8)
+    done = 0
+    for frames in clip.iter_frames(clip.numbers):
+        cut_frames(frames, crop, out=out[done : done + len(frames)], one_thread=clip.one_thread)
+        done += len(frames)
+    return out
+
+
+def cut_frames(
+    frames: np.ndarray, crop: CropBox, *, out: np.ndarray | None = None, one_thread: bool = False
+) -> np.ndarray:
+    """Cut a crop out of frames, scale it, and mirror it.
+
+    The cut comes first, so that only the remaining pixels are scaled. Scaling is by area when the crop shrinks, and
+    linear when it grows.
+
+    Parameters
+    ----------
+    frames : np.ndarray [shape=(T, H, W, 3), dtype=uint8, 0 to 255]
+        Any channel order.
+    crop : CropBox
+        The crop. The result is black where the crop lies outside of the frames.
+    out : np.ndarray, optional [shape=(T, h, w, 3), dtype=uint8]
+        C-contiguous memory for the result.
+    one_thread : bool
+        Switch OpenCV's own threads off, for the whole process and from now on, if anything has to be scaled.
+
+    Returns
+    -------
+    np.ndarray [shape=(T, h, w, 3), dtype=uint8, 0 to 255]
+        ``out`` if it was given. Otherwise C-contiguous, unless mirrored. The result may share the memory of ``frames``
+        if they already have this size.
+
+    Raises
+    ------
+    UsageError
+        If ``frames`` has another shape or dtype, or has no pixels.
+
+    Examples
+    --------
+    >>> cut_frames(np.zeros((16, 256, 456, 3), np.uint8), CropBox(0, 100, 256, 256, size=(224, 224))).shape
+    (16, 224, 224, 3)
+    """
+    if frames.ndim != 4 or frames.shape[3] != 3 or not all(frames.shape[1:3]) or frames.dtype != np.uint8:
+        raise UsageError(f"frames: got {frames.dtype} of shape {frames.shape}, expected uint8 of shape (T, H, W, 3)")
+    part = cut(frames, crop)
+    if part.shape[1:3] != crop.size:
+        scaled = np.empty((len(frames), *crop.size, 3), np.uint8) if out is None else out
+        resize(part, scaled, one_thread)
+        part = scaled
+    if crop.flip:
+        part = part[:, :, ::-1]
+    if out is None:
+        return part if crop.flip else np.ascontiguousarray(part)
+    if part is not out:
+        out[...] = part
+    return out

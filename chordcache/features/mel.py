@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
-from chordcache.media.audio_track import AudioTrack, Sound
+from chordcache.features.read_side import Arrays, Clip, ReadSide, in_memory, num_rows_in
+from chordcache.records import FeatureInfo
+from chordcache.storage.artefacts.base import Artefact
+
+if TYPE_CHECKING:
+    from chordcache.config import PictureConfig
+    from chordcache.media.audio_track import Sound
 
 MAX_AMPLITUDE = 1e9
 """Limit that samples are clipped to. Float samples may have any value, and its square still fits into float32."""
@@ -82,10 +88,23 @@ class MelExtractor(Extractor):
         mono: bool = True,
     ) -> None:
         super().__init__(name)
+        from chordcache.media.audio_track import AudioTrack  # not at the top: it loads PyAV, which readers do without
+
         self._mono = mono
         self._bands = (sample_rate, n_fft, n_mels, fmin, fmax)
         self._hop_length = hop_length
         self._track = AudioTrack(sample_rate, mono=mono)
+
+    @classmethod
+    def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
+        """Return the section of the config, frequencies as float."""
+        fmax = None if section.fmax is None else float(section.fmax)
+        return {**super().arguments(section, picture), "fmin": float(section.fmin), "fmax": fmax}
+
+    @classmethod
+    def picture_used(cls, picture: PictureConfig) -> PictureConfig:
+        """Return the frame rate. It does not change the numbers, but the timeline that is stored with them."""
+        return type(picture)(fps=picture.fps)
 
     def begin(self, video: VideoInfo) -> str | None:
         """Return the reason why the feature is absent: the video has no audio track."""
@@ -131,6 +150,30 @@ class MelExtractor(Extractor):
             return NO_ROWS
         rows = np.concatenate(found, axis=1).swapaxes(0, 1)
         return {self.name: np.ascontiguousarray(rows[:, 0] if self._mono else rows)}
+
+
+class MelReadSide(ReadSide):
+    """The read side of mel: time is last, as in librosa. A crop of the picture does not change it."""
+
+    padding: ClassVar[Mapping[str, float]] = {"audio": SILENCE_DECIBELS}
+
+    def rows_in(
+        self, artefact: Artefact, info: FeatureInfo, array: str, span: tuple[float, float], out: np.ndarray | None
+    ) -> np.ndarray:
+        """Read mel [shape=(n_mels, t) or (C, n_mels, t), dtype=float32, dB]. See ``ReadSide``."""
+        return in_memory(array, np.moveaxis(super().rows_in(artefact, info, array, span, None), 0, -1), out)
+
+    def read_clip(self, clip: Clip) -> Arrays:
+        """Return ``audio`` from the earliest frame of the clip to the end of the latest."""
+        return {"audio": np.ascontiguousarray(clip.read(self.name, *clip.span))}
+
+    def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays | None:
+        """Return zeros, or None if not mono: the number of channels of a missing track is unknown."""
+        if not info.params["mono"]:
+            return None
+        row_seconds = info.params["hop_length"] / info.params["sample_rate"]
+        num_rows = num_rows_in(clip.video.seconds_of(*clip.span), row_seconds)
+        return {"audio": np.zeros((info.params["n_mels"], num_rows), np.float32)}
 
 
 @lru_cache(maxsize=4)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
-from chordcache.media.activity import MOTION_VECTOR_CODECS, motion_vectors
+from chordcache.features.read_side import Arrays, Clip, ReadSide
+from chordcache.media.cropping import CropBox
 from chordcache.media.geometry import Orientation
-from chordcache.media.scaling import Frame
+from chordcache.records import FeatureInfo
+
+if TYPE_CHECKING:
+    from chordcache.config import PictureConfig
+    from chordcache.media.scaling import Frame
 
 BLOCK_PX = 16
-"""Side of a cell [stored pixels]. It is the macroblock of every codec that exports vectors."""
+"""Side of a cell [pixels of its picture]. It is the macroblock of every codec that exports vectors. The last cells of a
+picture may be narrower."""
 
 ROWS_AT_ONCE = 32
 """Number of frames whose rows are returned together. A row is small, and returning it takes as long as computing it."""
@@ -65,14 +72,25 @@ class MotionExtractor(Extractor):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
+        from chordcache.media.activity import (  # not at the top: it loads PyAV, which readers do without
+            MOTION_VECTOR_CODECS,
+            motion_vectors,
+        )
+
+        self._codecs, self._motion_vectors = MOTION_VECTOR_CODECS, motion_vectors
         self._size: tuple[int, int] | None = None
         self._motion: list[np.ndarray] = []
         self._covered: list[np.ndarray] = []
         self._types: list[bytes] = []
 
+    @classmethod
+    def picture_used(cls, picture: PictureConfig) -> PictureConfig:
+        """Return the frame rate and the eye. Motion vectors do not depend on the size or color of pictures."""
+        return replace(picture, short_side=type(picture).short_side, hdr=type(picture).hdr)
+
     def begin(self, video: VideoInfo) -> str | None:
         """Return the reason why the feature is absent: libavcodec exports no vectors for the codec."""
-        return None if video.codec in MOTION_VECTOR_CODECS else f"codec '{video.codec}' exports no motion vectors"
+        return None if video.codec in self._codecs else f"codec '{video.codec}' exports no motion vectors"
 
     def add_frame(self, frame: Frame) -> Rows:
         """Return the rows of several frames at once."""
@@ -80,7 +98,7 @@ class MotionExtractor(Extractor):
         if self._size is None:
             self._size = size
             self.facts["width"], self.facts["height"] = size[::-1] if frame.orientation.transpose else size
-        motion, covered = motion_grid(motion_vectors(frame.picture), frame.region)
+        motion, covered = motion_grid(self._motion_vectors(frame.picture), frame.region)
         if size != self._size:
             motion, covered = resampled(motion, covered, size, self._size)
         self._motion.append(turned(motion, frame.orientation))
@@ -116,7 +134,7 @@ def motion_grid(vectors: np.ndarray | None, region: tuple[int, int, int, int]) -
     covered : np.ndarray [shape=(ceil(height / 16), ceil(width / 16)), dtype=bool]
     """
     left, top, width, height = region
-    num_columns, num_rows = _num_cells(width), _num_cells(height)
+    num_rows, num_columns = grid_size(height, width)
     num_cells = num_columns * num_rows
     if vectors is None or not len(vectors):
         return np.zeros((num_rows, num_columns, 2), np.float16), np.zeros((num_rows, num_columns), bool)
@@ -139,6 +157,17 @@ def motion_grid(vectors: np.ndarray | None, region: tuple[int, int, int, int]) -
     for axis, lengths in enumerate(vectors["motion"].T.astype(np.int32, order="C")):  # 16 bits, and areas have 16
         motion[:, axis] = np.bincount(cells, lengths * areas, num_cells) * scale
     return motion.reshape(num_rows, num_columns, 2), covered.reshape(num_rows, num_columns)
+
+
+def grid_size(height: int, width: int) -> tuple[int, int]:
+    """Return (rows, columns) of the motion of a picture.
+
+    Examples
+    --------
+    >>> grid_size(1080, 1920)
+    (68, 120)
+    """
+    return _num_cells(height), _num_cells(width)
 
 
 def _num_cells(length: int) -> int:
@@ -174,3 +203,99 @@ def turned(motion: np.ndarray, orientation: Orientation) -> np.ndarray:
     if orientation.flip_rows:
         motion[..., 1] *= -1
     return motion
+
+
+class MotionReadSide(ReadSide):
+    """The read side of motion: vectors in pixels of the crop, on its own grid. Mirroring changes the sign of dx."""
+
+    padding: ClassVar[Mapping[str, float]] = {"motion": 0, "motion_covered": 0}
+    is_spatial: ClassVar[bool] = True
+
+    def read_clip(self, clip: Clip) -> Arrays:
+        """Return ``motion`` [shape=(T, 2, gh, gw), dtype=float32] and ``motion_covered`` [shape=(T, gh, gw)]."""
+        motion = clip.read(self.name, indices=clip.numbers)
+        covered = clip.read(f"{self.name}.covered", indices=clip.numbers)
+        if clip.crop is not None:
+            facts = clip.video.feature(self.name).facts
+            source = facts["height"], facts["width"]
+            motion, covered = cut_motion(motion, covered, clip.crop, source=source, picture=clip.picture)
+        channels_first = np.ascontiguousarray(motion.transpose(0, 3, 1, 2), np.float32)
+        return {"motion": channels_first, "motion_covered": covered}
+
+    def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays | None:
+        """Return zeros, or None without a crop: the size of the source's grid is unknown."""
+        if clip.crop is None:
+            return None
+        num_frames, grid = len(clip.numbers), grid_size(*clip.crop.size)
+        return {
+            "motion": np.zeros((num_frames, 2, *grid), np.float32),
+            "motion_covered": np.zeros((num_frames, *grid), np.bool_),
+        }
+
+
+def cut_motion(
+    motion: np.ndarray, covered: np.ndarray, crop: CropBox, *, source: tuple[int, int], picture: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Apply the crop of ``cut_frames`` to motion. Mirroring changes the sign of dx.
+
+    A cell of the result gets the value of the source cell that holds its center. Cells are counted from the top left.
+    In a turned picture whose first row or column is partial, see ``MotionExtractor``, they may be off by one.
+
+    Parameters
+    ----------
+    motion : np.ndarray [shape=(T, rows, columns, 2), float, pixels of the source, (dx, dy)]
+        One vector for each block of the source.
+    covered : np.ndarray [shape=(T, rows, columns), dtype=bool]
+        True where there is such a vector.
+    crop : CropBox
+        The crop. The result is zero, and not covered, where the crop lies outside of the picture.
+    source : tuple of int
+        (height, width) of the upright source, [pixels of the source].
+    picture : tuple of int
+        (height, width) of the picture as it is cached, [pixels].
+
+    Returns
+    -------
+    motion : np.ndarray [shape=(T, ceil(h / 16), ceil(w / 16), 2), dtype=float32, pixels of h x w, (dx, dy)]
+    covered : np.ndarray [shape=(T, ceil(h / 16), ceil(w / 16)), dtype=bool]
+    """
+    down, across = (
+        _Axis(source[0], picture[0], crop.top, crop.height, crop.size[0]),
+        _Axis(source[1], picture[1], crop.left, crop.width, crop.size[1], crop.flip),
+    )
+    rows, columns = down.cells(), across.cells()
+    there = (rows >= 0)[:, None] & (columns >= 0)
+    vectors = motion[:, rows[:, None], columns].astype(np.float32)
+    vectors *= np.array([across.scale(), down.scale()], np.float32)
+    return np.where(there[..., None], vectors, np.float32(0)), covered[:, rows[:, None], columns] & there
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Rows or columns of motion, mapped from the source to the result.
+
+    Example: 720 rows are cached as 256, of which 256 from 0 on are returned as 224. These are 14 cells. Their centers
+    8, 24 .. 216 lie at 25.7, 77.1 .. 694.3 in the source, in cells 1, 4 .. 43. An output pixel is 3.2 source pixels.
+    """
+
+    source: int
+    picture: int
+    start: int
+    length: int
+    out: int
+    flip: bool = False
+
+    def scale(self) -> float:
+        """Return the output pixels per source pixel, negative if mirrored."""
+        scale = (self.picture / self.source) * (self.out / self.length)
+        return -scale if self.flip else scale
+
+    def cells(self) -> np.ndarray:
+        """Return the source cell of each cell of the result [dtype=intp], -1 outside of the picture."""
+        edges = np.minimum(np.arange(0, self.out + BLOCK_PX, BLOCK_PX), self.out)
+        centers = (edges[:-1] + edges[1:]) / 2
+        if self.flip:
+            centers = self.out - centers
+        places = centers / abs(self.scale()) + self.start * self.source / self.picture
+        inside = (places >= 0) & (places < self.source)
+        return np.where(inside, places // BLOCK_PX, -1).astype(np.intp)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
-from chordcache.media.scaling import Frame
+from chordcache.features.read_side import Arrays, Clip, ReadSide
+from chordcache.media.cropping import CropBox
+from chordcache.records import FeatureInfo
+
+if TYPE_CHECKING:
+    from chordcache.media.scaling import Frame
 
 NUM_LANDMARKS = 33
 """Number of landmarks, in MediaPipe's order: 0 is the nose, 11 and 12 the shoulders, 31 and 32 the toes."""
+
+MIRRORED_LANDMARKS = (0, 4, 5, 6, 1, 2, 3, 8, 7, 10, 9, *(n + 1 if n % 2 else n - 1 for n in range(11, 33)))
+"""Opposite landmark of each of MediaPipe's 33. 1 to 3 and 4 to 6 are the eyes. From 7 on left and right alternate."""
 
 
 class PoseExtractor(Extractor):
@@ -102,3 +111,48 @@ def _native_stderr_to_null() -> Iterator[None]:
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
+
+
+class PoseReadSide(ReadSide):
+    """The read side of landmarks: in pixels of the crop. Mirroring swaps left and right landmarks."""
+
+    padding: ClassVar[Mapping[str, float]] = {"pose": math.nan}  # no person seen
+    is_spatial: ClassVar[bool] = True
+
+    def read_clip(self, clip: Clip) -> Arrays:
+        """Return ``pose`` [shape=(T, 33, 4), dtype=float32]."""
+        pose = clip.read(self.name, indices=clip.numbers)
+        return {"pose": pose if clip.crop is None else cut_pose(pose, clip.crop)}
+
+    def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays:
+        """Return zeros."""
+        return {"pose": np.zeros((len(clip.numbers), NUM_LANDMARKS, 4), np.float32)}
+
+
+def cut_pose(pose: np.ndarray, crop: CropBox) -> np.ndarray:
+    """Apply the crop of ``cut_frames`` to landmarks. NaN stays NaN. Landmarks may lie outside of the result.
+
+    Parameters
+    ----------
+    pose : np.ndarray [shape=(T, 33, 4), dtype=float32, x, y, z in pixels of the cached picture, visibility]
+        The upper left corner of the picture is (0, 0). z is in the unit of x.
+    crop : CropBox
+        The crop. If mirrored, left and right landmarks change places: a person's left hand is then the right hand.
+
+    Returns
+    -------
+    np.ndarray [shape=(T, 33, 4), dtype=float32, x, y, z in pixels of h x w, visibility]
+
+    Examples
+    --------
+    >>> pose = np.full((1, 33, 4), [228, 128, 10, 0.5], np.float32)
+    >>> cut_pose(pose, CropBox(0, 100, 256, 256, size=(128, 128)))[0, 0].tolist()
+    [64.0, 64.0, 5.0, 0.5]
+    """
+    across, down = crop.size[1] / crop.width, crop.size[0] / crop.height
+    corner = np.array([crop.left, crop.top, 0, 0], np.float32)
+    moved: np.ndarray = (pose - corner) * np.array([across, down, across, 1], np.float32)
+    if not crop.flip:
+        return moved
+    moved[..., 0] = crop.size[1] - moved[..., 0]
+    return moved[:, MIRRORED_LANDMARKS]

@@ -1,35 +1,38 @@
-"""The extractor of each feature, its parameters, and the fingerprint that follows from them."""
+"""The extractor and the read side of each feature, its parameters, and the fingerprint that follows from them."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chordcache import digests
-from chordcache.config import (
-    Config,
-    FlowConfig,
-    FramesConfig,
-    MelConfig,
-    MotionConfig,
-    PictureConfig,
-    PluginConfig,
-    PoseConfig,
-)
 from chordcache.errors import ConfigError, UsageError
 from chordcache.features.base import Extractor
+from chordcache.features.read_side import ReadSide
 
-_EXTRACTORS = {
-    "frames": "chordcache.features.frames:FramesExtractor",
-    "flow": "chordcache.features.flow:FlowExtractor",
-    "motion": "chordcache.features.motion:MotionExtractor",
-    "mel": "chordcache.features.mel:MelExtractor",
-    "pose": "chordcache.features.pose:PoseExtractor",
+if TYPE_CHECKING:  # reading a cache does not load the parser of YAML
+    from chordcache.config import Config
+
+
+class _BuiltIn(NamedTuple):
+    """The two classes of a built-in feature, "module:Class"."""
+
+    extractor: str
+    read_side: str
+
+
+_BUILT_IN = {
+    "frames": _BuiltIn("chordcache.features.frames:FramesExtractor", "chordcache.features.frames:FramesReadSide"),
+    "flow": _BuiltIn("chordcache.features.flow:FlowExtractor", "chordcache.features.flow:FlowReadSide"),
+    "motion": _BuiltIn("chordcache.features.motion:MotionExtractor", "chordcache.features.motion:MotionReadSide"),
+    "mel": _BuiltIn("chordcache.features.mel:MelExtractor", "chordcache.features.mel:MelReadSide"),
+    "pose": _BuiltIn("chordcache.features.pose:PoseExtractor", "chordcache.features.pose:PoseReadSide"),
 }
-"""Feature to "module:Class". The module is imported only if the feature is requested, so unused ones cost nothing."""
+"""The built-in features. A module is imported only if its feature is requested. A new feature is one line here."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +67,16 @@ def resolve(name: str, config: Config) -> FeatureSpec:
     ConfigError
         If its extractor cannot be imported, or does not accept its parameters.
     """
-    feature = (config.frames or FramesConfig()) if name == "frames" else config.features[name]
+    section: Any = config.section(name)
     picture = config.picture.normalized()
-    arguments = _arguments(feature, picture)
-    extractor = feature.extractor if isinstance(feature, PluginConfig) else _EXTRACTORS[name]
+    extractor = _BUILT_IN[name].extractor if name in _BUILT_IN else section.extractor
     cls = _class_of(name, extractor)
+    arguments = cls.arguments(section, picture) if name in _BUILT_IN else dict(section.params)
     try:
         inspect.signature(cls).bind(name, **arguments)
     except TypeError as error:
         raise ConfigError(f"features.{name}: '{extractor}' does not take its parameters: {error}") from None
-    params = {**arguments, "picture": asdict(_used_of(picture, feature))}
+    params = {**arguments, "picture": asdict(cls.picture_used(picture))}
     fingerprint = digests.fingerprint(extractor, cls.version, params)
     return FeatureSpec(
         name, extractor, arguments, params, fingerprint, cls.is_local, cls.needs_sound and not cls.is_local, cls.units
@@ -87,46 +90,23 @@ def check_requirement(spec: FeatureSpec) -> None:
         raise UsageError(f"feature '{spec.name}': {missing}")
 
 
-def _arguments(feature: Any, picture: PictureConfig) -> dict[str, Any]:
-    """Return the extractor's keyword arguments."""
-    match feature:
-        case FramesConfig(codec="raw"):
-            return {"codec": "raw"}
-        case FramesConfig():
-            return {"codec": "jpeg", "quality": feature.quality}
-        case FlowConfig():
-            preset = {"preset": feature.preset} if feature.method == "dis" else {}
-            short_side = feature.short_side or picture.short_side
-            return {"method": feature.method, **preset, "short_side": short_side, "dtype": feature.dtype}
-        case MotionConfig():
-            return {}
-        case MelConfig():
-            fmax = None if feature.fmax is None else float(feature.fmax)
-            return {**asdict(feature), "fmin": float(feature.fmin), "fmax": fmax}
-        case PoseConfig():
-            return {"stride": feature.stride}
-        case _:
-            return dict(feature.params)
+@cache
+def read_side(name: str) -> ReadSide:
+    """Return the read side of a feature. That of a plug-in's feature is the base class."""
+    if name not in _BUILT_IN:
+        return ReadSide(name)
+    side: ReadSide = _imported(_BUILT_IN[name].read_side)(name)
+    return side
 
 
-def _used_of(picture: PictureConfig, feature: Any) -> PictureConfig:
-    """Return the picture settings with the default for each one that does not change the numbers of a feature."""
-    default = PictureConfig()
-    match feature:
-        case FlowConfig():
-            return replace(picture, short_side=default.short_side)  # the extractor has an argument of its own
-        case MotionConfig():
-            return replace(picture, short_side=default.short_side, hdr=default.hdr)
-        case MelConfig():
-            return PictureConfig(fps=picture.fps)  # fps changes the timeline that is stored with the numbers
-        case _:
-            return picture
+def read_sides() -> dict[str, ReadSide]:
+    """Return the read sides of all built-in features, by feature."""
+    return {name: read_side(name) for name in _BUILT_IN}
 
 
 def _class_of(name: str, extractor: str) -> Any:
-    module, _, attribute = extractor.partition(":")
     try:
-        cls = getattr(importlib.import_module(module), attribute)
+        cls = _imported(extractor)
     except Exception as error:  # noqa: BLE001 # item boundary: a plug-in may raise anything
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"features.{name}.extractor: cannot import '{extractor}': {what}") from None
@@ -135,3 +115,9 @@ def _class_of(name: str, extractor: str) -> Any:
             f"features.{name}.extractor: got '{extractor}', expected a subclass of chordcache.features.base.Extractor"
         )
     return cls
+
+
+def _imported(reference: str) -> Any:
+    """Return the class that "module:Class" names."""
+    module, _, attribute = reference.partition(":")
+    return getattr(importlib.import_module(module), attribute)

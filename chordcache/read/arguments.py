@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Sequence
-
-import numpy as np
 
 from chordcache.errors import UsageError
 
@@ -45,46 +42,3 @@ def checked_size(size: object, *, otherwise: str = "") -> tuple[int, int]:
     if isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size):
         return size[0], size[1]
     raise UsageError(f"size: got {size!r}, expected (height, width) in pixels{otherwise}")
-
-
-def frame_numbers(indices: Sequence[int] | np.ndarray, num_frames: int | None, owner: str) -> list[int]:
-    """Return the argument ``indices`` as a list of frame numbers. See ``check_frame_numbers``.
-
-    Raises
-    ------
-    UsageError
-        If ``indices`` is not one list of integers. numpy would turn 1.5, or a mask, into numbers.
-    IndexError
-        If a number is out of range.
-    """
-    chosen = np.asarray(indices)
-    if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
-        raise UsageError(
-            f"indices: got {chosen.dtype} of shape {chosen.shape}, expected a list of frame numbers. Pass integers."
-        )
-    found: list[int] = chosen.tolist()
-    check_frame_numbers("indices", found, num_frames, owner)
-    return found
-
-
-def check_frame_numbers(name: str, values: Iterable[int], num_frames: int | None, owner: str) -> None:
-    """Raise ``IndexError`` for the first number that is not in [0, num_frames).
-
-    Parameters
-    ----------
-    name : str
-        Parameter that holds the numbers, for the message.
-    values : iterable of int
-        The numbers.
-    num_frames : int or None
-        Number of frames, None if more are to come.
-    owner : str
-        Owner of the frames, for the message, such as "video 'k'".
-    """
-    stop = math.inf if num_frames is None else num_frames
-    for value in values:
-        if not 0 <= value < stop:
-            limit = "of at least 0" if num_frames is None else f"in [0, {num_frames})"
-            raise IndexError(
-                f"{name}: got {value}, expected a frame number {limit} for {owner}. Choose a frame that exists."
-            )

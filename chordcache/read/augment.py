@@ -14,6 +14,7 @@ from kornia.enhance import normalize
 from torch.nn.functional import one_hot
 
 from chordcache.errors import UsageError
+from chordcache.features.registry import read_sides
 from chordcache.read.arguments import check_share
 
 _POLICIES: Mapping[str, Callable[[], PolicyAugmentBase]] = {
@@ -31,8 +32,10 @@ _MIXES: Mapping[str, Callable[[float], RandomMixUpV2 | RandomCutMixV2]] = {
 }
 """Function by name that makes kornia's module from a probability"""
 
-_MOVES_WITH_FRAMES = ("flows", "motion", "pose")
-_MIXES_WITH_FRAMES = (*_MOVES_WITH_FRAMES, "audio")
+_SIDES = [side for name, side in read_sides().items() if name != "frames"]
+_MOVES_WITH_FRAMES = tuple(next(iter(side.padding)) for side in _SIDES if side.is_spatial)
+_MIXES_WITH_FRAMES = tuple(next(iter(side.padding)) for side in _SIDES)
+"""Names of a feature's first array in a batch"""
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

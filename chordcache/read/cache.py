@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError, printable
-from chordcache.read.arguments import frame_numbers
-from chordcache.read.decode_rows import iter_frames, read_frames, read_rows, read_seconds
+from chordcache.features.frames import FramesReadSide
+from chordcache.features.registry import read_side
+from chordcache.media.frame_numbers import frame_numbers
 from chordcache.records import ContentFacts, FeatureInfo
 from chordcache.storage.artefacts.base import Artefact
 from chordcache.storage.artefacts.open_files import open_artefact
@@ -302,6 +303,7 @@ class Cache:
             raise FeatureAbsentError(
                 f"'{feature}' of video '{video.key}' is not cached; cached: {', '.join(info.num_rows)}"
             )
+        side = read_side(info.feature)
         with self._artefact(info) as artefact:
             if "row_seconds" in info.facts:
                 if indices is not None:
@@ -309,11 +311,9 @@ class Cache:
                         f"indices: got them for '{feature}', which has times of its own, expected start and stop"
                     )
                 numbers = range(video.num_frames)[start:stop]
-                return read_seconds(artefact, info, feature, video.seconds_of(numbers.start, numbers.stop), out)
+                return side.rows_in(artefact, info, feature, video.seconds_of(numbers.start, numbers.stop), out)
             chosen = _row_numbers(video, feature, info.num_rows[feature], range(video.num_frames)[start:stop], indices)
-            if feature == "frames":
-                return read_frames(artefact, info, chosen, out)
-            return read_rows(artefact, info, feature, chosen, out)
+            return side.rows(artefact, info, feature, chosen, out)
 
     def iter_frames(self, video: Video | str | int, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
         """Read frames of one video, a few at a time. Memory use does not grow with the number of frames.
@@ -339,7 +339,8 @@ class Cache:
             video = self[video]
         info = video.feature("frames")
         with self._artefact(info) as artefact:
-            yield from iter_frames(artefact, info, _checked_numbers(video, "frames", info.num_rows["frames"], indices))
+            numbers = _checked_numbers(video, "frames", info.num_rows["frames"], indices)
+            yield from FramesReadSide("frames").iter_rows(artefact, info, numbers)
 
     @contextmanager
     def _artefact(self, info: FeatureInfo) -> Iterator[Artefact]:

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Protocol, TypeAlias
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 
 from chordcache.errors import FeatureAbsentError, UsageError
-from chordcache.media.geometry import scaled_size
-from chordcache.read.arguments import check_frame_numbers
+from chordcache.features.read_side import Arrays, Clip, ReadSide
+from chordcache.features.registry import read_side, read_sides
+from chordcache.media.cropping import CropBox
 from chordcache.read.cache import Video
-from chordcache.read.crops import CropBox, SpatialTransform
-from chordcache.read.decode_rows import num_rows_in
-from chordcache.read.transforms import (
-    compose_flow,
-    cut_flow,
-    cut_frames,
-    cut_motion,
-    cut_pose,
-    motion_grid_size,
-)
+from chordcache.read.crops import SpatialTransform
 from chordcache.records import FeatureInfo
-
-Arrays: TypeAlias = dict[str, np.ndarray]
-"""Arrays by their name in the sample."""
 
 FLOW_MODES = ("between", "adjacent")
 MISSING = ("error", "zeros")
 
-NUM_LANDMARKS = 33
-"""Number of landmarks of MediaPipe's pose"""
-
-_TAKEN_NAMES = ("flows", "audio", "motion_covered", "pts_seconds", "label", "caption", "video", "present")
-"""Names of other values in a sample. A plug-in's feature of such a name would hide the value."""
+_OTHER_VALUES = ("pts_seconds", "label", "caption", "video", "present")
+"""Names of the values in a sample that do not belong to a feature"""
 
 
 class FeatureReader(Protocol):
@@ -80,7 +66,9 @@ class ClipReader:
     def __post_init__(self) -> None:
         if not self.features:
             raise UsageError("features: got none, expected at least one")
-        taken = [name for name in self.features if name in _TAKEN_NAMES]
+        # The arrays of a plug-in's feature with such a name would hide the other value
+        of_features = {array for side in read_sides().values() for array in side.padding} - read_sides().keys()
+        taken = [name for name in self.features if name in of_features or name in _OTHER_VALUES]
         if taken:
             raise UsageError(
                 f"features: got '{taken[0]}', expected a feature. A sample has something else of this name."
@@ -158,46 +146,19 @@ class ClipReader:
                 for each, out in zip(numbers, outs, strict=True)
             ]
             return {name: _stacked(name, video, [clip[name] for clip in clips]) for name in clips[0]}
-        clip = Clip(cache, video, numbers, crop, self.flow_mode, one_thread, frames_out)
+        read, iter_frames = partial(cache.read, video), partial(cache.iter_frames, video)
+        clip = Clip(read, iter_frames, video, numbers, crop, self.flow_mode, one_thread, frames_out)
         arrays: Arrays = {}
         present = []
         for name in self.features:
-            info = video.sidecar.feature(name)
+            side, info = read_side(name), video.sidecar.feature(name)
             if self.missing == "zeros" and info is not None and info.absent is not None:
-                arrays |= _zeros(clip, name, info)
+                arrays |= _zeros(side, clip, video.key, info)
                 present.append(False)
             else:
-                arrays |= _read(clip, name)
+                arrays |= side.read_clip(clip)
                 present.append(True)
         return arrays if self.missing == "error" else {**arrays, "present": np.array(present)}
-
-
-@dataclass(frozen=True)
-class Clip:
-    """Some frames of a video, and the settings for reading them."""
-
-    cache: FeatureReader
-    video: Video
-    numbers: np.ndarray
-    """[shape=(T,), dtype=int64, frame numbers]"""
-    crop: CropBox | None
-    flow_mode: str
-    one_thread: bool
-    frames_out: np.ndarray | None = None
-    """Memory for the frames [shape=(T, h, w, 3), dtype=uint8]"""
-
-    def __post_init__(self) -> None:
-        check_frame_numbers("numbers", self.numbers.tolist(), self.video.num_frames, f"video '{self.video.key}'")
-
-    @property
-    def picture(self) -> tuple[int, int]:
-        """(height, width) of the cached frames of the video, [pixels]."""
-        return self.video.height, self.video.width
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """Range from the earliest frame to the latest, half open."""
-        return (int(self.numbers.min()), int(self.numbers.max()) + 1) if len(self.numbers) else (0, 0)
 
 
 def _stacked(name: str, video: Video, arrays: list[np.ndarray]) -> np.ndarray:
@@ -210,123 +171,18 @@ def _stacked(name: str, video: Video, arrays: list[np.ndarray]) -> np.ndarray:
     return np.stack(arrays)
 
 
-def _read(clip: Clip, name: str) -> Arrays:
-    if name in _READERS:
-        return _READERS[name](clip)
-    if "row_seconds" in clip.video.feature(name).facts:
-        return {name: clip.cache.read(clip.video, name, *clip.span)}
-    return {name: clip.cache.read(clip.video, name, indices=clip.numbers)}
-
-
-def _frames(clip: Clip) -> Arrays:
-    if clip.crop is None or clip.crop == CropBox(0, 0, *clip.picture, clip.picture):
-        pictures = clip.cache.read(clip.video, indices=clip.numbers, out=clip.frames_out)
-    else:
-        pictures = _cut(clip, clip.crop)
-    if clip.frames_out is not None:
-        return {}
-    # Contiguous: stacking permuted views without a worker takes several times as long as this copy
-    return {"frames": pictures.transpose(0, 3, 1, 2).copy()}
-
-
-def _cut(clip: Clip, crop: CropBox) -> np.ndarray:
-    """Decode and crop the frames, a few at a time, while their pixels are still in the CPU's cache."""
-    out = clip.frames_out
-    if out is None:
-        out = np.empty((len(clip.numbers), *crop.size, 3), np.uint8)
-    done = 0
-    for frames in clip.cache.iter_frames(clip.video, clip.numbers):
-        cut_frames(frames, crop, out=out[done : done + len(frames)], one_thread=clip.one_thread)
-        done += len(frames)
-    return out
-
-
-def _flows(clip: Clip) -> Arrays:
-    height, width = clip.crop.size if clip.crop else clip.video.feature("flow").shape[1:3]
-    flows = np.zeros((max(0, len(clip.numbers) - 1), 2, height, width), np.float32)
-    for flow, (start, stop) in zip(flows, pairwise(clip.numbers.tolist()), strict=True):
-        field = _flow(clip, start, stop)
-        if field is not None:
-            flow[:] = field.transpose(2, 0, 1)
-    return {"flows": flows}
-
-
-def _flow(clip: Clip, start: int, stop: int) -> np.ndarray | None:
-    """Return the flow from one frame of a clip to the next [shape=(h, w, 2), dtype=float32]. None if it is zero."""
-    if clip.flow_mode == "between" and stop < start:
-        raise UsageError(
-            f"flow_mode 'between' needs frames in ascending order, but frame {stop} of video '{clip.video.key}' comes "
-            f"after frame {start}; choose flow_mode='adjacent' or another sampler"
-        )
-    if start == stop:
-        return None
-    steps = clip.cache.read(clip.video, "flow", start, stop if clip.flow_mode == "between" else start + 1)
-    if not len(steps):  # the video's last frame does not have flow
-        return None
-    field = compose_flow(steps, one_thread=clip.one_thread)
-    if clip.crop is None:
-        return field
-    return cut_flow(field, clip.crop, picture=clip.picture, one_thread=clip.one_thread)
-
-
-def _audio(clip: Clip) -> Arrays:
-    return {"audio": np.ascontiguousarray(clip.cache.read(clip.video, "mel", *clip.span))}
-
-
-def _motion(clip: Clip) -> Arrays:
-    motion = clip.cache.read(clip.video, "motion", indices=clip.numbers)
-    covered = clip.cache.read(clip.video, "motion.covered", indices=clip.numbers)
-    if clip.crop is not None:
-        facts = clip.video.feature("motion").facts
-        source = facts["height"], facts["width"]
-        motion, covered = cut_motion(motion, covered, clip.crop, source=source, picture=clip.picture)
-    channels_first = np.ascontiguousarray(motion.transpose(0, 3, 1, 2), np.float32)
-    return {"motion": channels_first, "motion_covered": covered}
-
-
-def _pose(clip: Clip) -> Arrays:
-    pose = clip.cache.read(clip.video, "pose", indices=clip.numbers)
-    return {"pose": pose if clip.crop is None else cut_pose(pose, clip.crop)}
-
-
-_READERS: Mapping[str, Callable[[Clip], Arrays]] = {
-    "frames": _frames,
-    "flow": _flows,
-    "mel": _audio,
-    "motion": _motion,
-    "pose": _pose,
-}
-"""Functions that read a feature, by its name. A plug-in's feature is read as it is stored."""
-
-
-def _zeros(clip: Clip, name: str, info: FeatureInfo) -> Arrays:
-    """Return what ``_read`` would return if the feature were cached and zero.
+def _zeros(side: ReadSide, clip: Clip, key: str, info: FeatureInfo) -> Arrays:
+    """Return zeros in place of a feature that is absent from a video.
 
     Raises
     ------
     FeatureAbsentError
         If the shape of the feature is unknown.
     """
-    num_frames = len(clip.numbers)
-    match name:
-        case "flow":
-            # Flow is only absent for pictures of a few pixels, so that their size is the source's
-            width, height = scaled_size(clip.video.width, clip.video.height, info.params["short_side"])
-            size = clip.crop.size if clip.crop else (height, width)
-            return {"flows": np.zeros((max(0, num_frames - 1), 2, *size), np.float32)}
-        case "mel" if info.params["mono"]:
-            row_seconds = info.params["hop_length"] / info.params["sample_rate"]
-            num_rows = num_rows_in(clip.video.seconds_of(*clip.span), row_seconds)
-            return {"audio": np.zeros((info.params["n_mels"], num_rows), np.float32)}
-        case "motion" if clip.crop is not None:
-            grid = motion_grid_size(*clip.crop.size)
-            return {
-                "motion": np.zeros((num_frames, 2, *grid), np.float32),
-                "motion_covered": np.zeros((num_frames, *grid), np.bool_),
-            }
-        case "pose":
-            return {"pose": np.zeros((num_frames, NUM_LANDMARKS, 4), np.float32)}
-    raise FeatureAbsentError(
-        f"'{name}' of video '{clip.video.key}' is absent: {info.absent}; zeros cannot take its place, since nothing "
-        "says which shape it would have"
-    )
+    arrays = side.zeros(clip, info)
+    if arrays is None:
+        raise FeatureAbsentError(
+            f"'{side.name}' of video '{key}' is absent: {info.absent}; zeros cannot take its place, since nothing "
+            "says which shape it would have"
+        )
+    return arrays

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +10,14 @@ import torch
 from torch.utils.data import default_collate
 
 from chordcache.errors import UsageError
+from chordcache.features.registry import read_sides
 from chordcache.read.batch_memory import as_one
 
 if TYPE_CHECKING:
     from chordcache.read.text import CaptionTokenizer
 
-_NOTHING = {"audio": -100.0, "pose": math.nan}
-"""Padding of a feature: no sound [dB], no person seen. All other features are padded with zero."""
+_PADDING = {name: value for side in read_sides().values() for name, value in side.padding.items()}
+"""Padding of the arrays of built-in features. All others are padded with zero."""
 
 
 def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | None = None) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
     for name, first in samples[0].items():
         values = [sample[name] for sample in samples]
         if isinstance(first, torch.Tensor) and first.ndim:
-            batch[name], lengths[name] = _stacked(name, values, _NOTHING.get(name, 0))
+            batch[name], lengths[name] = _stacked(name, values, _PADDING.get(name, 0))
         else:
             batch[name] = default_collate(values)
     if tokenizer is not None:

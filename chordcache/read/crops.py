@@ -10,38 +10,11 @@ from typing import Protocol
 import numpy as np
 
 from chordcache.errors import UsageError
+from chordcache.media.cropping import CropBox
 from chordcache.read.arguments import check_range, check_share, checked_size
 
 _ATTEMPTS = 10
 """Random draws of a crop before the largest crop in the middle is taken"""
-
-
-@dataclass(frozen=True)
-class CropBox:
-    """A rectangle of the cached picture. It is cut out, then scaled, then mirrored.
-
-    Raises
-    ------
-    UsageError
-        If the rectangle or the result does not have a pixel.
-    """
-
-    top: int
-    """[pixels] First row. If negative, that many empty rows lie above the picture"""
-    left: int
-    """[pixels] First column"""
-    height: int
-    """[pixels] The rectangle may end below the picture"""
-    width: int
-    """[pixels]"""
-    size: tuple[int, int]
-    """(height, width) [pixels] of the result"""
-    flip: bool = False
-    """True if left and right are swapped"""
-
-    def __post_init__(self) -> None:
-        if min(self.height, self.width, *self.size) < 1:
-            raise UsageError(f"crop: got {self}, expected at least one pixel, before and after")
 
 
 class SpatialTransform(Protocol):

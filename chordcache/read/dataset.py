@@ -13,11 +13,12 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from chordcache.errors import UsageError
+from chordcache.media.cropping import CropBox
 from chordcache.read.arguments import checked_size
 from chordcache.read.batch_memory import FrameBuffer, FrameMemory, allocate
 from chordcache.read.cache import Cache, Video
 from chordcache.read.clips import ClipReader, FeatureReader
-from chordcache.read.crops import CenterCrop, CropBox, SpatialTransform
+from chordcache.read.crops import CenterCrop, SpatialTransform
 from chordcache.read.sampling.by_name import make_sampler
 from chordcache.read.sampling.clip_samplers import ClipRequest, ClipSampler, RandomStream, UniformSampler
 from chordcache.read.selection import Videos, select_keys

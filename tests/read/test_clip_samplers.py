@@ -19,9 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordcache.errors import ConfigError, FeatureAbsentError, UsageError
+from chordcache.features.frames import cut_frames
+from chordcache.media.cropping import CropBox
 from chordcache.pipeline.build import build
 from chordcache.read.cache import Cache
-from chordcache.read.crops import CenterCrop, CropBox
+from chordcache.read.crops import CenterCrop
 from chordcache.read.sampling.by_name import make_sampler
 from chordcache.read.sampling.clip_samplers import (
     AdaptiveSampler,
@@ -32,7 +34,6 @@ from chordcache.read.sampling.clip_samplers import (
     SamplerSchedule,
     UniformSampler,
 )
-from chordcache.read.transforms import cut_frames
 
 
 def video(num_frames: int) -> Any:
@@ -296,8 +297,8 @@ def test_wrong_frames(frames: np.ndarray) -> None:
 FORKED = """
 import os, signal
 import cv2, numpy as np
-from chordcache.read.transforms import cut_frames
-from chordcache.read.crops import CropBox
+from chordcache.features.frames import cut_frames
+from chordcache.media.cropping import CropBox
 
 frames = np.full((2, 2160, 3840, 3), 7, np.uint8)
 cv2.setNumThreads(4)

@@ -22,9 +22,11 @@ import chordcache as cc  # noqa: E402
 from chordcache.config import config_from_json  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
 from chordcache.features import registry  # noqa: E402
-from chordcache.read.crops import CropBox, Pad, SpatialTransform  # noqa: E402
+from chordcache.features.flow import cut_flow  # noqa: E402
+from chordcache.features.pose import cut_pose  # noqa: E402
+from chordcache.media.cropping import CropBox  # noqa: E402
+from chordcache.read.crops import Pad, SpatialTransform  # noqa: E402
 from chordcache.read.sampling.clip_samplers import ClipRequest, RandomStream  # noqa: E402
-from chordcache.read.transforms import cut_flow, cut_pose  # noqa: E402
 
 # More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
@@ -366,7 +368,7 @@ def dots(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pat
     (folder / "two_dots.py").write_text(PLUG_IN)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        patch.setitem(registry._EXTRACTORS, "pose", "two_dots:Dots")
+        patch.setitem(registry._BUILT_IN, "pose", registry._BUILT_IN["pose"]._replace(extractor="two_dots:Dots"))
         patch.setattr("chordcache.engine.pool.run", lambda build, tasks, **_: ((task, build(task)) for task in tasks))
         config = config_from_json({"features": {"flow": None, "mel": None, "motion": None, "pose": {"stride": 1}}})
         cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], config=config)

@@ -25,17 +25,14 @@ import chordcache as cc  # noqa: E402
 from chordcache.config import config_from_json  # noqa: E402
 from chordcache.errors import FeatureAbsentError, UsageError  # noqa: E402
 from chordcache.features import registry  # noqa: E402
+from chordcache.features.flow import compose_flow, cut_flow  # noqa: E402
+from chordcache.features.frames import cut_frames  # noqa: E402
+from chordcache.features.motion import cut_motion, grid_size  # noqa: E402
+from chordcache.features.pose import cut_pose  # noqa: E402
+from chordcache.media.cropping import CropBox  # noqa: E402
 from chordcache.read.cache import Video  # noqa: E402
-from chordcache.read.crops import CenterCrop, CropBox  # noqa: E402
+from chordcache.read.crops import CenterCrop  # noqa: E402
 from chordcache.read.sampling.clip_samplers import ClipRequest  # noqa: E402
-from chordcache.read.transforms import (  # noqa: E402
-    compose_flow,
-    cut_flow,
-    cut_frames,
-    cut_motion,
-    cut_pose,
-    motion_grid_size,
-)
 
 # More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
@@ -382,11 +379,11 @@ def test_motion_of_a_window(cache: cc.Cache, path: str, source: tuple[int, int],
     motion, covered = cache.read(video, "motion", 6, 8), cache.read(video, "motion.covered", 6, 8)
     assert np.abs(motion).max() > 4
     sample = sample_of(cache, path, (6, 7), features=["motion"], size=size)
-    assert sample["motion"].shape == (2, 2, *motion_grid_size(*size))
+    assert sample["motion"].shape == (2, 2, *grid_size(*size))
     crop = crop_of((video.height, video.width), size)
     top, left, height, width = crop.top, crop.left, crop.height, crop.width
-    for row in range(motion_grid_size(*size)[0]):
-        for column in range(motion_grid_size(*size)[1]):
+    for row in range(grid_size(*size)[0]):
+        for column in range(grid_size(*size)[1]):
             y = (16 * row + min(16 * row + 16, size[0])) / 2 * height / size[0] + top
             x = (16 * column + min(16 * column + 16, size[1])) / 2 * width / size[1] + left
             cell = int(y * source[0] / video.height // 16), int(x * source[1] / video.width // 16)
@@ -437,7 +434,8 @@ def poses(tmp_path: Path, make_video: Callable[..., Path], monkeypatch: pytest.M
         make_video(tmp_path / "videos" / name, num_frames=8, size=size, planes=dot, options={"crf": "4"})
     (tmp_path / "landmarks.py").write_text(PLUG_INS)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(registry._EXTRACTORS, "pose", "landmarks:Brightest")
+    pose = registry._BUILT_IN["pose"]._replace(extractor="landmarks:Brightest")
+    monkeypatch.setitem(registry._BUILT_IN, "pose", pose)
     monkeypatch.setattr("chordcache.engine.pool.run", lambda build, tasks, **_: ((task, build(task)) for task in tasks))
     config = config_from_json({"features": {"flow": None, "mel": None, "motion": None, "pose": {"stride": 1}}})
     summary = cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["lmdb", "npz"], config=config)

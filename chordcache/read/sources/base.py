@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from chordcache.errors import FeatureAbsentError, UsageError, printable
-from chordcache.read.arguments import frame_numbers
+from chordcache.media.frame_numbers import frame_numbers
 from chordcache.read.cache import Cache, Video, open_cache
 
 Source = TypeVar("Source", bound="VideoSource")

@@ -15,9 +15,9 @@ import numpy as np
 from chordcache.config import PictureConfig
 from chordcache.errors import ChordcacheError, FeatureAbsentError, MediaError, UsageError
 from chordcache.media.demux import Media
+from chordcache.media.frame_numbers import check_frame_numbers
 from chordcache.media.network import open_device, open_stream, without_password
 from chordcache.media.scaling import PictureScaler
-from chordcache.read.arguments import check_frame_numbers
 from chordcache.read.sources.base import VideoSource
 from chordcache.read.sources.file import AS_STORED
 

@@ -1,0 +1,183 @@
+"""The read side of a feature: how its rows are decoded, and how they become the arrays of a sample.
+
+Each feature's module owns the read side of the feature, and ``registry.read_side`` returns it. Such a module imports a
+decoder, OpenCV or librosa only where it needs them, because reading a cache loads none of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeAlias
+
+import numpy as np
+
+from chordcache.media.cropping import CropBox
+from chordcache.media.frame_numbers import check_frame_numbers
+from chordcache.records import FeatureInfo
+from chordcache.storage.artefacts.base import Artefact, checked_out
+
+Arrays: TypeAlias = dict[str, np.ndarray]
+"""Arrays by their name in the sample."""
+
+_CLOCK_SLACK_ROWS = 1e-6
+"""Tolerance in rows. A row that lies before the first frame only because of rounding belongs to the clip."""
+
+
+class ClipVideo(Protocol):
+    """The facts that a feature may need about the video of a clip. ``read.cache.Video`` has them."""
+
+    key: str
+    num_frames: int
+    width: int
+    """Width of the cached frames, [pixels]"""
+    height: int
+    """Height of the cached frames, [pixels]"""
+
+    def feature(self, name: str) -> FeatureInfo:
+        """Return the record of a feature. Raises ``FeatureAbsentError``."""
+        ...
+
+    def seconds_of(self, start: int, stop: int) -> tuple[float, float]:
+        """Return the time of frame ``start`` and of the end of frame ``stop - 1``, half open, on the source's clock."""
+        ...
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Some frames of a video, and the settings for reading them."""
+
+    read: Callable[..., np.ndarray]
+    """``Cache.read`` for this video: (feature, start, stop) or (feature, indices=), both with an optional ``out``"""
+    iter_frames: Callable[[np.ndarray], Iterator[np.ndarray]]
+    """``Cache.iter_frames`` for this video"""
+    video: ClipVideo
+    numbers: np.ndarray
+    """[shape=(T,), dtype=int64, frame numbers]"""
+    crop: CropBox | None
+    """The crop of the pictures. None leaves every feature as it is stored"""
+    flow_mode: str
+    """"between" or "adjacent", see ``ChordVideoDataset``"""
+    one_thread: bool
+    """True to switch OpenCV's own threads off, for the whole process and from now on, if OpenCV is used"""
+    frames_out: np.ndarray | None = None
+    """Memory for the frames [shape=(T, h, w, 3), dtype=uint8]"""
+
+    def __post_init__(self) -> None:
+        check_frame_numbers("numbers", self.numbers.tolist(), self.video.num_frames, f"video '{self.video.key}'")
+
+    @property
+    def picture(self) -> tuple[int, int]:
+        """(height, width) of the cached frames of the video, [pixels]."""
+        return self.video.height, self.video.width
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Range from the earliest frame to the latest, half open."""
+        return (int(self.numbers.min()), int(self.numbers.max()) + 1) if len(self.numbers) else (0, 0)
+
+
+class ReadSide:
+    """The read side of one feature. This base class returns rows as they are cached, and never cuts them.
+
+    It serves every feature of a plug-in, because the plug-in's module is not imported where a cache is read. A subclass
+    overrides what differs for its feature. It keeps no state.
+
+    Parameters
+    ----------
+    name : str
+        Name of the feature.
+    """
+
+    padding: ClassVar[Mapping[str, float]] = {}
+    """Names of the arrays of this feature in a sample. Each has the value that fills it up where samples of a batch
+    differ in shape. Arrays of features that are not listed here are padded with zero"""
+    is_spatial: ClassVar[bool] = False
+    """True if the arrays hold places or vectors of the picture. An augmentation that moves the pixels of the frames
+    alone then refuses the batch"""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def rows(
+        self, artefact: Artefact, info: FeatureInfo, array: str, numbers: Sequence[int], out: np.ndarray | None
+    ) -> np.ndarray:
+        """Read rows of a feature that has one row for each frame, or between frames. Decode them.
+
+        Parameters
+        ----------
+        artefact : Artefact
+            An artefact that has the feature.
+        info : FeatureInfo
+            The record of the feature.
+        array : str
+            The feature, or an array that belongs to it, such as "motion.covered".
+        numbers : sequence of int
+            Row numbers in any order, repeats allowed.
+        out : np.ndarray or None
+            C-contiguous memory for the result.
+
+        Returns
+        -------
+        np.ndarray [shape=(len(numbers), ...)]
+            What ``Cache.read`` returns.
+        """
+        return artefact.rows(array, numbers, out)
+
+    def rows_in(
+        self, artefact: Artefact, info: FeatureInfo, array: str, span: tuple[float, float], out: np.ndarray | None
+    ) -> np.ndarray:
+        """Read rows of a feature that has its own clock.
+
+        The first row is centered at or after ``span``'s start [seconds]. The number of rows is
+        ``num_rows_in(span, row_seconds)``. Before and after the sound, rows are filled with the feature's value of
+        silence. The other parameters are as in ``rows``.
+        """
+        step = info.facts["row_seconds"]
+        first = math.ceil((span[0] - info.facts["start_seconds"]) / step - _CLOCK_SLACK_ROWS)
+        last = first + num_rows_in(span, step)
+        num_rows = info.num_rows[array]
+        begin, end = min(max(first, 0), num_rows), min(max(last, 0), num_rows)
+        there = artefact.rows(array, range(begin, max(begin, end)))
+        rows = np.full((last - first, *there.shape[1:]), info.facts["silence"], there.dtype)
+        rows[max(0, -first) :][: len(there)] = there
+        return in_memory(array, rows, out)
+
+    def read_clip(self, clip: Clip) -> Arrays:
+        """Read the arrays of a clip, with the clip's crop applied: cut, then scaled, then mirrored."""
+        if "row_seconds" in clip.video.feature(self.name).facts:
+            return {self.name: clip.read(self.name, *clip.span)}
+        return {self.name: clip.read(self.name, indices=clip.numbers)}
+
+    def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays | None:
+        """Return what ``read_clip`` would return if the feature were cached and zero.
+
+        Return None if the shape of the arrays is unknown. ``info`` is the record of the absent feature.
+        """
+        return None
+
+
+def num_rows_in(span: tuple[float, float], row_seconds: float) -> int:
+    """Return the number of rows of ``row_seconds`` in a span [start, stop). It only depends on the span's length.
+
+    The number is rounded, halves up. 61 frames at 30000/1001 fps are 203.54 rows of 10 ms, so 204 in any clip. Counting
+    the centers in [start, stop) would give 203 or 204. Three frames at 24 fps are 12.5 rows, plus or minus the clock's
+    rounding error.
+
+    Examples
+    --------
+    >>> num_rows_in((0.0, 61 * 1001 / 30000), 0.01)
+    204
+    >>> [num_rows_in((n / 24, (n + 3) / 24), 0.01) for n in range(5)]
+    [13, 13, 13, 13, 13]
+    """
+    return max(0, math.floor((span[1] - span[0]) / row_seconds + 0.5 + _CLOCK_SLACK_ROWS))
+
+
+def in_memory(array: str, values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """Return values, copied into ``out`` if it is given. Raises ``UsageError`` if ``out`` does not fit."""
+    if out is None:
+        return values
+    checked_out(array, values.shape, values.dtype, out)[...] = values
+    return out
