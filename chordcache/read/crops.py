@@ -174,13 +174,13 @@ class Pad(_Sized):
 
     Parameters
     ----------
-    size : tuple of int
-        (height, width) of the result, [pixels].
+    size
+        As in ``CenterCrop``.
 
     Raises
     ------
     UsageError
-        If ``size`` is not such a pair.
+        If ``size`` is not a pair of positive integers.
 
     Examples
     --------

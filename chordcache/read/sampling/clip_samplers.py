@@ -125,6 +125,10 @@ class _EvenClip:
         last_start = self._last_start(video)
         return self._clip(video, last_start * number // (num_clips - 1) if num_clips > 1 else last_start // 2)
 
+    def _random_clip(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Return a clip of which every start is equally likely."""
+        return self._clip(video, int(request.generator().integers(self._last_start(video) + 1)))
+
 
 @dataclass(frozen=True)
 class UniformSampler(_EvenClip):
@@ -178,13 +182,8 @@ class RandomClipSampler(_EvenClip):
 
     Parameters
     ----------
-    num_frames : int
-        Number of frames of a clip.
-    stride : int
-        Step from one frame to the next. 4 takes every fourth cached frame.
-    pad : {"repeat", "loop", "error"}
-        Padding of a video that is shorter than a clip. "repeat" repeats its last frame. "loop" starts the video again.
-        "error" raises ``UsageError``.
+    num_frames, stride, pad
+        As in ``UniformSampler``.
 
     Raises
     ------
@@ -194,7 +193,7 @@ class RandomClipSampler(_EvenClip):
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
-        return self._clip(video, int(request.generator().integers(self._last_start(video) + 1)))
+        return self._random_clip(video, request)
 
 
 @dataclass(frozen=True)
@@ -290,7 +289,7 @@ class AdaptiveSampler(_EvenClip):
         """Choose the frames of one sample. See ``ClipSampler``."""
         motion = self._motion_of_starts(video)
         if motion is None or not motion.max() > 0:
-            return self._clip(video, int(request.generator().integers(self._last_start(video) + 1)))
+            return self._random_clip(video, request)
         weights = (motion / motion.max()) ** (1 / self.temperature)
         up_to = np.cumsum(weights)
         start = np.searchsorted(up_to, request.generator().random() * up_to[-1], side="right")
