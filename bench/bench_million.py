@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from measure import seconds
@@ -49,8 +48,8 @@ def synthetic(sidecar: Sidecar, num_videos: int) -> Iterator[Sidecar]:
             for info in sidecar.features
             if info.file
         }
-        features = tuple(replace(info, file=files.get((info.tier, info.file))) for info in sidecar.features)
-        yield replace(sidecar, key=key, path=f"{number}.mp4", label=f"label {number % 400}", features=features)
+        features = tuple(info.replace(file=files.get((info.tier, info.file))) for info in sidecar.features)
+        yield sidecar.replace(key=key, path=f"{number}.mp4", label=f"label {number % 400}", features=features)
 
 
 def main() -> None:

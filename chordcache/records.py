@@ -1,21 +1,36 @@
-"""Frozen dataclasses that pass between the layers. They open nothing and check their own shapes."""
+"""Frozen records that pass between the layers and to files. They open nothing and check their own shapes.
+
+Their types, defaults and nesting are stated once, in the classes: ``to_json`` and ``from_json`` follow them.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
+
+import msgspec
 
 from chordcache.errors import UsageError
+from chordcache.scan_levels import SCAN_LEVELS
 
-SCAN_LEVELS = ("headers", "packets", "content")
-"""Levels of a scan. Each level includes the one before it."""
+T = TypeVar("T")
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+"""A number that a file states, small enough for the arrays and the files that it counts"""
 
 
-@dataclass(frozen=True)
-class Identity:
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of all that is written to a file as JSON."""
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with other values in some fields."""
+        return msgspec.structs.replace(self, **changes)
+
+
+class Identity(Record, frozen=True):
     """The size and times of a file. If they are equal, the content is unchanged."""
 
     size: int
@@ -26,8 +41,7 @@ class Identity:
     """[nanoseconds since the epoch] It changes if the content is edited and the mtime is set back"""
 
 
-@dataclass(frozen=True)
-class AudioFacts:
+class AudioFacts(Record, frozen=True):
     """Header facts of the audio track that a player would play."""
 
     codec: str
@@ -39,8 +53,7 @@ class AudioFacts:
     """[seconds] on the clock that it shares with the video"""
 
 
-@dataclass(frozen=True)
-class HeaderFacts:
+class HeaderFacts(Record, frozen=True):
     """The claims of the container and codec headers about the video track. Nothing here is measured."""
 
     container: str
@@ -77,8 +90,7 @@ class HeaderFacts:
     header_num_frames: int | None
 
 
-@dataclass(frozen=True)
-class PacketFacts:
+class PacketFacts(Record, frozen=True):
     """The facts measured by reading every packet of the video track, without decoding any."""
 
     num_packets: int
@@ -105,8 +117,7 @@ class PacketFacts:
             )
 
 
-@dataclass(frozen=True)
-class ContentFacts:
+class ContentFacts(Record, frozen=True):
     """The facts measured by decoding: motion of the picture and loudness of the sound, second by second."""
 
     motion_source: str
@@ -121,8 +132,7 @@ class ContentFacts:
     """[seconds] Time of the loudest 10 ms in each second that is louder than twice the median second"""
 
 
-@dataclass(frozen=True)
-class VideoRecord:
+class VideoRecord(Record, frozen=True):
     """The line of one input in the index."""
 
     root: str
@@ -144,12 +154,15 @@ class VideoRecord:
     packets: PacketFacts | None = None
     content: ContentFacts | None = None
     audio: AudioFacts | None = None
-    extra: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str] = {}
     """Extra columns of a labels file"""
 
+    def __post_init__(self) -> None:
+        if self.level not in (None, *SCAN_LEVELS):
+            raise UsageError(f"level: got {self.level!r}, expected one of {', '.join(SCAN_LEVELS)}")
 
-@dataclass(frozen=True)
-class FeatureInfo:
+
+class FeatureInfo(Record, frozen=True):
     """One feature of a video in one tier, as its sidecar names it: the request and the result."""
 
     feature: str
@@ -167,9 +180,9 @@ class FeatureInfo:
     """Size of the file"""
     digest: str = ""
     """xxh3-128 of the file, 32 hex digits"""
-    num_rows: Mapping[str, int] = field(default_factory=dict)
+    num_rows: Mapping[str, int] = {}
     """Number of rows of each array of the feature. An array's name is the feature's, or begins with it and a dot"""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = {}
     """Facts that the extractor found, such as a start time"""
     absent: str | None = None
     """Reason why the video does not have the feature"""
@@ -223,58 +236,51 @@ class VerifyReport:
         return 5 if kinds & {"damaged", "missing"} else 6 if kinds else 0
 
 
-def _default_of(item: dataclasses.Field[Any]) -> Any:
-    return item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
-
-
 def to_json(value: Any) -> Any:
-    """Turn a dataclass into plain JSON data. Fields that hold their defaults are left out."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            f.name: to_json(getattr(value, f.name))
-            for f in dataclasses.fields(value)
-            if getattr(value, f.name) != _default_of(f)
-        }
-    if isinstance(value, Mapping):
-        return {key: to_json(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [to_json(item) for item in value]
-    return value
+    """Turn a record into plain JSON data. Fields that hold their defaults are left out."""
+    return msgspec.to_builtins(value)
 
 
-def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
-
-
-_PARTS = {
-    "identity": Identity,
-    "header": HeaderFacts,
-    "packets": PacketFacts,
-    "content": ContentFacts,
-    "audio": AudioFacts,
-}
-
-
-def record_from_json(data: Mapping[str, Any]) -> VideoRecord:
-    """Build a ``VideoRecord`` from the data that ``to_json`` returned for one.
+def from_json(data: Any, kind: type[T]) -> T:
+    """Turn plain JSON data into a value of a type. Integers count as floats, and nothing else is converted.
 
     Raises
     ------
-    TypeError
-        If a key is unknown or missing.
+    ValueError
+        If the data, or a part of it, is not of its type, or a key is missing or unknown.
+    RecursionError
+        If it is nested too deeply.
     """
-    parts = {name: cls(**_tuples(data[name])) for name, cls in _PARTS.items() if data.get(name) is not None}
-    return VideoRecord(**{**data, **parts})
+    return msgspec.convert(data, kind)
 
 
-def feature_from_json(data: Mapping[str, Any]) -> FeatureInfo:
-    """Build a ``FeatureInfo`` from the data that ``to_json`` returned for one."""
-    return FeatureInfo(**_tuples(data))
+def parse_json(text: str | bytes, kind: type[T]) -> T:
+    """Parse JSON as a value of a type. It refuses undecodable file names, which are escaped as lone surrogates.
+
+    Raises
+    ------
+    ValueError
+        If the text is not JSON. Also as in ``from_json``.
+    RecursionError
+        As in ``from_json``.
+    """
+    decoder: msgspec.json.Decoder[T] = _decoder(kind)
+    return decoder.decode(text)
 
 
-def content_from_json(data: Mapping[str, Any] | None) -> ContentFacts | None:
-    """Build ``ContentFacts`` from the data that ``to_json`` returned for them."""
-    return None if data is None else ContentFacts(**_tuples(data))
+_decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(msgspec.json.Decoder)
+
+
+class Field(NamedTuple):
+    """The name and the type of a field of a record."""
+
+    name: str
+    type: Any
+
+
+def fields_of(kind: type[Record]) -> list[Field]:
+    """Return the fields of a record, in order."""
+    return [Field(field.name, field.type) for field in msgspec.structs.fields(kind)]
 
 
 def path_problem(path: object) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = {"av", "cv2", "librosa", "h5py", "lmdb", "torch"}
+HEAVY = {"av", "cv2", "librosa", "h5py", "lmdb", "msgspec", "torch"}
 """Not for ``chordcache --help``."""
 
 BUILDING = {"av", "cv2", "librosa", "joblib", "click"}

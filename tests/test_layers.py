@@ -39,6 +39,7 @@ OWNERS = {
     "librosa": ("chordcache.features.*",),
     "lmdb": ("chordcache.storage.artefacts.lmdb_store",),
     "mediapipe": ("chordcache.features.*",),
+    "msgspec": ("chordcache.records",),
     "numpy": ("*",),
     "simplejpeg": ("chordcache.media.jpeg",),
     "sqlite3": ("chordcache.storage.catalog",),

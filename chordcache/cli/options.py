@@ -7,13 +7,15 @@ import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError
-from chordcache.records import RunSummary
+
+if TYPE_CHECKING:  # --help does not need what they load
+    from chordcache.records import RunSummary
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

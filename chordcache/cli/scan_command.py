@@ -9,7 +9,7 @@ import click
 import chordcache as cc
 from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option, limits_options, skipped_frames
 from chordcache.errors import printable
-from chordcache.records import SCAN_LEVELS
+from chordcache.scan_levels import SCAN_LEVELS
 
 
 @click.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,7 +20,9 @@ from chordcache.cli.options import (
 )
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
-from chordcache.records import Damage
+
+if TYPE_CHECKING:  # --help does not need what it loads
+    from chordcache.records import Damage
 
 
 @click.command()

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
-import json
-import math
 import os
 import tempfile
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import NoneType, UnionType
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from chordcache.errors import printable
 from chordcache.index.csv_table import Table, open_table, text_of, to_cell
 from chordcache.records import (
-    SCAN_LEVELS,
     AudioFacts,
     ContentFacts,
     HeaderFacts,
     Identity,
     PacketFacts,
+    Record,
     VideoRecord,
+    fields_of,
+    from_json,
+    parse_json,
     path_problem,
 )
+from chordcache.scan_levels import SCAN_LEVELS
 
 HAND_WRITTEN = ("path", "label", "caption")
 """Columns with a meaning in a hand-written list. Only ``path`` is required."""
@@ -36,12 +39,16 @@ class Column(NamedTuple):
     part: str | None
     """Field of ``VideoRecord`` that holds the facts, or None for the record itself"""
     field: str
-    kind: str
-    """Declared type of the field, without "| None" """
-    is_optional: bool
+    type: Any
+    """Type of the field"""
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """The types that a union permits, or the one type."""
+        return typing.get_args(self.type) if isinstance(self.type, UnionType) else (self.type,)
 
 
-_PARTS: dict[str, type] = {
+_PARTS: dict[str, type[Record]] = {
     "identity": Identity,
     "header": HeaderFacts,
     "packets": PacketFacts,
@@ -52,15 +59,14 @@ _PARTS: dict[str, type] = {
 
 def _columns_of(part: str | None, *names: str) -> Iterator[Column]:
     prefix = "audio_" if part == "audio" else ""
-    for field in dataclasses.fields(_PARTS[part] if part else VideoRecord):
-        if not names or field.name in names:
-            kind, _, rest = str(field.type).partition(" | ")
-            yield Column(prefix + field.name, part, field.name, kind, rest == "None")
+    for name, kind in fields_of(_PARTS[part] if part else VideoRecord):
+        if not names or name in names:
+            yield Column(prefix + name, part, name, kind)
 
 
 COLUMNS = (
     *_columns_of(None, "root"),
-    Column("root_path", None, "root_path", "str", False),
+    Column("root_path", None, "root_path", str),
     *_columns_of(None, *HAND_WRITTEN),
     *_columns_of("identity"),
     *_columns_of(None, "level", "error", "error_cause", "error_stage"),
@@ -179,59 +185,21 @@ class CsvSource:
                 values.setdefault(column.part, {})[column.field] = self._fact(cells, column, line)
         for column in COLUMNS:
             if column.part in values and not self._table.cell(cells, column.name) and column.part is not None:
-                if not column.is_optional:
+                if NoneType not in column.kinds:
                     raise self._table.fault(line, f"column '{column.name}' is empty")
                 values[column.part][column.field] = None
         try:
-            parts = {part: _PARTS[part](**facts) for part, facts in values.items() if part is not None}
-            record = VideoRecord(**values[None], **parts, extra=extra)
+            return from_json({**values.pop(None), **values, "extra": extra}, VideoRecord)
         except ValueError as error:
             raise self._table.fault(line, str(error)) from None
-        if problem := record_problem(record):
-            raise self._table.fault(line, problem)
-        return record
 
     def _fact(self, cells: Sequence[str], column: Column, line: int) -> Any:
         cell = self._table.cell(cells, column.name)
         try:
-            return text_of(cell) if column.kind == "str" else _value(cell, column.kind)
+            return text_of(cell) if str in column.kinds else parse_json(cell, column.type)
         except ValueError as error:
-            raise self._table.fault(line, f"column '{column.name}' holds '{printable(cell)}': {error}") from None
-
-
-def _value(cell: str, kind: str) -> Any:
-    """Return the value of a cell that holds JSON. A spreadsheet writes 5.0 as 5."""
-    value = json.loads(cell)
-    if kind.startswith("tuple"):
-        if not isinstance(value, list):
-            raise ValueError("expected a list")
-        return tuple(float(item) if "float" in kind and type(item) is int else item for item in value)
-    return float(value) if kind == "float" and type(value) is int else value
-
-
-def record_problem(record: VideoRecord) -> str | None:
-    """Return the reason why the values of a record are not valid, or None if they are."""
-    if record.level not in (None, *SCAN_LEVELS):
-        return f"got the level '{printable(str(record.level))}', expected one of {', '.join(SCAN_LEVELS)}"
-    if not isinstance(record.extra, Mapping) or not all(isinstance(text, str) for text in record.extra.values()):
-        return "'extra' is not all text"
-    for column in COLUMNS:
-        holder = record if column.part is None else getattr(record, column.part)
-        if holder is None or column.name == "root_path":
-            continue
-        value = getattr(holder, column.field)
-        if not (column.is_optional if value is None else _is_kind(value, column.kind)):
-            return f"'{column.name}' is not of type {column.kind}"
-    return None
-
-
-def _is_kind(value: object, kind: str) -> bool:
-    if kind.startswith("tuple"):
-        item_kind = kind.removeprefix("tuple[").removesuffix(", ...]")
-        return isinstance(value, tuple) and all(_is_kind(item, item_kind) for item in value)
-    if isinstance(value, float):
-        return kind == "float" and math.isfinite(value)
-    return type(value).__name__ == kind or (kind == "float" and type(value) is int)
+            problem = f"column '{column.name}' holds '{printable(cell)}': {printable(str(error))}"
+            raise self._table.fault(line, problem) from None
 
 
 # Writing

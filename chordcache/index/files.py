@@ -23,14 +23,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple, TextIO, TypeVar
 
 from chordcache.errors import DamageError, UsageError, printable
-from chordcache.index.csv_index import CsvSink, CsvSource, record_problem
+from chordcache.index.csv_index import CsvSink, CsvSource
 from chordcache.index.csv_table import open_for_reading
-from chordcache.records import SCAN_LEVELS, VideoRecord, path_problem, record_from_json, to_json
+from chordcache.records import Count, Record, VideoRecord, path_problem
+from chordcache.scan_levels import SCAN_LEVELS
 from chordcache.storage.atomic import NO_SPACE, no_space_as_error, publish
-from chordcache.storage.sealed_json import FORMAT_VERSION, seal, unseal
+from chordcache.storage.sealed_json import FORMAT_VERSION, seal, unseal_as
 
 FORMAT = "chordcache-index"
 """Value of "format" in the header line of an index."""
@@ -55,6 +56,32 @@ _DRESSES = {
 }
 _FOOTER = '{"num_records": '
 
+T = TypeVar("T")
+
+
+class _Header(Record, frozen=True, forbid_unknown_fields=False):
+    """The data of the first line."""
+
+    format: str
+    roots: Mapping[str, str]
+    """Label of a root to its absolute folder"""
+    level: str | None = None
+    follow_symlinks: bool = False
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise UsageError(f"format: got '{printable(self.format)}', expected '{FORMAT}'")
+        if self.level not in (None, *SCAN_LEVELS):
+            raise UsageError(f"level: got '{printable(self.level)}', expected one of {', '.join(SCAN_LEVELS)}")
+        if not all(path.startswith("/") for path in self.roots.values()):
+            raise UsageError("roots: got a relative path, expected absolute ones")
+
+
+class _Footer(Record, frozen=True):
+    """The data of the last line."""
+
+    num_records: Count
+
 
 def _suffix(path: Path) -> str:
     suffix = path.suffix.lower()
@@ -75,20 +102,17 @@ class _JsonSource:
         with open(path, "rb") as file:
             header = self._header(file)
             self.num_records = self._footer(file)
-        self.roots: dict[str, str] = header["roots"]
-        self.level: str | None = header.get("level")
-        self.follow_symlinks: bool = header.get("follow_symlinks", False)
+        self.roots = dict(header.roots)
+        self.level = header.level
+        self.follow_symlinks = header.follow_symlinks
 
-    def _unseal(self, line: bytes, where: str, before: str, after: str) -> dict[str, Any]:
+    def _unseal(self, line: bytes, where: str, before: str, after: str, kind: type[T], what: str) -> T:
         text, source = line.decode("ascii", "replace"), f"{self._path}, {where}"
         if not (text.startswith(before) and text.endswith(after + "\n")):
             raise DamageError(f"'{printable(source)}' is damaged or cut short")
-        try:
-            return unseal(text[len(before) : len(text) - len(after) - 1], source)
-        except (ValueError, RecursionError):
-            raise DamageError(f"'{printable(source)}' is not JSON") from None
+        return unseal_as(text[len(before) : len(text) - len(after) - 1], source, kind, what)
 
-    def _header(self, file: BinaryIO) -> dict[str, Any]:
+    def _header(self, file: BinaryIO) -> _Header:
         start = file.read(_LOOK_BYTES)
         if start and FORMAT.encode() not in start and b'"xxh3_128": "' not in start:
             raise UsageError(
@@ -96,12 +120,8 @@ class _JsonSource:
                 "makes one, and a hand-written list is a CSV file with a column 'path'."
             )
         file.seek(0)
-        header = self._unseal(file.readline(_MAX_HEADER_BYTES), "line 1", *self._dress.header)
-        roots, level = header.get("roots"), header.get("level")
-        is_one = header.get("format") == FORMAT and level in (None, *SCAN_LEVELS) and _are_roots(roots)
-        if not is_one or not isinstance(header.get("follow_symlinks", False), bool):
-            raise DamageError(f"'{printable(self._path)}' does not begin with the header of an index")
-        return header
+        line = file.readline(_MAX_HEADER_BYTES)
+        return self._unseal(line, "line 1", *self._dress.header, _Header, "the header of an index")
 
     def _footer(self, file: BinaryIO) -> int:
         """Read the last line first, so that a truncated index is detected before any work is done."""
@@ -111,10 +131,7 @@ class _JsonSource:
             raise DamageError(
                 f"'{printable(self._path)}' is damaged or cut short: got another last line than that of an index"
             )
-        num_records = self._unseal(last, "last line", *self._dress.footer).get("num_records")
-        if not isinstance(num_records, int) or num_records < 0:
-            raise DamageError(f"'{printable(self._path)}' is damaged: got a last line without the number of records")
-        return num_records
+        return self._unseal(last, "last line", *self._dress.footer, _Footer, "the number of its records").num_records
 
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
         """Yield the byte offset and the record of every line."""
@@ -139,21 +156,13 @@ class _JsonSource:
         return self._record(line, f"byte {offset}", self._dress.first if is_first else self._dress.next)
 
     def _record(self, line: bytes, where: str, before: str) -> VideoRecord:
-        data = self._unseal(line, where, before, "")
-        try:
-            record = record_from_json(data)
-        except (TypeError, ValueError, AttributeError) as error:
-            raise DamageError(f"'{printable(self._path)}', {where}: not a record: {printable(str(error))}") from None
-        problem = record_problem(record) or path_problem(record.path)
+        record = self._unseal(line, where, before, "", VideoRecord, "a record")
+        problem = path_problem(record.path)
         if problem is None and record.root not in self.roots:
             problem = f"the header has no root '{printable(record.root)}'"
         if problem:
-            raise DamageError(f"'{printable(self._path)}', {where}: a record that cannot be used: {problem}")
+            raise DamageError(f"'{printable(self._path)}, {where}' is damaged: a record that cannot be used: {problem}")
         return record
-
-
-def _are_roots(roots: object) -> bool:
-    return isinstance(roots, dict) and all(isinstance(path, str) and path.startswith("/") for path in roots.values())
 
 
 class Index:
@@ -237,14 +246,12 @@ class _JsonSink:
 
     def write(self, record: VideoRecord) -> None:
         """Append one line."""
-        self._file.write((self._dress.next if self._num_records else self._dress.first) + seal(to_json(record)) + "\n")
+        self._file.write((self._dress.next if self._num_records else self._dress.first) + seal(record) + "\n")
         self._num_records += 1
 
     def finish(self) -> None:
         """Write the last line."""
-        self._file.write(
-            self._dress.footer[0] + seal({"num_records": self._num_records}) + self._dress.footer[1] + "\n"
-        )
+        self._file.write(self._dress.footer[0] + seal(_Footer(self._num_records)) + self._dress.footer[1] + "\n")
 
     def close(self) -> None:
         """Do nothing, because there is nothing to free."""

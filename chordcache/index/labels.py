@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -69,14 +68,14 @@ class Labels:
     def apply(self, record: VideoRecord) -> VideoRecord:
         """Return a copy of the record with its labels."""
         if self._by_folder:
-            return dataclasses.replace(record, label=os.path.basename(os.path.dirname(record.path)) or None)
+            return record.replace(label=os.path.basename(os.path.dirname(record.path)) or None)
         name = next((name for name in (f"{record.root}/{record.path}", record.path) if name in self._rows), None)
         if name is not None:
             self._matched.add(name)
         row = _NO_ROW if name is None else self._rows[name]
         said = {column: getattr(row, column) for column in self._columns}
         kept = {column: text for column, text in record.extra.items() if column not in self._extras}
-        return dataclasses.replace(record, **said, extra={**kept, **row.extra})
+        return record.replace(**said, extra={**kept, **row.extra})
 
     @property
     def num_unmatched(self) -> int:

@@ -9,7 +9,8 @@ from pathlib import Path
 from chordcache.errors import ChordcacheError, DamageError, UsageError, printable
 from chordcache.index.csv_table import open_for_reading
 from chordcache.index.files import read_index
-from chordcache.records import SCAN_LEVELS, Identity, VideoRecord
+from chordcache.records import Identity, VideoRecord
+from chordcache.scan_levels import SCAN_LEVELS
 
 
 class ReusableRecords:

@@ -21,7 +21,8 @@ from chordcache.index.previous import ReusableRecords
 from chordcache.index.walk import Corpus, CorpusFile, parse_roots
 from chordcache.media.probe import probe
 from chordcache.media.source_file import identity_or_none
-from chordcache.records import SCAN_LEVELS, Identity, RunSummary, VideoRecord
+from chordcache.records import Identity, RunSummary, VideoRecord
+from chordcache.scan_levels import SCAN_LEVELS
 
 _CHUNK_SIZE = 8
 """Files per task. Demuxing a short clip takes a few milliseconds, sending a task half a millisecond."""
@@ -215,7 +216,7 @@ class _Scan:
         record = earlier.get(task.root, task.path, task.identity, task.level)
         if record is None or record.error is not None:  # another version of the tools may be able to read it
             return None
-        return replace(record, label=None, caption=None, extra={}) if self._labels else record
+        return record.replace(label=None, caption=None, extra={}) if self._labels else record
 
     def warnings(self) -> Iterator[str]:
         """Yield one sentence for each thing of the run that a person should look at."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,7 +16,8 @@ from chordcache.media.demux import Media, open_media
 from chordcache.media.geometry import Orientation, display_size, orientation_of_matrix
 from chordcache.media.mp4_boxes import display_matrices
 from chordcache.media.source_file import identify
-from chordcache.records import SCAN_LEVELS, AudioFacts, ContentFacts, HeaderFacts, PacketFacts, VideoRecord
+from chordcache.records import AudioFacts, ContentFacts, HeaderFacts, PacketFacts, VideoRecord
+from chordcache.scan_levels import SCAN_LEVELS
 
 _MATRICES = {
     0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",
@@ -73,7 +73,7 @@ def probe(path: str, *, root: str, relative_path: str, level: str = "packets") -
             found["content"] = _content_facts(path)
     except MediaError as error:
         found.update(error=error.message, error_cause=error.cause, error_stage=error.stage)
-    return replace(record, **found)
+    return record.replace(**found)
 
 
 def _header_facts(media: Media, path: str) -> HeaderFacts:

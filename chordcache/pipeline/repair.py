@@ -15,7 +15,7 @@ from chordcache.index.files import IndexWriter, read_index, temporary_index
 from chordcache.pipeline.build import build_as_before
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.verify import find_orphans
-from chordcache.records import Damage, RunSummary, VideoRecord, record_from_json
+from chordcache.records import Damage, RunSummary, VideoRecord
 from chordcache.storage import atomic, layout, sealed_json
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import write_catalog
@@ -135,9 +135,8 @@ def _repair_index(cache: Path, header: Header) -> None:
         records[key] = VideoRecord(sidecar.root, sidecar.path, sidecar.label, sidecar.caption, extra=sidecar.extra)
     path = cache / "index.jsonl"
     for line in _sound_lines(path):
-        data = sealed_json.unseal(line, str(path))
-        if "path" in data and "root" in data:
-            record = record_from_json(data)
+        with suppress(DamageError):  # the first and the last line are not records
+            record = sealed_json.unseal_as(line, str(path), VideoRecord, "a record")
             records[layout.video_key(record.root, record.path)] = record
     with atomic.partial_folder(cache) as folder:
         with IndexWriter(

@@ -132,7 +132,7 @@ def _cause(task: BuildTask, source: SourceState | None, error: MediaError) -> Me
 
 def described(task: BuildTask, sidecar: Sidecar) -> Sidecar:
     """Return a copy of a sidecar with the features that stay, and the label, caption and extra columns of the index."""
-    return replace(sidecar, features=task.kept, label=task.label, caption=task.caption, extra=task.extra)
+    return sidecar.replace(features=task.kept, label=task.label, caption=task.caption, extra=task.extra)
 
 
 def _build(task: BuildTask, source: SourceState) -> Sidecar:
@@ -145,7 +145,7 @@ def _publish(
     task: BuildTask, source: SourceState, sidecar: Sidecar, written: Mapping[Path, str] = MappingProxyType({})
 ) -> Sidecar:
     """Publish artefacts (partial file to final name), then the sidecar, if the source is still the decoded one."""
-    sidecar = replace(sidecar, source_hash=_source_hash(task))
+    sidecar = sidecar.replace(source_hash=_source_hash(task))
     check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
     with progress.paused():
         for partial, file in written.items():
@@ -238,7 +238,7 @@ class _Job:
         num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
         self.written[writer.path] = file
         return [
-            info if info.absent is not None else replace(info, file=file, num_bytes=num_bytes, digest=digest)
+            info if info.absent is not None else info.replace(file=file, num_bytes=num_bytes, digest=digest)
             for _, info in made
         ]
 
@@ -246,11 +246,11 @@ class _Job:
         made = decode_pass.made[spec.name]
         info = FeatureInfo(spec.name, tier, spec.fingerprint, spec.params)
         if made.absent is not None:
-            return replace(info, absent=made.absent)
+            return info.replace(absent=made.absent)
         shape, dtype = made.shape, made.dtype
         if spec.name == "frames":  # shape and dtype as decoded, because a JPEG record has neither
             shape, dtype = (len(facts.pts_seconds), facts.height, facts.width, 3), "uint8"
-        return replace(info, shape=shape, dtype=dtype, num_rows=made.num_rows, facts=made.facts)
+        return info.replace(shape=shape, dtype=dtype, num_rows=made.num_rows, facts=made.facts)
 
     def _sidecar(self, facts: DecodeResult, made: Sequence[FeatureInfo], kept: Sequence[FeatureInfo]) -> Sidecar:
         task = self._task

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from chordcache.errors import DamageError, NotFoundError, printable
-from chordcache.records import to_json
+from chordcache.records import Record
 from chordcache.storage.atomic import publish_text
-from chordcache.storage.sealed_json import FORMAT_VERSION, read_sealed, seal
+from chordcache.storage.sealed_json import read_sealed, seal_versioned
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(Record, frozen=True, forbid_unknown_fields=False):
     """The header of a cache."""
 
     config: Mapping[str, Any]
@@ -42,17 +40,13 @@ def read_header(cache: Path) -> Header:
         As in ``unseal``.
     """
     try:
-        data = read_sealed(cache / "chordcache.json")
-        features = {tier: tuple(names) for tier, names in data["features"].items()}
-        switches = data.get("follow_symlinks", False), data.get("source_hash", False)
-        return Header(data["config"], data["roots"], features, data["versions"], *switches)
+        return read_sealed(cache / "chordcache.json", Header, "the header of a cache")
     except (NotFoundError, NotADirectoryError):
         raise NotFoundError(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'") from None
-    except (DamageError, KeyError, TypeError, AttributeError) as error:
+    except DamageError as error:
         raise DamageError(f"{error}; run 'chordcache build' as before to write it again") from None
 
 
 def write_header(cache: Path, header: Header) -> None:
     """Write ``chordcache.json``."""
-    line = seal({"format_version": FORMAT_VERSION, **to_json(header)})
-    publish_text(cache, cache / "chordcache.json", line + "\n")
+    publish_text(cache, cache / "chordcache.json", seal_versioned(header) + "\n")

@@ -46,6 +46,8 @@ def is_key(text: str) -> bool:
 
 def is_artefact_file(tier: str, file: str) -> bool:
     """Return whether ``artefact_file`` could have made ``file``."""
+    if tier not in TIERS:
+        return False
     key = os.path.basename(file).partition(".")[0]
     feature = "" if TIERS[tier].one_file else r"\.[a-z][a-z0-9_]{0,39}"
     pattern = rf"{tier}/{_fan(key)}/{key}{feature}\.[0-9a-f]{{8}}{re.escape(TIERS[tier].suffix)}"

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from chordcache.errors import DamageError, printable
-from chordcache.records import Identity, to_json
+from chordcache.records import Identity, Record
 from chordcache.storage.atomic import publish_text
 from chordcache.storage.sealed_json import append_line, iter_sealed, seal
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Record, frozen=True):
     """The reason why one input could not be cached."""
 
     key: str
@@ -39,18 +35,6 @@ class Failure:
     host: str = ""
 
 
-def _failure(data: Mapping[str, Any], path: Path) -> Failure:
-    """Read the failure that a line states. Raises ``DamageError``."""
-    try:
-        source = Identity(**data["source"]) if data.get("source") else None
-        failure = Failure(**{**data, "source": source, "fingerprints": tuple(data.get("fingerprints", ()))})
-        if not all(isinstance(text, str) for text in (failure.key, *failure.fingerprints)):
-            raise TypeError("its key or a fingerprint is not text")
-        return failure
-    except TypeError as error:
-        raise DamageError(f"'{printable(path)}' is damaged: it has a line that is not a failure ({error})") from None
-
-
 class Quarantine:
     """The failures of a cache, by key.
 
@@ -65,8 +49,7 @@ class Quarantine:
         self._versions = dict(versions)
         self._failures: dict[str, Failure] = {}
         self._num_lines = 0
-        for data in iter_sealed(self._path):
-            failure = _failure(data, self._path)
+        for failure in iter_sealed(self._path, Failure, "a failure"):
             self._failures[failure.key] = failure
             self._num_lines += 1
 
@@ -94,14 +77,13 @@ class Quarantine:
     def add(self, failure: Failure) -> None:
         """Write a failure to the file at once."""
         earlier = self._failures.get(failure.key)
-        failure = replace(
-            failure,
+        failure = failure.replace(
             attempts=failure.attempts + (earlier.attempts if earlier else 0),
             versions=self._versions,
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             host=socket.gethostname(),
         )
-        append_line(self._path, seal(to_json(failure)))
+        append_line(self._path, seal(failure))
         self._failures[failure.key] = failure
         self._num_lines += 1
 
@@ -114,7 +96,5 @@ class Quarantine:
     def compact(self) -> None:
         """Rewrite the file with one line per failure, if it has more lines."""
         if self._num_lines != len(self._failures):
-            publish_text(
-                self._path.parent, self._path, "".join(seal(to_json(f)) + "\n" for f in self._failures.values())
-            )
+            publish_text(self._path.parent, self._path, "".join(seal(f) + "\n" for f in self._failures.values()))
             self._num_lines = len(self._failures)

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from chordcache.digests import hex128
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, printable
-from chordcache.records import to_json
+from chordcache.records import Record, from_json, parse_json, to_json
 from chordcache.storage.atomic import no_space_as_error
 
 FORMAT_VERSION = 2
 """Version of the format. It is raised when an older reader would misread what is written now."""
 
 _SEAL = ', "xxh3_128": "'
+_VERSION_KEY = b'"format_version"'
+_VERSION = b"{%b: %d, " % (_VERSION_KEY, FORMAT_VERSION)
+
+T = TypeVar("T")
 
 
-def seal(data: Mapping[str, Any]) -> str:
+def seal(data: Mapping[str, Any] | Record) -> str:
     """Return one line of ASCII JSON with its own digest. Undecodable file name bytes are kept as ``\\udcXX``."""
     body = json.dumps(to_json(data), allow_nan=False)[:-1]
     return f'{body}{_SEAL}{hex128(body.encode())}"}}'
+
+
+def seal_versioned(record: Record) -> str:
+    """Return the sealed line of a record, with the format version."""
+    return seal({"format_version": FORMAT_VERSION, **to_json(record)})
 
 
 def unseal(line: str, source: str) -> dict[str, Any]:
@@ -35,10 +45,48 @@ def unseal(line: str, source: str) -> dict[str, Any]:
     FormatVersionError
         If the digest matches but the line states another format version.
     """
-    body, found, tail = line.rstrip("\n").rpartition(_SEAL)
-    if not found or tail != hex128(body.encode()) + '"}':
+    return _plain(_body(line, source), source)
+
+
+def unseal_as(line: str, source: str, kind: type[T], what: str) -> T:
+    """Read a sealed line that holds a value of a type. ``what`` names the type for people.
+
+    Raises
+    ------
+    DamageError
+        If the line is damaged, or its data is not of that type.
+    FormatVersionError
+        As in ``unseal``.
+    """
+    body = _body(line, source)
+    rest = b"{" + body.removeprefix(_VERSION) if body.startswith(_VERSION) else body
+    if _VERSION_KEY not in rest:  # else it may be another version, which a type with unknown fields would ignore
+        try:
+            return parse_json(rest, kind)
+        except (ValueError, RecursionError):
+            pass  # damage, or undecodable file names, which only the slower way below reads
+    data = _plain(body, source)
+    data.pop("format_version", None)
+    try:
+        return from_json(data, kind)
+    except (ValueError, RecursionError) as error:
+        raise DamageError(f"'{printable(source)}' is damaged: it is not {what} ({printable(str(error))})") from None
+
+
+def _body(line: str, source: str) -> bytes:
+    """Return the JSON that a line seals."""
+    text, found, tail = line.rstrip("\n").rpartition(_SEAL)
+    body = text.encode()
+    if not found or tail != hex128(body) + '"}':
         raise DamageError(f"'{printable(source)}' is damaged: the digest of its JSON does not match")
-    data: dict[str, Any] = json.loads(body + "}")
+    return body + b"}"
+
+
+def _plain(body: bytes, source: str) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = _JSON.decode(body.decode())
+    except (ValueError, RecursionError) as error:
+        raise DamageError(f"'{printable(source)}' is damaged: it is not JSON ({printable(str(error))})") from None
     version = data.get("format_version", FORMAT_VERSION)
     if version != FORMAT_VERSION:
         is_older = isinstance(version, int) and version < FORMAT_VERSION
@@ -49,17 +97,31 @@ def unseal(line: str, source: str) -> dict[str, Any]:
     return data
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
-    """Read a file of one sealed line. Raises as ``unseal`` does, and ``NotFoundError``."""
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        _refuse(text)
+    return value
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a finite number")
+
+
+_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
+
+
+def read_sealed(path: Path, kind: type[T], what: str) -> T:
+    """Read a file of one sealed line. Raises as ``unseal_as`` does, and ``NotFoundError``."""
     try:
-        return unseal(path.read_text(encoding="ascii"), str(path))
+        return unseal_as(path.read_text(encoding="ascii"), str(path), kind, what)
     except FileNotFoundError:
         raise NotFoundError(f"no such file '{printable(path)}'") from None
     except UnicodeDecodeError:
         raise DamageError(f"'{printable(path)}' is damaged: it is not ASCII") from None
 
 
-def iter_sealed(path: Path) -> Iterator[dict[str, Any]]:
+def iter_sealed(path: Path, kind: type[T], what: str) -> Iterator[T]:
     """Yield the sealed lines of a file. A cut last line, left by a process killed during a write, is skipped.
 
     Raises
@@ -75,7 +137,7 @@ def iter_sealed(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             if not line.endswith("\n"):
                 return
-            yield unseal(line, str(path))
+            yield unseal_as(line, str(path), kind, what)
 
 
 def append_line(path: Path, line: str) -> None:

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError, printable
-from chordcache.records import (
-    ContentFacts,
-    FeatureInfo,
-    Identity,
-    content_from_json,
-    feature_from_json,
-    path_problem,
-    to_json,
-)
+from chordcache.records import ContentFacts, Count, FeatureInfo, Identity, Record, path_problem
 from chordcache.storage.layout import is_artefact_file, sidecar_path
-from chordcache.storage.sealed_json import FORMAT_VERSION, seal, unseal
+from chordcache.storage.sealed_json import seal_versioned, unseal_as
 
 
-@dataclass(frozen=True)
-class Sidecar:
+class Sidecar(Record, frozen=True):
     """The commit record of one video."""
 
     key: str
     root: str
     path: str
     source: Identity
-    num_frames: int
-    width: int
+    num_frames: Count
+    width: Count
     """[pixels] of the cached frames"""
-    height: int
+    height: Count
     """[pixels] of the cached frames"""
     start_seconds: float
     """[seconds] presentation time of the first cached frame"""
@@ -42,7 +32,7 @@ class Sidecar:
     features: tuple[FeatureInfo, ...]
     label: str | None = None
     caption: str | None = None
-    extra: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str] = {}
     num_frames_skipped: int = 0
     """Frames of the source before the first frame that can be decoded"""
     notes: tuple[str, ...] = ()
@@ -58,37 +48,26 @@ class Sidecar:
 
     def to_line(self) -> str:
         """Return the sealed line that is the content of the sidecar's file."""
-        return seal({"format_version": FORMAT_VERSION, **to_json(self)})
+        return seal_versioned(self)
 
-    def _check_names(self) -> None:
-        """Raise ``TypeError`` if it names a file outside its cache, or a source outside its root."""
+    @classmethod
+    def from_line(cls, line: str, source: str) -> Sidecar:
+        """Read a sidecar's line. Raises as ``unseal_as`` does."""
+        sidecar = unseal_as(line, source, cls, "a sidecar")
+        if problem := sidecar._problem():
+            raise DamageError(f"'{printable(source)}' is damaged: it is not a sidecar ({problem})")
+        return sidecar
+
+    def _problem(self) -> str | None:
+        """Return the reason why it names a file outside its cache, or a source outside its root, or None."""
         if problem := path_problem(self.path):
-            raise TypeError(f"a path that cannot be used: {problem}")
+            return f"a path that cannot be used: {problem}"
         for info in self.features:
             if info.file is not None and not (
                 is_artefact_file(info.tier, info.file) and os.path.basename(info.file).startswith(f"{self.key}.")
             ):
-                raise TypeError("a file that is not one of its video's")
-
-    @classmethod
-    def from_line(cls, line: str, source: str) -> Sidecar:
-        """Read a sidecar's line. Raises as ``unseal`` does."""
-        data = unseal(line, source)
-        try:
-            del data["format_version"]
-            data["source"] = Identity(**data["source"])
-            data["features"] = tuple(feature_from_json(f) for f in data["features"])
-            data["notes"] = tuple(data.get("notes", ()))
-            data["content"] = content_from_json(data.get("content"))
-            sidecar = cls(**data)
-            if not all(
-                type(n) is int and 0 <= n < 1 << 31 for n in (sidecar.num_frames, sidecar.width, sidecar.height)
-            ):
-                raise TypeError("a count is not a number from 0 to 2**31 - 1")
-            sidecar._check_names()
-            return sidecar
-        except (KeyError, TypeError, AttributeError) as error:
-            raise DamageError(f"'{printable(source)}' is damaged: it is not a sidecar ({error})") from None
+                return "a file that is not one of its video's"
+        return None
 
 
 def read_sidecar(cache: Path, key: str) -> Sidecar:
@@ -110,5 +89,5 @@ def read_sidecar(cache: Path, key: str) -> Sidecar:
         raise DamageError(f"'{printable(path)}' is damaged: it is not ASCII") from None
     sidecar = Sidecar.from_line(line, str(path))
     if sidecar.key != key:
-        raise DamageError(f"'{printable(path)}' is damaged: it is the sidecar of '{sidecar.key}'")
+        raise DamageError(f"'{printable(path)}' is damaged: it is the sidecar of '{printable(sidecar.key)}'")
     return sidecar

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,7 @@ def _mutants(trial: Trial, tier: str, *, resealed: bool) -> list[_Task]:
 
 
 def _only(sidecar: Sidecar, tier: str) -> Sidecar:
-    return replace(sidecar, features=tuple(info for info in sidecar.features if info.tier == tier and info.file))
+    return sidecar.replace(features=tuple(info for info in sidecar.features if info.tier == tier and info.file))
 
 
 def _put(folder: Path, number: int, seed: Sidecar, data: bytes, *, resealed: bool) -> str:
@@ -176,10 +176,10 @@ def _put(folder: Path, number: int, seed: Sidecar, data: bytes, *, resealed: boo
     (folder / file).parent.mkdir(parents=True, exist_ok=True)
     (folder / file).write_bytes(data)
     digest = digest_file(folder / file) if resealed else old.digest
-    infos = tuple(replace(info, file=file, num_bytes=len(data), digest=digest) for info in seed.features)
+    infos = tuple(info.replace(file=file, num_bytes=len(data), digest=digest) for info in seed.features)
     path = layout.sidecar_path(folder, key)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(replace(seed, key=key, path=f"{number}.mp4", features=infos).to_line() + "\n")
+    path.write_text(seed.replace(key=key, path=f"{number}.mp4", features=infos).to_line() + "\n")
     return key
 
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from conftest import run_chordcache, write_video
@@ -69,7 +68,7 @@ def _put_in_place_of_cached(cache: Path, root: Path, text: str) -> None:
         sidecar = read_sidecar(cache, key)
         source = root / sidecar.path
         source.write_text(text)
-        forged = replace(sidecar, source=identify(str(source)))
+        forged = sidecar.replace(source=identify(str(source)))
         layout.sidecar_path(cache, key).write_text(forged.to_line() + "\n")
 
 

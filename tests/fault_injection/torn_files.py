@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +196,7 @@ def _relabeled(corpus: Path, folder: Path) -> Iterator[Path]:
         path = folder / f"{number}.json"
         with IndexWriter(path, roots=listed.roots, level=listed.level) as writer:
             for record in listed:
-                writer.write(replace(record, label=str(number)))
+                writer.write(record.replace(label=str(number)))
         yield path
 
 

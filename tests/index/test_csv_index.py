@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import os
 from pathlib import Path
 
@@ -14,16 +13,14 @@ from test_walk import HOSTILE_NAMES
 from chordcache.errors import DamageError, UsageError
 from chordcache.index.csv_index import COLUMNS
 from chordcache.index.files import read_index
-from chordcache.records import AudioFacts, ContentFacts, HeaderFacts, Identity, PacketFacts, VideoRecord
+from chordcache.records import AudioFacts, ContentFacts, HeaderFacts, Identity, PacketFacts, VideoRecord, fields_of
 
 
 def test_column_names_are_unique_and_cover_every_fact() -> None:
     names = [column.name for column in COLUMNS]
     assert len(set(names)) == len(names)
-    num_facts = sum(
-        len(dataclasses.fields(cls)) for cls in (Identity, HeaderFacts, PacketFacts, AudioFacts, ContentFacts)
-    )
-    num_own = len(dataclasses.fields(VideoRecord)) - len(["identity", "header", "packets", "content", "audio", "extra"])
+    num_facts = sum(len(fields_of(cls)) for cls in (Identity, HeaderFacts, PacketFacts, AudioFacts, ContentFacts))
+    num_own = len(fields_of(VideoRecord)) - len(["identity", "header", "packets", "content", "audio", "extra"])
     assert len(names) == num_facts + num_own + len(["root_path"])
 
 
@@ -55,7 +52,7 @@ def test_spreadsheets_may_reorder_columns_and_shorten_numbers(tmp_path: Path) ->
     assert record.packets is not None
     assert record.header is not None
     assert repr(record.packets.keyframe_pts_seconds) == "(0.0, 2.0)"
-    assert dataclasses.replace(record.header, average_fps=HEADER.average_fps) == HEADER
+    assert record.header.replace(average_fps=HEADER.average_fps) == HEADER
 
 
 @pytest.mark.parametrize(
@@ -70,17 +67,21 @@ def test_spreadsheets_may_reorder_columns_and_shorten_numbers(tmp_path: Path) ->
         ("/data/v,b.mp4", "/data/w,b.mp4", "line 3: root 'v' has two folders"),
         ("b.mp4", "a.mp4", "line 3: got 'a.mp4' twice, expected it once; line 2 has it too"),
         ("cat,a cat", "a cat", "line 2: [0-9]+ cells, but the header row has"),
-        (",packets,", ",deep,", "line 2: got the level 'deep', expected one of headers"),
-        (",1920,1080,", ",1920.5,1080,", "line 2: 'coded_width' is not of type int"),
+        (",packets,", ",deep,", "line 2: level: got 'deep', expected one of headers, packets, content"),
+        (",1920,1080,", ",1920.5,1080,", "line 2: column 'coded_width' holds '1920.5': Expected `int`, got `float`"),
         (",1920,1080,", ",1.8E,1080,", "line 2: column 'coded_width' holds '1.8E': "),
         (",1920,1080,", ",,1080,", "line 2: column 'coded_width' is empty"),
         ("90,false", "90,FALSE", "line 2: column 'mirrored' holds 'FALSE': "),
-        ("90,false", "90,0", "line 2: 'mirrored' is not of type bool"),
+        ("90,false", "90,0", "line 2: column 'mirrored' holds '0': Expected `bool`, got `int`"),
         ('"[0, 5]"', "[0]", "line 2: 1 keyframe numbers but 2 keyframe times"),
-        ('"[0, 5]"', '"[0, 5.5]"', r"line 2: 'keyframe_numbers' is not of type tuple\[int, ...\]"),
-        ('"[0, 5]"', "5", "line 2: column 'keyframe_numbers' holds '5': expected a list"),
-        (",-0.04,", ",NaN,", "line 2: 'start_seconds' is not of type float"),
-        (",-0.04,", ",1e999,", "line 2: 'start_seconds' is not of type float"),
+        (
+            '"[0, 5]"',
+            '"[0, 5.5]"',
+            r"line 2: column 'keyframe_numbers' holds .*: Expected `int`, got `float` - at `\$\[1\]`",
+        ),
+        ('"[0, 5]"', "5", "line 2: column 'keyframe_numbers' holds '5': Expected `array`, got `int`"),
+        (",-0.04,", ",NaN,", "line 2: column 'start_seconds' holds 'NaN': "),
+        (",-0.04,", ",1e999,", "line 2: column 'start_seconds' holds '1e999': "),
     ],
 )
 def test_csv_of_ours_that_was_changed_for_the_worse(tmp_path: Path, old: str, new: str, message: str) -> None:

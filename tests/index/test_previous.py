@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ def test_unchanged_files_are_found_again(tmp_path: Path, suffix: str) -> None:
             assert earlier.get("v", record.path, record.identity, "headers") == record
             assert earlier.get("w", record.path, record.identity, "headers") is None
             for field in ("size", "mtime_ns", "ctime_ns"):
-                changed = dataclasses.replace(record.identity, **{field: 77})
+                changed = record.identity.replace(**{field: 77})
                 assert earlier.get("v", record.path, changed, "headers") is None
         assert earlier.get("v", "a.mp4", Identity(1, 2, 3), "content") is None
         assert earlier.get("v", "none.mp4", Identity(1, 2, 3), "headers") is None

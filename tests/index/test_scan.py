@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import chordcache as cc
-from chordcache.records import SCAN_LEVELS
+from chordcache.scan_levels import SCAN_LEVELS
 
 
 @pytest.fixture(scope="module")

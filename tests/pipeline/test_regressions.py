@@ -229,14 +229,14 @@ def test_sealed_lines_that_say_something_else_are_damage(built):
     quarantine, header, index = cache / "quarantine.jsonl", cache / "chordcache.json", cache / "index.jsonl"
     first, *records, _last = index.read_text().splitlines()
     index.write_text("\n".join([first, *records, seal({"num_records": None})]) + "\n")
-    with pytest.raises(cc.DamageError, match="got a last line without the number of records"):
+    with pytest.raises(cc.DamageError, match="last line' is damaged: it is not the number of its records"):
         cc.read_index(index)
     quarantine.write_text(seal({"key": "a", "root": "videos"}) + "\n")
-    with pytest.raises(cc.DamageError, match="it has a line that is not a failure"):
+    with pytest.raises(cc.DamageError, match="it is not a failure"):
         Quarantine(cache, {})
     quarantine.unlink()
     said = unseal(header.read_text(), "header")
-    header.write_text(seal({**said, "wanted": {"lmdb": None}}) + "\n")
+    header.write_text(seal({**said, "features": {"lmdb": None}}) + "\n")
     with pytest.raises(cc.DamageError, match="run 'chordcache build' as before to write it again"):
         cc.open_cache(cache)
 

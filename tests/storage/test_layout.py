@@ -67,16 +67,16 @@ def test_every_truncation_of_a_list_loses_the_torn_line_alone(tmp_path: Path) ->
     for size in range(len(whole) + 1):
         path.write_bytes(whole[:size])
         num_whole = sum(end <= size for end in ends)
-        assert [line["number"] for line in sealed_json.iter_sealed(path)] == list(range(num_whole))
+        assert [line["number"] for line in sealed_json.iter_sealed(path, dict, "data")] == list(range(num_whole))
         sealed_json.append_line(path, sealed_json.seal({"number": 9}))
-        assert [line["number"] for line in sealed_json.iter_sealed(path)] == [*range(num_whole), 9]
+        assert [line["number"] for line in sealed_json.iter_sealed(path, dict, "data")] == [*range(num_whole), 9]
 
 
 def test_a_torn_line_in_the_middle_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
     path.write_text(sealed_json.seal({"a": 1})[:-3] + "\n" + sealed_json.seal({"a": 2}) + "\n")
     with pytest.raises(DamageError, match=r"list\.jsonl"):
-        list(sealed_json.iter_sealed(path))
+        list(sealed_json.iter_sealed(path, dict, "data"))
 
 
 @given(NAMES, NAMES, NAMES, NAMES)

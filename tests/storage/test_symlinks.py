@@ -262,5 +262,5 @@ def test_an_unknown_choice_is_damage(work: Path) -> None:
     header, *rest = (work / "index.jsonl").read_text().splitlines(keepends=True)
     data = sealed_json.unseal(header, "")
     (work / "index.jsonl").write_text(sealed_json.seal({**data, "follow_symlinks": "yes"}) + "\n" + "".join(rest))
-    with pytest.raises(cc.DamageError, match="does not begin with the header of an index"):
+    with pytest.raises(cc.DamageError, match="is not the header of an index"):
         cc.read_index(work / "index.jsonl")

@@ -23,7 +23,6 @@ import uuid
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -45,7 +44,7 @@ from chordcache.errors import (
 from chordcache.index.files import temporary_index
 from chordcache.pipeline.build import build_as_before
 from chordcache.pipeline.options import BuildOptions
-from chordcache.records import RunSummary, VideoRecord, record_from_json, to_json
+from chordcache.records import Record, RunSummary, VideoRecord
 from chordcache.storage.layout import video_key
 from chordcache.storage.lock import locked
 from chordcache.storage.sealed_json import read_sealed, seal
@@ -74,8 +73,7 @@ _IN_BACKGROUND = '"$@" &'
 """Shell command that starts the process and ends. No reader is then the parent, which would have to wait for it."""
 
 
-@dataclass(frozen=True)
-class BuildRequest:
+class BuildRequest(Record, frozen=True):
     """A request to build a video, or to check and repair it."""
 
     record: VideoRecord
@@ -120,7 +118,7 @@ class RequestQueue:
         if not final.exists():
             partial = self._folder / f"{uuid.uuid4().hex}.partial"
             try:
-                partial.write_text(seal(to_json(request)) + "\n", encoding="ascii")
+                partial.write_text(seal(request) + "\n", encoding="ascii")
                 os.replace(partial, final)
             except OSError:
                 partial.unlink(missing_ok=True)
@@ -158,12 +156,11 @@ class RequestQueue:
     def _read(self, key: str) -> BuildRequest | None:
         """Return a request. If it is damaged, or of another version of chordcache, remove it and return None."""
         try:
-            data = read_sealed(self._folder / f"{key}.json")
-            request = BuildRequest(**{**data, "record": record_from_json(data["record"])})
+            request = read_sealed(self._folder / f"{key}.json", BuildRequest, "a request")
             if request.key != key:
                 raise DamageError(f"'{key}' asks for '{request.key}'")
             return request
-        except (DamageError, FormatVersionError, NotFoundError, KeyError, TypeError):
+        except (DamageError, FormatVersionError, NotFoundError):
             self._remove(f"{key}.json")
             return None
 

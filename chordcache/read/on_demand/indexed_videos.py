@@ -216,7 +216,7 @@ class IndexedVideos:
 
     def _described(self, video: Video, record: VideoRecord) -> Video:
         """Return the video with the label, the caption and the extra columns of the index."""
-        sidecar = replace(video.sidecar, label=record.label, caption=record.caption, extra=record.extra)
+        sidecar = video.sidecar.replace(label=record.label, caption=record.caption, extra=record.extra)
         return Video(self.cache.path, sidecar)
 
     def _ask(self, origin: SourceVideo) -> None:
