@@ -345,7 +345,7 @@ def test_the_first_access_is_as_the_later_ones(copy: Path, mark: str) -> None:
         assert_same(dataset[i], sample)
     wait_for_end(copy / "cache", mark)
     os.rename(copy / "away", copy / "videos")
-    assert verify(copy / "cache", jobs=1) == []
+    assert verify(copy / "cache", jobs=1).damage == []
     assert log(copy / "cache") == ""
 
 
@@ -394,7 +394,7 @@ def test_a_process_that_is_killed(copy: Path, mark: str) -> None:
     wait_for_build(copy / "cache")
     assert sorted(processes.sidecars(copy / "cache")) == ["jump/b-frames.mp4", "jump/turned.mp4"]
     wait_for_end(copy / "cache", mark)
-    assert verify(copy / "cache", jobs=1) == []
+    assert verify(copy / "cache", jobs=1).damage == []
 
 
 @pytest.mark.slow
@@ -493,7 +493,7 @@ def test_a_request_that_is_damaged_is_dropped(built: Path) -> None:
         (built / "cache" / FOLDER / f"{name}.json").write_text(text)
     assert spool.take() == []
     assert spool.keys() == []
-    assert verify(built / "cache", jobs=1) == []
+    assert verify(built / "cache", jobs=1).damage == []
 
 
 def test_a_cache_that_cannot_be_written_to(built: Path) -> None:

@@ -6,10 +6,12 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from chordcache.config import Config
 from chordcache.errors import ConfigError, UsageError, printable
+
+if TYPE_CHECKING:  # reading a cache does not load the parser of YAML
+    from chordcache.config import Config
 
 
 @dataclass(frozen=True)
