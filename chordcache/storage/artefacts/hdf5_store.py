@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import h5py
 import numpy as np
@@ -44,7 +44,7 @@ from chordcache.storage.artefacts.base import (
     row_bytes,
     runs,
 )
-from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, check_choice, write_error
+from chordcache.storage.artefacts.writer import ArtefactWriter, Spool, StreamedArray, check_choice, write_error
 
 open_files.guard_forks()
 
@@ -62,8 +62,6 @@ _LIBVER = ("v110", "v110")
 
 _SMALL_ROW_BYTES = 4 << 10
 _SMALL_CHUNK_BYTES = 64 << 10
-_COPY_BYTES = 1 << 20
-
 _FILTERS = {h5py.h5z.FILTER_DEFLATE: 1032, h5py.h5z.FILTER_LZF: 88}
 """Filters that a reader accepts, and how many times larger than its input their output can be."""
 
@@ -130,7 +128,7 @@ class Hdf5ArtefactWriter(ArtefactWriter):
         self._compression = None if compression == "none" else compression
         self._chunk_frames = chunk_frames
         self._rows: dict[str, _Rows] = {}
-        self._spools: dict[str, IO[bytes]] = {}
+        self._spools: dict[str, Spool] = {}
         self._offsets: dict[str, array[int]] = {}
         try:
             self._sink = _Sink(path, "w+")
@@ -140,9 +138,8 @@ class Hdf5ArtefactWriter(ArtefactWriter):
 
     def _begin(self, name: str, stream: StreamedArray) -> None:
         if stream.dtype is None:
-            with self._errors():  # unbuffered: a failed write raises here, not at the close
-                spool = self.path.with_name(f"{self.path.name}.{len(self._spools)}.spool")
-                self._spools[name] = open(spool, "w+b", buffering=0)  # noqa: SIM115 -- closed by _drop
+            with self._errors():
+                self._spools[name] = Spool(self.path.with_name(f"{self.path.name}.{len(self._spools)}.spool"))
             self._offsets[name] = array("q", [0])
             return
         num_rows = self._chunk_frames
@@ -168,10 +165,8 @@ class Hdf5ArtefactWriter(ArtefactWriter):
             self._flush(rows, len(rows.held) // rows.chunk_rows * rows.chunk_rows)
             return
         for record in block:
-            rest = memoryview(record)
             with self._errors():
-                while rest:
-                    rest = rest[self._spools[name].write(rest) :]
+                self._spools[name].append(record)
             self._offsets[name].append(self._offsets[name][-1] + len(record))
 
     def _flush(self, rows: _Rows, num_rows: int) -> None:
@@ -204,15 +199,15 @@ class Hdf5ArtefactWriter(ArtefactWriter):
 
     def _add_records(self, name: str) -> None:
         """Copy the spool of an array into the file."""
-        size, spool = self._offsets[name][-1], self._spools[name]
+        start, size = 0, self._offsets[name][-1]
         with self._errors():
             dataset = self._file.create_dataset(name, shape=(size,), dtype=np.uint8).id
-            spool.seek(0)
-        for start in range(0, size, _COPY_BYTES):
+        for block in self._spools[name].blocks():
+            values = np.frombuffer(block, np.uint8)
             with self._errors():
-                values = np.frombuffer(spool.read(_COPY_BYTES), np.uint8)
                 dataset.write(*_selection(dataset, start, values), values)
-        self._drop(name)
+            start += len(values)
+        self._spools[name].close()
 
     def _attach_times(self) -> None:
         if TIMES in self._file and TIMES not in self._streams:
@@ -223,16 +218,11 @@ class Hdf5ArtefactWriter(ArtefactWriter):
                     rows.dataset.dims[0].attach_scale(times)
 
     def _close(self) -> None:
-        for name in list(self._spools):
-            self._drop(name)
+        for spool in self._spools.values():
+            spool.close()
         with suppress(*_ERRORS):  # the file is abandoned, or already closed
             self._file.close()
         self._sink.close()
-
-    def _drop(self, name: str) -> None:
-        spool = self._spools.pop(name)
-        spool.close()
-        os.unlink(spool.name)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -14,7 +14,6 @@ Start of a member::
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 import zipfile
 import zlib
@@ -29,10 +28,9 @@ import numpy as np
 from chordcache.errors import CacheWriteError, UsageError
 from chordcache.storage.artefacts import npy, open_files
 from chordcache.storage.artefacts.base import Artefact, Layout, row_bytes
-from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
+from chordcache.storage.artefacts.writer import ArtefactWriter, Spool, StreamedArray, write_error
 
 _SUFFIX = ".npy"
-_COPY_BYTES = 1 << 20
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 """Signature, length of the name, length of the extra field."""
 
@@ -55,21 +53,18 @@ class NpzArtefactWriter(ArtefactWriter):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._spools: dict[str, IO[bytes]] = {}
+        self._spools: dict[str, Spool] = {}
 
     def _begin(self, name: str, stream: StreamedArray) -> None:
         if stream.dtype is None:
             raise UsageError(f"NPZ holds arrays, but '{name}' is of records: put it into lmdb or hdf5")
-        with self._errors():  # unbuffered: a failed write raises here, not at the close
-            spool = self.path.with_name(f"{self.path.name}.{len(self._spools)}.spool")
-            self._spools[name] = open(spool, "w+b", buffering=0)  # noqa: SIM115 -- closed by _drop
+        with self._errors():
+            self._spools[name] = Spool(self.path.with_name(f"{self.path.name}.{len(self._spools)}.spool"))
 
     def _write(self, name: str, block: np.ndarray | list[bytes]) -> None:
         assert isinstance(block, np.ndarray)
         with self._errors():
-            rest = block.reshape(-1).view(np.uint8).data
-            while rest:
-                rest = rest[self._spools[name].write(rest) :]
+            self._spools[name].append(block.reshape(-1).view(np.uint8).data)
 
     def _finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
         with self._errors(), zipfile.ZipFile(self.path, "w") as archive:
@@ -77,12 +72,12 @@ class NpzArtefactWriter(ArtefactWriter):
                 assert stream.dtype is not None
                 with self._open_member(archive, name) as member:
                     member.write(npy.header_of((len(stream.digests), *stream.row_shape), stream.dtype))
-                    self._spools[name].seek(0)
-                    shutil.copyfileobj(self._spools[name], member, _COPY_BYTES)
-                self._drop(name)
-            for name, values in {**arrays, **self._digests()}.items():
+                    for block in self._spools[name].blocks():
+                        member.write(block)
+                self._spools[name].close()
+            for name, array in {**arrays, **self._digests()}.items():
                 with self._open_member(archive, name) as member:
-                    member.write(npy.dumps(values))
+                    member.write(npy.dumps(array))
         open_files.check_artefact(self.path, os.path.getsize(self.path), self._lengths(), whole=arrays)
 
     def _open_member(self, archive: zipfile.ZipFile, name: str) -> IO[bytes]:
@@ -90,13 +85,8 @@ class NpzArtefactWriter(ArtefactWriter):
         return archive.open(info, "w", force_zip64=True)
 
     def _close(self) -> None:
-        for name in list(self._spools):
-            self._drop(name)
-
-    def _drop(self, name: str) -> None:
-        spool = self._spools.pop(name)
-        spool.close()
-        os.unlink(spool.name)
+        for spool in self._spools.values():
+            spool.close()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
