@@ -208,9 +208,10 @@ def caches_that_explode(trial: Trial) -> Figures:
     cache, flag = copy_of(trial.once("corpus", make_corpus) / "whole", trial.folder), trial.folder / "exploded"
     artefact = _artefact(cache, "0.mp4", "npz")
     content = dict(READERS["npz"](artefact))
-    bomb = np.empty(len(content["motion"]), object)
+    feature = next(name for name in content if f"{name}.xxh3_64" in content)
+    bomb = np.empty(len(content[feature]), object)
     bomb[:] = _Bomb(flag)
-    np.savez(artefact, **{**content, "motion": bomb, "pts_seconds": bomb})
+    np.savez(artefact, **{**content, feature: bomb, "pts_seconds": bomb})
     _seal_artefact(cache, "0.mp4", "npz")
     (trial.folder / "exploding.py").write_text(f"import os\nos.mkdir({str(flag)!r})\n")
     mine = {"extractor": "exploding:Bomb"}
@@ -231,9 +232,11 @@ def caches_that_explode(trial: Trial) -> Figures:
 
 _UNPICKLERS = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle"}
 _EVALUATORS = {"eval", "exec", "compile", "__import__"}
+_OF_OWN_PROCESSES = {"worker.py: pickle"}
+"""``engine/worker.py`` unpickles what its parent sends through their pipe, as multiprocessing does. It reads no file"""
 
 
-@experiment("S7", "the package's own code: no unpickling, no eval, no YAML but what is safe")
+@experiment("S7", "the package's own code: no unpickling of files, no eval, no YAML but what is safe")
 def no_loader_of_code(trial: Trial) -> Figures:
     found, num_files = [], 0
     for path in sorted((REPOSITORY / "chordcache").rglob("*.py")):
@@ -254,8 +257,8 @@ def no_loader_of_code(trial: Trial) -> Figures:
                     used = set()
             found += [f"{path.name}: {name}" for name in used]
     assert num_files > 50
-    assert found == []
-    return {"sum_files": num_files, "sum_loaders": len(found)}
+    assert set(found) == _OF_OWN_PROCESSES
+    return {"sum_files": num_files, "sum_loaders": len(set(found) - _OF_OWN_PROCESSES)}
 
 
 # S8

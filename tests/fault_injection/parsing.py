@@ -37,12 +37,12 @@ _MEMORY_BYTES = 256 << 20
 _DEADLINE = timedelta(seconds=5)
 """For one input; they take a millisecond."""
 
-_CONFIG = b"""frames: {tier: lmdb, codec: jpeg, quality: 90, short_side: 256, fps: 12.5, hdr: tonemap}
+_CONFIG = b"""frames: {codec: jpeg, quality: 90, short_side: 256, fps: 12.5, hdr: tonemap}
 features:
-  flow: {tier: npz, method: dis, dtype: float16}
+  flow: {method: dis, dtype: float16}
   motion: null
   mel: {n_mels: 80, sample_rate: 16000}
-  own: {extractor: "package.module:Class", tier: npz, gain: [1, 2.5, x]}
+  own: {extractor: "package.module:Class", gain: [1, 2.5, x]}
 hdf5: {features: [frames, flow], chunk_frames: 4, compression: lzf}
 """
 _LABELS = b'path,label,caption,further\n0.mp4,cat,"a, b",x\n1.mp4,\'=dog,,"""j\\u00f6"""\n'
