@@ -309,7 +309,7 @@ def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None], Calla
     """
     folder = tmp_path / "disk"
     if small_disks.can_mount(small_disks.tmpfs):
-        with small_disks.tmpfs(folder, "3m"):
+        with small_disks.tmpfs(folder, "3m", may_be_open=True):
             yield folder, lambda: None, lambda: small_disks.enlarge(folder)
     else:
         folder.mkdir()

@@ -92,7 +92,7 @@ def crowd(trial: Trial) -> Figures:
     truth = trial.folder / "truth.json"
     truth.write_text(json.dumps(_truth(corpus / "whole")))
     trial.shared.chmod(0o711)  # other users are not to get in
-    with tmpfs(trial.folder / "disk", "32m") as disk:
+    with tmpfs(trial.folder / "disk", "32m", may_be_open=True) as disk:
         subprocess.run(["cp", "-a", corpus / "whole", disk / "cache"], check=True)
         uid = _prepare(disk, trial.variant)
         before = states(disk)

@@ -177,7 +177,7 @@ def _build_with_little_room(trial: Trial, disk: Path, tier: str) -> Figures:
 def tmpfs_fills_up(trial: Trial) -> Figures:
     """Every second time it is a rebuild of a cache that is there. Some builds have room: 50 disks of a tier fill up."""
     needs_root()
-    with tmpfs(trial.folder / "disk", "64m") as disk:
+    with tmpfs(trial.folder / "disk", "64m", may_be_open=True) as disk:
         return _build_with_little_room(trial, disk, trial.variant)
 
 
@@ -185,7 +185,7 @@ def tmpfs_fills_up(trial: Trial) -> Figures:
 def ext4_fills_up(trial: Trial) -> Figures:
     """The tiers in turn."""
     needs_root()
-    with ext4(trial.folder / "disk", "64m") as disk:
+    with ext4(trial.folder / "disk", "64m", may_be_open=True) as disk:
         return _build_with_little_room(trial, disk, TIERS[trial.number // 2 % 3])
 
 
@@ -193,7 +193,7 @@ def ext4_fills_up(trial: Trial) -> Figures:
 def another_process_fills_the_disk(trial: Trial) -> Figures:
     """At a random moment of the build, in the tiers in turn."""
     needs_root()
-    with tmpfs(trial.folder / "disk", "64m") as disk:
+    with tmpfs(trial.folder / "disk", "64m", may_be_open=True) as disk:
         case = _Case(trial, TIERS[trial.number // 2 % 3])
         case.prepare(disk)
         with processes.running(trial.folder, *case.args(disk)) as run:
@@ -238,7 +238,7 @@ def scan_fills_the_disk(trial: Trial) -> Figures:
     """The earlier index, of half of the files, stays as it was. The kinds of index in turn."""
     needs_root()
     corpus = trial.once("many", _make_many)
-    with tmpfs(trial.folder / "disk", "16m") as disk:
+    with tmpfs(trial.folder / "disk", "16m", may_be_open=True) as disk:
         index = disk / f"index{('.json', '.jsonl', '.csv')[trial.number % 3]}"
         cc.scan([corpus / "all"], output=index, jobs=1)
         whole = index.read_bytes()

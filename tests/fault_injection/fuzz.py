@@ -146,9 +146,8 @@ def _read(task: _Task) -> list[str]:
 def _mutants(trial: Trial, tier: str, *, resealed: bool) -> list[_Task]:
     """A cache of mutants: of the same size under the sidecar that they had, or of any under one made for them."""
     whole = trial.once("corpus", make_corpus) / "whole"
-    seeds = [
-        _only(Sidecar.from_line(data["_sidecar"].read_text(), ""), tier) for data in processes.sidecars(whole).values()
-    ]
+    sidecars = [Sidecar.from_line(data["_sidecar"].read_text(), "") for data in processes.sidecars(whole).values()]
+    seeds = [seed for sidecar in sidecars for seed in _of_each_file(sidecar, tier)]
     files = [whole / str(seed.features[0].file) for seed in seeds]
     mutator = Mutator(files[0].suffix, [file.read_bytes() for file in files])
     folder = trial.folder / "cache"
@@ -164,15 +163,18 @@ def _mutants(trial: Trial, tier: str, *, resealed: bool) -> list[_Task]:
     return [_Task(opened, key, seed_key, whole, resealed) for key, seed_key in keys]
 
 
-def _only(sidecar: Sidecar, tier: str) -> Sidecar:
-    return sidecar.replace(features=tuple(info for info in sidecar.features if info.tier == tier and info.file))
+def _of_each_file(sidecar: Sidecar, tier: str) -> list[Sidecar]:
+    """Return a sidecar for each file of a tier, with the features that are in it."""
+    infos = [info for info in sidecar.features if info.tier == tier and info.file]
+    files = dict.fromkeys(info.file for info in infos)
+    return [sidecar.replace(features=tuple(info for info in infos if info.file == file)) for file in files]
 
 
 def _put(folder: Path, number: int, seed: Sidecar, data: bytes, *, resealed: bool) -> str:
     """Write an artefact and a sidecar that names it, and return its key."""
     key = layout.video_key(seed.root, f"{number}.mp4")
     old = seed.features[0]
-    file = layout.artefact_file(old.tier, key, [], seed.source)
+    file = layout.artefact_file(old.tier, key, {info.feature: info.fingerprint for info in seed.features}, seed.source)
     (folder / file).parent.mkdir(parents=True, exist_ok=True)
     (folder / file).write_bytes(data)
     digest = digest_file(folder / file) if resealed else old.digest

@@ -528,7 +528,7 @@ def test_output_of_a_plug_in_goes_to_standard_error(whole: Path, tmp_path: Path,
 def test_every_video_of_a_faulty_extractor_is_quarantined(
     whole: Path, tmp_path: Path, run_cli: Cli, fault: str, message: str
 ) -> None:
-    done = build_plug_in(whole, tmp_path, run_cli, PLUG_IN, fault=fault)
+    done = build_plug_in(whole, tmp_path, run_cli, PLUG_IN, fault=fault, at_frame=0)
     assert (done.returncode, done.stderr) == (3, "")
     failed = processes.quarantine(tmp_path / "cache")
     assert {(line["stage"], line["cause"], line["message"]) for line in failed.values()} == {

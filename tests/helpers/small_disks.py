@@ -14,36 +14,39 @@ from typing import TypeAlias
 from helpers.processes import wait_until
 
 Disk: TypeAlias = Callable[[Path, str], AbstractContextManager[Path]]
+"""``tmpfs`` or ``ext4``"""
 
 
 def _run(*command: str | Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def _unmount(folder: Path) -> None:
-    """A process that still has something open there after 5 seconds is a failure; the disk goes in any case."""
+def _unmount(folder: Path, *, may_be_open: bool) -> None:
+    """Detach the disk in any case. Unless files may be open, one that is still open after 5 seconds is a failure."""
 
     def is_unmounted() -> bool:
         return subprocess.run(["umount", folder], capture_output=True).returncode == 0
 
-    if not wait_until(is_unmounted, 5):
+    if may_be_open:
         _run("umount", "-l", folder)
-        raise AssertionError(f"{folder}: a process has still something open on this disk")
+    elif not wait_until(is_unmounted, 5):
+        _run("umount", "-l", folder)
+        raise AssertionError(f"{folder}: a process still has a file open on this disk")
 
 
 @contextlib.contextmanager
-def tmpfs(folder: Path, size: str) -> Iterator[Path]:
+def tmpfs(folder: Path, size: str, *, may_be_open: bool = False) -> Iterator[Path]:
     """Mount a tmpfs of that size, such as "3m", at ``folder``, which must not exist."""
     folder.mkdir()
     _run("mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder)
     try:
         yield folder
     finally:
-        _unmount(folder)
+        _unmount(folder, may_be_open=may_be_open)
 
 
 @contextlib.contextmanager
-def ext4(folder: Path, size: str) -> Iterator[Path]:
+def ext4(folder: Path, size: str, *, may_be_open: bool = False) -> Iterator[Path]:
     """Mount an ext4 file system of that size at ``folder``; see ``image_of``.
 
     It assigns blocks only when it writes them, so that it is full later than a tmpfs.
@@ -55,7 +58,7 @@ def ext4(folder: Path, size: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        _unmount(folder)
+        _unmount(folder, may_be_open=may_be_open)
 
 
 def image_of(disk: Path) -> Path:
