@@ -103,7 +103,7 @@ class MelExtractor(Extractor):
 
     @classmethod
     def picture_used(cls, picture: PictureConfig) -> PictureConfig:
-        """Return the frame rate. It does not change the numbers, but the timeline that is stored with them."""
+        """Return the frame rate. It does not change the numbers, but the frame times that are stored with them."""
         return type(picture)(fps=picture.fps)
 
     def begin(self, video: VideoInfo) -> str | None:

@@ -26,7 +26,7 @@ _MAX_RECENT = 256
 
 
 class Video:
-    """One cached video: the facts of its sidecar, and its timeline."""
+    """One cached video: the facts of its sidecar, and the times of its frames."""
 
     def __init__(self, cache: Path, sidecar: Sidecar) -> None:
         self._cache = cache
@@ -107,7 +107,7 @@ class Video:
             if info.file is not None:
                 with open_artefact(self._cache / info.file, info.num_bytes) as artefact:
                     return artefact.array(name)
-        raise FeatureAbsentError(f"video '{self.key}' has no feature that is not absent, and so no timeline")
+        raise FeatureAbsentError(f"video '{self.key}' has no cached feature, so the times of its frames are unknown")
 
     def seconds_of(self, start: int, stop: int) -> tuple[float, float]:
         """Return the time of frame ``start`` and of the end of frame ``stop - 1``, half open, on the source's clock."""

@@ -216,8 +216,8 @@ class _Frames:
         kept = [frame.number for frame in select_fps(map(_Shown, range(len(times)), times.tolist()), fps)]
         self.source_frames = np.array(kept, np.int64)
         self.pts_seconds = times[self.source_frames]
-        self.num_frames_skipped = source.timeline.num_frames_skipped
-        self.frame_seconds = max(float(source.timeline.frame_seconds), 1 / fps if fps else 0.0)
+        self.num_frames_skipped = source.frame_index.num_frames_skipped
+        self.frame_seconds = max(float(source.frame_index.frame_seconds), 1 / fps if fps else 0.0)
 
     def read_first(self) -> np.ndarray:
         """Decode the first frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB], which fixes the size of all frames."""

@@ -133,7 +133,7 @@ class FrameReader:
 
 
 class _File:
-    """An open media file, its timeline, and its running decoder."""
+    """An open media file, its frame index, and its running decoder."""
 
     def __init__(self, path: str, frames: PictureConfig, show: Show) -> None:
         self._path = path
@@ -146,7 +146,7 @@ class _File:
             codec = video.codec_context
             self._converter = Converter(frames, video.sample_aspect_ratio, (codec.width, codec.height), show)
             self.sample_rate = audio.codec_context.sample_rate if audio else None
-            self.timeline = self._read_timeline()
+            self.frame_index = self._read_frame_index()
         except BaseException:  # cleanup boundary
             self._media.close()
             raise
@@ -157,7 +157,7 @@ class _File:
     def frame(self, number: int) -> np.ndarray:
         return self._converter.rgb(self._picture(number), lambda: self._picture(0))
 
-    def _read_timeline(self) -> FrameIndex:
+    def _read_frame_index(self) -> FrameIndex:
         try:
             with self._media.capture():
                 return read_frame_index(self._media)
@@ -168,7 +168,7 @@ class _File:
         return self._counted()
 
     def _counted(self) -> FrameIndex:
-        """Return the timeline of a file that has to be decoded to find it."""
+        """Return the frame index of a file that has to be decoded to find it."""
         self._reopen()
         with self._media.capture():
             times = [round(frame.pts_seconds / _NANOSECOND) for frame in self._media.frames()]
@@ -182,7 +182,7 @@ class _File:
         self._media = hold_media(self._path)
 
     def _picture(self, number: int) -> Any:
-        seek_frame = int(self.timeline.seek_frames[number])
+        seek_frame = int(self.frame_index.seek_frames[number])
         reader, self._frame_reader = self._frame_reader, None  # not continued after an error
         if reader is None or not seek_frame <= reader.next <= number:
             reader = self._read_from(seek_frame)
@@ -192,9 +192,9 @@ class _File:
 
     def _read_from(self, seek_frame: int) -> FrameReader:
         """Start to decode at a keyframe, or at the first packet of the file."""
-        pts = int(self.timeline.pts[seek_frame])
+        pts = int(self.frame_index.pts[seek_frame])
         for back_seconds in _SEEK_BACK_SECONDS if seek_frame >= 0 else ():
-            if not self._media.seek(pts - int(back_seconds / self.timeline.time_base)):
+            if not self._media.seek(pts - int(back_seconds / self.frame_index.time_base)):
                 break
             pictures = self._numbered(self._media.frames_from(pts))
             first = next(pictures, None)
@@ -209,7 +209,7 @@ class _File:
                 decoded = next(frames, None)
             if decoded is None:
                 return
-            number = decoded.number if self.sequential_reason else self.timeline.find(decoded.picture.pts)
+            number = decoded.number if self.sequential_reason else self.frame_index.find(decoded.picture.pts)
             yield number, decoded.picture
 
 
@@ -256,24 +256,24 @@ class MP4Source(VideoSource):
         return self._opened.sequential_reason
 
     @property
-    def timeline(self) -> FrameIndex:
+    def frame_index(self) -> FrameIndex:
         """Presentation time of each frame, and the frame at which decoding begins for it."""
-        return self._opened.timeline
+        return self._opened.frame_index
 
     @property
     def num_frames(self) -> int:
         """Number of frames of the file."""
-        return len(self.timeline)
+        return len(self.frame_index)
 
     @property
     def fps(self) -> float:
         """Average frames per second. For a single frame, the rate in the headers."""
-        return self.timeline.fps
+        return self.frame_index.fps
 
     @property
     def pts_seconds(self) -> np.ndarray:
         """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock of the sound."""
-        return self.timeline.pts_seconds
+        return self.frame_index.pts_seconds
 
     @property
     def sample_rate(self) -> int:

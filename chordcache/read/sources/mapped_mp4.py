@@ -24,14 +24,14 @@ _HIGH_444 = 244
 
 
 class _MappedFile:
-    """A mapped file, its timeline, and its running decoder."""
+    """A mapped file, its frame index, and its running decoder."""
 
     def __init__(self, path: str, frames: PictureConfig) -> None:
         identify(path)
         self._map = _mapped(path)
         self._data = memoryview(self._map)
         self._track = read_video_track(self._data)
-        self.timeline, self._samples = _timeline_of(self._track)
+        self.frame_index, self._samples = _frame_index_of(self._track)
         self._decoder = SampleDecoder(self._track, self._data)
         self._reader = packet_reader(self._track.codec, self._track.extradata)
         self._check_start()
@@ -48,7 +48,7 @@ class _MappedFile:
             raise MediaError("decode", "changed", "the file became shorter while it was open")
         rest = wanted
         while rest:
-            seek_frame = self.timeline.seek_frames[rest[0]]
+            seek_frame = self.frame_index.seek_frames[rest[0]]
             reader, self._frame_reader = self._frame_reader, None  # not continued after an error
             if reader is None and rest[0] == self._last + 1:  # the caller reads one frame after the other
                 reader = self._read_from(int(seek_frame))
@@ -57,7 +57,7 @@ class _MappedFile:
                 yield self._rgb(reader.advance(rest[0]))
                 self._frame_reader = reader
             else:
-                num_near = np.searchsorted(self.timeline.seek_frames[rest], seek_frame, side="right")
+                num_near = np.searchsorted(self.frame_index.seek_frames[rest], seek_frame, side="right")
                 group = rest[:num_near]
                 yield from map(self._rgb, self._only(int(seek_frame), group))
             self._last = group[-1]
@@ -81,7 +81,7 @@ class _MappedFile:
 
     def _read_from(self, seek_frame: int) -> FrameReader:
         pictures = self._decoder.pictures(self._first_sample(seek_frame), len(self._track.sizes))
-        numbered = ((self.timeline.find(picture.pts), picture) for picture in pictures)
+        numbered = ((self.frame_index.find(picture.pts), picture) for picture in pictures)
         # Samples that the edit list cuts off are decoded all the same
         return FrameReader(
             ((number, picture) for number, picture in numbered if number is not None), max(seek_frame, 0)
@@ -93,7 +93,7 @@ class _MappedFile:
         rest = iter(group)
         number = next(rest, None)
         for picture in self._decoder.pictures(self._first_sample(seek_frame), stop):
-            if number is not None and self.timeline.find(picture.pts) == number:
+            if number is not None and self.frame_index.find(picture.pts) == number:
                 yield picture
                 number = next(rest, None)
         if number is not None:
@@ -117,7 +117,7 @@ class _MappedFile:
         """Decode frame 0 with another decoder, because this one is in use."""
         pictures = SampleDecoder(self._track, self._data).pictures(0, int(self._samples[0]) + 1)
         for picture in pictures:
-            if self.timeline.find(picture.pts) == 0:
+            if self.frame_index.find(picture.pts) == 0:
                 return picture
         raise MediaError("decode", "short", "frame 0 cannot be decoded")
 
@@ -132,8 +132,8 @@ def _mapped(path: str) -> mmap.mmap:
         raise MediaError("open", "io", error.strerror or str(error)) from None
 
 
-def _timeline_of(track: VideoTrack) -> tuple[FrameIndex, np.ndarray]:
-    """Return the timeline, and the sample of each frame [shape=(T,), dtype=int64]."""
+def _frame_index_of(track: VideoTrack) -> tuple[FrameIndex, np.ndarray]:
+    """Return the frame index, and the sample of each frame [shape=(T,), dtype=int64]."""
     if track.codec == "h264" and track.extradata[1:2] == bytes([_HIGH_444]):
         raise refused("the pictures are H.264 in 4:4:4")
     shown = np.flatnonzero(track.is_shown)
@@ -196,7 +196,7 @@ class MappedMP4Source(VideoSource):
     @property
     def _timeline(self) -> FrameIndex:
         self._check_open()
-        return self._decoded.timeline if self._file is None else self._file.timeline
+        return self._decoded.frame_index if self._file is None else self._file.frame_index
 
     @property
     def num_frames(self) -> int:

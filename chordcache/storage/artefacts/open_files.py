@@ -21,7 +21,7 @@ from chordcache.storage.artefacts.base import Artefact, row_bytes
 from chordcache.storage.artefacts.tiers import load, tier_of
 from chordcache.storage.artefacts.writer import ArtefactWriter
 
-TIMELINE = ("pts_seconds", "source_frames")
+FRAME_TIMES = ("pts_seconds", "source_frames")
 """Whole arrays that every artefact of a video has."""
 
 _MAX_OPEN = 64
@@ -209,7 +209,7 @@ def check_artefact(
     num_bytes: int,
     num_rows: Mapping[str, int],
     *,
-    whole: Collection[str] = TIMELINE,
+    whole: Collection[str] = FRAME_TIMES,
     look: Callable[[str, int, Any], None] | None = None,
 ) -> None:
     """Check every row and array of an artefact, and that the file holds nothing else.
