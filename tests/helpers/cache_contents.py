@@ -75,8 +75,6 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def artefact(cache: Path, path: str, tier: str) -> Path:
-    files = {
-        each["file"] for each in processes.sidecars(cache)[path]["features"] if each["tier"] == tier and "file" in each
-    }
-    (file,) = files
-    return cache / file
+    """Return the file of a video in a tier: with all its features, or with the first one."""
+    features = processes.sidecars(cache)[path]["features"]
+    return cache / next(each["file"] for each in features if each["tier"] == tier and "file" in each)
