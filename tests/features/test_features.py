@@ -102,7 +102,7 @@ def test_everything_is_there(full: Path) -> None:
         *(("npz", name) for name in ("flow", "motion", "mel")),
         *(("hdf5", name) for name in ("frames", "flow", "motion", "mel")),
     }
-    assert len({each["file"] for each in infos.values()}) == 3
+    assert len({each["file"] for each in infos.values()}) == 5  # NPZ has one for each feature
     assert infos["npz", "flow"]["shape"] == [39, 48, 64, 2]
     assert infos["npz", "motion"]["shape"] == [40, 3, 4, 2]
     assert infos["npz", "mel"]["shape"][1:] == [80]
@@ -299,7 +299,8 @@ def test_another_rate_in_one_tier_does_not_leave_the_other_with_other_frames(ind
     findings = cc.verify(cache).damage
     assert {each.kind for each in findings} == {"incomplete", "stale", "orphan"}
     assert {each.file for each in findings if each.kind == "stale"} == {
-        info_of(cache, "single.mp4")["npz", "flow"]["file"],  # of one frame at any rate, and so it stayed
+        info_of(cache, "single.mp4")["npz", "flow"]["file"],  # of one frame at any rate, and so they stayed
+        info_of(cache, "single.mp4")["npz", "motion"]["file"],
         "single.mp4",  # for mel, which is absent
     }
     assert all("--tier npz --features " in each.fix_command for each in findings if each.kind == "incomplete")
@@ -327,19 +328,20 @@ def test_repair_makes_the_damaged_artefact_and_no_other(index: Path, tmp_path: P
     assert {file for file in changed if not file.startswith("videos/")} == {victim}
 
 
-def test_a_damaged_feature_is_not_copied_into_a_new_file(index: Path, tmp_path: Path) -> None:
+def test_damage_of_one_feature_stays_until_it_is_repaired(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["npz"], features=["motion", "mel"])
-    file = cache / info_of(cache, "sound.mp4")["npz", "motion"]["file"]
-    with np.load(file) as npz:
-        sound = npz["motion"]
-    data = file.read_bytes()
-    at = data.index(sound.tobytes()[:64]) + 10
-    file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    file = info_of(cache, "sound.mp4")["npz", "motion"]["file"]
+    before = (cache / file).read_bytes()
+    with np.load(cache / file) as npz:
+        at = before.index(npz["motion"].tobytes()[:64]) + 10
+    (cache / file).write_bytes(before[:at] + bytes([before[at] ^ 1]) + before[at + 1 :])
     config = config_from_json({"features": {"mel": {"n_mels": 40}}})
     assert cc.build(index, cache, tiers=["npz"], features=["motion", "mel"], config=config).num_done == 4
-    with np.load(cache / info_of(cache, "sound.mp4")["npz", "motion"]["file"]) as npz:
-        np.testing.assert_array_equal(npz["motion"], sound)
+    damage = [each for each in cc.verify(cache).damage if each.kind == "damaged"]
+    assert [each.file for each in damage] == [file]
+    cc.repair(cache, damage)
+    assert (cache / file).read_bytes() == before
 
 
 def test_options_that_do_not_go_together(index: Path, tmp_path: Path) -> None:
