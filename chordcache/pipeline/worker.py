@@ -236,7 +236,8 @@ class _Job:
         fingerprints = {spec.name: spec.fingerprint for spec, _ in present}
         file = layout.artefact_file(artefact.tier, self._task.key, fingerprints, self._source)
         num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
-        self.written[writer.path] = file
+        if not _is_published(self._task.cache / file, digest):  # readers may have this file open
+            self.written[writer.path] = file
         return [
             info if info.absent is not None else info.replace(file=file, num_bytes=num_bytes, digest=digest)
             for _, info in made
@@ -279,6 +280,14 @@ class _Job:
             notes=tuple(dict.fromkeys(notes)),
             content=task.content or facts.content,
         )
+
+
+def _is_published(path: Path, digest: str) -> bool:
+    """Return whether a file has this content already. It has if a new feature is absent for the video."""
+    try:
+        return path.is_file() and digest_file(path) == digest
+    except OSError:
+        return False
 
 
 def _attributes(spec: FeatureSpec, info: FeatureInfo, array: str) -> dict[str, object]:
