@@ -386,7 +386,7 @@ def one(tmp_path: Path, make_video: Maker) -> Path:
         (["build", "no-such-index.csv"], 10, ["no-such-index.csv"]),
         (["build", "videos"], 2, ["videos"]),
         (["build", "-c", "no-such.yaml"], 10, ["no-such.yaml"]),
-        (["build", "-c", "unknown.yaml"], 2, ["qualty", "quality", "short_side", "fps", "codec", "tier"]),
+        (["build", "-c", "unknown.yaml"], 2, ["qualty", "quality", "short_side", "fps", "codec"]),
         (["build", "-c", "section.yaml"], 2, ["flows", "frames"]),
         (["build", "-c", "list.yaml"], 2, ["list.yaml"]),
         (["build", "-c", "broken.yaml"], 2, ["broken.yaml"]),

@@ -136,8 +136,14 @@ def test_random_clips_are_the_same_in_every_process_and_release() -> None:
     # These values are part of what a seed promises; a change is a change of everybody's training runs
     assert starts(0, 0, range(6)) == PINNED
     code = "from test_clip_samplers import starts; print(starts(0, 0, range(6)))"
+    here = Path(__file__).parent
     result = subprocess.run(
-        [sys.executable, "-c", code], cwd=os.path.dirname(__file__), capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": str(here.parent)},  # for tests/helpers
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert result.stdout.strip() == str(PINNED)
 
