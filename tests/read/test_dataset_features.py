@@ -589,7 +589,7 @@ def test_a_video_that_was_cached_without_a_feature(tmp_path: Path, make_video: C
         ({"features": ["flow", "mel", "flow"]}, "^features: got .*, expected a sequence of distinct features$"),
         ({"features": [3]}, r"^features: got \[3\], expected"),
         ({"features": []}, "^features: got none, expected at least one$"),
-        ({"features": ["label"]}, "^features: 'label' is the name of something else in a sample$"),
+        ({"features": ["label"]}, "^features: got 'label', expected a feature. A sample has something else of this name.$"),
         ({"flow_mode": "next"}, "^flow_mode: got 'next', expected one of between, adjacent$"),
         ({"missing": None}, "^missing: got None, expected one of error, zeros$"),
     ],
@@ -604,7 +604,7 @@ def test_wrong_arguments(cache: cc.Cache, arguments: dict[str, Any], match: str)
 def test_frames_that_are_not_there(cache: cc.Cache, feature: str, numbers: tuple[int, ...]) -> None:
     num_frames = video_of(cache, "bunny.mp4").num_frames
     wrong = min(numbers) if min(numbers) < 0 else 1000
-    match = f"^frame {wrong} is out of range for video 'bunny-.*' of {num_frames} frames$"
+    match = rf"^numbers: got {wrong}, expected a frame number in \[0, {num_frames}\) for video 'bunny-.*'\. Choose"
     with pytest.raises(IndexError, match=match):
         sample_of(cache, "bunny.mp4", numbers, features=[feature])
 
