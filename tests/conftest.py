@@ -32,6 +32,8 @@ import numpy as np
 import pytest
 from helpers import small_disks
 
+import chordcache.media.opencv  # noqa: F401 -- before a test imports cv2, which puts the working folder into LD_LIBRARY_PATH
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)

@@ -128,6 +128,8 @@ def dump_task(task: Any) -> bytes:
     """Pickle a task. If that fails, return its pickled result instead."""
     try:
         return pickle.dumps(task, pickle.HIGHEST_PROTOCOL)
+    except ChordcacheError:  # a signal to stop
+        raise
     except Exception as error:
         return pickle.dumps(Crash("bug", f"the task cannot be sent: {describe(error)}"))
 
@@ -136,6 +138,8 @@ def load_result(data: bytes) -> Any:
     """Return the result that ``run_task`` pickled."""
     try:
         return pickle.loads(data)
+    except ChordcacheError:  # a signal to stop
+        raise
     except Exception as error:
         return Crash("bug", f"its result cannot be sent: {describe(error)}")
 

@@ -589,7 +589,10 @@ def test_a_video_that_was_cached_without_a_feature(tmp_path: Path, make_video: C
         ({"features": ["flow", "mel", "flow"]}, "^features: got .*, expected a sequence of distinct features$"),
         ({"features": [3]}, r"^features: got \[3\], expected"),
         ({"features": []}, "^features: got none, expected at least one$"),
-        ({"features": ["label"]}, "^features: got 'label', expected a feature. A sample has something else of this name.$"),
+        (
+            {"features": ["label"]},
+            "^features: got 'label', expected a feature. A sample has something else of this name.$",
+        ),
         ({"flow_mode": "next"}, "^flow_mode: got 'next', expected one of between, adjacent$"),
         ({"missing": None}, "^missing: got None, expected one of error, zeros$"),
     ],
