@@ -150,7 +150,7 @@ def bench_naive(work: Path, clip: Path, runs: int) -> None:
 
 
 def bench_additions(work: Path, clip: Path, runs: int) -> None:
-    """What motion and mel add to a build of frames."""
+    """Cost that motion and mel add to a build of frames."""
     longer(clip, work / "more", 2, 10)
     index = work / "more.jsonl"
     cc.scan([work / "more"], output=index)

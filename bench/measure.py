@@ -1,4 +1,4 @@
-"""What the benchmarks share: ratios of interleaved pairs, long videos from short ones, the peak memory of a build."""
+"""Parts that the benchmarks share: ratios of interleaved pairs, long videos, the peak memory of a build."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import av
 import chordcache as cc
 
 GOP_FRAMES, FPS = 250, 25
-"""Of what ``encode_loop`` makes"""
+"""Length of a group of pictures, and frames per second, of the videos of ``encode_loop``"""
 
 PEAK_RSS = """
 import resource, subprocess, sys

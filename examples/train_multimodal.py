@@ -92,7 +92,7 @@ def make_loader(args: argparse.Namespace) -> tuple[cc.ClipLoader, int]:
 
 
 class Run:
-    """What a checkpoint holds: the model, its optimizer, and where in which epoch the loader is."""
+    """The content of a checkpoint: the model, its optimizer, and where in which epoch the loader is."""
 
     def __init__(self, args: argparse.Namespace, rank: int) -> None:
         self.rank, self.checkpoint = rank, args.checkpoint

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-SOURCES = sorted((REPOSITORY / "chordcache").rglob("*.py"))
+SOURCES = sorted(
+    path for top in ("chordcache", "bench", "examples", "scripts") for path in (REPOSITORY / top).rglob("*.py")
+)
 TESTS = sorted(set((REPOSITORY / "tests").rglob("*.py")) - {Path(__file__).resolve()})
 DOCS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 
@@ -20,7 +22,7 @@ FOLDER_OF_THE_CORPUS = "odd/colour"
 """The one name with another spelling that tests contain"""
 
 QUESTION = re.compile(r"(What|Which|How|Whether|Of)\b")
-"""How no docstring begins: functions begin with a verb, everything else with a noun"""
+"""Words that no docstring begins with: functions begin with a verb, everything else with a noun"""
 
 RULED_OUT = re.compile(
     r"\b(anew|mends?|mended|mending|told|tells?|dealt|bears?|borne|amiss|whoever|somebody|nobody|hand(s|ed|ing)? out"
@@ -77,7 +79,7 @@ def bad_names(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_words_of_the_package(path: Path) -> None:
+def test_words_of_the_sources(path: Path) -> None:
     found = findings(path.read_text(encoding="utf-8"))
     assert not found, "\n" + "\n".join(found)
 

@@ -24,7 +24,7 @@ from fault_injection import reader_job
 from fault_injection.fixtures import CONFIG, TIERS, build_args, make_corpus, needs_root, states
 from fault_injection.harness import Figures, Trial, experiment
 
-NOBODY = 65534
+OTHER_USER = 65534
 
 NUM_JOBS = 4
 """Processes that the readers of a crowd are forked from."""
@@ -117,7 +117,7 @@ def _prepare(disk: Path, how: str) -> int:
             status = os.statvfs(disk)
             os.posix_fallocate(file.fileno(), 0, status.f_bavail * status.f_frsize)
         assert os.statvfs(disk).f_bavail == 0
-    return NOBODY if how == "as another user" else 0
+    return OTHER_USER if how == "as another user" else 0
 
 
 # While it is built

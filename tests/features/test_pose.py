@@ -9,14 +9,18 @@ from pathlib import Path
 
 MISSING = "needs the package mediapipe; run: pip install 'chordcache[pose]'"
 
-TELL = "from chordcache.features.pose import PoseExtractor; print(PoseExtractor.missing_requirement())"
+PRINT_REQUIREMENT = "from chordcache.features.pose import PoseExtractor; print(PoseExtractor.missing_requirement())"
 
 
 def message_with(folder: Path) -> str:
     """Return the message of an interpreter that finds packages in this folder first."""
     path = os.pathsep.join([str(folder), *filter(None, sys.path)])
     done = subprocess.run(
-        [sys.executable, "-c", TELL], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", PRINT_REQUIREMENT],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.strip()
 

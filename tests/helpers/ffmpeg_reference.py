@@ -128,7 +128,7 @@ class Probed:
 def probe(path: str | Path, *, packets: bool = False) -> Probed:
     """Ask ffprobe. A file that it cannot read has no streams."""
     said, errors = _ffprobe(path, "stream:stream_disposition:stream_side_data:format")
-    # Asked apart: once it has read all packets, ffprobe's durations are no longer those of the headers
+    # In a call of its own: after ffprobe has read all packets, it states other durations than the headers
     read, more_errors = _ffprobe(path, "packet=stream_index,pts,dts,flags") if packets else ({}, "")
     return Probed(said.get("streams", []), said.get("format", {}), read.get("packets", []), errors + more_errors)
 

@@ -186,11 +186,11 @@ def unprivileged() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        nobody = 65534
+        other_user = 65534
         is_root = os.geteuid() == 0
         if is_root:
-            os.chown(folder, nobody, nobody)
-            os.seteuid(nobody)
+            os.chown(folder, other_user, other_user)
+            os.seteuid(other_user)
         try:
             yield folder
         finally:

@@ -206,9 +206,9 @@ def test_ranks_get_every_batch_once_and_as_many_each(cache: cc.Cache, world_size
     for epoch in (0, 3):
         for sampler in (*samplers, whole):
             sampler.set_epoch(epoch)
-        dealt = [batches_of(sampler) for sampler in samplers]
-        assert {len(each) for each in dealt} == {len(sampler) for sampler in samplers}
-        in_turn = [batch for round_ in zip(*dealt, strict=True) for batch in round_]
+        split = [batches_of(sampler) for sampler in samplers]
+        assert {len(each) for each in split} == {len(sampler) for sampler in samplers}
+        in_turn = [batch for round_ in zip(*split, strict=True) for batch in round_]
         all_batches = batches_of(whole)
         assert sorted(index for batch in all_batches for index in batch) == list(range(63))
         if on_remainder == "pad":

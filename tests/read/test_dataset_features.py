@@ -414,8 +414,8 @@ def test_landmarks_stay_where_they_stand() -> None:
     found = cut_pose(pose, crop_of(picture, size))
     y, x = np.nonzero(cut_frames(frames, crop_of(picture, size))[0, ..., 0] > 127)
     np.testing.assert_allclose(found[0, 0], [x.mean() + 0.5, y.mean() + 0.5, -10, 0.75])
-    nobody = np.full((2, 33, 4), np.nan, np.float32)
-    np.testing.assert_array_equal(cut_pose(nobody, crop_of(picture, size)), nobody)
+    no_landmarks = np.full((2, 33, 4), np.nan, np.float32)
+    np.testing.assert_array_equal(cut_pose(no_landmarks, crop_of(picture, size)), no_landmarks)
     assert found.dtype == np.float32
 
 

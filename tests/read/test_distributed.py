@@ -44,18 +44,18 @@ WORLDS = {"num_samples": st.integers(1, 60), "world_size": st.integers(1, 9), "s
 def test_padding_repeats_as_few_as_can_be(
     num_samples: int, world_size: int, seed: int, shuffle: bool, epoch: int
 ) -> None:
-    dealt = [indices(s, epoch) for s in ranks(num_samples, world_size, seed=seed, shuffle=shuffle)]
-    assert {len(each) for each in dealt} == {-(-num_samples // world_size)}
-    in_turn = [index for round_ in zip(*dealt, strict=True) for index in round_]
+    split = [indices(s, epoch) for s in ranks(num_samples, world_size, seed=seed, shuffle=shuffle)]
+    assert {len(each) for each in split} == {-(-num_samples // world_size)}
+    in_turn = [index for round_ in zip(*split, strict=True) for index in round_]
     assert sorted(in_turn[:num_samples]) == list(range(num_samples))  # each once, before padding
     assert in_turn[num_samples:] == (in_turn[:num_samples] * world_size)[: len(in_turn) - num_samples]
 
 
 @given(num_samples=st.integers(9, 60), world_size=st.integers(1, 9), epoch=st.integers(0, 5))
 def test_dropping_leaves_out_less_than_one_round(num_samples: int, world_size: int, epoch: int) -> None:
-    dealt = [indices(s, epoch) for s in ranks(num_samples, world_size, on_remainder="drop")]
-    assert {len(each) for each in dealt} == {num_samples // world_size}
-    seen = [index for each in dealt for index in each]
+    split = [indices(s, epoch) for s in ranks(num_samples, world_size, on_remainder="drop")]
+    assert {len(each) for each in split} == {num_samples // world_size}
+    seen = [index for each in split for index in each]
     assert len(set(seen)) == len(seen)
 
 
@@ -109,9 +109,9 @@ def test_every_sample_once_when_the_world_changes(
         return
     options = {"seed": seed, "batch_size": batch_size, "on_remainder": on_remainder}
     before = ranks(num_samples, world_size, **options)
-    dealt = [indices(sampler, 4) for sampler in before]
-    num_batches = int(share * -(-len(dealt[0]) // batch_size))
-    used = [index for each in dealt for index in each[: num_batches * batch_size]]
+    split = [indices(sampler, 4) for sampler in before]
+    num_batches = int(share * -(-len(split[0]) // batch_size))
+    used = [index for each in split for index in each[: num_batches * batch_size]]
     (state,) = {json.dumps(sampler.state_dict(num_batches_consumed=num_batches)) for sampler in before}
     after = ranks(num_samples, later_world_size, **{**options, "batch_size": 3})
     for sampler in after:
