@@ -75,22 +75,23 @@ class BuildPlan:
         """Fingerprint of each feature, or None if it cannot be made here."""
         return fingerprints_of(self.specs)
 
-    def missing(self, sidecar: Sidecar | None, rebuild: Container[str]) -> tuple[ArtefactTask, ...]:
+    def missing(self, sidecar: Sidecar, rebuild: Container[str]) -> tuple[ArtefactTask, ...]:
         """Return the requested files of one video that are missing or stale.
 
         Parameters
         ----------
-        sidecar : Sidecar or None
+        sidecar : Sidecar
             The existing sidecar.
         rebuild : container of str
             Files, relative to the cache, that count as missing.
         """
         return tuple(each for each in self.artefacts if not self._is_current(each, sidecar, rebuild))
 
-    def _is_current(self, artefact: ArtefactTask, sidecar: Sidecar | None, rebuild: Container[str]) -> bool:
-        infos = [info for info in sidecar.features if _is_in(info, artefact)] if sidecar else []
+    def _is_current(self, artefact: ArtefactTask, sidecar: Sidecar, rebuild: Container[str]) -> bool:
+        infos = [info for info in sidecar.features if _is_in(info, artefact)]
         current = {info.feature for info in infos if _is_there(self.cache, info, rebuild)}
-        return current.issuperset(artefact.names) and not any(is_stale(info, self.fingerprints) for info in infos)
+        fingerprints = self.fingerprints
+        return current.issuperset(artefact.names) and not any(is_stale(info, fingerprints) for info in infos)
 
     def kept(self, sidecar: Sidecar, written: Sequence[ArtefactTask]) -> tuple[FeatureInfo, ...]:
         """Return the features of a sidecar that stay while some files are written.
