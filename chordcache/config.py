@@ -13,9 +13,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from chordcache.errors import ConfigError, NotFoundError
-
-CODECS = ("jpeg", "raw")
+from chordcache.errors import ConfigError, NotFoundError, printable
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class FramesConfig(PictureConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _one_of("frames.codec", self.codec, CODECS)
+        _one_of("frames.codec", self.codec, ("jpeg", "raw"))
         _in_range("frames.quality", self.quality, int, 1, 100)
 
     @property
@@ -207,6 +205,15 @@ class Config:
     )
     hdf5: Hdf5Config = field(default_factory=Hdf5Config)
 
+    def __post_init__(self) -> None:
+        for name, section in self.features.items():
+            expected = _FEATURES.get(name, PluginConfig)
+            if not isinstance(section, expected):
+                raise ConfigError(
+                    f"features.{name}: got a {type(section).__name__}, expected a {expected.__name__}. Choose another "
+                    "name for a feature of your own."
+                )
+
     @property
     def picture(self) -> PictureConfig:
         """Settings of decoded pictures, also if frames themselves are not cached."""
@@ -340,15 +347,18 @@ def load_config(path: str | Path | None) -> Config:
     """
     if path is None:
         return Config()
+    name = printable(path)
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise NotFoundError(f"no config file '{path}'") from None
+        raise NotFoundError(f"no config file '{name}'") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read config '{path}': {error}") from None
+        raise ConfigError(f"cannot read config '{name}': {error}") from None
     try:
-        return config_from_json(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"config '{path}' is not YAML: {' '.join(str(error).split())}") from None
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the parser of dates raises ValueError
+        raise ConfigError(f"config '{name}' is not YAML: {' '.join(str(error).split())}") from None
+    try:
+        return config_from_json(data)
     except ConfigError as error:
-        raise ConfigError(f"config '{path}': {error}") from None
+        raise ConfigError(f"config '{name}': {error}") from None

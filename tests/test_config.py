@@ -14,6 +14,7 @@ from chordcache.config import (
     FlowConfig,
     FramesConfig,
     MelConfig,
+    PluginConfig,
     config_from_json,
     config_to_json,
     load_config,
@@ -185,6 +186,11 @@ def test_takes_the_edges(edge: dict[str, float]) -> None:
     assert dataclasses.asdict(config_from_json({"frames": edge}).frames).items() >= edge.items()
 
 
+def test_a_plug_in_with_the_name_of_a_built_in_feature() -> None:
+    with pytest.raises(ConfigError, match=r"^features\.mel: got a PluginConfig, expected a MelConfig\. Choose another"):
+        Config(features={"mel": PluginConfig("mel", "my.mel:Mel")})
+
+
 def test_unknown_section_lists_the_valid_ones() -> None:
     with pytest.raises(ConfigError, match="frame: got an unknown key, expected one of frames, features, hdf5"):
         config_from_json({"frame": {}})
@@ -199,6 +205,8 @@ def test_unknown_section_lists_the_valid_ones() -> None:
         ("!!python/object/apply:os.getcwd []", "config '.*config.yaml' is not YAML: "),
         (b"\xff\xfe\x00", "cannot read config '.*config.yaml'"),
         (b"frames: \x01", "config '.*config.yaml' is not YAML: "),
+        ("frames: {fps: 2020-99-99}", "config '.*config.yaml' is not YAML: "),
+        ("[" * 10_000, "config '.*config.yaml' is not YAML: "),
     ],
 )
 def test_refuses_files(tmp_path: Path, text: str | bytes, match: str) -> None:

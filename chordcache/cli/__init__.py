@@ -51,7 +51,8 @@ class _Commands(click.Group):
         if ctx.params.get("debug"):
             click.echo(traceback.format_exc(), err=True, nl=False)
         message = self._with_option(ctx, message)
-        click.echo(f"{ctx.info_name} {ctx.invoked_subcommand}: error: {' '.join(message.split())}", err=True)
+        name = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
+        click.echo(f"{name}: error: {' '.join(message.split())}", err=True)
         ctx.exit(exit_code)
 
     def _with_option(self, ctx: click.Context, message: str) -> str:

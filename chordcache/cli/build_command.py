@@ -83,8 +83,8 @@ def build(
     Example:
       chordcache build index.json -o cache --tier lmdb --tier npz --features frames,flow
     """
-    fields = {name: arguments.pop(name) for name in _BUILD_OPTIONS}
-    options = cc.BuildOptions("0" if fail_fast else max_failures, **fields)
+    chosen = {name: arguments.pop(name) for name in _BUILD_OPTIONS}
+    options = cc.BuildOptions("0" if fail_fast else max_failures, **chosen)
     if dry_run:
         del arguments["jobs"]
         _echo_dry_run(cc.dry_run(index, cache, options=options, **arguments), as_json)

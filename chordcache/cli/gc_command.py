@@ -30,7 +30,7 @@ def gc(cache: str, dry_run: bool, yes: bool) -> None:
         click.echo(printable(file))
     if files and not dry_run:
         if not yes and not sys.stdin.isatty():
-            raise UsageError(f"{len(files)} files would be removed; add --yes to do so")
+            raise UsageError(f"yes: got no terminal to ask on, expected --yes to remove {len(files)} files. Add --yes.")
         if yes or click.confirm(f"Remove these {len(files)} files?", err=True):
             files = cc.collect_garbage(cache, only=files)
             click.echo(f"removed {len(files)} files")

@@ -151,7 +151,7 @@ class DecodePass:
             for extractor in listeners:
                 with _calling(extractor.name, self._num_frames):
                     rows = extractor.add_sound(sound)
-                self._hand_on(extractor.name, rows)
+                self._pass_rows(extractor.name, rows)
 
         def measured(frames: Iterator[DecodedFrame]) -> Iterator[DecodedFrame]:
             for frame in frames:
@@ -168,7 +168,7 @@ class DecodePass:
         for name, extractor in self._extractors.items():
             with _calling(name, self._num_frames):
                 rows = extractor.add_frame(frame)
-            self._hand_on(name, rows)
+            self._pass_rows(name, rows)
         self._num_frames += 1
 
     def _finish(self) -> None:
@@ -177,19 +177,21 @@ class DecodePass:
                 rows = extractor.finish()
                 absent, facts = extractor.absent, json.loads(json.dumps(extractor.facts, allow_nan=False))
                 expected = extractor.num_rows(self._num_frames)
-            self._hand_on(name, rows)
+            self._pass_rows(name, rows)
             made = self.made[name]
             made.absent, made.facts = absent, facts
             if absent is None and name not in made.num_rows:
                 raise self._fault(name, f"extractor returned no array '{name}'")
+            if expected is None and made.num_rows and not _is_clock(facts):
+                raise self._fault(
+                    name, "num_rows() returned None; facts must contain row_seconds, start_seconds and silence"
+                )
             for part, found in made.num_rows.items():
-                if expected is None and not _is_clock(facts):
-                    raise self._fault(name, "extractor has its own clock, but its facts do not describe it")
                 if expected is not None and found != expected:
                     frames = f"{self._num_frames} frame{'s' * (self._num_frames != 1)}"
                     raise self._fault(name, f"'{part}' has {found} rows, expected {expected} for {frames}")
 
-    def _hand_on(self, name: str, rows: Rows) -> None:
+    def _pass_rows(self, name: str, rows: Rows) -> None:
         """Pass rows to the feature's sinks and count them."""
         made = self.made[name]
         if not isinstance(rows, Mapping):

@@ -26,10 +26,6 @@ Estimator: TypeAlias = "Callable[[np.ndarray, np.ndarray], np.ndarray]"
 """Function of two luma planes [shape=(H, W), dtype=uint8] that returns the flow from the first to the second
 [shape=(H, W, 2), dtype=float32, pixels, (dx, dy)]."""
 
-METHODS = ("farneback", "dis")
-PRESETS = ("ultrafast", "fast", "medium")
-DTYPES = ("float16", "float32", "int8")
-
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
 
 _NO_GUESS: Any = None
@@ -92,10 +88,11 @@ class FlowExtractor(Extractor):
         short_side: int | None = None,
         dtype: str = "float16",
     ) -> None:
+        # Not at the top: reading a cache imports this module, and does not need the parser of YAML
+        from chordcache.config import FlowConfig
+
         super().__init__(name)
-        _check("method", method, METHODS)
-        _check("preset", preset, PRESETS)
-        _check("dtype", dtype, DTYPES)
+        FlowConfig(method, preset, short_side, dtype)  # raises for a value that is not allowed
         self._method = method
         self._estimate = _dis(preset) if method == "dis" else _farneback()
         self._short_side = short_side
@@ -166,11 +163,6 @@ class FlowExtractor(Extractor):
         return {self.name: flow[None].astype(self._dtype)}
 
 
-def _check(what: str, value: str, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        raise UsageError(f"{what} of optical flow: got '{value}', expected one of {', '.join(valid)}")
-
-
 def _farneback() -> Estimator:
     cv2 = load_opencv()
     return lambda first, second: np.asarray(
@@ -216,8 +208,8 @@ class FlowReadSide(ReadSide):
         """Return the flow from one frame to the next [shape=(h, w, 2), dtype=float32]. None if it is zero."""
         if clip.flow_mode == "between" and stop < start:
             raise UsageError(
-                f"flow_mode 'between' needs frames in ascending order, but frame {stop} of video '{clip.video.key}' "
-                f"comes after frame {start}; choose flow_mode='adjacent' or another sampler"
+                f"flow_mode: got 'between' for frame {stop} of video '{clip.video.key}' after frame {start}, expected "
+                "frames in ascending order. Choose flow_mode='adjacent' or another sampler."
             )
         if start == stop:
             return None

@@ -65,7 +65,7 @@ class Clip:
     """Memory for the frames [shape=(T, h, w, 3), dtype=uint8]"""
 
     def __post_init__(self) -> None:
-        check_frame_numbers("numbers", self.numbers.tolist(), self.video.num_frames, f"video '{self.video.key}'")
+        check_frame_numbers("clip_sampler", self.numbers.tolist(), self.video.num_frames, f"video '{self.video.key}'")
 
     @property
     def picture(self) -> tuple[int, int]:

@@ -1,1 +1,1 @@
-"""Readers that turn a cache into tensors. ``dataset`` is the only module here that needs torch."""
+"""Readers that turn a cache into tensors. The dataset, the loaders and ``augment`` need torch."""

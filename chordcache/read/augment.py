@@ -145,8 +145,8 @@ class BatchAugment:
         left_behind = [name for name in follows if name in batch]
         if left_behind:
             raise UsageError(
-                f"policy and mix change frames alone, but this batch also has {', '.join(left_behind)}; leave them out"
-                ", or use a crop such as RandomResizedCrop, which moves all features of a clip"
+                f"batch: got {', '.join(left_behind)} beside frames, expected frames alone: policy and mix change only "
+                "them. Leave the others out, or use a crop such as RandomResizedCrop, which moves all features."
             )
         # On a GPU this check would wait for all of its queued work. There, one_hot's own assertion fails instead
         if self._mix is not None and not batch["label"].is_cuda and int(batch["label"].max()) >= self._num_classes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -99,15 +100,15 @@ class Video:
             If the feature ``motion``, which contains the types, was not cached.
         """
         info = self.feature("motion")
-        with open_artefact(self._cache / str(info.file), info.num_bytes) as artefact:
+        with _open_feature(self._cache, info) as artefact:
             return artefact.rows("motion.types", range(self.num_frames))
 
     def _array(self, name: str) -> np.ndarray:
         for info in self.sidecar.features:
             if info.file is not None:
-                with open_artefact(self._cache / info.file, info.num_bytes) as artefact:
+                with _open_feature(self._cache, info) as artefact:
                     return artefact.array(name)
-        raise FeatureAbsentError(f"video '{self.key}' has no cached feature, so the times of its frames are unknown")
+        raise FeatureAbsentError(f"video '{self.key}' has no cached features, so its frame times are unknown")
 
     def seconds_of(self, start: int, stop: int) -> tuple[float, float]:
         """Return the time of frame ``start`` and of the end of frame ``stop - 1``, half open, on the source's clock."""
@@ -211,7 +212,8 @@ class Cache:
 
     def _sidecar(self, catalog: Catalog, video: int | str) -> Sidecar:
         if not isinstance(video, str):
-            return catalog.at(video + len(catalog) if video < 0 else video)
+            position = operator.index(video)  # SQLite takes numpy's integers for bytes
+            return catalog.at(position + len(catalog) if position < 0 else position)
         sidecar = catalog.find(video)
         if sidecar is None:
             raise NotFoundError(f"video '{printable(video)}' is not in cache '{printable(self.path)}'")
@@ -304,7 +306,7 @@ class Cache:
                 f"'{feature}' of video '{video.key}' is not cached; cached: {', '.join(info.num_rows)}"
             )
         side = read_side(info.feature)
-        with self._artefact(info) as artefact:
+        with _open_feature(self.path, info) as artefact:
             if "row_seconds" in info.facts:
                 if indices is not None:
                     raise UsageError(
@@ -338,18 +340,19 @@ class Cache:
         if not isinstance(video, Video):
             video = self[video]
         info = video.feature("frames")
-        with self._artefact(info) as artefact:
+        with _open_feature(self.path, info) as artefact:
             numbers = _checked_numbers(video, "frames", info.num_rows["frames"], indices)
             yield from FramesReadSide("frames").iter_rows(artefact, info, numbers)
 
-    @contextmanager
-    def _artefact(self, info: FeatureInfo) -> Iterator[Artefact]:
-        """Open the file of a feature. If the file is damaged, the error says how to repair it."""
-        try:
-            with open_artefact(self.path / str(info.file), info.num_bytes) as artefact:
-                yield artefact
-        except DamageError as error:
-            raise DamageError(f"{error}; run 'chordcache verify --repair {printable(self.path)}'") from None
+
+@contextmanager
+def _open_feature(cache: Path, info: FeatureInfo) -> Iterator[Artefact]:
+    """Open the file of a feature. If the file is damaged, the error says how to repair it."""
+    try:
+        with open_artefact(cache / str(info.file), info.num_bytes) as artefact:
+            yield artefact
+    except DamageError as error:
+        raise DamageError(f"{error}; run 'chordcache verify --repair {printable(cache)}'") from None
 
 
 def _row_numbers(

@@ -20,6 +20,8 @@ from chordcache.records import FeatureInfo
 FLOW_MODES = ("between", "adjacent")
 MISSING = ("error", "zeros")
 
+HOW_TO_ADD = "Add it by 'chordcache build' with a --tier or a config that has it."
+
 _OTHER_VALUES = ("pts_seconds", "label", "caption", "video", "present")
 """Names of the values in a sample that do not belong to a feature"""
 
@@ -83,8 +85,8 @@ class ClipReader:
         for name in self.features:
             if name not in have:
                 raise FeatureAbsentError(
-                    f"features: '{name}' of video '{video.key}' is not cached; cached: {', '.join(have)}; "
-                    "'chordcache build' with a --tier or a config that has it adds it"
+                    f"features: got '{name}', expected one of {', '.join(have)}, which are cached for video "
+                    f"'{video.key}'. {HOW_TO_ADD}"
                 )
 
     def crop(self, video: Video, random: np.random.Generator) -> CropBox | None:
@@ -165,8 +167,8 @@ def _stacked(name: str, video: Video, arrays: list[np.ndarray]) -> np.ndarray:
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         raise UsageError(
-            f"'{name}' of {len(arrays)} clips of video '{video.key}' has shapes {', '.join(map(str, sorted(shapes)))}; "
-            "they cannot be stacked to one array: take one clip a sample, with clips_per_video"
+            f"clip_sampler: got clips of video '{video.key}' with '{name}' of shapes "
+            f"{', '.join(map(str, sorted(shapes)))}, expected one shape. Take one clip a sample, with clips_per_video."
         )
     return np.stack(arrays)
 
@@ -182,7 +184,7 @@ def _zeros(side: ReadSide, clip: Clip, key: str, info: FeatureInfo) -> Arrays:
     arrays = side.zeros(clip, info)
     if arrays is None:
         raise FeatureAbsentError(
-            f"'{side.name}' of video '{key}' is absent: {info.absent}; zeros cannot take its place, since nothing "
-            "says which shape it would have"
+            f"missing: got 'zeros' for '{side.name}' of video '{key}', which is absent ({info.absent}), expected a "
+            "feature of known shape. Choose another value of missing, or leave the video out."
         )
     return arrays

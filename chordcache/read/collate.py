@@ -71,7 +71,7 @@ def _stacked(name: str, values: list[torch.Tensor], nothing: float) -> tuple[tor
     """Stack tensors [shape=(B, ...)], and return their shapes too [shape=(B, ndim)]."""
     if len({value.ndim for value in values}) > 1:
         shapes = " and ".join(sorted({str(tuple(value.shape)) for value in values}))
-        raise UsageError(f"'{name}' cannot be padded to one shape: the samples of a batch have {shapes}")
+        raise UsageError(f"batch: got '{name}' of shapes {shapes}, expected samples with the same number of dimensions")
     lengths = torch.tensor([value.shape for value in values])
     largest = lengths.amax(0)
     if bool((lengths == largest).all()):

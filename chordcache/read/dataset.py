@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from chordcache.errors import UsageError
 from chordcache.media.cropping import CropBox
-from chordcache.read.arguments import checked_size
+from chordcache.read.arguments import check_at_least, checked_size
 from chordcache.read.batch_memory import FrameBuffer, FrameMemory, allocate
 from chordcache.read.cache import Cache, Video
 from chordcache.read.clips import ClipReader, FeatureReader
@@ -155,7 +155,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         index: Index | str | Path | None = None,
         on_miss: str = "error",
     ) -> None:
-        ClipRequest(seed=seed, num_clips=clips_per_video)  # says what is wrong with either
+        check_at_least(0, seed=seed)
+        check_at_least(1, clips_per_video=clips_per_video)
         self._sampler = make_sampler(clip_sampler) if isinstance(clip_sampler, Mapping) else clip_sampler
         self._clips = ClipReader(
             features=_checked_names("features", features, "features"),
@@ -346,8 +347,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         # The catalog may have been opened again since the videos were counted. A build in between moves the positions
         if len(self._cache) != self._num_videos:
             raise UsageError(
-                f"{self._cache!r} had {self._num_videos} videos when the dataset was made. Make the dataset again, or "
-                "with videos=cache.keys(), which keeps the videos that there are now."
+                f"{self._cache!r} had {self._num_videos} videos when the dataset was made. Recreate the dataset, or "
+                "pass videos=cache.keys() to pin today's videos."
             )
         return self._cache[position]
 

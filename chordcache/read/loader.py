@@ -301,13 +301,27 @@ class _SideStream:
         """Make later work on the current stream wait for the copies of a batch."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(is_sent)
-        for value in batch.values():
-            if isinstance(value, torch.Tensor):
-                value.record_stream(current)  # or the side stream would overwrite the tensor once it is released
+        for tensor in _tensors_of(batch):
+            tensor.record_stream(current)  # or the side stream would overwrite it once it is released
 
 
 def _on_tensors(batch: Batch, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-    return {name: function(value) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+    """Return the batch with the function's results in place of its tensors, also of those in ``lengths``."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: changed(part) for name, part in value.items()}
+        return function(value) if isinstance(value, torch.Tensor) else value
+
+    return {name: changed(value) for name, value in batch.items()}
+
+
+def _tensors_of(batch: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    for value in batch.values():
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, dict):
+            yield from _tensors_of(value)
 
 
 def _checked_sampler(

@@ -65,7 +65,7 @@ def _of_cache(path: Path) -> dict[str, Any]:
         "labels": dict(labels.most_common()),
         "quarantined": len(Quarantine(path, {})),
         "roots": dict(header.roots),
-        "wanted": {tier: list(names) for tier, names in header.features.items()},
+        "features": {tier: list(names) for tier, names in header.features.items()},
         "config": dict(header.config),
     }
 

@@ -60,13 +60,11 @@ class CaptionTokenizer:
 
 def _read(path: Path) -> tokenizers.Tokenizer:
     try:
-        text = path.read_text(encoding="utf-8")
-        json.loads(text)
+        data = path.read_bytes()
     except OSError as error:
         raise NotFoundError(f"cannot read tokenizer '{printable(path)}': {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"'{printable(path)}' is not a tokenizer: {error}; give a tokenizer.json") from None
     try:
-        return tokenizers.Tokenizer.from_str(text)
+        json.loads(data)
+        return tokenizers.Tokenizer.from_str(data.decode())
     except Exception as error:  # noqa: BLE001 # item boundary: the package raises nothing narrower
-        raise UsageError(f"'{printable(path)}' is not a tokenizer: {error}; give a tokenizer.json") from None
+        raise UsageError(f"tokenizer: got '{printable(path)}' ({error}), expected a tokenizer.json") from None

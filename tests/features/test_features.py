@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -164,6 +165,23 @@ def test_slices_are_frame_numbers(full: Path) -> None:
             UsageError, match=r"out for 'flow': got .*, expected a contiguous float16 array of shape \(4, 48, 64, 2\)"
         ):
             cache.read(video, "flow", 5, 9, out=np.empty((4, 48, 64, 2), np.float32))
+
+
+def test_positions_of_numpy(full: Path) -> None:
+    with cc.open_cache(full) as cache:
+        longest = np.argsort(cache.num_frames)[-1]
+        assert cache[longest].num_frames == cache.num_frames.max()
+        assert cache.read(longest, "frames", 0, 2).shape[0] == 2
+        with pytest.raises(TypeError):
+            cache[1.0]
+
+
+def test_damage_that_the_times_of_frames_find(full: Path, tmp_path: Path) -> None:
+    shutil.copytree(full, tmp_path / "cache")
+    for path in tmp_path.glob("cache/*/**/*.lmdb"):
+        path.write_bytes(b"")
+    with cc.open_cache(tmp_path / "cache") as cache, pytest.raises(cc.DamageError, match="verify --repair"):
+        _ = cache[0].pts_seconds
 
 
 def test_mel_covers_the_seconds_of_its_frames(full: Path) -> None:

@@ -263,9 +263,12 @@ def test_the_smallest_pictures(tmp_path, make_video, method, size: tuple[int, in
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"method": "raft"}, "method of optical flow: got 'raft', expected one of farneback, dis"),
-        ({"method": "dis", "preset": "slow"}, "preset of .*: got 'slow', expected one of ultrafast, fast, medium"),
-        ({"dtype": "float64"}, "dtype of .*: got 'float64', expected one of float16, float32, int8"),
+        ({"method": "raft"}, "features.flow.method: got 'raft', expected one of farneback, dis"),
+        (
+            {"method": "dis", "preset": "slow"},
+            "features.flow.preset: got 'slow', expected one of ultrafast, fast, medium",
+        ),
+        ({"dtype": "float64"}, "features.flow.dtype: got 'float64', expected one of float32, float16, int8"),
     ],
 )
 def test_unknown_parameters(params, message):

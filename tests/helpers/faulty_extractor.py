@@ -49,6 +49,11 @@ def _raise(error: Exception) -> None:
     raise error
 
 
+def _hold_the_interpreter() -> None:
+    while True:  # a signal ends the system call
+        ctypes.PyDLL(None).sleep(1000)
+
+
 def _use_up_memory() -> None:
     arrays = []
     while True:
@@ -57,7 +62,7 @@ def _use_up_memory() -> None:
 
 EVENTS: Mapping[str, Callable[[Any], object]] = {
     "sleep": lambda mine: time.sleep(1000),
-    "hold the interpreter": lambda mine: ctypes.PyDLL(None).sleep(1000),
+    "hold the interpreter": lambda mine: _hold_the_interpreter(),
     "large array": lambda mine: np.ones(8 << 30, "u1"),
     "many arrays": lambda mine: _use_up_memory(),
     "exit 0": lambda mine: os._exit(0),

@@ -218,9 +218,9 @@ def test_wrong_settings(settings: dict[str, Any], match: str) -> None:
         (
             {"policy": "auto"},
             lambda b: {"flows": torch.zeros(1), "pose": torch.zeros(1)},
-            "^policy and mix change frames alone, but this batch also has flows, pose; leave them out, or use a crop",
+            "^batch: got flows, pose beside frames, expected frames alone: .* Leave the others out, or use a crop",
         ),
-        ({"mix": "mixup", "num_classes": 5}, lambda b: {"audio": torch.zeros(1)}, "^policy and mix .* also has audio"),
+        ({"mix": "mixup", "num_classes": 5}, lambda b: {"audio": torch.zeros(1)}, "^batch: got audio beside frames"),
         (
             {"mix": "mixup", "num_classes": 2},
             lambda b: {"label": torch.tensor([0, 1, 2, 0])},

@@ -412,6 +412,13 @@ def test_adaptive_looks_at_whole_clips() -> None:
     assert once == again
 
 
+def test_adaptive_with_a_clock_that_is_set_back() -> None:
+    source = moving([0, 0, 3])
+    source.pts_seconds[20:] -= 100
+    clips = [AdaptiveSampler(2).frame_numbers(source, ClipRequest(index=i)) for i in range(20)]
+    assert all(0 <= clip[0] < clip[-1] < 30 for clip in clips)
+
+
 @pytest.mark.parametrize("per_second", [[], [0.0, 0.0, 0.0]])
 def test_adaptive_without_motion_is_random(per_second: list[float]) -> None:
     source = SimpleNamespace(num_frames=30, content=SimpleNamespace(motion_per_second=tuple(per_second)))

@@ -104,6 +104,6 @@ def test_equal_samples_are_collated_as_by_default(cache: cc.Cache) -> None:
 
 
 def test_other_numbers_of_axes() -> None:
-    match = r"^'audio' cannot be padded to one shape: the samples of a batch have \(2, 80, 9\) and \(80, 9\)$"
+    match = r"^batch: got 'audio' of shapes \(2, 80, 9\) and \(80, 9\), expected samples with the same number of dim"
     with pytest.raises(UsageError, match=match):
         cc.collate([{"audio": torch.zeros(80, 9)}, {"audio": torch.zeros(2, 80, 9)}])

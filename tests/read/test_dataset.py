@@ -238,7 +238,7 @@ def test_sampler_out_of_range_is_an_error(cache: Cache) -> None:
         def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
             return np.array([0, video.num_frames])
 
-    with pytest.raises(IndexError, match=r"numbers: got \d+, expected a frame number in"):
+    with pytest.raises(IndexError, match=r"clip_sampler: got \d+, expected a frame number in"):
         ChordVideoDataset(cache, clip_sampler=TooFar())[0]
 
 
@@ -376,8 +376,8 @@ def test_label_that_is_not_in_classes(cache: Cache) -> None:
         ({"classes": "run"}, "^classes: got 'run', expected a sequence of distinct label names$"),
         ({"classes": ["run", "jump", "run"]}, "^classes: got .*distinct"),
         ({"classes": [1, 2]}, "^classes: got"),
-        ({"clips_per_video": 0}, "num_clips: got 0, expected an integer of at least 1"),
-        ({"clips_per_video": 1.5}, r"num_clips: got 1\.5"),
+        ({"clips_per_video": 0}, "clips_per_video: got 0, expected an integer of at least 1"),
+        ({"clips_per_video": 1.5}, r"clips_per_video: got 1\.5"),
         ({"seed": -1}, "^seed: got -1, expected an integer of at least 0$"),
         ({"size": 224}, r"^size: got 224, expected \(height, width\) in pixels, or None$"),
         ({"size": (224,)}, r"^size: got \(224,\)"),
@@ -593,9 +593,9 @@ def test_cache_that_grew(tmp_path: Path, make_video: Callable[..., Path]) -> Non
     assert_equal_batches(batches_of(chosen, 2, "fork"), expected)
     assert_equal_batches(batches_of(everything), expected)  # this process looks at the catalog that it opened
     for method in ("fork", "spawn"):
-        with pytest.raises(UsageError, match="had 2 videos when the dataset was made. Make the dataset again"):
+        with pytest.raises(UsageError, match="had 2 videos when the dataset was made. Recreate the dataset"):
             batches_of(everything, 2, method)
-    with pytest.raises(UsageError, match="had 2 videos when the dataset was made. Make the dataset again"):
+    with pytest.raises(UsageError, match="had 2 videos when the dataset was made. Recreate the dataset"):
         unread[0]
     assert len(ChordVideoDataset(tmp_path / "cache")) == 3
 

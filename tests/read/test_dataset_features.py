@@ -267,8 +267,8 @@ def test_flow_of_one_frame(cache: cc.Cache) -> None:
 def test_backwards(cache: cc.Cache) -> None:
     key = video_of(cache, "bunny.mp4").key
     match = (
-        f"^flow_mode 'between' needs frames in ascending order, but frame 5 of video '{key}' comes after frame 9; "
-        "choose flow_mode='adjacent' or another sampler$"
+        f"^flow_mode: got 'between' for frame 5 of video '{key}' after frame 9, expected frames in ascending order. "
+        "Choose flow_mode='adjacent' or another sampler.$"
     )
     last = video_of(cache, "bunny.mp4").num_frames - 1
     with pytest.raises(UsageError, match=match):
@@ -517,7 +517,9 @@ def test_missing_is_an_error(cache: cc.Cache, feature: str, match: str) -> None:
     ("feature", "why"), [("motion", "codec 'vp9' exports no motion vectors"), ("sound", "too quiet")]
 )
 def test_zeros_of_unknown_shape(cache: cc.Cache, feature: str, why: str) -> None:
-    match = f"^'{feature}' of video 'vp9-.*' is absent: {why}; zeros cannot take its place, since nothing says which"
+    match = (
+        rf"^missing: got 'zeros' for '{feature}' of video 'vp9-.*', which is absent \({why}.*\), expected a feature of"
+    )
     with pytest.raises(FeatureAbsentError, match=match):
         sample_of(cache, "vp9.webm", (0, 1), features=[feature], missing="zeros", size=None)
 
@@ -545,7 +547,8 @@ def test_sound_of_several_channels_that_is_missing(tmp_path: Path, make_video: C
     cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["npz"], config=config, jobs=1)
     dataset = cc.ChordVideoDataset(tmp_path / "cache", features=["mel"], missing="zeros", clip_sampler=Numbers((0, 4)))
     assert dataset[0]["audio"].shape == (1, 12, 20)
-    with pytest.raises(FeatureAbsentError, match="'mel' of video 'silent-.*' is absent: no audio track; zeros cannot"):
+    match = r"missing: got 'zeros' for 'mel' of video 'silent-.*', which is absent \(no audio track\), expected"
+    with pytest.raises(FeatureAbsentError, match=match):
         dataset[1]
 
 
@@ -557,15 +560,16 @@ def test_a_feature_that_the_cache_lacks(cache: cc.Cache, slide: Path) -> None:
     assert have == {"frames", "flow", "mel", "motion", "mean", "beat", "sound"}
     for missing in ("error", "zeros"):
         with pytest.raises(
-            FeatureAbsentError, match="^features: 'depth' of video '.*' is not cached; cached: "
+            FeatureAbsentError,
+            match="^features: got 'depth', expected one of .*, which are cached for video '.*'. Add it",
         ) as error:
             cc.ChordVideoDataset(cache, features=["frames", "depth"], missing=missing)
-        assert set(str(error.value).rpartition(": ")[2].partition("; ")[0].split(", ")) == have
+        assert set(str(error.value).partition("one of ")[2].partition(", which")[0].split(", ")) == have
         with pytest.raises(
-            FeatureAbsentError, match="^features: 'mel' of video '.*' is not cached; cached: frames, flow; .*adds it$"
+            FeatureAbsentError, match="^features: got 'mel', expected one of frames, flow, which are cached .* has it.$"
         ):
             cc.ChordVideoDataset(slide, features=["mel"], missing=missing)
-    with pytest.raises(FeatureAbsentError, match="^features: 'motion.covered' of video"):
+    with pytest.raises(FeatureAbsentError, match="^features: got 'motion.covered', expected one of"):
         cc.ChordVideoDataset(cache, features=["motion.covered"])
 
 
@@ -607,7 +611,7 @@ def test_wrong_arguments(cache: cc.Cache, arguments: dict[str, Any], match: str)
 def test_frames_that_are_not_there(cache: cc.Cache, feature: str, numbers: tuple[int, ...]) -> None:
     num_frames = video_of(cache, "bunny.mp4").num_frames
     wrong = min(numbers) if min(numbers) < 0 else 1000
-    match = rf"^numbers: got {wrong}, expected a frame number in \[0, {num_frames}\) for video 'bunny-.*'\. Choose"
+    match = rf"^clip_sampler: got {wrong}, expected a frame number in \[0, {num_frames}\) for video 'bunny-.*'\. Choose"
     with pytest.raises(IndexError, match=match):
         sample_of(cache, "bunny.mp4", numbers, features=[feature])
 

@@ -176,7 +176,7 @@ def test_states_that_do_not_fit(change: dict[str, Any], match: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"dataset": 0}, "^num_samples: got 0, expected an integer of at least 1$"),
+        ({"dataset": 0}, "^dataset: got 0, expected an integer of at least 1$"),
         ({"dataset": 5, "seed": -1}, "^seed: got -1"),
         ({"dataset": 5, "batch_size": 0}, "^batch_size: got 0"),
         ({"dataset": 5, "on_remainder": "wrap"}, "^on_remainder: got 'wrap', expected one of pad, drop$"),

@@ -304,9 +304,13 @@ def test_broken_records_are_left_out(copy: Path, sparse: Path) -> None:
         ({"index": None}, UsageError, "on_miss: got 'source' without an index"),
         ({"index": "none.jsonl"}, NotFoundError, "no such file '.*none.jsonl'"),
         ({"videos": ["a-0123456789abcdef"]}, UsageError, "videos: got a selection and an index, expected one of them"),
-        ({"features": ("pose",)}, FeatureAbsentError, "is not built for 'pose', but for frames"),
+        (
+            {"features": ("pose",)},
+            FeatureAbsentError,
+            "features: got 'pose', expected one of frames, which cache .* is built for",
+        ),
         ({"cache": "none"}, NotFoundError, "no cache at"),
-        ({"index": "cache/index.jsonl"}, UsageError, "expected that of scan"),
+        ({"index": "cache/index.jsonl"}, UsageError, "expected the index that 'chordcache scan' wrote"),
         ({"classes": ["run"]}, UsageError, "classes: got .*, expected also 'jump', a label of the index"),
     ],
 )
@@ -327,7 +331,7 @@ def test_an_index_that_was_replaced(copy: Path, sparse: Path) -> None:
     dataset = on_demand(copy, sparse, "source")
     (copy / "videos/jump/turned.mp4").unlink()
     scan([copy / "videos"], output=copy / "index.jsonl", labels="dir", jobs=1)
-    with pytest.raises(UsageError, match="changed since the dataset was made. Make the dataset again"):
+    with pytest.raises(UsageError, match="changed since the dataset was made. Recreate the dataset"):
         dataset[0]
 
 
@@ -498,5 +502,7 @@ def test_a_request_that_is_damaged_is_dropped(built: Path) -> None:
 
 def test_a_cache_that_cannot_be_written_to(built: Path) -> None:
     (built / "cache" / FOLDER).write_text("")
-    with pytest.raises(UsageError, match=r"on_miss='build' cannot write to cache .*; choose on_miss='source'"):
+    with pytest.raises(
+        UsageError, match=r"on_miss: got 'build' for cache .*, which cannot be written to .* Choose on_miss='source'\."
+    ):
         on_demand(built)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import multiprocessing
+import os
 import pickle
 import random
 import struct
@@ -168,6 +170,23 @@ def test_containers_that_are_not_mp4_fall_back(made: Path) -> None:
             assert match in str(source.fallback_reason)
             assert source.fallback_reason
             assert source.num_frames == 30
+
+
+@pytest.mark.parametrize("name", ["b_frames.mp4", "b_frames.mkv"])
+def test_a_closed_map_is_gone(name: str, made: Path) -> None:
+    """Without a collection: a loop over many files would run out of descriptors first."""
+    MappedMP4Source().open(made / name).close()
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            with MappedMP4Source().open(made / name) as source:
+                source.get_frames([0, 7, 3])
+                source.get_frame(8)
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
 
 
 def test_a_table_that_calls_other_samples_keyframes(made: Path, tmp_path: Path) -> None:

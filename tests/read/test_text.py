@@ -183,11 +183,21 @@ def test_forking_prints_nothing(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"{}", b"[]", b"\xff\xfe\x00", b"vocab.txt\n[PAD]\n", b'{"model": {"type": "BPE"}}', b"\x00" * 100],
+    [
+        b"",
+        b"{",
+        b"{}",
+        b"[]",
+        b"\xff\xfe\x00",
+        b"vocab.txt\n[PAD]\n",
+        b'{"model": {"type": "BPE"}}',
+        b"\x00" * 100,
+        b"[" * 100_000,
+    ],
 )
 def test_a_file_that_is_not_a_tokenizer(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "vocab.txt").write_bytes(content)
-    match = f"^'{tmp_path / 'vocab.txt'}' is not a tokenizer: .*; give a tokenizer.json$"
+    match = rf"^tokenizer: got '{tmp_path / 'vocab.txt'}' \(.*\), expected a tokenizer.json$"
     with pytest.raises(UsageError, match=match) as error:
         cc.CaptionTokenizer(tmp_path / "vocab.txt")
     assert "\n" not in str(error.value)
@@ -197,7 +207,7 @@ def test_a_damaged_tokenizer(path: Path, tmp_path: Path) -> None:
     data = json.loads(path.read_text())
     data["model"]["merges"] = [["no", "such"]]
     (tmp_path / "damaged.json").write_text(json.dumps(data))
-    with pytest.raises(UsageError, match="damaged.json' is not a tokenizer: "):
+    with pytest.raises(UsageError, match=r"^tokenizer: got '.*damaged.json' \("):
         cc.CaptionTokenizer(tmp_path / "damaged.json")
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from chordcache.digests import digest_file
 from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
-from chordcache.engine.worker import SAFE_PATH
+from chordcache.engine.worker import child_environment
 from chordcache.errors import (
     CacheWriteError,
     ChordcacheError,
@@ -108,8 +108,8 @@ class RequestQueue:
             os.close(self._open_lock())
         except OSError as error:
             raise UsageError(
-                f"on_miss='build' cannot write to cache '{printable(self._cache)}': {error.strerror}; "
-                "choose on_miss='source'"
+                f"on_miss: got 'build' for cache '{printable(self._cache)}', which cannot be written to "
+                f"({error.strerror}), expected 'source'. Choose on_miss='source'."
             ) from None
 
     def put(self, request: BuildRequest) -> None:
@@ -188,7 +188,7 @@ class RequestQueue:
         with open(self._folder / ".log", "wb") as log:
             shell = subprocess.run(
                 ["/bin/sh", "-c", _IN_BACKGROUND, "sh", *command],
-                env={**os.environ, **SAFE_PATH},
+                env=child_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -239,25 +239,25 @@ def try_lock(fd: int) -> bool:
 
 def serve(cache: Path, lock: int) -> None:
     """Build requested videos, until there is no request for a while. ``lock`` is the queue's lock, open and locked."""
-    spool = RequestQueue(cache)
-    spool.tidy()
+    queue = RequestQueue(cache)
+    queue.tidy()
     while True:
-        _serve_until_idle(cache, spool)
+        _serve_until_idle(cache, queue)
         # In this order: a reader that puts a request later finds the lock free, and an earlier request is seen below
         fcntl.flock(lock, fcntl.LOCK_UN)
-        if not spool.keys() or not try_lock(lock):
+        if not queue.keys() or not try_lock(lock):
             return
 
 
-def _serve_until_idle(cache: Path, spool: RequestQueue) -> None:
+def _serve_until_idle(cache: Path, queue: RequestQueue) -> None:
     idle_since = time.monotonic()
     while time.monotonic() - idle_since < IDLE_SECONDS:
-        requests = spool.take()
+        requests = queue.take()
         if not requests:
             time.sleep(_POLL_SECONDS)
             continue
         for _, group in groupby(sorted(requests, key=_origin), key=_origin):
-            _settle(cache, spool, list(group))
+            _settle(cache, queue, list(group))
         idle_since = time.monotonic()
 
 
@@ -266,7 +266,7 @@ def _origin(request: BuildRequest) -> tuple[str, str, bool]:
     return request.record.root, request.root_folder, request.follow_symlinks
 
 
-def _settle(cache: Path, spool: RequestQueue, requests: Sequence[BuildRequest]) -> None:
+def _settle(cache: Path, queue: RequestQueue, requests: Sequence[BuildRequest]) -> None:
     """Build some videos of one root, and report those that cannot be built."""
     try:
         summary = build_requests(cache, requests)
@@ -276,7 +276,7 @@ def _settle(cache: Path, spool: RequestQueue, requests: Sequence[BuildRequest]) 
         raise
     except ChordcacheError as error:
         _say(str(error))
-    spool.settle(requests)
+    queue.settle(requests)
 
 
 def _say(message: str) -> None:

@@ -125,7 +125,9 @@ class _TemporaryBuild:
         try:
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="chordcache-")))
         except OSError as error:
-            raise CacheWriteError(f"cannot make a temporary folder: {error}; set TMPDIR to one that can be") from None
+            raise CacheWriteError(
+                f"cannot make a temporary folder: {error}; set TMPDIR to a folder that can be written to"
+            ) from None
         with naming(self._origin.path):
             sidecar = self._build(folder, first_tiers(self._header.features, features))
         write_header(folder, self._header)

@@ -20,13 +20,13 @@ from chordcache.media.source_file import identity_or_none, real_folder
 from chordcache.pipeline.build import build
 from chordcache.pipeline.options import BuildOptions
 from chordcache.read.cache import Cache, Video
-from chordcache.read.clips import FeatureReader
+from chordcache.read.clips import HOW_TO_ADD, FeatureReader
 from chordcache.read.on_demand.builder_process import BuildRequest, RequestQueue
 from chordcache.read.on_demand.from_source import SourceVideo, first_tiers, read_source
 from chordcache.records import VideoRecord
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
-from chordcache.storage.sidecar import read_sidecar
+from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 ON_MISS = ("error", "source", "build")
 
@@ -52,7 +52,7 @@ class _Records:
         self._offsets = np.asarray(offsets)
         self.labels = sorted(labels)
         if not offsets:
-            raise UsageError(f"index: '{printable(self._path)}' names no video that can be read")
+            raise UsageError(f"index: got '{printable(self._path)}' without a readable video, expected at least one")
         if broken:
             warnings.warn(
                 f"index '{printable(self._path)}': {len(broken)} videos are left out, which the scan could not read, "
@@ -67,7 +67,7 @@ class _Records:
         with open_for_reading(self._path) as file:
             if _state(file.fileno()) != self._state:
                 raise UsageError(
-                    f"index '{printable(self._path)}' changed since the dataset was made. Make the dataset again."
+                    f"index: '{printable(self._path)}' changed since the dataset was made. Recreate the dataset."
                 )
             return self._index.at(file, int(self._offsets[position]))
 
@@ -148,8 +148,8 @@ class IndexedVideos:
             if not any(name in names for names in header.features.values()):
                 have = ", ".join(dict.fromkeys(name for names in header.features.values() for name in names))
                 raise FeatureAbsentError(
-                    f"features: cache '{path}' is not built for '{name}', but for {have or 'nothing'}; "
-                    "'chordcache build' with a --tier or a config that has it adds it"
+                    f"features: got '{name}', expected one of {have or 'none'}, which cache '{path}' is built for. "
+                    f"{HOW_TO_ADD}"
                 )
         if self._on_miss == "error":
             return
@@ -161,7 +161,10 @@ class IndexedVideos:
                     f"in cache '{path}'. Scan with another NAME=PATH."
                 )
         if self._index.path.resolve() == (self.cache.path / "index.jsonl").resolve():
-            raise UsageError(f"index: got '{path}/index.jsonl', expected that of scan")
+            raise UsageError(
+                f"index: got '{path}/index.jsonl', expected the index that 'chordcache scan' wrote. Builds rewrite the "
+                "index inside a cache."
+            )
 
     def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for a reader and a video.
@@ -180,7 +183,7 @@ class IndexedVideos:
         record = self._records[position]
         origin = SourceVideo(record, os.path.join(self._index.roots[record.root], record.path), None)
         if self._on_miss == "error":
-            return sample(self.cache, self._described(self.cache[origin.key], record))
+            return sample(self.cache, self._described(self.cache[origin.key].sidecar, record))
         try:
             video = self._cached(origin)
             if video is not None:
@@ -212,12 +215,12 @@ class IndexedVideos:
             identity = identity_or_none(origin.path)
             if identity not in (None, sidecar.source):
                 return None
-        return self._described(Video(self.cache.path, sidecar), origin.record)
+        return self._described(sidecar, origin.record)
 
-    def _described(self, video: Video, record: VideoRecord) -> Video:
+    def _described(self, sidecar: Sidecar, record: VideoRecord) -> Video:
         """Return the video with the label, the caption and the extra columns of the index."""
-        sidecar = video.sidecar.replace(label=record.label, caption=record.caption, extra=record.extra)
-        return Video(self.cache.path, sidecar)
+        described = sidecar.replace(label=record.label, caption=record.caption, extra=record.extra)
+        return Video(self.cache.path, described)
 
     def _ask(self, origin: SourceVideo) -> None:
         """Request a build of the video, unless this process has already done so. A failure only warns."""

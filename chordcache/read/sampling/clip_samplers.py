@@ -306,7 +306,7 @@ class AdaptiveSampler(_EvenClip):
             return None
         per_second = np.array(video.content.motion_per_second)
         seconds = (video.pts_seconds - video.pts_seconds[0]).astype(np.int64)
-        up_to = np.concatenate([[0.0], np.cumsum(per_second[np.minimum(seconds, len(per_second) - 1)])])
+        up_to = np.concatenate([[0.0], np.cumsum(per_second[np.clip(seconds, 0, len(per_second) - 1)])])
         starts = np.arange(self._last_start(video) + 1)
         stops = np.minimum(starts + (self.num_frames - 1) * self.stride + 1, video.num_frames)
         means: np.ndarray = (up_to[stops] - up_to[starts]) / (stops - starts)

@@ -68,8 +68,8 @@ class ChordSampler:
         batch_size: int = 1,
     ) -> None:
         self.num_samples = dataset if isinstance(dataset, int) else len(dataset)
-        check_at_least(1, num_samples=self.num_samples, batch_size=batch_size)
-        ClipRequest(seed=seed)  # raises if the seed is wrong
+        check_at_least(1, dataset=self.num_samples, batch_size=batch_size)
+        check_at_least(0, seed=seed)
         if on_remainder not in ON_REMAINDER:
             raise UsageError(f"on_remainder: got {on_remainder!r}, expected one of {', '.join(ON_REMAINDER)}")
         if (rank is None) != (world_size is None):

@@ -143,7 +143,7 @@ class _LiveSource(VideoSource):
             with self._opening(name) as media:
                 scaler = PictureScaler(self._frames_config, media.require_video().sample_aspect_ratio)
                 buffer.opened(media.frame_seconds)
-                self._hand_on(media, scaler, buffer)
+                self._receive_frames(media, scaler, buffer)
             buffer.end()
         except MediaError as error:
             what = f"cannot read '{shown}': {error.message}"
@@ -154,7 +154,7 @@ class _LiveSource(VideoSource):
             buffer.end(MediaError("decode", "oom", f"cannot read '{shown}': no memory for a picture"))
 
     @staticmethod
-    def _hand_on(media: Media, scaler: PictureScaler, buffer: _Buffer) -> None:
+    def _receive_frames(media: Media, scaler: PictureScaler, buffer: _Buffer) -> None:
         for frame in media.frames():
             if not buffer.put(_Received(frame.number, frame.pts_seconds, scaler.rgb(frame.picture))):
                 return

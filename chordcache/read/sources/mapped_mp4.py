@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -28,19 +29,30 @@ class _MappedFile:
 
     def __init__(self, path: str, frames: PictureConfig) -> None:
         identify(path)
-        self._map = _mapped(path)
-        self._data = memoryview(self._map)
-        self._track = read_video_track(self._data)
-        self.frame_index, self._samples = _frame_index_of(self._track)
-        self._decoder = SampleDecoder(self._track, self._data)
-        self._reader = packet_reader(self._track.codec, self._track.extradata)
-        self._check_start()
         self._frames = frames
         self._converter: Converter | None = None
         self._frame_reader: FrameReader | None = None
         """Reader that continues after the last request"""
         self._last = -1
         """Number of the last frame that was read"""
+        self._map = _mapped(path)
+        self._data = memoryview(self._map)
+        try:
+            self._track = read_video_track(self._data)
+            self.frame_index, self._samples = _frame_index_of(self._track)
+            self._decoder = SampleDecoder(self._track, self._data)
+            self._reader = packet_reader(self._track.codec, self._track.extradata)
+            self._check_start()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Unmap the file now. A reader that continues holds this object, and would keep the map until a collection."""
+        self._frame_reader = None
+        with suppress(BufferError):  # the traceback of an error still holds a part: the map closes together with it
+            self._data.release()
+            self._map.close()
 
     def read(self, wanted: list[int]) -> Iterator[np.ndarray]:
         """Yield the frames of ascending numbers."""
@@ -184,12 +196,17 @@ class MappedMP4Source(VideoSource):
     def _fall_back(self, name: str, error: MediaError) -> None:
         if error.cause != "tables":
             raise error
-        self._file = None
+        self._unmap()
         self._decoded.open(name)
         self.fallback_reason = error.message
 
-    def _close(self) -> None:
+    def _unmap(self) -> None:
+        if self._file is not None:
+            self._file.close()
         self._file = None
+
+    def _close(self) -> None:
+        self._unmap()
         self._decoded.close()
         self.fallback_reason = None
 
