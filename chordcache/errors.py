@@ -95,9 +95,13 @@ class FormatVersionError(ChordcacheError):
 
     exit_code = 13
 
+    def __init__(self, message: str, *, is_older: bool = False) -> None:
+        super().__init__(message)
+        self.is_older = is_older
+
 
 class WorkersDiedError(ChordcacheError):
-    """Five workers in a row died. The cause is the environment, not the input."""
+    """Five tasks in a row killed their workers. The cause is the environment, not the input."""
 
     exit_code = 14
 

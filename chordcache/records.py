@@ -172,7 +172,7 @@ class FeatureInfo(Record, frozen=True):
     params: Mapping[str, Any]
     """Parameters that the fingerprint covers"""
     file: str | None = None
-    """Path relative to the cache, shared by the features of one tier, or None if absent"""
+    """Path relative to the cache. In HDF5, all features of a video share it. None if the feature is absent"""
     shape: tuple[int, ...] = ()
     """Shape of the feature's array. For frames, the decoded shape"""
     dtype: str = ""

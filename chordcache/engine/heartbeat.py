@@ -79,6 +79,7 @@ class Heartbeat:
             yield
         finally:
             self._times[_BEGUN] += time.monotonic() - started
+            self.beat()  # the parent may not have looked during the pause
             self._times[_PAUSED] = 0
 
     # In the parent

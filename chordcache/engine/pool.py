@@ -72,7 +72,8 @@ def run(
     ordered : bool
         If True, yield in the order of ``tasks``. Otherwise yield each result when its task ends.
     limits : Limits
-        Limits of a task, and how often it is tried again if its worker ran out of memory or time.
+        Limits of a task, and how often it is tried again if its worker ran out of memory or time. A task whose worker
+        died is tried twice at least, because the worker may have been killed from outside.
     retry : callable
         Gets a task and its result. Returns the task to run instead, or None to keep the result.
 
@@ -83,7 +84,7 @@ def run(
     Raises
     ------
     WorkersDiedError
-        If five workers in a row died.
+        If five tasks in a row killed their workers.
     """
     workers = Workers(function, jobs, limits)
     try:
@@ -115,6 +116,8 @@ class _Run:
         self._num_drawn = 0
         self._again: deque[Unit] = deque()
         """Units to run again, before new tasks"""
+        self._alone: deque[Unit] = deque()
+        """Units to run again with no other beside them, because the machine had no memory left"""
         self._deaths: list[_Outcome] = []
         """Tasks that killed their workers one after the other. They are held back, since a fifth death in a row means
         that the tasks are not at fault."""
@@ -122,12 +125,16 @@ class _Run:
     def outcomes(self, tasks: Iterator[Any], chunk_size: int, max_ahead: int | None) -> Iterator[_Outcome]:
         pending: set[Unit] = set()
         while True:
-            while len(pending) < self._workers.width:
+            while len(pending) < self._workers.width and not self._alone:
                 oldest = min((unit.first for unit in pending), default=self._num_drawn)
                 may_draw = max_ahead is None or self._num_drawn - oldest < max_ahead
                 unit = self._next_unit(tasks, chunk_size if may_draw else 0)
                 if unit is None:
                     break
+                pending.add(unit)
+                self._workers.submit(unit)
+            if self._alone and not pending:
+                unit = self._alone.popleft()
                 pending.add(unit)
                 self._workers.submit(unit)
             if not pending:
@@ -156,7 +163,8 @@ class _Run:
         if isinstance(result, Crash):
             result = replace(result, attempts=single.attempts + 1)
             if result.attempts < self._max_attempts(result):
-                self._again.append(replace(single, attempts=result.attempts))
+                queue = self._alone if isinstance(result, Death) and result.cause == "oom" else self._again
+                queue.append(replace(single, attempts=result.attempts))
                 return
             if isinstance(result, Death) and result.cause != "timeout":
                 self._hold(single, result)
@@ -179,6 +187,6 @@ class _Run:
         self._deaths.append((single.first, single.tasks[0], death))
         if len(self._deaths) == MAX_DEATHS_IN_A_ROW:
             raise WorkersDiedError(
-                f"{MAX_DEATHS_IN_A_ROW} workers in a row died (the last: {death.message}); "
+                f"{MAX_DEATHS_IN_A_ROW} tasks in a row killed their workers (the last: {death.message}); "
                 "look at memory and libraries, then run the same command"
             )

@@ -27,11 +27,11 @@ from chordcache.engine.limits import Limits
 from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import (
     ONE_THREAD,
-    SAFE_PATH,
     STOP_SIGNALS,
     TRACEBACK_SIGNAL,
     Crash,
     Raised,
+    child_environment,
     dump_task,
     load_result,
     run_task,
@@ -91,7 +91,8 @@ class _Worker:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
+        with suppress(subprocess.TimeoutExpired):  # a worker that hangs in the kernel ends later
+            self.process.wait(_LAST_SECONDS)
 
     def close(self) -> None:
         self.channel.close()
@@ -120,7 +121,7 @@ class Workers:
 
     def __init__(self, function: Callable[[Any], Any], num_workers: int, limits: Limits) -> None:
         self.width = 2 * num_workers
-        """Number of units that keeps all workers busy: as many again wait, so that no worker waits for the caller"""
+        """Number of units that keeps all workers busy: as many again wait here for a worker that becomes free"""
         self._function = function
         self._num_workers = num_workers
         self._limits = limits
@@ -175,8 +176,12 @@ class Workers:
                 [sys.executable, "-c", _MAIN, *map(str, (os.getpid(), *fds)), *sys.path],
                 stdin=subprocess.DEVNULL,
                 pass_fds=fds,
-                env={**os.environ, **ONE_THREAD, **SAFE_PATH},
+                env={**child_environment(), **ONE_THREAD},
             )
+        except OSError:
+            channel.close()
+            heartbeat.close()
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
@@ -234,7 +239,9 @@ class Workers:
         place = place and f", at {place}"
         if limit:
             return Death("timeout", self._limits.overrun(limit, place))
-        code = worker.process.wait()
+        code = worker.process.returncode
+        if code is None:
+            return Death("signal", f"the worker closed its pipe and cannot be killed{place}")
         died = f"the worker died: {_exit_name(code)}"
         if code == -signal.SIGKILL and _num_oom_kills() > worker.num_oom_kills:
             return Death("oom", f"{died}, as the machine ran out of memory; run fewer at once with --jobs")

@@ -6,6 +6,7 @@ import ctypes
 import faulthandler
 import os
 import pickle
+import re
 import resource
 import signal
 import sys
@@ -29,8 +30,17 @@ TRACEBACK_SIGNAL = signal.SIGRTMIN
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMBA", "NUMEXPR")}
 """Environment of a worker. Each uses one thread, since the processes run in parallel."""
 
-SAFE_PATH = {"PYTHONSAFEPATH": "1"}
-"""Environment of processes started as ``python -m`` or ``-c``: the working folder may hold a foreign ``random.py``."""
+
+def child_environment() -> dict[str, str]:
+    """Return this process's environment, without the working folder as a place of Python modules or of libraries.
+
+    ``python -m`` and ``-c`` look for modules there, and the dynamic linker for libraries if LD_LIBRARY_PATH has an
+    empty element. OpenCV's import leaves one.
+    """
+    found = {**os.environ, "PYTHONSAFEPATH": "1"}
+    if "LD_LIBRARY_PATH" in found:
+        found["LD_LIBRARY_PATH"] = ":".join(filter(None, re.split("[:;]", found["LD_LIBRARY_PATH"])))
+    return found
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,7 @@ def _limit_memory(limits: Limits) -> None:
 def run_task(function: Callable[[Any], Any], data: bytes) -> bytes:
     """Run one pickled task and return its pickled result; an exception that it raises becomes a ``Crash``."""
     step = "the task cannot be sent: "
+    is_sending = False
     try:
         task = pickle.loads(data)
         step = ""
@@ -112,13 +123,11 @@ def run_task(function: Callable[[Any], Any], data: bytes) -> bytes:
             result = task if isinstance(task, Crash) else function(task)
         except ChordcacheError as error:
             result = Raised(error)
-        step = "its result cannot be sent: "
+        step, is_sending = "its result cannot be sent: ", True
         return pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
     except MemoryError as error:
         what = getattr(error, "strerror", None) or describe(error).partition(": ")[2]
-        crash = Crash(
-            "oom", "out of memory" + (" when its result was sent" if "result" in step else what and f": {what}")
-        )
+        crash = Crash("oom", "out of memory" + (" when its result was sent" if is_sending else what and f": {what}"))
     except BaseException as error:  # item boundary
         crash = Crash("bug", step + describe(error))
     return pickle.dumps(crash)

@@ -2,7 +2,7 @@
 
 A ``.jsonl`` file is sealed lines (see ``storage.sealed_json``)::
 
-    {"format": "chordcache-index", "format_version": 1, "roots": {...}, "level": "packets", "xxh3_128": "..."}
+    {"format": "chordcache-index", "format_version": 2, "roots": {...}, "level": "packets", "xxh3_128": "..."}
     {"root": "videos", "path": "a.mp4", ..., "xxh3_128": "..."}
     {"root": "videos", "path": "b.mp4", ..., "xxh3_128": "..."}
     {"num_records": 2, "xxh3_128": "..."}

@@ -6,7 +6,7 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from chordcache.errors import ChordcacheError, DamageError, UsageError, printable
+from chordcache.errors import ChordcacheError, DamageError, FormatVersionError, UsageError, printable
 from chordcache.index.csv_table import open_for_reading
 from chordcache.index.files import read_index
 from chordcache.records import Identity, VideoRecord
@@ -22,7 +22,8 @@ class ReusableRecords:
     Parameters
     ----------
     path : str | PathLike
-        The index of an earlier scan. If it is missing or damaged, no record is found.
+        The index of an earlier scan. If it is missing, damaged or of an older format version, no record is
+        found.
 
     Attributes
     ----------
@@ -33,6 +34,8 @@ class ReusableRecords:
     ------
     UsageError
         If the file is not the index of a scan. The scan would overwrite it.
+    FormatVersionError
+        If a newer version of the format wrote the file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -46,8 +49,14 @@ class ReusableRecords:
         except DamageError as error:
             self.problem = f"the earlier index is not used: {error}"
             return
+        except FormatVersionError as error:
+            if not error.is_older:
+                raise
+            self.problem = f"the earlier index is not used: {error}"
+            return
         except ChordcacheError as error:
-            raise UsageError(f"output: {error}. The file would be overwritten. Name another file.") from None
+            what = str(error).rstrip(".")
+            raise UsageError(f"output: {what}. The file would be overwritten. Name another file.") from None
         if self._index.is_hand_written:
             raise UsageError(
                 f"output: got '{printable(str(path))}', a hand-written list, expected another file. "

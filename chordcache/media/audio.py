@@ -85,9 +85,9 @@ class _SoundReader:
     def read(self, media: Media, *, from_start: bool = False) -> bool:
         """Fill ``samples``; return False, without a change, if the first sound comes after the start of the samples."""
         clock = AudioClock()
-        resampler, from_first = av.AudioResampler("flt", self._layout, self.rate), 0
+        resampler, from_first = None, 0
         for sound in filter(is_readable, media.sounds()):
-            if clock.follow(sound):
+            if clock.follow(sound) or resampler is None:
                 resampler = av.AudioResampler("flt", self._layout, self.rate)
                 from_first = round(clock.position_seconds * self.rate)
             at = round((clock.start_seconds - self._start_seconds) * self.rate) + from_first

@@ -6,6 +6,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
+from chordcache.media.source_file import opened
+
 _MAX_BOXES = 100_000
 """Most boxes that are read on one level. A malicious file may hold millions."""
 
@@ -81,7 +83,7 @@ def display_matrices(path: str) -> dict[int, tuple[int, ...]]:
     Source: ISO/IEC 14496-12, 8.3.2 (tkhd).
     """
     matrices = {}
-    with open(path, "rb") as file:
+    with opened(path) as file:
         end = file.seek(0, 2)
         for moov in _boxes(file, 0, end, b"moov"):
             for trak in _boxes(file, *moov, b"trak"):
@@ -98,7 +100,7 @@ def display_matrices(path: str) -> dict[int, tuple[int, ...]]:
 
 def has_encrypted_video(path: str) -> bool:
     """Return whether the sample description of a video track says that it is encrypted (ISO/IEC 23001-7, 4.1)."""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         ranges = [(0, file.seek(0, 2))]
         for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd"):
             ranges = [each for start, stop in ranges for each in _boxes(file, start, stop, kind)]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from chordcache.digests import digest_file
 from chordcache.errors import MediaError
@@ -27,6 +30,16 @@ class SourceState:
     device: int
     inode: int
     """Inode of the file that the path leads to. A file that replaces it may have all times copied."""
+
+
+@contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """Open a source to read its bytes. An error of its disk, also a later one, is raised as ``MediaError``, ``io``."""
+    try:
+        with open(path, "rb") as file:
+            yield file
+    except OSError as error:
+        raise MediaError("open", "io", error.strerror or str(error)) from None
 
 
 def real_folder(folder: str) -> str:

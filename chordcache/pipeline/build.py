@@ -30,6 +30,7 @@ from chordcache.pipeline.tasks import planned_videos
 from chordcache.pipeline.worker import BuildTask, build_video, described
 from chordcache.records import RunSummary
 from chordcache.storage import atomic, layout
+from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
 from chordcache.storage.quarantine import Failure, Quarantine
@@ -92,12 +93,12 @@ def build(
     """
     folder = Path(cache).absolute()
     options = options or BuildOptions()
-    plan_again = functools.partial(make_plan, folder, index, config, tiers, features, roots=roots, options=options)
-    plan = plan_again()  # reports wrong arguments before any wait
+    plan_now = functools.partial(make_plan, folder, index, config, tiers, features, roots=roots, options=options)
+    plan = plan_now()  # reports wrong arguments before any wait
     say = functools.partial(terminal.say, shown=progress)
-    with stop_signals(), locked(folder, say if options.wait else None):
-        if earlier_header(folder) != plan.earlier:  # another build has changed the cache meanwhile
-            plan = plan_again()
+    with stop_signals(), locked(folder, say if options.wait else None) as has_waited:
+        if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
+            plan = plan_now()
         return _Build(plan, options).run(jobs, progress)
 
 
@@ -114,7 +115,13 @@ def build_as_before(
 
     The parameters are those of ``build``.
     """
-    return _Build(plan_as_before(cache, index, roots=roots, options=options), options).run(jobs, progress)
+    plan = plan_as_before(cache, index, roots=roots, options=options)
+    for tier in {file.partition("/")[0] for file in options.rebuild} & plan.features.keys():
+        lost = [name for name in plan.features[tier] if plan.specs[name] is None]
+        if lost and TIERS[tier].one_file:
+            what = f"files of tier {tier} are not made again: {', '.join(lost)} needs a package that is not installed"
+            terminal.say(f"{what}; install it, then run the same command", shown=progress)
+    return _Build(plan, options).run(jobs, progress)
 
 
 @dataclass(frozen=True)

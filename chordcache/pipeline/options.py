@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from chordcache.engine.limits import Limits
@@ -24,7 +24,7 @@ class BuildOptions:
     "1%". 0 stops the build at the first failure"""
     retry_quarantined: bool = False
     """True to retry inputs that failed before, even if neither they nor the tools have changed"""
-    rebuild: Container[str] = frozenset()
+    rebuild: Collection[str] = frozenset()
     """Artefacts, relative to the cache, that are built again even if they look up to date"""
     wait: bool = False
     """True to wait while another process writes to the cache, instead of raising ``LockedError``"""

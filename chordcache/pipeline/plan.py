@@ -152,7 +152,7 @@ def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOption
     """Complete a plan with its files, the folders of the sources, and the options that a cache remembers."""
     moved = {name: os.path.abspath(path) for name, path in (roots or {}).items()}
     before = plan.earlier
-    return replace(
+    completed = replace(
         plan,
         artefacts=artefacts_of(plan.requested, plan.specs, plan.config),
         all_artefacts=artefacts_of(plan.features, plan.specs, plan.config),
@@ -163,6 +163,8 @@ def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOption
         or bool(before and before.follow_symlinks),
         source_hash=options.source_hash or bool(before and before.source_hash),
     )
+    _merged_roots(before.roots if before else {}, completed)  # raises before a build waits for a lock
+    return completed
 
 
 def artefacts_of(

@@ -173,13 +173,14 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
     """
     folder = Path(cache).absolute()
     read_header(folder)
+    chosen = None if only is None else set(only)
     with locked(folder):
         for key in layout.iter_keys(folder):
             read_sidecar(folder, key)
         files = [
             orphan.file
             for orphan in find_orphans(folder)
-            if orphan.fix_command and (only is None or orphan.file in only)
+            if orphan.fix_command and (chosen is None or orphan.file in chosen)
         ]
         if not dry_run:
             # A catalog that lags may name a file to remove. If the disk is full now, there is space after the removal

@@ -241,9 +241,9 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
         with open_artefact(path, infos[0].num_bytes) as artefact:
             pts_seconds, source_frames = artefact.array("pts_seconds"), artefact.array("source_frames")
             for info in infos:
-                layout = artefact.layout(info.feature)
-                found = (layout.num_rows, *layout.row_shape), str(layout.dtype)
-                if layout.dtype is not None and found != (info.shape, info.dtype):
+                stored = artefact.layout(info.feature)
+                found = (stored.num_rows, *stored.row_shape), str(stored.dtype)
+                if stored.dtype is not None and found != (info.shape, info.dtype):
                     raise DamageError(f"its '{info.feature}' is {found}, expected {(info.shape, info.dtype)}")
         if len(pts_seconds) != sidecar.num_frames or len(source_frames) != sidecar.num_frames:
             raise DamageError(f"the file has times of {len(pts_seconds)} frames, expected {sidecar.num_frames}")

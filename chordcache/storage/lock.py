@@ -17,7 +17,7 @@ _MAX_OWNER_BYTES = 400
 
 
 @contextmanager
-def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
+def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[bool]:
     """Hold the lock of a cache for writing. The kernel frees the lock when the process ends, also after a crash.
 
     Parameters
@@ -28,6 +28,11 @@ def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterato
         If another process holds the cache, wait until it ends instead of raising. The callable is called once, with a
         line that names that process. A signal whose handler raises ends the wait.
 
+    Yields
+    ------
+    bool
+        True if this process waited: what it read before may have changed.
+
     Raises
     ------
     LockedError
@@ -37,12 +42,12 @@ def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterato
     """
     fd = _open(cache)
     try:
-        _lock(fd, cache, on_wait)
+        has_waited = _lock(fd, cache, on_wait)
         since = datetime.now(UTC).isoformat(" ", "seconds")
         with no_space_as_error(cache):
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
-        yield
+        yield has_waited
     finally:
         os.close(fd)
 
@@ -58,16 +63,18 @@ def _open(cache: Path) -> int:
         raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
 
 
-def _lock(fd: int, cache: Path, on_wait: Callable[[str], None] | None) -> None:
+def _lock(fd: int, cache: Path, on_wait: Callable[[str], None] | None) -> bool:
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
         except BlockingIOError:
             what = f"cache '{printable(cache)}' is being written by {_owner(fd)}"
             if on_wait is None:
                 raise LockedError(f"{what}; wait until it ends, as 'chordcache build --wait' does") from None
             on_wait(f"{what}; waiting until it ends")
             fcntl.flock(fd, fcntl.LOCK_EX)
+            return True
     except OSError as error:
         raise UsageError(
             f"cannot lock '{printable(cache)}': {error.strerror}; name a folder on a disk that has flock"

@@ -90,9 +90,10 @@ def _plain(body: bytes, source: str) -> dict[str, Any]:
     version = data.get("format_version", FORMAT_VERSION)
     if version != FORMAT_VERSION:
         is_older = isinstance(version, int) and version < FORMAT_VERSION
-        action = "Scan and build again" if is_older else "Read it with the chordcache that wrote it"
+        action = "Scan again and build a new cache" if is_older else "Read it with the chordcache that wrote it"
         raise FormatVersionError(
-            f"'{printable(source)}': got format version {version}, expected {FORMAT_VERSION}. {action}."
+            f"'{printable(source)}': got format version {version}, expected {FORMAT_VERSION}. {action}.",
+            is_older=is_older,
         )
     return data
 

@@ -19,6 +19,8 @@ import pytest
 from helpers import processes
 
 from chordcache.engine import pool
+from chordcache.engine.limits import Limits
+from chordcache.engine.processes import Answer, Death, Unit
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import (
     ChordcacheError,
@@ -250,9 +252,46 @@ def test_a_message_says_how_the_worker_died() -> None:
     assert "3" in crash.message
 
 
+class Machine:
+    """Workers of a machine that runs out of memory whenever two of its large tasks run at once."""
+
+    width = 4
+
+    def __init__(self) -> None:
+        self.running: list[Unit] = []
+        self.alone: list[Any] = []
+
+    def submit(self, unit: Unit) -> None:
+        self.running.append(unit)
+
+    def wait(self) -> list[Answer]:
+        units, self.running = self.running, []
+        large = [unit for unit in units if unit.tasks == ["large"]]
+        if len(units) == 1:
+            self.alone += units[0].tasks
+        return [
+            (unit, [Death("oom", "killed")] if unit in large and len(units) > 1 else list(unit.tasks)) for unit in units
+        ]
+
+
+def test_a_task_that_the_kernel_killed_for_memory_runs_alone() -> None:
+    machine = Machine()
+    run = pool._Run(machine, Limits(retries=1), pool._never)
+    tasks = ["small", "large", "small", "large", "small", "small", "small"]
+    found = [result for _, _, result in run.outcomes(iter(tasks), 1, None)]
+    assert Counter(found) == Counter(tasks)
+    assert machine.alone[:2] == ["large", "large"]
+
+
+def test_workers_do_not_look_for_libraries_in_the_working_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/x:;/y:")
+    ((_, found),) = pool.run(os.getenv, ["LD_LIBRARY_PATH"], jobs=1)
+    assert found == "/x:/y"
+
+
 def test_five_deaths_in_a_row_end_the_run() -> None:
     seen = []
-    with pytest.raises(WorkersDiedError, match="5 workers in a row died"):
+    with pytest.raises(WorkersDiedError, match="5 tasks in a row killed their workers"):
         for task, outcome in pool.run(work, ["SIGKILL"] * 50, jobs=2):
             seen.append((task, outcome))
     assert len(seen) <= pool.MAX_DEATHS_IN_A_ROW
@@ -350,6 +389,8 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
 ENDLESS = """
 import time
 from chordcache.engine import pool
+from chordcache.engine.limits import Limits
+from chordcache.engine.processes import Answer, Death, Unit
 list(pool.run(time.sleep, [1000] * 2, jobs=2))
 """
 
@@ -401,6 +442,8 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
 STOPPED_AT_A_START = """
 import os, signal, subprocess, sys
 from chordcache.engine import pool
+from chordcache.engine.limits import Limits
+from chordcache.engine.processes import Answer, Death, Unit
 from chordcache.errors import StoppedError
 from chordcache.engine.signals import stop_signals
 start = subprocess.Popen

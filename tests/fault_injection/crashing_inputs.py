@@ -122,7 +122,7 @@ def a_deadly_environment(trial: Trial) -> Figures:
     corpus = _make_corpus(trial, faults)
     run = _build(trial, corpus)
     assert run.process.returncode == 14, run.stderr
-    assert "5 workers in a row died" in run.stderr
+    assert "5 tasks in a row killed their workers" in run.stderr
     assert processes.quarantine(corpus / "cache") == {}
     _check_good(corpus, faults)
     again = _build(trial, corpus, is_fixed=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from test_index_files import FORMATS, RECORDS, write_index
 
-from chordcache.errors import UsageError
+from chordcache.errors import FormatVersionError, UsageError
 from chordcache.index.previous import ReusableRecords
 from chordcache.records import Identity
+from chordcache.storage import sealed_json
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -46,6 +48,22 @@ def test_a_damaged_earlier_index_is_not_used_and_a_warning_says_so(tmp_path: Pat
         assert earlier.get("v", "a.mp4", Identity(1, 2, 3), "headers") is None
         assert earlier.problem is not None
         assert "the earlier index is not used: '" in earlier.problem
+
+
+def test_an_index_of_an_older_format_is_replaced_and_a_newer_one_is_not(tmp_path: Path) -> None:
+    path = write_index(tmp_path / "index.jsonl")
+    lines = path.read_text().splitlines()
+    header = json.loads(lines[0])
+    del header["xxh3_128"]
+    for version, is_used in ((sealed_json.FORMAT_VERSION - 1, True), (sealed_json.FORMAT_VERSION + 1, False)):
+        path.write_text("\n".join([sealed_json.seal({**header, "format_version": version}), *lines[1:], ""]))
+        if is_used:
+            with ReusableRecords(path) as earlier:
+                assert len(earlier) == 0
+                assert "got format version 1, expected 2" in str(earlier.problem)
+        else:
+            with pytest.raises(FormatVersionError, match="got format version 3, expected 2"):
+                ReusableRecords(path)
 
 
 @pytest.mark.parametrize(("name", "text"), [("v.csv", "path\na.mp4\n"), ("v.json", '{"my": "annotations"}')])

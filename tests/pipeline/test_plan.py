@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from helpers import processes
 from helpers.processes import files_of, sidecars
 
 import chordcache as cc
@@ -17,6 +19,7 @@ from chordcache.config import config_from_json
 from chordcache.errors import ConfigError, UsageError
 from chordcache.pipeline import plan as plans
 from chordcache.pipeline.plan import make_plan
+from chordcache.storage.lock import locked
 
 Cli = Callable[..., Any]
 
@@ -125,6 +128,30 @@ def test_dry_run_states_what_the_build_does(index: Path, tmp_path: Path, run_cli
     assert again["config"]["frames"]["short_side"] == 48
     assert again["features"]["npz"]["flow"]["method"] == "dis"
     assert files_of(cache) == before
+
+
+def test_dry_run_refuses_a_root_of_another_folder(index: Path, tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, features=["frames"], jobs=1)
+    folder = tmp_path / "others" / Path(next(iter(cc.read_index(index).roots.values()))).name
+    make_video(folder / "z.mp4", num_frames=3)
+    other = cc.scan([folder], output=tmp_path / "other.json").path
+    for function in (cc.dry_run, cc.build):
+        with pytest.raises(UsageError, match="^root '.*' of this cache is"):
+            function(other, cache)
+
+
+def test_a_build_that_waited_plans_again(index: Path, tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "more/z.mp4", num_frames=3)
+    cc.scan([tmp_path / "more"], output=tmp_path / "index.json")
+    with contextlib.ExitStack() as stack:
+        with locked(tmp_path / "cache"):
+            run = stack.enter_context(processes.running(tmp_path, "build", "index.json", "--wait"))
+            assert processes.wait_until(lambda: "waiting until it ends" in run.stderr, 60)
+            make_video(tmp_path / "more/y.mp4", num_frames=3)
+            cc.scan([tmp_path / "more"], output=tmp_path / "index.json")
+        assert run.wait(60) == 0, run.stderr
+    assert len(cc.open_cache(tmp_path / "cache")) == 2
 
 
 def test_dry_run_counts_failures(tmp_path: Path, make_video: Callable[..., Path], run_cli: Cli) -> None:

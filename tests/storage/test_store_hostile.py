@@ -210,6 +210,15 @@ def test_hostile_directories(tmp_path: Path, offset: int, layout: str, value: in
         read_zip(path)
 
 
+def test_a_directory_with_an_offset_that_no_file_has(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("flow.xxh3_64.npy", DIGESTS)
+        archive.writestr("flow.npy", GOOD)
+        archive.infolist()[1].header_offset = 2**64 - 5
+    with pytest.raises(DamageError, match=r"a\.npz' is damaged"):
+        read_zip(tmp_path / "a.npz")
+
+
 def test_an_npz_past_4_gib(tmp_path: Path) -> None:
     """A sparse file: a hole of 5 GiB before the zip moves every offset beyond 32 bits."""
     values = np.arange(60, dtype=np.float32).reshape(20, 3)

@@ -8,6 +8,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from chordcache.media.source_file import opened
+
 _PACKET_BYTES = {188: 0, 192: 4, 204: 0}
 """Position of the sync byte in a transport stream's packet (after a time stamp in M2TS), by length of the packet"""
 
@@ -31,7 +33,7 @@ def ends_in_packet(file: BinaryIO, num_bytes: int) -> bool:
 
 def has_full_end(path: str, pid: int) -> bool:
     """Return whether the last packet of a track in a transport stream is full. The end of a picture seldom fills it."""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         num_bytes = file.seek(0, os.SEEK_END)
         length, sync_at = _geometry(file)
         if not length:
