@@ -15,7 +15,7 @@ CLIPS := .clips
 TESTS_OF_SHAPE := tests/test_layers.py tests/test_firewalls.py tests/test_words.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pose reliability check format bench clean tools
+.PHONY: help install demo test test-pose reliability check format bench compare clean tools
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -81,6 +81,11 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python -m pip install -q --no-deps litdata  # its torchvision would bring another torch
 	$(BIN)/python bench/bench_loader.py $(CLIPS)
 	$(BIN)/python bench/bench_million.py $(CLIPS)/animation/bigbuckbunny.mp4
+
+compare: $(STAMP) ## CPU time of another commit and of this one: make compare BASE=<commit>
+	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
+	git worktree add --detach .base $(BASE)
+	$(BIN)/python bench/compare_commits.py .base $(CLIPS); git worktree remove --force .base
 
 clean: ## remove .venv, the demo and the caches of the tools
 	rm -rf .venv .venv-pose demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
