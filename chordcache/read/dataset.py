@@ -19,6 +19,7 @@ from chordcache.read.batch_memory import FrameBuffer, FrameMemory, allocate
 from chordcache.read.cache import Cache, Video
 from chordcache.read.clips import ClipReader, FeatureReader
 from chordcache.read.crops import CenterCrop, SpatialTransform
+from chordcache.read.read_counts import ReadCounts
 from chordcache.read.sampling.by_name import make_sampler
 from chordcache.read.sampling.clip_samplers import ClipRequest, ClipSampler, RandomStream, UniformSampler
 from chordcache.read.selection import Videos, select_keys
@@ -37,9 +38,11 @@ _SIZE = (224, 224)
 class ChordVideoDataset(Dataset[dict[str, Any]]):
     """Clips of a cache as tensors, for any DataLoader: no workers or many, fork, spawn or forkserver.
 
-    An index is an int or ``(epoch, int)``. The workers of a persistent DataLoader hold copies of the dataset that
-    ``set_epoch`` does not reach. A batch sampler therefore passes them the epoch along with the index. A sample is a
-    dict of contiguous tensors and of the values below. ``__getitems__`` returns ``frames`` as permuted views instead.
+    An index is an int or ``(epoch, int)``, and the clip and the crop of a sample are drawn from seed, epoch and index.
+    Each read by a plain int is a new epoch: 0 at the first read of the sample, then 1, in all workers of a DataLoader
+    together. A plain DataLoader with any sampler therefore draws new clips in each pass. ``set_epoch`` fixes the epoch
+    of plain ints instead. A sample is a dict of contiguous tensors and of the values below. ``__getitems__`` returns
+    ``frames`` as permuted views instead.
 
     ====================  ==============================================================================
     ``pts_seconds``       [shape=(T,), dtype=float64, seconds] presentation times on the source's clock
@@ -176,10 +179,10 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         self._transform = transform
         self._clips_per_video = clips_per_video
         self._seed = seed
-        self._epoch = 0
         # Bytes in one array: they pickle small, and reference counts in forked workers do not copy their pages
         self._keys = None if videos is None else np.array(select_keys(self._cache, videos), np.bytes_)
         self._num_videos = len(self._indexed or (self._cache if self._keys is None else self._keys))
+        self._read_counts = ReadCounts(len(self))
         labels = self._indexed.labels if self._indexed else self._cache.labels()
         names = labels if classes is None else classes
         self.classes = list(_checked_names("classes", names, "label names"))
@@ -197,7 +200,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         return f"<ChordVideoDataset of {self._cache!r}: {self._num_videos} videos x {self._clips_per_video} clips>"
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of plain indices, 0 at first. Copies in persistent workers keep their epoch.
+        """Choose the epoch of all reads by plain indices from now on, also in the workers of a DataLoader.
 
         Raises
         ------
@@ -205,7 +208,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
             If ``epoch`` is not an integer of at least 0.
         """
         ClipRequest(epoch=epoch)
-        self._epoch = epoch
+        self._read_counts.fix(epoch)
 
     def __getitem__(self, index: int | tuple[int, int]) -> dict[str, Any]:
         """Read one sample.
@@ -268,15 +271,15 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         """
         return self._of_video(index, partial(self._sample, buffer))
 
-    def describe(self, index: int | tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
+    def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
         """Describe a sample without reading any feature of its video.
 
         The clip sampler may still read features. With ``on_miss`` a video that is not cached is opened.
 
         Parameters
         ----------
-        index : int or tuple of int
-            As in ``__getitem__``.
+        index : tuple of int
+            (epoch, position).
 
         Returns
         -------
@@ -293,13 +296,13 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         self, index: int | tuple[int, int], function: Callable[[ClipRequest, FeatureReader, Video], Result]
     ) -> Result:
         """Return the result of a function for a sample's clip request, the reader of its video, and the video."""
-        epoch, position = index if isinstance(index, tuple) else (self._epoch, index)
+        epoch, position = index if isinstance(index, tuple) else (None, index)
         number = operator.index(position) + (len(self) if position < 0 else 0)
         if not 0 <= number < len(self):
             raise IndexError(f"sample {position} is out of range for a dataset of {len(self)} samples")
         request = ClipRequest(
             seed=self._seed,
-            epoch=operator.index(epoch),
+            epoch=self._read_counts.epoch_of(number) if epoch is None else operator.index(epoch),
             index=number,
             clip=number % self._clips_per_video,
             num_clips=self._clips_per_video,

@@ -40,7 +40,7 @@ def make_loader(
     """Make a DataLoader whose workers decode each batch into one tensor in shared memory.
 
     The workers persist from epoch to epoch, use one thread each, and start by ``start_method``. Batches are pinned
-    where there is CUDA. ``loader.sampler.set_epoch`` chooses the epoch.
+    where there is CUDA. Each pass is a new epoch, or the one that ``loader.sampler.set_epoch`` chose.
     ``loader.sampler.state_dict(num_batches_consumed=n)`` returns the position of a run. With a ``BudgetBatchSampler``,
     use ``loader.batch_sampler`` instead of ``loader.sampler``.
 
@@ -99,7 +99,8 @@ class ClipLoader:
     JPEG is decoded without the GIL, straight into each batch's own tensor. With a CUDA ``device`` the batches are
     pinned and copied on a separate stream, while the GPU works on earlier batches.
 
-    Each ``iter(loader)`` is a pass over the sampler's epoch. Use one pass at a time. Leaving a pass early ends its
+    Each ``iter(loader)`` is a pass over one epoch: the one that ``set_epoch`` chose, or else the one after the last
+    pass. Use one pass at a time. Leaving a pass early ends its
     threads, each after its current clip. An exception in a thread is raised unchanged where its batch was due.
 
     Parameters
@@ -166,7 +167,7 @@ class ClipLoader:
 
     @property
     def epoch(self) -> int:
-        """Epoch of this pass, and of the next one unless ``set_epoch`` changes it."""
+        """Epoch of this pass, or of the first one if none has begun."""
         return self._sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -192,7 +193,7 @@ class ClipLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of an epoch."""
-        epoch = self.epoch
+        epoch = self._sampler.next_epoch
         self._consumed = epoch, 0
         pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="chordcache-clips")
         try:

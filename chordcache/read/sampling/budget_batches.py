@@ -95,7 +95,7 @@ class BudgetBatchSampler:
         ((self._unit, self._budget),) = given.items()
         self._tokenizer = tokenizer
         self._batches = self._formed(self._sampler)
-        self._dealer = self._sampler.of_batches(len(self._batches))
+        self._batch_order = self._sampler.of_batches(len(self._batches))
 
     def _formed(self, sampler: ChordSampler) -> list[list[int]]:
         """Form the batches of a sampler's epoch."""
@@ -122,8 +122,13 @@ class BudgetBatchSampler:
 
     @property
     def epoch(self) -> int:
-        """Epoch of this pass, and of the next one unless ``set_epoch`` changes it."""
+        """Epoch of this pass, or of the first one if none has begun."""
         return self._sampler.epoch
+
+    @property
+    def next_epoch(self) -> int:
+        """Epoch of the pass that begins next."""
+        return self._batch_order.next_epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass, and form its batches now. See ``ChordSampler.set_epoch``."""
@@ -131,22 +136,26 @@ class BudgetBatchSampler:
             sampler = copy.copy(self._sampler)
             sampler.set_epoch(epoch)
             self._batches = self._formed(sampler)  # if this raises, nothing has changed
-            self._sampler, self._dealer = sampler, sampler.of_batches(len(self._batches))
+            self._sampler, self._batch_order = sampler, sampler.of_batches(len(self._batches))
+        self._batch_order.set_epoch(epoch)
 
     def __len__(self) -> int:
         """Return the number of batches of this rank in a pass. It may differ a little between epochs."""
-        return len(self._dealer)
+        return len(self._batch_order)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        """Begin a pass. It covers the rest of the epoch if a state was just loaded, otherwise the whole epoch."""
+        """Yield the batches of a pass, which begins at the first of them. See ``ChordSampler``."""
+        if self.next_epoch != self.epoch:
+            self.set_epoch(self.next_epoch)
         batches = self._batches
-        return ([(epoch, index) for index in batches[number]] for epoch, number in self._dealer)
+        for epoch, number in self._batch_order:
+            yield [(epoch, index) for index in batches[number]]
 
     def state_dict(self, num_batches_consumed: int | None = None) -> dict[str, Any]:
         """Return the position of the run as plain data. See ``ChordSampler.state_dict``."""
         return {
             **self._sampler.state_dict(0),
-            "num_consumed": self._dealer.state_dict(num_batches_consumed)["num_consumed"],
+            "num_consumed": self._batch_order.state_dict(num_batches_consumed)["num_consumed"],
             "batches": _digest(self._batches),
         }
 
@@ -170,8 +179,8 @@ class BudgetBatchSampler:
                 f"state: got one of other batches, expected {self._unit}={self._budget} and the same samples. "
                 "Make the sampler and the dataset as they were."
             )
-        self._sampler, self._batches, self._dealer = sampler, batches, sampler.of_batches(len(batches))
-        self._dealer.load_state_dict({**self._dealer.state_dict(0), "num_consumed": state["num_consumed"]})
+        self._sampler, self._batches, self._batch_order = sampler, batches, sampler.of_batches(len(batches))
+        self._batch_order.load_state_dict({**self._batch_order.state_dict(0), "num_consumed": state["num_consumed"]})
 
 
 def form_batches(order: Iterable[int], axes: Sequence[Axes], budget: int) -> list[list[int]]:

@@ -15,6 +15,14 @@ from chordcache.read.sampling.clip_samplers import ClipRequest, RandomStream
 ON_REMAINDER = ("pad", "drop")
 
 
+def rank_of_world() -> tuple[int, int]:
+    """Return this process's rank, and the number of ranks: 0 and 1 if ``torch.distributed`` has not been started."""
+    distributed = sys.modules.get("torch.distributed")  # a module that is not imported was not started either
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
+
+
 class ChordSampler:
     """Sampler that puts a dataset's samples in order, for a ``DataLoader``'s ``sampler`` or a ``ClipLoader``.
 
@@ -23,8 +31,9 @@ class ChordSampler:
     sample twice. The order depends on the seed, the epoch and the number of samples only, not on workers, threads or
     ranks.
 
-    ``state_dict`` returns how much of the epoch's order all ranks together have used. A run may therefore resume with
-    more or fewer ranks, with other workers, and with batches of another size.
+    Each pass is one epoch: a pass without ``set_epoch`` is the epoch after the last pass. ``state_dict`` returns how
+    much of the epoch's order all ranks together have used. A run may therefore resume with more or fewer ranks, with
+    other workers, and with batches of another size.
 
     Parameters
     ----------
@@ -86,6 +95,8 @@ class ChordSampler:
         self._start = 0
         """Position in the epoch's order at which this pass begins, or the next one if none has begun"""
         self._has_begun = False
+        self._is_chosen = False
+        """True if ``set_epoch`` chose the epoch of the next pass"""
         self._num_drawn = 0
         """Number of samples of this rank drawn in this pass"""
 
@@ -98,8 +109,14 @@ class ChordSampler:
 
     @property
     def epoch(self) -> int:
-        """Epoch of this pass, and of the next one unless ``set_epoch`` changes it."""
+        """Epoch of this pass, or of the first one if none has begun."""
         return self._epoch
+
+    @property
+    def next_epoch(self) -> int:
+        """Epoch of the pass that begins next."""
+        is_over = self._has_begun or self._start >= self.num_samples
+        return self._epoch + (is_over and not self._is_chosen)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass. If that epoch's state was loaded, the pass covers the rest of the epoch.
@@ -110,6 +127,7 @@ class ChordSampler:
             If ``epoch`` is not an integer of at least 0.
         """
         ClipRequest(epoch=epoch)
+        self._is_chosen = True
         if epoch != self._epoch:
             self._epoch = epoch
             self._start = self._num_drawn = 0
@@ -120,15 +138,15 @@ class ChordSampler:
         return self._num_rounds(self._start)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Begin a pass. It covers the rest of the epoch if a state was just loaded, otherwise the whole epoch."""
-        if self._has_begun:
-            self._start = 0
-        self._has_begun = True
-        self._num_drawn = 0
-        return self._pairs(self._epoch, self._mine())
+        """Yield the samples of a pass: the rest of the epoch if a state was just loaded, otherwise the whole epoch.
 
-    def _pairs(self, epoch: int, numbers: np.ndarray) -> Iterator[tuple[int, int]]:
-        for number in numbers:
+        The pass begins at its first sample, since a DataLoader makes iterators that it does not use.
+        """
+        epoch = self.next_epoch
+        if self._has_begun or epoch != self._epoch:
+            self._start = 0
+        self._epoch, self._has_begun, self._is_chosen, self._num_drawn = epoch, True, False, 0
+        for number in self._mine():
             self._num_drawn += 1
             yield epoch, int(number)
 
@@ -153,11 +171,11 @@ class ChordSampler:
     def of_batches(self, num_batches: int) -> ChordSampler:
         """Make a sampler that distributes batches 0, 1, 2 ... to the ranks in this epoch, as this one does samples."""
         rank, world_size = self._place
-        dealer = ChordSampler(
+        order = ChordSampler(
             num_batches, shuffle=False, rank=rank, world_size=world_size, on_remainder=self._on_remainder
         )
-        dealer.set_epoch(self._epoch)
-        return dealer
+        order.set_epoch(self._epoch)
+        return order
 
     def _num_rounds(self, start: int) -> int:
         """Return the number of samples that each rank gets from ``start`` on."""
@@ -174,12 +192,7 @@ class ChordSampler:
 
     def _rank_of_world(self) -> tuple[int, int]:
         rank, world_size = self._place
-        if rank is not None and world_size is not None:
-            return rank, world_size
-        distributed = sys.modules.get("torch.distributed")  # a module that is not imported was not started either
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return distributed.get_rank(), distributed.get_world_size()
-        return 0, 1
+        return rank_of_world() if rank is None or world_size is None else (rank, world_size)
 
     def state_dict(self, num_batches_consumed: int | None = None) -> dict[str, Any]:
         """Return the position of the run as plain data. Ranks that consumed as many batches return the same.
@@ -233,4 +246,4 @@ class ChordSampler:
         self._epoch = state["epoch"]
         self._start = min(state["num_consumed"], self.num_samples)
         self._num_drawn = 0
-        self._has_begun = False
+        self._has_begun = self._is_chosen = False
