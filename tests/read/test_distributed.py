@@ -136,7 +136,7 @@ def test_a_state_is_taken_up_once() -> None:
     whole = indices(sampler)
     sampler.load_state_dict(sampler.state_dict(num_batches_consumed=3))
     assert (len(sampler), indices(sampler)) == (4, whole[6:])
-    assert (indices(sampler), len(sampler)) == (whole, 10)  # the same epoch again is all of it
+    assert (indices(sampler, 0), len(sampler)) == (whole, 10)  # the same epoch again is all of it
 
 
 def test_state_while_a_resumed_pass_runs() -> None:
@@ -151,8 +151,11 @@ def test_state_while_a_resumed_pass_runs() -> None:
     assert sampler.state_dict()["num_consumed"] == 7  # all that was drawn
     assert sampler.state_dict(3)["num_consumed"] == 10
     sampler.load_state_dict(sampler.state_dict(3))
-    assert indices(sampler) == []  # the epoch is over, and no sample comes again
-    assert len(indices(sampler, 1)) == 10
+    assert indices(sampler, 0) == []  # the epoch is over, and no sample comes again
+    sampler.load_state_dict({**state, "num_consumed": 10})
+    assert len(sampler) == 10
+    assert len(indices(sampler)) == 10
+    assert sampler.epoch == 1
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,9 @@ class ChordSampler:
             self._has_begun = False
 
     def __len__(self) -> int:
-        """Return the number of samples of this rank in a pass."""
-        return self._num_rounds(self._start)
+        """Return the number of samples of this rank in this pass, or in the first one if none has begun."""
+        is_over = not self._has_begun and self.next_epoch != self._epoch
+        return self._num_rounds(0 if is_over else self._start)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield the samples of a pass: the rest of the epoch if a state was just loaded, otherwise the whole epoch.
