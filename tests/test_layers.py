@@ -48,6 +48,7 @@ OWNERS = {
         "chordcache.read.augment",
         "chordcache.read.batch_memory",
         "chordcache.read.dataset",
+        "chordcache.read.read_counts",
         "chordcache.read.loader",
         "chordcache.read.collate",
     ),
