@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q $(TORCH)
-	$(BIN)/python -m pip install -q -e '.[torch,augment,text,dev]'
+	$(BIN)/python -m pip install -q -e '.[cv,torch,augment,text,dev]'
 	@touch $@
 
 demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training loop, in demo/
@@ -41,21 +41,13 @@ demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training l
 test: $(STAMP) tools ## the whole test suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-pose: $(POSE_STAMP) ## the tests of body landmarks, in .venv-pose
+test-pose: $(POSE_STAMP) tools ## the tests of body landmarks, in .venv-pose
 	$(POSE_BIN)/python -m pytest tests/features/pose_landmarks.py
 
-# Apart, since MediaPipe needs NumPy 1 and Python 3.12 at most. Its OpenCV is the one with windows, which needs libGL
+# Apart, since MediaPipe needs NumPy 1 and Python 3.12 at most
 $(POSE_STAMP): pyproject.toml
 	$(PYTHON) -m venv .venv-pose
 	$(POSE_BIN)/python -m pip install -q -e '.[pose]' hypothesis pytest pytest-timeout
-	@$(POSE_BIN)/python -c 'import cv2' 2>/dev/null && exit 0; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "apt-get install libgl1 libglib2.0-0  (OpenCV as MediaPipe brings it needs them)"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq libgl1 libglib2.0-0 >/dev/null; \
-	else \
-		echo "make test-pose: MediaPipe needs libGL and GLib; install them, for example 'sudo apt-get install libgl1 libglib2.0-0'" >&2; \
-		exit 1; \
-	fi
 	@touch $@
 
 reliability: $(STAMP) tools ## kills, full disks, damage, hostile files: an hour, resumes; ARGS='--trials 20 --only R1'
@@ -90,15 +82,18 @@ compare: $(STAMP) ## CPU time of another commit and of this one: make compare BA
 clean: ## remove .venv, the demo and the caches of the tools
 	rm -rf .venv .venv-pose demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# The tests compare with ffmpeg's command line tools, and cut builds short with strace and faketime; the package itself
-# does not need them
+# The tests compare with ffmpeg's command line tools, and cut builds short with strace and faketime. OpenCV's packages with
+# windows need libGL and GLib. The package itself needs none of this
 tools:
 	@missing=; for each in ffmpeg strace faketime; do command -v $$each >/dev/null || missing="$$missing $$each"; done; \
+	libraries=$$(ldconfig -p); \
+	case $$libraries in *libGL.so.1*) ;; *) missing="$$missing libgl1" ;; esac; \
+	case $$libraries in *libgthread-2.0.so.0*) ;; *) missing="$$missing libglib2.0-0" ;; esac; \
 	[ -z "$$missing" ] && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "apt-get install$$missing  (the tests need it)"; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$missing >/dev/null; \
 	else \
-		echo "make test: the tests need these commands; install them, for example 'sudo apt-get install$$missing'" >&2; \
+		echo "make test: the tests need these packages; install them, for example 'sudo apt-get install$$missing'" >&2; \
 		exit 1; \
 	fi

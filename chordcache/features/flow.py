@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -101,6 +102,11 @@ class FlowExtractor(Extractor):
         self._absent: str | None = None
         self._num_pairs = 0
         self._num_clipped = 0
+
+    @classmethod
+    def missing_requirement(cls) -> str | None:
+        """Return the command that installs OpenCV. It is an extra because its wheels overwrite each other."""
+        return None if importlib.util.find_spec("cv2") else "needs OpenCV; run: pip install 'chordcache[cv]'"
 
     @classmethod
     def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:

@@ -6,7 +6,12 @@ look for its libraries there first. It would run the code of any file with the r
 
 import os
 
-import cv2
+try:
+    import cv2
+except ModuleNotFoundError as error:
+    if error.name != "cv2":
+        raise
+    raise ImportError("no OpenCV (cv2) is installed; run: pip install 'chordcache[cv]'") from None
 
 __all__ = ["cv2"]
 
