@@ -23,6 +23,7 @@ from chordcache.media.probe import probe
 from chordcache.media.source_file import identity_or_none
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.scan_levels import SCAN_LEVELS
+from chordcache.storage import layout
 
 _CHUNK_SIZE = 8
 """Files per task. Demuxing a short clip takes a few milliseconds, sending a task half a millisecond."""
@@ -114,6 +115,7 @@ def scan(
     corpora = parse_roots([os.fspath(root) for root in roots])
     run = _Scan(corpora, level, Labels(labels) if labels else None, follow_symlinks, limits or Limits())
     if output is not None:
+        layout.check_local("output", output)
         path, temporary = Path(output), None
     else:
         temporary = tempfile.TemporaryDirectory(prefix="chordcache-")

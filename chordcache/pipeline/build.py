@@ -91,6 +91,7 @@ def build(
     StoppedError
         On SIGHUP, SIGINT or SIGTERM. The same call resumes.
     """
+    layout.check_local("cache", cache)
     folder = Path(cache).absolute()
     options = options or BuildOptions()
     plan_now = functools.partial(make_plan, folder, index, config, tiers, features, roots=roots, options=options)
@@ -154,6 +155,7 @@ def dry_run(
     UsageError, ConfigError, NotFoundError, FormatVersionError
         As in ``build``.
     """
+    layout.check_local("cache", cache)
     options = options or BuildOptions()
     plan = make_plan(Path(cache).absolute(), index, config, tiers, features, roots=roots, options=options)
     num_inputs = len(keys_of(plan.index))

@@ -25,10 +25,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from chordcache.digests import hex64
+from chordcache.errors import UsageError, printable
 from chordcache.records import Identity, to_json
 from chordcache.storage.artefacts.tiers import TIERS
 
 _SLUG_LENGTH = 40
+
+
+def check_local(name: str, path: str | os.PathLike[str]) -> None:
+    """Raise ``UsageError`` if a path is a URL. It would become a folder "s3:" in the working folder."""
+    text = os.fspath(path)
+    if "://" in text:
+        raise UsageError(
+            f"{name}: got '{printable(text)}', expected a path on a mounted disk. Mount the bucket, or copy afterwards."
+        )
 
 
 def video_key(root: str, path: str) -> str:

@@ -71,6 +71,17 @@ def test_the_group_lists_the_journey_in_order(run_cli):
         (("scan",), 2, "Missing argument"),
         (("play",), 2, "No such command 'play'"),
         (("verify", "--dry-run"), 2, "--dry-run: got no --repair, expected both"),
+        (
+            ("build", "index.json", "-o", "s3://bucket/cache"),
+            2,
+            "got 's3://bucket/cache', expected a path",
+        ),
+        (
+            ("build", "index.json", "-o", "s3://bucket/cache", "--dry-run"),
+            2,
+            "got 's3://bucket/cache', expected a path",
+        ),
+        (("scan", ".", "-o", "gs://bucket/i.json"), 2, "got 'gs://bucket/i.json', expected a path on a mounted disk"),
         (("build", "--root", "nonsense"), 2, "--root: got 'nonsense', expected NAME=PATH"),
     ],
 )
@@ -80,6 +91,7 @@ def test_errors_are_one_line_and_a_code(run_cli, tmp_path, args, code, message):
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_debug_shows_the_traceback(run_cli, tmp_path):

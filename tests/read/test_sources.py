@@ -21,6 +21,7 @@ from helpers.ffmpeg import decode_samples, ffmpeg, frame_digests
 
 import chordcache as cc
 from chordcache.config import FramesConfig, PictureConfig
+from chordcache.errors import UsageError
 from chordcache.media import ffmpeg_log
 from chordcache.media.demux import Media, open_media
 from chordcache.read.sources.base import CachedSource, VideoSource
@@ -170,6 +171,12 @@ def test_containers_that_are_not_mp4_fall_back(made: Path) -> None:
             assert match in str(source.fallback_reason)
             assert source.fallback_reason
             assert source.num_frames == 30
+
+
+@pytest.mark.parametrize("cls", SOURCES)
+def test_an_address_is_not_a_file(cls: Any) -> None:
+    with pytest.raises(UsageError, match=r"^path: got 'http://host/a\.mp4', expected a file\. Use StreamSource"):
+        cls().open("http://host/a.mp4")
 
 
 @pytest.mark.parametrize("name", ["b_frames.mp4", "b_frames.mkv"])

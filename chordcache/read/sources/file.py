@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from chordcache.config import PictureConfig
-from chordcache.errors import FeatureAbsentError, MediaError, printable
+from chordcache.errors import FeatureAbsentError, MediaError, UsageError, printable
 from chordcache.media.audio import read_sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import hold_media
@@ -31,6 +31,12 @@ _SEEK_BACK_SECONDS = (0, 2, 20)
 indexed by decoding time, a seek may go past the keyframe."""
 
 _NANOSECOND = Fraction(1, 10**9)
+
+
+def check_is_file(path: str) -> None:
+    """Raise ``UsageError`` for an address of the network, which is not a file."""
+    if "://" in path:
+        raise UsageError(f"path: got '{printable(path)}', expected a file. Use StreamSource for an address.")
 
 
 @contextmanager
@@ -236,6 +242,7 @@ class MP4Source(VideoSource):
         self._file: _File | None = None
 
     def _open(self, name: str) -> None:
+        check_is_file(name)
         with naming(name):
             self._file = _File(name, self._frames, self._show)
 

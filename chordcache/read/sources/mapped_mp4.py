@@ -18,7 +18,7 @@ from chordcache.media.mp4_decoder import SampleDecoder
 from chordcache.media.mp4_samples import VideoTrack, read_video_track, refused
 from chordcache.media.source_file import identify
 from chordcache.read.sources.base import VideoSource
-from chordcache.read.sources.file import AS_STORED, Converter, FrameReader, MP4Source, naming
+from chordcache.read.sources.file import AS_STORED, Converter, FrameReader, MP4Source, check_is_file, naming
 
 _HIGH_444 = 244
 """Profile of H.264. Streams of it from old versions of x264 have to be decoded from the start."""
@@ -187,6 +187,7 @@ class MappedMP4Source(VideoSource):
         """Reason why ``MP4Source`` reads the file, None if it does not. It may only be found when a frame is read"""
 
     def _open(self, name: str) -> None:
+        check_is_file(name)
         with naming(name):
             try:
                 self._file = _MappedFile(name, self._frames)
