@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from chordcache.read.dataset import ChordVideoDataset
     from chordcache.read.loader import ClipLoader, make_loader
     from chordcache.read.sampling.budget_batches import BudgetBatchSampler
-    from chordcache.read.sampling.clip_samplers import RandomClipSampler, UniformSampler
+    from chordcache.read.sampling.clip_samplers import RandomClipSampler, RegularClipSampler
     from chordcache.read.sampling.distributed import ChordSampler
     from chordcache.read.sources.file import MP4Source
     from chordcache.read.summary import summarize
@@ -81,12 +81,12 @@ __all__ = [
     "NotFoundError",
     "RandomClipSampler",
     "RandomResizedCrop",
+    "RegularClipSampler",
     "Resize",
     "RunSummary",
     "ScanResult",
     "StoppedError",
     "TooManyFailuresError",
-    "UniformSampler",
     "UsageError",
     "VerifyReport",
     "Video",
@@ -123,10 +123,10 @@ _LAZY = {
     "MP4Source": "chordcache.read.sources.file",
     "RandomClipSampler": "chordcache.read.sampling.clip_samplers",
     "RandomResizedCrop": "chordcache.read.crops",
+    "RegularClipSampler": "chordcache.read.sampling.clip_samplers",
     "Resize": "chordcache.read.crops",
     "RunSummary": "chordcache.records",
     "ScanResult": "chordcache.index.scan",
-    "UniformSampler": "chordcache.read.sampling.clip_samplers",
     "VerifyReport": "chordcache.records",
     "Video": "chordcache.read.cache",
     "VideoRecord": "chordcache.records",

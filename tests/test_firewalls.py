@@ -88,7 +88,7 @@ with CachedSource(sys.argv[1]).open(key) as source:
 def test_dataset_loads_nothing_that_builds(cache: Path) -> None:
     code = """
 import sys, chordcache
-sampler = chordcache.UniformSampler(num_frames=4, stride=2)
+sampler = chordcache.RegularClipSampler(num_frames=4, stride=2)
 dataset = chordcache.ChordVideoDataset(sys.argv[1], clip_sampler=sampler, size=None)
 assert dataset[0]["frames"].shape == (4, 3, 48, 64)
 """

@@ -21,7 +21,7 @@ from chordcache.read.clips import ClipReader, FeatureReader
 from chordcache.read.crops import CenterCrop, SpatialTransform
 from chordcache.read.read_counts import ReadCounts
 from chordcache.read.sampling.by_name import make_sampler
-from chordcache.read.sampling.clip_samplers import ClipRequest, ClipSampler, RandomStream, UniformSampler
+from chordcache.read.sampling.clip_samplers import ClipRequest, ClipSampler, RandomStream, RegularClipSampler
 from chordcache.read.selection import Videos, select_keys
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_SIXTEEN_IN_THE_MIDDLE = UniformSampler(num_frames=16, stride=4)
+_SIXTEEN_IN_THE_MIDDLE = RegularClipSampler(num_frames=16, stride=4)
 
 _SIZE = (224, 224)
 

@@ -182,7 +182,7 @@ def _percent(cache: Path, cost: Callable[[Artefact, list[int]], float]) -> float
 
     The least of 25 times each, as others may be at work beside it.
     """
-    sampler = cc.UniformSampler(num_frames=CLIP_FRAMES, stride=CLIP_STRIDE)
+    sampler = cc.RegularClipSampler(num_frames=CLIP_FRAMES, stride=CLIP_STRIDE)
     dataset = cc.ChordVideoDataset(cache, clip_sampler=sampler, size=None)
     percents = []
     for position, video in enumerate(cc.open_cache(cache)):
@@ -278,7 +278,7 @@ def _dataset(cache: Path) -> cc.ChordVideoDataset:
     """All of every video: its frames, or where there are none its motion."""
     with cc.open_cache(cache) as opened:
         features = {info.feature for info in opened[0].sidecar.features}
-    sampler = cc.UniformSampler(num_frames=6, stride=1)
+    sampler = cc.RegularClipSampler(num_frames=6, stride=1)
     return cc.ChordVideoDataset(cache, clip_sampler=sampler, features=sorted(features), size=None, flow_mode="adjacent")
 
 

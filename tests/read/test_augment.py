@@ -42,7 +42,7 @@ def batch(tmp_path_factory: pytest.TempPathFactory, clips: Path) -> dict[str, An
     for number, source in enumerate(("animation/bigbuckbunny", "street/bikes", "people/carphone_pristine")):
         copy_start(clips / f"{source}.mp4", 1, folder / "videos" / str(number) / "a.mp4")
     cc.build(cc.scan([folder / "videos"], labels="dir"), folder / "cache", tiers=["lmdb"], jobs=1)
-    sampler = cc.UniformSampler(num_frames=3, stride=4)
+    sampler = cc.RegularClipSampler(num_frames=3, stride=4)
     dataset = cc.ChordVideoDataset(folder / "cache", clip_sampler=sampler, size=(64, 48), clips_per_video=2)
     found = next(iter(DataLoader(dataset, batch_size=4)))
     assert len(found["label"].unique()) > 1

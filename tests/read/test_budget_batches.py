@@ -184,7 +184,7 @@ def test_clips_whose_length_is_random(cache: cc.Cache) -> None:
         def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
             return np.arange(request.generator().integers(1, video.num_frames + 1))
 
-    drawn, schedule = DrawsLength(), SamplerSchedule({0: cc.UniformSampler(4, 1), 2: WholeVideos()})
+    drawn, schedule = DrawsLength(), SamplerSchedule({0: cc.RegularClipSampler(4, 1), 2: WholeVideos()})
     for clip_sampler in (drawn, TimeWarp(schedule)):
         dataset = whole_videos(cache, clip_sampler=clip_sampler)
         sampler = cc.BudgetBatchSampler(dataset, max_frames=50)

@@ -31,8 +31,8 @@ from chordcache.read.sampling.clip_samplers import (
     DenseClips,
     KeyframeSampler,
     RandomClipSampler,
+    RegularClipSampler,
     SamplerSchedule,
-    UniformSampler,
 )
 
 
@@ -41,7 +41,7 @@ def video(num_frames: int) -> Any:
     return SimpleNamespace(num_frames=num_frames)
 
 
-SAMPLERS = [UniformSampler, RandomClipSampler]
+SAMPLERS = [RegularClipSampler, RandomClipSampler]
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -99,7 +99,7 @@ def test_defaults_are_16_frames_4_apart(sampler: Any) -> None:
     ],
 )
 def test_uniform_starts(num_frames_of_video: int, num_clips: int, starts: list[int]) -> None:
-    sampler = UniformSampler(num_frames=16, stride=4)
+    sampler = RegularClipSampler(num_frames=16, stride=4)
     clips = [
         sampler.frame_numbers(video(num_frames_of_video), ClipRequest(clip=k, num_clips=num_clips))
         for k in range(num_clips)
@@ -111,7 +111,7 @@ def test_uniform_starts(num_frames_of_video: int, num_clips: int, starts: list[i
 
 
 def test_uniform_ignores_seed_epoch_and_index() -> None:
-    sampler = UniformSampler(num_frames=4, stride=2)
+    sampler = RegularClipSampler(num_frames=4, stride=2)
     one, other = ClipRequest(clip=1, num_clips=3), ClipRequest(seed=9, epoch=8, index=7, clip=1, num_clips=3)
     assert sampler.frame_numbers(video(100), one).tolist() == sampler.frame_numbers(video(100), other).tolist()
 
@@ -336,7 +336,7 @@ SHORT = {
 }
 
 
-@pytest.mark.parametrize("kind", [UniformSampler, RandomClipSampler, DenseClips, AdaptiveSampler])
+@pytest.mark.parametrize("kind", [RegularClipSampler, RandomClipSampler, DenseClips, AdaptiveSampler])
 @pytest.mark.parametrize("pad", SHORT)
 @pytest.mark.filterwarnings("ignore:AdaptiveSampler")
 def test_pad(kind: Any, pad: str) -> None:
@@ -353,7 +353,7 @@ def test_pad_error() -> None:
     ):
         sampler.frame_numbers(SimpleNamespace(num_frames=15, key="a"), ClipRequest())
     with pytest.raises(UsageError, match="^pad: got 'zeros', expected one of repeat, loop, error$"):
-        UniformSampler(pad="zeros")
+        RegularClipSampler(pad="zeros")
 
 
 # Several clips
@@ -365,7 +365,7 @@ def test_dense_clips_are_the_uniform_ones() -> None:
         assert numbers.shape == (num_clips, 4)
         for clip in range(num_clips):
             request = ClipRequest(clip=clip, num_clips=num_clips)
-            assert numbers[clip].tolist() == UniformSampler(4, 3).frame_numbers(video(100), request).tolist()
+            assert numbers[clip].tolist() == RegularClipSampler(4, 3).frame_numbers(video(100), request).tolist()
     with pytest.raises(UsageError, match="^num_clips: got 0"):
         DenseClips(num_clips=0)
 
@@ -481,7 +481,7 @@ def test_adaptive_on_a_real_cache(cache: Cache) -> None:
 
 
 def test_samplers_by_name() -> None:
-    assert make_sampler({"name": "uniform"}) == UniformSampler()
+    assert make_sampler({"name": "uniform"}) == RegularClipSampler()
     assert make_sampler({"name": "keyframe", "num_frames": 2}) == KeyframeSampler(2)
     assert make_sampler({"name": "dense", "num_clips": 3, "pad": "loop"}) == DenseClips(pad="loop", num_clips=3)
     stages = {0: {"name": "random"}, 2: {"name": "adaptive", "temperature": 0.5}}
@@ -518,7 +518,7 @@ def test_wrong_configs(config: dict[str, Any], error: type[Exception], match: st
 
 
 def test_schedule_follows_the_epoch_of_the_request() -> None:
-    early, late = UniformSampler(3, 2), DenseClips(3, 2, num_clips=2)
+    early, late = RegularClipSampler(3, 2), DenseClips(3, 2, num_clips=2)
     schedule = pickle.loads(pickle.dumps(SamplerSchedule({0: early, 4: late})))
     for epoch, expected in {0: early, 3: early, 4: late, 50: late}.items():
         request = ClipRequest(epoch=epoch)

@@ -36,7 +36,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path, make_video: Cal
 
 
 def dataset_of(cache: cc.Cache, **settings: Any) -> cc.ChordVideoDataset:
-    settings = {"clip_sampler": cc.UniformSampler(num_frames=4, stride=3), "missing": "zeros", **settings}
+    settings = {"clip_sampler": cc.RegularClipSampler(num_frames=4, stride=3), "missing": "zeros", **settings}
     return cc.ChordVideoDataset(cache, features=["frames", "flow", "mel", "motion"], **settings)
 
 
@@ -78,7 +78,8 @@ def test_clips_of_different_lengths(cache: cc.Cache) -> None:
     """Frames, flows, seconds and mel, as after a change of the sampler, or of speed."""
     key = cache.keys()[0]
     samples = [
-        dataset_of(cache, videos=[key], clip_sampler=cc.UniformSampler(num_frames, 2))[0] for num_frames in (5, 2, 3)
+        dataset_of(cache, videos=[key], clip_sampler=cc.RegularClipSampler(num_frames, 2))[0]
+        for num_frames in (5, 2, 3)
     ]
     assert_padded(cc.collate(samples), samples, {"audio": -100})
 
@@ -90,7 +91,7 @@ def test_padding_shows_no_person() -> None:
 
 
 def test_equal_samples_are_collated_as_by_default(cache: cc.Cache) -> None:
-    dataset = cc.ChordVideoDataset(cache, clip_sampler=cc.UniformSampler(4, 3), size=(40, 40))
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=cc.RegularClipSampler(4, 3), size=(40, 40))
     samples = [dataset[i] for i in range(3)]
     batch, expected = cc.collate(samples), default_collate(samples)
     lengths = batch.pop("lengths")

@@ -71,7 +71,7 @@ def video_of(cache: cc.Cache, path: str) -> cc.Video:
 
 
 def sample_of(cache: cc.Cache, path: str, index: int = 0, **settings: Any) -> dict[str, Any]:
-    settings = {"clip_sampler": cc.UniformSampler(num_frames=4, stride=3), "clips_per_video": 8, **settings}
+    settings = {"clip_sampler": cc.RegularClipSampler(num_frames=4, stride=3), "clips_per_video": 8, **settings}
     return cc.ChordVideoDataset(cache, videos=[video_of(cache, path).key], **settings)[index]
 
 
@@ -155,7 +155,7 @@ def test_frames_of_the_corpus(corpus: Path, tmp_path: Path) -> None:
     with cc.open_cache(tmp_path / "cache") as cache:
         assert len(cache) > 3
         dataset = cc.ChordVideoDataset(
-            cache, clip_sampler=cc.UniformSampler(num_frames=2, stride=1), crop=spatial_transform
+            cache, clip_sampler=cc.RegularClipSampler(num_frames=2, stride=1), crop=spatial_transform
         )
         crops = [drawn(spatial_transform, video, index) for index, video in enumerate(cache)]
         for crop, video, sample in zip(crops, cache, dataset, strict=True):
@@ -196,7 +196,7 @@ def test_flow_leads_from_frame_to_frame(cache: cc.Cache, path: str, name: str) -
             index,
             crop=CROPS[name],
             features=["frames", "flow"],
-            clip_sampler=cc.UniformSampler(num_frames=6, stride=2),
+            clip_sampler=cc.RegularClipSampler(num_frames=6, stride=2),
         )
         luma = sample["frames"].float().mean(1).numpy()
         y, x = np.mgrid[: luma.shape[1], : luma.shape[2]].astype(np.float32)
@@ -542,7 +542,7 @@ class UpperLeft:
 def test_a_custom_crop(cache: cc.Cache) -> None:
     video = video_of(cache, "bikes.mp4")
     frames = sample_of(cache, "bikes.mp4", crop=UpperLeft())["frames"]
-    numbers = cc.UniformSampler(num_frames=4, stride=3).frame_numbers(video, ClipRequest(num_clips=8))
+    numbers = cc.RegularClipSampler(num_frames=4, stride=3).frame_numbers(video, ClipRequest(num_clips=8))
     stored = cache.read(video, indices=numbers)[:, : video.height // 2, : video.width // 2]
     np.testing.assert_array_equal(frames.permute(0, 2, 3, 1).numpy(), stored)
 

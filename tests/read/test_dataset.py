@@ -24,7 +24,7 @@ from chordcache.errors import DamageError, FormatVersionError, NotFoundError, Us
 from chordcache.pipeline.build import build  # noqa: E402
 from chordcache.read.cache import Cache, Video  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
-from chordcache.read.sampling.clip_samplers import ClipRequest, RandomClipSampler, UniformSampler  # noqa: E402
+from chordcache.read.sampling.clip_samplers import ClipRequest, RandomClipSampler, RegularClipSampler  # noqa: E402
 from chordcache.storage.sealed_json import seal  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -111,7 +111,9 @@ def test_sample(cache: Cache) -> None:
     assert sample["video"] == key
 
 
-@pytest.mark.parametrize("sampler", [UniformSampler(num_frames=6, stride=5), RandomClipSampler(num_frames=6, stride=5)])
+@pytest.mark.parametrize(
+    "sampler", [RegularClipSampler(num_frames=6, stride=5), RandomClipSampler(num_frames=6, stride=5)]
+)
 @pytest.mark.parametrize("size", [None, (32, 48), (64, 64), (100, 90)])
 def test_frames_are_those_asked_for(cache: Cache, sampler: Any, size: tuple[int, int] | None) -> None:
     settings = {"clip_sampler": sampler, "clips_per_video": 3, "seed": 5}
@@ -127,7 +129,7 @@ def test_frames_are_those_asked_for(cache: Cache, sampler: Any, size: tuple[int,
 
 
 def test_size_none_leaves_frames_as_they_are_cached(cache: Cache) -> None:
-    sampler = UniformSampler(num_frames=4, stride=1)
+    sampler = RegularClipSampler(num_frames=4, stride=1)
     for position, sample in enumerate(ChordVideoDataset(cache, clip_sampler=sampler, size=None)):
         expected = cache.read(position, indices=sampler.frame_numbers(cache[position], ClipRequest()))
         assert sample["frames"].numpy().tolist() == expected.transpose(0, 3, 1, 2).tolist()
@@ -586,7 +588,7 @@ def test_cache_that_grew(tmp_path: Path, make_video: Callable[..., Path]) -> Non
         make_video(tmp_path / f"{name}.mp4", size=(64, 64), num_frames=8, planes=gray_planes, options={"crf": "4"})
     (tmp_path / "index.csv").write_text("path,label\nb.mp4,x\nc.mp4,x\n")
     build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
-    sampler = UniformSampler(num_frames=2, stride=2)
+    sampler = RegularClipSampler(num_frames=2, stride=2)
     everything = ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, size=None)
     chosen = ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, size=None, videos=everything._cache.keys())
     unread = ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, size=None)

@@ -250,7 +250,7 @@ def test_a_frame_that_is_repeated_does_not_move(cache: cc.Cache, mode: str) -> N
     """Six frames, of which the last stands in for ten more."""
     settings = {"features": ["frames", "flow"], "flow_mode": mode, "missing": "zeros", "size": (64, 64)}
     key = video_of(cache, "vp9.webm").key
-    sampler = cc.UniformSampler(num_frames=5, stride=3)
+    sampler = cc.RegularClipSampler(num_frames=5, stride=3)
     sample = cc.ChordVideoDataset(cache, videos=[key], clip_sampler=sampler, **settings)[0]
     moves = sample["flows"].abs().flatten(1).sum(1) > 0
     assert moves.tolist() == [True, True, False, False]  # 0, 3, 5, 5, 5
@@ -681,7 +681,7 @@ def test_opencv_is_imported_only_where_it_is_needed(
     code = """
 import json, sys, chordcache as cc
 path, key, features, size, stride = map(json.loads, sys.argv[1:])
-sampler = cc.UniformSampler(num_frames=3, stride=stride)
+sampler = cc.RegularClipSampler(num_frames=3, stride=stride)
 cc.ChordVideoDataset(path, videos=[key], features=features, size=size, clip_sampler=sampler)[0]
 assert not {"av", "librosa", "joblib", "click"} & set(sys.modules)
 print("cv2" in sys.modules)

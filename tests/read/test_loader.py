@@ -26,7 +26,7 @@ from chordcache.read.cache import Cache, Video  # noqa: E402
 from chordcache.read.collate import collate  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
-from chordcache.read.sampling.clip_samplers import ClipRequest, DenseClips, RandomClipSampler, UniformSampler  # noqa: E402
+from chordcache.read.sampling.clip_samplers import ClipRequest, DenseClips, RandomClipSampler, RegularClipSampler  # noqa: E402
 from chordcache.read.sampling.distributed import ChordSampler  # noqa: E402
 
 # More workers than processors are not a fault here; the tests want two on any machine
@@ -207,7 +207,9 @@ def test_several_clips_a_sample(cache: Cache) -> None:
     assert batch["frames"].shape == (2, 3, 4, 3, 48, 48)
     assert batch["flows"].shape == (2, 3, 3, 2, 48, 48)
     assert batch["audio"].shape[:3] == (2, 3, 80)
-    single = dataset_of(cache, clip_sampler=UniformSampler(4, 2), clips_per_video=3, features=FEATURES, size=(48, 48))
+    single = dataset_of(
+        cache, clip_sampler=RegularClipSampler(4, 2), clips_per_video=3, features=FEATURES, size=(48, 48)
+    )
     for video in range(2):
         for name, value in stacked([single[3 * video + clip] for clip in range(3)]).items():
             if name in ("frames", "flows", "audio", "pts_seconds"):
@@ -270,7 +272,7 @@ def test_ranks(cache: Cache) -> None:
 def test_a_bounded_number_of_batches_ahead(cache: Cache) -> None:
     asked: list[int] = []
 
-    class Records(UniformSampler):
+    class Records(RegularClipSampler):
         def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
             asked.append(request.index)
             return super().frame_numbers(video, request)

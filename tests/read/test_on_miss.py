@@ -30,14 +30,14 @@ from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
 from chordcache.read.on_demand.builder_process import FOLDER, RequestQueue, try_lock  # noqa: E402
-from chordcache.read.sampling.clip_samplers import AdaptiveSampler, KeyframeSampler, UniformSampler  # noqa: E402
+from chordcache.read.sampling.clip_samplers import AdaptiveSampler, KeyframeSampler, RegularClipSampler  # noqa: E402
 from chordcache.read.sampling.distributed import ChordSampler  # noqa: E402
 from chordcache.storage.artefacts.open_files import forget  # noqa: E402
 from chordcache.storage.lock import locked  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
-CLIP = UniformSampler(num_frames=4, stride=3)
+CLIP = RegularClipSampler(num_frames=4, stride=3)
 
 BUILD_SECONDS = 120
 """Until a background build must be over; it takes two, on an idle machine"""

@@ -143,7 +143,7 @@ def test_in_a_loader(
     rows = [f'videos/{number}.mp4,"{CAPTIONS[number]}"' for number in range(4)]
     (tmp_path / "index.csv").write_text("\n".join(["path,caption", *rows]), encoding="utf-8")
     cc.build(tmp_path / "index.csv", tmp_path / "cache", tiers=["lmdb"], jobs=1)
-    dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=cc.UniformSampler(2, 1), size=(32, 32))
+    dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=cc.RegularClipSampler(2, 1), size=(32, 32))
     tokenizer = cc.CaptionTokenizer(path)
     tokenizer("in use before the fork")
     loader = DataLoader(

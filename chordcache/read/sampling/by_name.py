@@ -9,20 +9,26 @@ from typing import Any
 from chordcache.errors import ConfigError
 from chordcache.read.sampling.clip_samplers import (
     AdaptiveSampler,
+    AudioPeakSampler,
     ClipSampler,
     DenseClips,
     KeyframeSampler,
     RandomClipSampler,
+    RegularClipSampler,
+    RegularTimestampClips,
     SamplerSchedule,
-    UniformSampler,
+    UniformFrameSampler,
 )
 
 SAMPLERS: Mapping[str, type] = {
-    "uniform": UniformSampler,
+    "regular": RegularClipSampler,
     "random": RandomClipSampler,
+    "uniform_frames": UniformFrameSampler,
     "keyframe": KeyframeSampler,
+    "audio_peak": AudioPeakSampler,
     "adaptive": AdaptiveSampler,
     "dense": DenseClips,
+    "regular_timestamps": RegularTimestampClips,
 }
 """Sampler by its name in a config. "schedule" is not included, since it is made of other samplers."""
 
@@ -51,10 +57,10 @@ def make_sampler(config: Mapping[str, Any]) -> ClipSampler:
     Examples
     --------
     >>> make_sampler({"name": "random", "num_frames": 8})
-    RandomClipSampler(num_frames=8, stride=4, pad='repeat')
-    >>> later = {"name": "adaptive", "temperature": 0.5}
+    RandomClipSampler(num_frames=8, stride=4, pad='repeat', fps=None)
+    >>> later = {"name": "adaptive", "temperature": 0.5, "fps": 8}
     >>> make_sampler({"name": "schedule", "stages": {0: {"name": "random"}, 10: later}}).at(10)
-    AdaptiveSampler(num_frames=16, stride=4, pad='repeat', temperature=0.5)
+    AdaptiveSampler(num_frames=16, stride=None, pad='repeat', fps=8, temperature=0.5)
     """
     arguments = dict(config)
     name = arguments.pop("name", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least, check_positive
 from chordcache.read.cache import Video
+from chordcache.read.sampling.even_clips import PADS, ClipsByNumber, ClipsByTime, EvenClips
 
 
 class RandomStream(enum.IntEnum):
@@ -85,53 +86,45 @@ class ClipSampler(Protocol):
         ...
 
 
-PADS = ("repeat", "loop", "error")
+DEFAULT_STRIDE = 4
+"""[frames] Step from one frame of a clip to the next, if neither ``stride`` nor ``fps`` is given"""
 
 
 @dataclass(frozen=True)
-class _EvenClip:
-    """Base of samplers whose clips have ``num_frames`` frames, ``stride`` apart."""
+class _EvenClipSampler:
+    """Base of samplers whose clips have ``num_frames`` frames, ``stride`` apart or at ``fps``."""
 
     num_frames: int = 16
     """Length T of a clip, [frames]"""
-    stride: int = 4
-    """Step from one frame of a clip to the next, [frames]"""
+    stride: int | None = None
+    """Step from one frame of a clip to the next, [frames], or None with ``fps``"""
     pad: str = "repeat"
     """One of ``PADS``: a video that is shorter than a clip continues with its last frame, or from its start"""
+    fps: float | None = field(default=None, kw_only=True)
+    """Rate at which frames are chosen by their presentation times, [frames per second], or None with ``stride``"""
 
     def __post_init__(self) -> None:
-        check_at_least(1, num_frames=self.num_frames, stride=self.stride)
+        if self.fps is not None and self.stride is not None:
+            raise UsageError(
+                f"stride and fps: got {self.stride!r} and {self.fps!r}, expected one of them. Give stride to choose "
+                "frames by number, or fps to choose them by time."
+            )
+        if self.fps is not None:
+            check_positive(fps=self.fps)
+        elif self.stride is None:
+            object.__setattr__(self, "stride", DEFAULT_STRIDE)
+        check_at_least(1, num_frames=self.num_frames, **({} if self.fps else {"stride": self.stride}))
         if self.pad not in PADS:
             raise UsageError(f"pad: got {self.pad!r}, expected one of {', '.join(PADS)}")
 
-    def _last_start(self, video: Video) -> int:
-        """Return the last frame number at which a whole clip can start, 0 if the video is shorter than a clip."""
-        return max(0, video.num_frames - 1 - (self.num_frames - 1) * self.stride)
-
-    def _clip(self, video: Video, start: int) -> np.ndarray:
-        clip = start + self.stride * np.arange(self.num_frames, dtype=np.int64)
-        if clip[-1] < video.num_frames:
-            return clip
-        if self.pad == "error":
-            raise UsageError(
-                f"video '{video.key}': got {video.num_frames} frames, expected {clip[-1] + 1} for a clip "
-                f"of {self.num_frames} that are {self.stride} apart. Choose pad='repeat' or 'loop', or leave the video "
-                "out of videos= or of the index."
-            )
-        return clip % video.num_frames if self.pad == "loop" else np.minimum(clip, video.num_frames - 1)
-
-    def _even_clip(self, video: Video, number: int, num_clips: int) -> np.ndarray:
-        """Return one of several clips that are spread evenly over a video."""
-        last_start = self._last_start(video)
-        return self._clip(video, last_start * number // (num_clips - 1) if num_clips > 1 else last_start // 2)
-
-    def _random_clip(self, video: Video, request: ClipRequest) -> np.ndarray:
-        """Return a clip of which every start is equally likely."""
-        return self._clip(video, int(request.generator().integers(self._last_start(video) + 1)))
+    def _clips(self, video: Video) -> EvenClips:
+        if self.fps is not None:
+            return ClipsByTime(video, self.num_frames, self.fps, self.pad)
+        return ClipsByNumber(video, self.num_frames, self.stride or DEFAULT_STRIDE, self.pad)
 
 
 @dataclass(frozen=True)
-class UniformSampler(_EvenClip):
+class RegularClipSampler(_EvenClipSampler):
     """Sampler of clips at fixed places, the same in every epoch, for validation and tests.
 
     A single clip is taken from the middle of the video. Of several clips, the first starts at the first frame, the last
@@ -141,28 +134,39 @@ class UniformSampler(_EvenClip):
     ----------
     num_frames : int
         Number of frames of a clip.
-    stride : int
-        Step from one frame to the next. 4 takes every fourth cached frame.
+    stride : int, optional
+        Step from one frame to the next. 4 takes every fourth cached frame. By default 4, unless ``fps`` is given.
     pad : {"repeat", "loop", "error"}
         Padding of a video that is shorter than a clip. "repeat" repeats its last frame. "loop" starts the video again.
         "error" raises ``UsageError``.
+    fps : float, optional
+        Rate [frames per second] of the clip, at any rate of the video. Frames are then chosen by their presentation
+        times. Do not give ``stride`` too.
 
     Raises
     ------
     UsageError
-        If an argument is wrong.
+        If an argument is wrong. From ``frame_numbers``, with ``pad="error"``, if the video is shorter than a clip.
 
     Notes
     -----
     Clip k of n starts at ``last_start * k // (n - 1)``, a single clip at ``last_start // 2``. ``last_start`` is
     ``num_frames_of_video - 1 - (num_frames - 1) * stride``, at least 0.
 
+    With ``fps``, a start is a time, and ``last_start`` is ``(num_frames - 1) / fps`` seconds before the last frame.
+    Frame i of a clip is the cached frame whose presentation time is nearest to the start plus ``i / fps`` seconds.
+    In the middle between two frames, to within 1 ms, the earlier one is taken. Frames repeat if ``fps`` is above the
+    rate of the video. A clip is padded if one of its times is not before the end of the last frame. Where the clock of
+    a video is set back, its times continue one frame later.
+
+    Source: torchcodec's ``clips_at_regular_indices``, which rounds the same way. It takes a single clip from the start.
+
     Examples
     --------
     In a video of 30 frames, 3 frames that are 5 apart span 11 frames. Clips therefore start in [0, 20):
 
     >>> from types import SimpleNamespace
-    >>> video, sampler = SimpleNamespace(num_frames=30), UniformSampler(num_frames=3, stride=5)
+    >>> video, sampler = SimpleNamespace(num_frames=30), RegularClipSampler(num_frames=3, stride=5)
     >>> sampler.frame_numbers(video, ClipRequest()).tolist()
     [9, 14, 19]
     >>> [sampler.frame_numbers(video, ClipRequest(clip=k, num_clips=3)).tolist() for k in range(3)]
@@ -171,33 +175,110 @@ class UniformSampler(_EvenClip):
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
-        return self._even_clip(video, request.clip, request.num_clips)
+        return self._clips(video).even_clip(request.clip, request.num_clips)
+
+
+POSITIONS = ("ends", "middle", "random")
 
 
 @dataclass(frozen=True)
-class RandomClipSampler(_EvenClip):
-    """Sampler of clips with a random start, different in each epoch, for training.
+class UniformFrameSampler:
+    """Sampler of frames that are spread evenly over the whole video, for a model that sees each video as a few frames.
 
-    Every start that leaves room for a whole clip is equally likely. Several clips of one video are drawn independently.
+    The step from one frame to the next depends on the length of the video. Frames of a video that has fewer than
+    ``num_frames`` repeat.
 
     Parameters
     ----------
-    num_frames, stride, pad
-        As in ``UniformSampler``.
+    num_frames : int
+        Number of frames of a sample.
+    position : {"ends", "middle", "random"}
+        "ends" takes the first frame, the last frame, and frames at equal steps between them. The other two divide the
+        video into ``num_frames`` equal parts. "middle" takes the frame in the middle of each part, "random" a random
+        frame of each part, which differs from epoch to epoch. Several clips of one video only differ with "random".
 
     Raises
     ------
     UsageError
         If an argument is wrong.
+
+    Notes
+    -----
+    Of N frames, frame i of n is ``i * (N - 1) // (n - 1)`` with "ends", or 0 if n is 1. With "middle" it is
+    ``(2 * i + 1) * N // (2 * n)``. With "random" it is drawn from ``[i * N // n, (i + 1) * N // n)``.
+
+    Source: "ends" is ``numpy.linspace(0, N - 1, n, dtype=int)``, as in the recipes of video language models, and
+    torchcodec's ``clips_at_regular_indices`` of one frame each. "middle" and "random" are the frames of TSN (Wang et
+    al. 2016) in tests and in training.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> video = SimpleNamespace(num_frames=100)
+    >>> UniformFrameSampler(5).frame_numbers(video, ClipRequest()).tolist()
+    [0, 24, 49, 74, 99]
+    >>> UniformFrameSampler(5, position="middle").frame_numbers(video, ClipRequest()).tolist()
+    [10, 30, 50, 70, 90]
+    """
+
+    num_frames: int = 16
+    position: str = "ends"
+
+    def __post_init__(self) -> None:
+        check_at_least(1, num_frames=self.num_frames)
+        if self.position not in POSITIONS:
+            raise UsageError(f"position: got {self.position!r}, expected one of {', '.join(POSITIONS)}")
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        numbers = np.arange(self.num_frames, dtype=np.int64)
+        if self.position == "ends":
+            return numbers * (video.num_frames - 1) // max(1, self.num_frames - 1)
+        if self.position == "middle":
+            return (2 * numbers + 1) * video.num_frames // (2 * self.num_frames)
+        starts, stops = (part * video.num_frames // self.num_frames for part in (numbers, numbers + 1))
+        return request.generator().integers(starts, np.maximum(stops, starts + 1))
+
+
+@dataclass(frozen=True)
+class RandomClipSampler(_EvenClipSampler):
+    """Sampler of clips with a random start, different in each epoch, for training.
+
+    Every start that leaves room for a whole clip is equally likely. With ``fps``, a start is any time rather than that
+    of a frame. Several clips of one video are drawn independently.
+
+    Parameters
+    ----------
+    num_frames, stride, pad, fps
+        As in ``RegularClipSampler``.
+
+    Raises
+    ------
+    UsageError
+        As in ``RegularClipSampler``.
+
+    Notes
+    -----
+    Source: torchcodec's ``clips_at_random_indices``, and with ``fps`` its ``clips_at_random_timestamps``. It takes the
+    frame that is shown at each time. This sampler takes the nearest one, and clips start at most
+    ``(num_frames - 1) / fps`` seconds before the last frame instead of its end.
+
+    Examples
+    --------
+    16 frames that cover 2 seconds, whatever the rate of the video:
+
+    >>> RandomClipSampler(num_frames=16, fps=8)
+    RandomClipSampler(num_frames=16, stride=None, pad='repeat', fps=8)
     """
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
-        return self._random_clip(video, request)
+        clips = self._clips(video)
+        return clips.clip(clips.random_start(request.generator()))
 
 
 @dataclass(frozen=True)
-class DenseClips(_EvenClip):
+class DenseClips(_EvenClipSampler):
     """Sampler of several clips of a video in one sample, spread evenly over the video, for evaluation.
 
     A sample's arrays have one more leading dimension: ``frames`` is (num_clips, T, 3, h, w), ``pts_seconds``
@@ -205,10 +286,10 @@ class DenseClips(_EvenClip):
 
     Parameters
     ----------
-    num_frames, stride, pad
-        As in ``UniformSampler``.
+    num_frames, stride, pad, fps
+        As in ``RegularClipSampler``.
     num_clips : int
-        Number of clips of each sample. They have the positions of the clips of ``UniformSampler``.
+        Number of clips of each sample. They have the positions of the clips of ``RegularClipSampler``.
 
     Raises
     ------
@@ -224,11 +305,52 @@ class DenseClips(_EvenClip):
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample [shape=(num_clips, T)]. See ``ClipSampler``."""
-        return np.stack([self._even_clip(video, number, self.num_clips) for number in range(self.num_clips)])
+        clips = self._clips(video)
+        return np.stack([clips.even_clip(number, self.num_clips) for number in range(self.num_clips)])
 
 
 @dataclass(frozen=True)
-class KeyframeSampler(_EvenClip):
+class RegularTimestampClips(_EvenClipSampler):
+    """Sampler of all clips of a video that start at regular times, in one sample.
+
+    The number of clips depends on the length of the video. ``collate`` pads it. Arrays have one more leading dimension,
+    as with ``DenseClips``.
+
+    Parameters
+    ----------
+    num_frames, stride, pad, fps
+        As in ``RegularClipSampler``. With ``stride``, a clip starts at the frame nearest to its time.
+    seconds_between_clip_starts : float
+        Time from the start of one clip to the start of the next. The first clip starts at the first frame. The last one
+        is the last that does not need padding.
+
+    Raises
+    ------
+    UsageError
+        As in ``RegularClipSampler``.
+
+    Notes
+    -----
+    Source: torchcodec's ``clips_at_regular_timestamps``, with ``seconds_between_frames`` of ``1 / fps``. Clip k starts
+    ``k * seconds_between_clip_starts`` after the first frame, as long as all its times are before the end of the last
+    frame. torchcodec takes the frame that is shown at each time, and raises an error for a video that is shorter than a
+    clip. This sampler takes the nearest frame, and pads one clip.
+    """
+
+    seconds_between_clip_starts: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(seconds_between_clip_starts=self.seconds_between_clip_starts)
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample [shape=(number of clips, T)]. See ``ClipSampler``."""
+        clips = self._clips(video)
+        return np.stack([clips.clip(start) for start in clips.starts_every(self.seconds_between_clip_starts)])
+
+
+@dataclass(frozen=True)
+class KeyframeSampler(_EvenClipSampler):
     """Sampler of clips around keyframes. The middle frame of a clip is an intra picture of the source.
 
     Every intra picture is equally likely. Near the ends of the video, clips are moved inside. If ``frames.fps`` left
@@ -236,8 +358,8 @@ class KeyframeSampler(_EvenClip):
 
     Parameters
     ----------
-    num_frames, stride, pad
-        As in ``UniformSampler``.
+    num_frames, stride, pad, fps
+        As in ``RegularClipSampler``.
 
     Raises
     ------
@@ -251,23 +373,55 @@ class KeyframeSampler(_EvenClip):
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
         keyframes = np.flatnonzero(video.picture_types == b"I")
-        middle = self.num_frames // 2 * self.stride
         # The first picture of a video counts as a keyframe, whatever its type: decoding cannot begin before it
         chosen = int(keyframes[request.generator().integers(len(keyframes))]) if len(keyframes) else 0
-        return self._clip(video, min(max(chosen - middle, 0), self._last_start(video)))
+        return self._clips(video).clip_around(chosen)
 
 
 @dataclass(frozen=True)
-class AdaptiveSampler(_EvenClip):
-    """Sampler that prefers clips with much motion. A start is drawn in proportion to the motion of its clip.
+class AudioPeakSampler(_EvenClipSampler):
+    """Sampler of clips around the peaks of the sound. The middle frame of a clip is the one nearest to a peak.
+
+    The cache holds the peaks, see ``ContentFacts``. Every peak is equally likely. Near the ends of the video, clips are
+    moved inside. Peaks after the last frame are ignored. For a video without these facts or without peaks, clips are
+    drawn as ``RandomClipSampler`` does. Missing facts also give a warning.
+
+    Parameters
+    ----------
+    num_frames, stride, pad, fps
+        As in ``RegularClipSampler``.
+
+    Raises
+    ------
+    UsageError
+        As in ``RegularClipSampler``.
+    """
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        clips, random = self._clips(video), request.generator()
+        if video.content is None:
+            _warn_of_missing_facts("AudioPeakSampler: the sound of a video is not known")
+            return clips.clip(clips.random_start(random))
+        peaks = [peak for peak in video.content.audio_peaks_seconds if peak < video.duration_seconds]
+        if not peaks:
+            return clips.clip(clips.random_start(random))
+        # Peaks are on the clock of the video, also where that is set back
+        distances = np.abs(video.pts_seconds - video.pts_seconds[0] - peaks[random.integers(len(peaks))])
+        return clips.clip_around(int(np.argmin(distances)))
+
+
+@dataclass(frozen=True)
+class AdaptiveSampler(_EvenClipSampler):
+    """Sampler that prefers clips with much motion. A start frame is drawn in proportion to the motion of its clip.
 
     The cache holds the motion of each second, see ``ContentFacts``. For a video without these facts or without motion,
     clips are drawn as ``RandomClipSampler`` does. Missing facts also give a warning.
 
     Parameters
     ----------
-    num_frames, stride, pad
-        As in ``UniformSampler``.
+    num_frames, stride, pad, fps
+        As in ``RegularClipSampler``.
     temperature : float
         A clip's weight is its mean motion to the power of ``1 / temperature``. Near 0, the clip with the most motion is
         taken every time. At 1, a clip with twice the motion is taken twice as often. At large values, all clips are
@@ -287,30 +441,33 @@ class AdaptiveSampler(_EvenClip):
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
-        motion = self._motion_of_starts(video)
+        clips, random = self._clips(video), request.generator()
+        motion = _motion_of_starts(video, clips.stops())
         if motion is None or not motion.max() > 0:
-            return self._random_clip(video, request)
+            return clips.clip(clips.random_start(random))
         weights = (motion / motion.max()) ** (1 / self.temperature)
         up_to = np.cumsum(weights)
-        start = np.searchsorted(up_to, request.generator().random() * up_to[-1], side="right")
-        return self._clip(video, min(int(start), len(weights) - 1))
+        start = np.searchsorted(up_to, random.random() * up_to[-1], side="right")
+        return clips.clip_from(min(int(start), len(weights) - 1))
 
-    def _motion_of_starts(self, video: Video) -> np.ndarray | None:
-        """Return the mean motion of a clip at each start [shape=(last_start + 1,), dtype=float64]. None if unknown."""
-        if video.content is None or not video.content.motion_per_second:
-            warnings.warn(
-                "AdaptiveSampler: the motion of a video is not known, its clips are drawn evenly; scan with --level "
-                "content and build again to add it",
-                stacklevel=2,
-            )
-            return None
-        per_second = np.array(video.content.motion_per_second)
-        seconds = (video.pts_seconds - video.pts_seconds[0]).astype(np.int64)
-        up_to = np.concatenate([[0.0], np.cumsum(per_second[np.clip(seconds, 0, len(per_second) - 1)])])
-        starts = np.arange(self._last_start(video) + 1)
-        stops = np.minimum(starts + (self.num_frames - 1) * self.stride + 1, video.num_frames)
-        means: np.ndarray = (up_to[stops] - up_to[starts]) / (stops - starts)
-        return means
+
+def _motion_of_starts(video: Video, stops: np.ndarray) -> np.ndarray | None:
+    """Return the mean motion from each of the first frames to its stop [shape=stops.shape]. None if unknown."""
+    if video.content is None or not video.content.motion_per_second:
+        _warn_of_missing_facts("AdaptiveSampler: the motion of a video is not known")
+        return None
+    per_second = np.array(video.content.motion_per_second)
+    seconds = (video.pts_seconds - video.pts_seconds[0]).astype(np.int64)
+    up_to = np.concatenate([[0.0], np.cumsum(per_second[np.clip(seconds, 0, len(per_second) - 1)])])
+    starts = np.arange(len(stops))
+    means: np.ndarray = (up_to[stops] - up_to[starts]) / (stops - starts)
+    return means
+
+
+def _warn_of_missing_facts(what: str) -> None:
+    warnings.warn(
+        f"{what}, its clips are drawn evenly; scan with --level content and build again to add it", stacklevel=2
+    )
 
 
 @dataclass(frozen=True)
@@ -329,9 +486,9 @@ class SamplerSchedule:
 
     Examples
     --------
-    >>> schedule = SamplerSchedule({0: UniformSampler(), 10: RandomClipSampler()})
+    >>> schedule = SamplerSchedule({0: RegularClipSampler(), 10: RandomClipSampler()})
     >>> [type(schedule.at(epoch)).__name__ for epoch in (0, 9, 10, 99)]
-    ['UniformSampler', 'UniformSampler', 'RandomClipSampler', 'RandomClipSampler']
+    ['RegularClipSampler', 'RegularClipSampler', 'RandomClipSampler', 'RandomClipSampler']
     """
 
     stages: Mapping[int, ClipSampler]

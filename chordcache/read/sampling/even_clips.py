@@ -1,0 +1,176 @@
+"""Clips of one video whose frames are evenly spaced, by frame number or by presentation time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from chordcache.errors import UsageError
+from chordcache.read.cache import Video
+
+PADS = ("repeat", "loop", "error")
+
+_TOLERANCE_SECONDS = 0.001
+"""Precision of presentation times: Matroska, for example, rounds them to the millisecond. At 25 to 10 frames per second
+every second target lies in the middle between two frames. Rounding must not decide which of them is taken."""
+
+
+class FrameTimes:
+    """Times at which a video shows its frames, in seconds from its first frame on.
+
+    A clock that is set back continues one frame later, so that times always ascend. A frame's duration is taken from
+    the last frame, the only one whose end is recorded.
+    """
+
+    def __init__(self, video: Video) -> None:
+        pts = video.pts_seconds
+        frame_seconds = max(float(video.duration_seconds - np.ptp(pts)), _TOLERANCE_SECONDS)
+        steps = np.diff(pts)
+        corrections = np.where(steps < 0, frame_seconds - steps, 0.0)
+        self.starts: np.ndarray = pts - pts[0] + np.concatenate([[0.0], np.cumsum(corrections)])
+        """Time of each frame [shape=(num_frames,), dtype=float64, seconds, ascending]"""
+        self.end = float(self.starts[-1]) + frame_seconds
+        """[seconds] End of the last frame"""
+        steps = np.diff(self.starts)
+        # A quarter of a step, so that the tolerance never reaches the next frame of a video with 1,000 frames a second
+        self._limits = self.starts[:-1] + steps / 2 + np.minimum(_TOLERANCE_SECONDS, steps / 4)
+
+    def nearest(self, seconds: np.ndarray) -> np.ndarray:
+        """Return the frame nearest to each time [dtype=int64]. In the middle, to within 1 ms, it is the earlier one."""
+        return np.searchsorted(self._limits, seconds)
+
+
+class EvenClips(ABC):
+    """All clips of one video that have as many frames, evenly spaced.
+
+    A position is a frame number, or seconds from the first frame on.
+    """
+
+    def __init__(self, video: Video, offsets: np.ndarray, last: float, end: float, pad: str) -> None:
+        self._video = video
+        self._offsets = offsets
+        """Positions of the frames of a clip that starts at 0"""
+        self._end = end
+        """Position of the end of the video, which no frame of a clip reaches without padding"""
+        self._pad = pad
+        self.last_start: float = max(0, last - offsets[-1])
+        """Last position at which a whole clip can start, 0 if the video is shorter than a clip"""
+
+    @property
+    @abstractmethod
+    def positions(self) -> np.ndarray:
+        """Position of each frame of the video [shape=(num_frames,)]."""
+
+    @abstractmethod
+    def random_start(self, random: np.random.Generator) -> float:
+        """Draw a start. All are equally likely."""
+
+    @abstractmethod
+    def starts_every(self, seconds: float) -> np.ndarray:
+        """Return the starts of clips at regular times, from the first frame on. There is at least one."""
+
+    @abstractmethod
+    def _frames_at(self, positions: np.ndarray) -> np.ndarray:
+        """Return the frame at each position [dtype=int64]. The last one stands for positions behind it."""
+
+    @abstractmethod
+    def _needs(self) -> str:
+        """Describe the length of the video and the length of a clip for an error message."""
+
+    def clip(self, start: float) -> np.ndarray:
+        """Return the frames of the clip at a position [shape=(T,), dtype=int64]."""
+        positions = start + self._offsets
+        if self._pad == "loop":
+            positions = positions - (positions + _TOLERANCE_SECONDS) // self._end * self._end
+        elif self._pad == "error" and positions[-1] >= self._end - _TOLERANCE_SECONDS:
+            raise UsageError(
+                f"video '{self._video.key}': {self._needs()}. Choose pad='repeat' or 'loop', or leave the video out of "
+                "videos= or of the index."
+            )
+        return self._frames_at(positions)
+
+    def even_clip(self, number: int, num_clips: int) -> np.ndarray:
+        """Return one of several clips that are spread evenly over the video."""
+        return self.clip(self.last_start * number / (num_clips - 1) if num_clips > 1 else self.last_start / 2)
+
+    def clip_around(self, frame: int) -> np.ndarray:
+        """Return the clip with a frame in its middle. Near the ends of the video, the clip is moved inside."""
+        start = self.positions[frame] - self._offsets[len(self._offsets) // 2]
+        return self.clip(min(max(start, 0), self.last_start))
+
+    def clip_from(self, frame: int) -> np.ndarray:
+        """Return the clip that starts at a frame."""
+        return self.clip(self.positions[frame])
+
+    def stops(self) -> np.ndarray:
+        """Return the number behind the last frame, of the clips that start at frames 0, 1, 2 ... [dtype=int64]."""
+        positions = self.positions
+        starts = positions[positions <= self.last_start + _TOLERANCE_SECONDS]
+        return self._frames_at(starts + self._offsets[-1]) + 1
+
+
+class ClipsByNumber(EvenClips):
+    """Clips whose frames are ``stride`` frame numbers apart."""
+
+    def __init__(self, video: Video, num_frames: int, stride: int, pad: str) -> None:
+        offsets = stride * np.arange(num_frames, dtype=np.int64)
+        super().__init__(video, offsets, video.num_frames - 1, video.num_frames, pad)
+        self._stride = stride
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Frame numbers."""
+        return np.arange(self._video.num_frames)
+
+    def random_start(self, random: np.random.Generator) -> float:
+        """Draw a frame number."""
+        return int(random.integers(int(self.last_start) + 1))
+
+    def starts_every(self, seconds: float) -> np.ndarray:
+        """Return the frames nearest to regular times."""
+        times = FrameTimes(self._video)
+        return times.nearest(np.arange(0, times.starts[int(self.last_start)] + _TOLERANCE_SECONDS, seconds))
+
+    def _frames_at(self, positions: np.ndarray) -> np.ndarray:
+        frames: np.ndarray = np.minimum(positions, self._video.num_frames - 1).astype(np.int64)  # rounded down
+        return frames
+
+    def _needs(self) -> str:
+        return (
+            f"got {self._video.num_frames} frames, expected {self._offsets[-1] + 1} for a clip of "
+            f"{len(self._offsets)} that are {self._stride} apart"
+        )
+
+
+class ClipsByTime(EvenClips):
+    """Clips of the frames nearest to times that are ``1 / fps`` seconds apart."""
+
+    def __init__(self, video: Video, num_frames: int, fps: float, pad: str) -> None:
+        self._times = FrameTimes(video)
+        self._fps = fps
+        offsets = np.arange(num_frames) / fps
+        super().__init__(video, offsets, float(self._times.starts[-1]), self._times.end, pad)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Times of the frames."""
+        return self._times.starts
+
+    def random_start(self, random: np.random.Generator) -> float:
+        """Draw a time, which need not be that of a frame."""
+        return random.random() * self.last_start
+
+    def starts_every(self, seconds: float) -> np.ndarray:
+        """Return regular times. Every time of their clips is before the end of the video."""
+        stop = self._end - _TOLERANCE_SECONDS - self._offsets[-1]
+        return np.arange(0, max(stop, _TOLERANCE_SECONDS), seconds)
+
+    def _frames_at(self, positions: np.ndarray) -> np.ndarray:
+        return self._times.nearest(positions)
+
+    def _needs(self) -> str:
+        return (
+            f"got {self._end:g} seconds, expected more than {self._offsets[-1]:g} for a clip of "
+            f"{len(self._offsets)} frames at {self._fps:g} per second"
+        )
