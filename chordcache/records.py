@@ -129,7 +129,8 @@ class ContentFacts(Record, frozen=True):
     audio_energy_per_second: tuple[float, ...]
     """[root mean square, 0 to 1] of each second of sound on the video's clock. Empty without sound"""
     audio_peaks_seconds: tuple[float, ...]
-    """[seconds] Time of the loudest 10 ms in each second that is louder than twice the median second"""
+    """[seconds from the first frame] Time of the loudest 10 ms of each second, if louder than twice the median second
+    and than 0.001"""
 
 
 class VideoRecord(Record, frozen=True):

@@ -45,6 +45,10 @@ _ENOUGH_HERTZ = 8_000
 _FULL_SCALE = {"u8": 2.0**7, "s16": 2.0**15, "s32": 2.0**31, "flt": 1.0, "dbl": 1.0}
 """Value that stands for 1, by sample format, packed or planar. numpy has no array of the other formats from PyAV."""
 
+_LOWEST_PEAK = 0.001
+"""[root mean square, 0 to 1] Sound that is not louder, -60 dB, counts as noise. In digital silence the median second is
+0, and dither of one bit, -90 dB, would be a peak of each second that has it."""
+
 _MAX_SQUARE = 1e18
 """Largest square of a sample. Float samples may have any value. What is larger, or not a number, counts as silence."""
 
@@ -251,10 +255,10 @@ def _squares(sounds: list[Sound], step: int) -> np.ndarray:
 
 
 def _energies_and_peaks(windows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the root mean square of each second, and its loudest window [seconds] if above twice the median."""
+    """Return the root mean square of each second, and its loudest window [seconds] if that is a peak."""
     energies = np.sqrt(windows[..., 0].sum(1) / np.maximum(windows[..., 1].sum(1), 1))
     loudness = np.sqrt(windows[..., 0] / np.maximum(windows[..., 1], 1))
-    threshold = 2 * np.median(energies)
+    threshold = max(2 * np.median(energies), _LOWEST_PEAK)
     peaks: Any = np.arange(len(windows)) + loudness.argmax(1) / _WINDOWS_PER_SECOND
     is_loud = loudness.max(1) > threshold
     return tuple(np.round(energies, 6).tolist()), tuple(np.round(peaks[is_loud], 2).tolist())

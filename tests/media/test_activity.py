@@ -174,6 +174,38 @@ def test_the_loudest_10_ms():
     assert meter_with(*quiet, click).audio_peaks_seconds == (7.42,)
 
 
+def pcm(samples: np.ndarray, start: float) -> av.AudioFrame:
+    """Samples of 16 bits, mono, at 8 kHz."""
+    return with_time(av.AudioFrame.from_ndarray(samples.astype(np.int16)[None], "s16p", "mono"), start, 8000)
+
+
+def one_bit(probability: float) -> np.ndarray:
+    """A second of zeros, with ones at random places."""
+    return np.random.default_rng(0).random(8000) < probability
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        [np.zeros(8000)] * 5,
+        [np.zeros(8000)] * 4 + [one_bit(1 / 8000)],  # the median second is 0, and everything is louder
+        [np.zeros(8000)] * 3 + [one_bit(0.5)] * 2,
+        [one_bit(0.001)] * 5,  # its loudest 10 ms are ten times as loud as the median second
+        [np.random.default_rng(second).normal(0, 10, 8000) for second in range(5)],  # -70 dB
+    ],
+    ids=["digital silence", "one bit once", "dither in some seconds", "sparse dither", "noise floor"],
+)
+def test_silence_has_no_peaks(seconds):
+    sounds = [pcm(samples, start) for start, samples in enumerate(seconds)]
+    assert meter_with(*sounds).audio_peaks_seconds == ()
+
+
+def test_a_quiet_sound_in_silence_is_a_peak():
+    quiet = np.where(np.arange(8000) // 80 == 42, 330, 0)  # 10 ms at -40 dB
+    facts = meter_with(*[pcm(np.zeros(8000), start) for start in range(4)], pcm(quiet, 4))
+    assert facts.audio_peaks_seconds == (4.42,)
+
+
 def test_sound_without_times_goes_on_from_the_last():
     sounds = [tone(0.5, 3)]
     for _ in range(3):
