@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from helpers.ffmpeg import ffprobe_column
@@ -27,12 +30,15 @@ from chordcache.read.crops import CenterCrop
 from chordcache.read.sampling.by_name import make_sampler
 from chordcache.read.sampling.clip_samplers import (
     AdaptiveSampler,
+    AudioPeakSampler,
     ClipRequest,
     DenseClips,
     KeyframeSampler,
     RandomClipSampler,
     RegularClipSampler,
+    RegularTimestampClips,
     SamplerSchedule,
+    UniformFrameSampler,
 )
 
 
@@ -370,6 +376,103 @@ def test_dense_clips_are_the_uniform_ones() -> None:
         DenseClips(num_clips=0)
 
 
+# Frames of the whole video
+
+
+@given(num_frames_of_video=st.integers(1, 5000), num_frames=st.integers(1, 64))
+def test_uniform_frames(num_frames_of_video: int, num_frames: int) -> None:
+    def frames(position: str) -> list[int]:
+        sampler = UniformFrameSampler(num_frames, position=position)
+        return sampler.frame_numbers(video(num_frames_of_video), ClipRequest()).tolist()
+
+    # By fractions: numpy.linspace may round a whole number down to the one before
+    step = Fraction(num_frames_of_video - 1, max(1, num_frames - 1))
+    assert frames("ends") == [math.floor(step * i) for i in range(num_frames)]
+    part = Fraction(num_frames_of_video, num_frames)
+    assert frames("middle") == [math.floor(part * (i + Fraction(1, 2))) for i in range(num_frames)]
+    for i, number in enumerate(frames("random")):
+        start, stop = math.floor(part * i), math.floor(part * (i + 1))
+        assert start <= number < max(stop, start + 1)
+
+
+def test_uniform_frames_of_recipes() -> None:
+    found = UniformFrameSampler(8).frame_numbers(video(250), ClipRequest(index=3, clip=1, num_clips=2))
+    assert found.tolist() == np.linspace(0, 249, 8, dtype=int).tolist()
+    assert found.dtype == np.int64
+    tsn = (np.arange(8) * (250 / 8) + 250 / 16).astype(int)
+    assert UniformFrameSampler(8, position="middle").frame_numbers(video(250), ClipRequest()).tolist() == tsn.tolist()
+
+
+def test_uniform_random_frames() -> None:
+    sampler = UniformFrameSampler(4, position="random")
+    requests = [ClipRequest(seed=1, epoch=epoch, index=index) for epoch in range(2) for index in range(100)]
+    found = np.array([sampler.frame_numbers(video(20), request) for request in requests])
+    assert [sorted(set(part)) for part in found.T] == [list(range(i, i + 5)) for i in (0, 5, 10, 15)]
+    assert not np.array_equal(found[:100], found[100:])
+    again = np.array([sampler.frame_numbers(video(20), request) for request in requests[::-1]])
+    assert np.array_equal(found, again[::-1])
+
+
+def test_wrong_uniform_frames() -> None:
+    with pytest.raises(UsageError, match="^position: got 'start', expected one of ends, middle, random$"):
+        UniformFrameSampler(position="start")
+    with pytest.raises(UsageError, match="^num_frames: got 0"):
+        UniformFrameSampler(0)
+
+
+# Sound
+
+
+def sounding(peaks: list[float], num_frames: int = 100, fps: int = 10) -> Any:
+    """A video with peaks at these seconds; its clock does not start at 0."""
+    return SimpleNamespace(
+        num_frames=num_frames,
+        content=SimpleNamespace(audio_peaks_seconds=tuple(peaks)),
+        pts_seconds=7.5 + np.arange(num_frames) / fps,
+        duration_seconds=num_frames / fps,
+        key="a",
+    )
+
+
+@pytest.mark.parametrize("step", [{"stride": 2}, {"fps": 5}], ids=str)
+def test_audio_peaks_are_in_the_middle(step: dict[str, int]) -> None:
+    source = sounding([0.12, 3.04, 6.2, 9.96, 12.5])  # the last one is behind the last frame
+    clips = [AudioPeakSampler(5, **step).frame_numbers(source, ClipRequest(index=i)).tolist() for i in range(400)]
+    starts = [clip[0] for clip in clips]
+    assert all(clip == list(range(clip[0], clip[0] + 10, 2)) for clip in clips)
+    assert set(starts) == {0, 26, 58, 91}  # around 30 and 62, and moved inside at the ends
+    assert min(starts.count(start) for start in set(starts)) > 70  # 100, with a standard deviation of 9
+    again = [AudioPeakSampler(5, **step).frame_numbers(source, ClipRequest(index=i)).tolist() for i in range(400)]
+    assert again == clips
+
+
+def test_audio_peaks_with_a_clock_that_is_set_back() -> None:
+    source = sounding([3.04, 6.2])
+    source.pts_seconds[50:] -= 1  # the second peak is now at frame 72
+    clips = [AudioPeakSampler(5, 2).frame_numbers(source, ClipRequest(index=i)).tolist() for i in range(20)]
+    assert {clip[2] for clip in clips} == {30, 72}
+
+
+@pytest.mark.parametrize("source", [sounding([]), sounding([10.0, 11.0])], ids=["none", "behind the end"])
+def test_no_audio_peaks_are_random(source: Any) -> None:
+    for index in range(20):
+        request = ClipRequest(index=index)
+        found = AudioPeakSampler(3, 2).frame_numbers(source, request)
+        assert found.tolist() == RandomClipSampler(3, 2).frame_numbers(source, request).tolist()
+
+
+def test_unknown_audio_peaks_are_random() -> None:
+    source = sounding([])
+    source.content = None
+    requests = [ClipRequest(index=i) for i in range(20)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.resetwarnings()
+        found = [AudioPeakSampler(3, fps=8).frame_numbers(source, request).tolist() for request in requests]
+    assert found == [RandomClipSampler(3, fps=8).frame_numbers(source, request).tolist() for request in requests]
+    (warning,) = caught  # once, not for each sample
+    assert "AudioPeakSampler: the sound of a video is not known, its clips are drawn evenly" in str(warning.message)
+
+
 # Motion
 
 
@@ -477,11 +580,38 @@ def test_adaptive_on_a_real_cache(cache: Cache) -> None:
     assert len(starts) > 10
 
 
+def test_audio_peaks_on_a_real_cache(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    silent = make_video(tmp_path / "silent.mp4", num_frames=150, fps=25)
+    samples = np.zeros((1, 6 * 8000), np.int16)
+    for click in (1.29, 4.87):
+        samples[0, round(click * 8000) : round(click * 8000) + 80] = 20_000
+    with av.open(silent) as source, av.open(tmp_path / "clicks.mkv", "w") as out:
+        video_out = out.add_stream_from_template(source.streams.video[0])
+        audio_out = out.add_stream("pcm_s16le", rate=8000, layout="mono")
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = video_out
+                out.mux(packet)
+        frame = av.AudioFrame.from_ndarray(samples, "s16", "mono")
+        frame.sample_rate, frame.pts = 8000, 0
+        out.mux(audio_out.encode(frame))
+    (tmp_path / "index.csv").write_text("path\nclicks.mkv\n")
+    build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
+    clicks = Cache(tmp_path / "cache")[0]
+    for sampler in (AudioPeakSampler(5, 2), AudioPeakSampler(5, fps=12.5)):
+        clips = [sampler.frame_numbers(clicks, ClipRequest(index=i)) for i in range(20)]
+        assert {round(float(clicks.pts_seconds[clip[2]]), 2) for clip in clips} == {1.28, 4.88}
+
+
 # By name, and by epoch
 
 
 def test_samplers_by_name() -> None:
-    assert make_sampler({"name": "uniform"}) == RegularClipSampler()
+    assert make_sampler({"name": "regular"}) == RegularClipSampler()
+    assert make_sampler({"name": "uniform_frames", "position": "middle"}) == UniformFrameSampler(position="middle")
+    assert make_sampler({"name": "audio_peak", "fps": 8}) == AudioPeakSampler(fps=8)
+    regular = make_sampler({"name": "regular_timestamps", "seconds_between_clip_starts": 2})
+    assert regular == RegularTimestampClips(seconds_between_clip_starts=2)
     assert make_sampler({"name": "keyframe", "num_frames": 2}) == KeyframeSampler(2)
     assert make_sampler({"name": "dense", "num_clips": 3, "pad": "loop"}) == DenseClips(pad="loop", num_clips=3)
     stages = {0: {"name": "random"}, 2: {"name": "adaptive", "temperature": 0.5}}
@@ -495,7 +625,8 @@ def test_samplers_by_name() -> None:
         (
             {"name": "best"},
             ConfigError,
-            "'best', expected one of uniform, random, keyframe, adaptive, dense, schedule$",
+            "'best', expected one of regular, random, uniform_frames, keyframe, audio_peak, adaptive, dense, "
+            "regular_timestamps, schedule$",
         ),
         ({}, ConfigError, "^clip_sampler: got the name None, expected one of"),
         (
