@@ -104,16 +104,18 @@ class _EvenClipSampler:
     """Rate at which frames are chosen by their presentation times, [frames per second], or None with ``stride``"""
 
     def __post_init__(self) -> None:
-        if self.fps is not None and self.stride is not None:
+        if self.fps is None and self.stride is None:
+            object.__setattr__(self, "stride", DEFAULT_STRIDE)
+        check_at_least(1, num_frames=self.num_frames)
+        if self.fps is None:
+            check_at_least(1, stride=self.stride)
+        elif self.stride is None:
+            check_positive(fps=self.fps)
+        else:
             raise UsageError(
                 f"stride and fps: got {self.stride!r} and {self.fps!r}, expected one of them. Give stride to choose "
                 "frames by number, or fps to choose them by time."
             )
-        if self.fps is not None:
-            check_positive(fps=self.fps)
-        elif self.stride is None:
-            object.__setattr__(self, "stride", DEFAULT_STRIDE)
-        check_at_least(1, num_frames=self.num_frames, **({} if self.fps else {"stride": self.stride}))
         if self.pad not in PADS:
             raise UsageError(f"pad: got {self.pad!r}, expected one of {', '.join(PADS)}")
 
