@@ -253,6 +253,17 @@ def test_adaptive_by_time() -> None:
     assert all(clip[0] <= 119 and clip[-1] >= 100 for clip in clips)
 
 
+@pytest.mark.parametrize("step", [{"stride": 4}, {"fps": 5}], ids=str)
+def test_adaptive_draws_the_last_start_too(step: dict[str, int]) -> None:
+    source = constant(20, 200)
+    source.content = SimpleNamespace(motion_per_second=(0,) * 9 + (9,))  # frames 180 to 199 move
+    clips = [AdaptiveSampler(2, **step).frame_numbers(source, ClipRequest(index=i)) for i in range(500)]
+    assert {clip[0] for clip in clips} == set(range(176, 196))
+    short = constant(20, 3)
+    short.content = SimpleNamespace(motion_per_second=(9,))
+    assert AdaptiveSampler(2, **step).frame_numbers(short, ClipRequest()).tolist() == [0, 2]
+
+
 # Clips at regular timestamps
 
 
