@@ -76,7 +76,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         The cache to read. Each process opens the cache itself.
     clip_sampler : ClipSampler or mapping
         The sampler that chooses the frames of a sample, or a config for ``make_sampler``. By default 16 frames, 4
-        apart, from the middle of the video. With ``DenseClips`` each array of a sample has one more leading dimension.
+        apart, from the middle of the video. With ``DenseClips`` and ``RegularTimestampClips``, each array of a sample
+        has one more leading dimension.
     features : sequence of str
         The features to read. Without "frames" no picture is decoded.
     size : tuple of int or None
