@@ -25,6 +25,7 @@ from chordcache.read.sampling.clip_samplers import ClipRequest, ClipSampler, Ran
 from chordcache.read.selection import Videos, select_keys
 
 if TYPE_CHECKING:
+    from chordcache.config import Config
     from chordcache.index.files import Index
     from chordcache.read.on_demand.indexed_videos import IndexedVideos
 
@@ -72,8 +73,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
 
     Parameters
     ----------
-    cache : str, Path or Cache
-        The cache to read. Each process opens the cache itself.
+    cache : str, Path or Cache, optional
+        The cache to read. It can only be left out with ``on_miss="source"``. Each process opens the cache itself.
     clip_sampler : ClipSampler or mapping
         The sampler that chooses the frames of a sample, or a config for ``make_sampler``. By default 16 frames, 4
         apart, from the middle of the video. With ``DenseClips`` and ``RegularTimestampClips``, each array of a sample
@@ -122,6 +123,9 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         for all readers of the cache, builds the video for the next time. With "source" and "build", a video that was
         cached from another file than the index names counts as not cached. A video that turns out to be damaged is
         read from its source, with a warning. "build" also repairs it.
+    config : str, Path or Config, optional
+        The config of a cache that does not exist yet: with ``on_miss="build"`` it is made, and with
+        ``on_miss="source"`` and no ``cache`` all videos are read as if it were empty. By default the packaged defaults.
 
     Raises
     ------
@@ -143,7 +147,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
 
     def __init__(
         self,
-        cache: str | Path | Cache,
+        cache: str | Path | Cache | None = None,
         *,
         clip_sampler: ClipSampler | Mapping[str, Any] = _SIXTEEN_IN_THE_MIDDLE,
         features: Iterable[str] = ("frames",),
@@ -158,6 +162,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         seed: int = 0,
         index: Index | str | Path | None = None,
         on_miss: str = "error",
+        config: Config | str | Path | None = None,
     ) -> None:
         check_at_least(0, seed=seed)
         check_at_least(1, clips_per_video=clips_per_video)
@@ -174,9 +179,12 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
                 IndexedVideos,  # not before: reading a cache alone loads no decoder
             )
 
-            self._indexed = IndexedVideos(index, cache, self._clips.features, on_miss, videos)
-        # The dataset's own cache, closed below. Other threads may still be reading from the cache that was given
-        self._cache = self._indexed.cache if self._indexed else Cache(cache.path if isinstance(cache, Cache) else cache)
+            self._indexed = IndexedVideos(index, cache, self._clips.features, on_miss, config=config, videos=videos)
+            self._cache = self._indexed.cache
+        elif cache is None or config is not None:
+            raise UsageError("cache and config: got no index, expected a cache and no config. Give cache=.")
+        else:  # the dataset's own cache, closed below. Other threads may still be reading from the one that was given
+            self._cache = Cache(cache.path if isinstance(cache, Cache) else cache)
         self._transform = transform
         self._clips_per_video = clips_per_video
         self._seed = seed

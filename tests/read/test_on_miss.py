@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,6 +22,9 @@ from helpers import processes
 
 torch = pytest.importorskip("torch")
 
+from torch.utils.data import DataLoader  # noqa: E402
+
+from chordcache.config import config_from_json  # noqa: E402
 from chordcache.digests import digest_file  # noqa: E402
 from chordcache.errors import DamageError, FeatureAbsentError, MediaError, NotFoundError, UsageError  # noqa: E402
 from chordcache.index.files import read_index  # noqa: E402
@@ -33,6 +38,7 @@ from chordcache.read.on_demand.builder_process import FOLDER, RequestQueue, try_
 from chordcache.read.sampling.clip_samplers import AdaptiveSampler, KeyframeSampler, RegularClipSampler  # noqa: E402
 from chordcache.read.sampling.distributed import ChordSampler  # noqa: E402
 from chordcache.storage.artefacts.open_files import forget  # noqa: E402
+from chordcache.storage.cache_header import read_header  # noqa: E402
 from chordcache.storage.lock import locked  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -318,6 +324,45 @@ def test_wrong_arguments(built: Path, settings: Any, error: type[Exception], mat
     monkeypatch.chdir(built)
     with pytest.raises(error, match=match):
         ChordVideoDataset(**{"cache": "cache", "index": "index.jsonl", "on_miss": "source", **settings})
+
+
+SMALL = {"frames": {"short_side": 32}, "features": {"flow": {"method": "dis", "preset": "ultrafast"}}}
+
+
+def test_sources_without_a_cache(sources: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    options: dict[str, Any] = {"clip_sampler": CLIP, "features": ("frames", "motion"), "size": (48, 48)}
+    dataset = ChordVideoDataset(index=sources / "index.jsonl", on_miss="source", **options)
+    expected = ChordVideoDataset(whole, index=sources / "index.jsonl", **options)
+    for workers, method in ((0, None), (2, "fork"), (2, "spawn")):
+        loader = DataLoader(dataset, None, num_workers=workers, multiprocessing_context=method)
+        for sample, one in zip(loader, expected, strict=True):
+            assert torch.equal(sample["frames"], one["frames"])
+            assert torch.equal(sample["motion"], one["motion"])
+    assert len(list(tmp_path.iterdir())) == 1
+    del dataset, loader
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_config_of_a_cache_that_does_not_exist(built: Path) -> None:
+    config = config_from_json(SMALL)
+    options: dict[str, Any] = {"index": built / "index.jsonl", "size": None, "clip_sampler": CLIP}
+    assert ChordVideoDataset(on_miss="source", config=config, **options)[0]["frames"].shape[2:] == (32, 48)
+    made = ChordVideoDataset(built / "new", on_miss="build", config=config, **options)
+    assert config_from_json(read_header(built / "new").config) == config
+    assert len(made) == 1
+    assert len(ChordVideoDataset(built / "new", on_miss="build", config=config, **options)) == 1
+    for mistake, match in (
+        ({"cache": built / "cache", "on_miss": "build"}, "^config: got one that is not that of cache '.*cache'"),
+        ({"cache": built / "cache", "index": None}, "^cache and config: got no index"),
+        ({"on_miss": "build"}, "^cache: got None with on_miss='build', expected a cache"),
+        ({"on_miss": "error"}, "^cache: got None with on_miss='error', expected a cache"),
+    ):
+        with pytest.raises(UsageError, match=match):
+            ChordVideoDataset(**{**options, "config": config, **mistake})
+    with pytest.raises(UsageError, match="^cache and config: got no index, expected a cache"):
+        ChordVideoDataset()
 
 
 def test_roots_that_differ(built: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import warnings
+import weakref
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from chordcache.config import load_config
+from chordcache.config import Config, config_from_json, load_config
 from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.index.csv_table import open_for_reading
 from chordcache.index.files import Index, read_index, temporary_index
@@ -88,12 +91,14 @@ class IndexedVideos:
         The output of ``scan``, or a hand-written list. Records of files that the scan could not read are left out, with
         a warning.
     cache : Cache, str or Path
-        The cache to read. If it does not exist and ``on_miss="build"``, it is made for ``features``, with the packaged
-        defaults.
+        The cache to read. If it does not exist and ``on_miss="build"``, it is made for ``features``. None reads all
+        videos from their sources, with ``on_miss="source"``.
     features : sequence of str
         The features that will be read.
     on_miss : {"error", "source", "build"}
         See ``ChordVideoDataset``.
+    config : Config, str, Path or None
+        The config of a cache that does not exist yet. None takes the packaged defaults.
     videos : None
         The argument of ``ChordVideoDataset``, which cannot be combined with an index.
 
@@ -110,9 +115,11 @@ class IndexedVideos:
     def __init__(
         self,
         index: Index | str | Path | None,
-        cache: Cache | str | Path,
+        cache: Cache | str | Path | None,
         features: Sequence[str],
         on_miss: str,
+        *,
+        config: Config | str | Path | None = None,
         videos: object = None,
     ) -> None:
         if on_miss not in ON_MISS:
@@ -130,7 +137,8 @@ class IndexedVideos:
         self._on_miss = on_miss
         self._asked: set[str] = set()
         """Keys of videos that this process has requested, until they are found in the cache"""
-        self.cache = _cache_for(self._index, cache, features) if on_miss == "build" else _opened(cache)
+        config = None if config is None else config if isinstance(config, Config) else load_config(config)
+        self.cache = self._cache_for(cache, config)
         self._queue = RequestQueue(self.cache.path)
         self._check(read_header(self.cache.path))
         self._records = _Records(self._index)
@@ -141,6 +149,39 @@ class IndexedVideos:
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def _cache_for(self, cache: Cache | str | Path | None, config: Config | None) -> Cache:
+        """Open the cache. If it need not exist and does not, make it without a video."""
+        if cache is None:
+            if self._on_miss != "source":
+                raise UsageError(
+                    f"cache: got None with on_miss='{self._on_miss}', expected a cache, or on_miss='source'"
+                )
+            folder = tempfile.mkdtemp(prefix="chordcache-")
+            weakref.finalize(self, _remove, folder, os.getpid())
+            return self._made(Path(folder, "cache"), config)
+        try:
+            found = Cache(cache.path if isinstance(cache, Cache) else cache)
+        except NotFoundError:
+            if self._on_miss != "build" or isinstance(cache, Cache):
+                raise
+            return self._made(cache, config)
+        if config is not None and config != config_from_json(read_header(found.path).config):
+            raise UsageError(
+                f"config: got one that is not that of cache '{printable(found.path)}', expected None for a cache that "
+                "exists. Leave config out, or build the cache with it."
+            )
+        return found
+
+    def _made(self, cache: str | Path, config: Config | None) -> Cache:
+        config, index = config or load_config(None), self._index
+        tiers = first_tiers({name: tier.features(config) for name, tier in TIERS.items()}, self._features)
+        with temporary_index(
+            (), roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks
+        ) as nothing:
+            options = BuildOptions(wait=True)
+            build(nothing, cache, tiers=list(tiers), features=self._features, config=config, options=options)
+        return Cache(cache)
 
     def _check(self, header: Header) -> None:
         path = printable(self.cache.path)
@@ -235,19 +276,7 @@ class IndexedVideos:
             warnings.warn(f"video '{origin.key}' cannot be built in the background: {error}", stacklevel=3)
 
 
-def _opened(cache: Cache | str | Path) -> Cache:
-    return Cache(cache.path if isinstance(cache, Cache) else cache)
-
-
-def _cache_for(index: Index, cache: Cache | str | Path, features: Sequence[str]) -> Cache:
-    """Open the cache. If it does not exist, make it without a video."""
-    try:
-        return _opened(cache)
-    except NotFoundError:
-        pass
-    assert not isinstance(cache, Cache)
-    config = load_config(None)
-    tiers = first_tiers({name: tier.features(config) for name, tier in TIERS.items()}, features)
-    with temporary_index((), roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks) as nothing:
-        build(nothing, cache, tiers=list(tiers), features=features, options=BuildOptions(wait=True))
-    return Cache(cache)
+def _remove(folder: str, pid: int) -> None:
+    """Remove a folder in the process that made it. Forked workers, which have a copy of its owner, leave it."""
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)
