@@ -22,7 +22,7 @@ MISSING = ("error", "zeros")
 
 HOW_TO_ADD = "Add it by 'chordcache build' with a --tier or a config that has it."
 
-_OTHER_VALUES = ("pts_seconds", "label", "caption", "video", "present")
+_OTHER_VALUES = ("pts_seconds", "label", "caption", "video", "sample_id", "present")
 """Names of the values in a sample that do not belong to a feature"""
 
 

@@ -50,6 +50,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
     ``label``             [shape=(), dtype=int64] position in ``classes``, -1 without a label
     ``caption``           str, "" without a caption
     ``video``             str, the video's key
+    ``sample_id``         str, "epoch:index": ``dataset[epoch, index]`` reads the sample again, and ``BatchAugment``
+                          draws its random numbers from it
     ====================  ==============================================================================
 
     To these, each of ``features`` adds
@@ -351,6 +353,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
             "label": torch.tensor(self._class_id(video), dtype=torch.int64),
             "caption": video.caption or "",
             "video": video.key,
+            # Not a tensor, which would follow the batch to a GPU: to read it there waits for all queued work
+            "sample_id": f"{request.epoch}:{request.index}",
         }
 
     def _video(self, position: int) -> Video:

@@ -97,7 +97,7 @@ def numbers_asked_for(dataset: ChordVideoDataset, cache: Cache, index: int, epoc
 def test_sample(cache: Cache) -> None:
     key = key_of(cache, "a/wide.mp4")
     sample = ChordVideoDataset(cache.path, videos=[key])[0]
-    assert sorted(sample) == ["caption", "frames", "label", "pts_seconds", "video"]
+    assert sorted(sample) == ["caption", "frames", "label", "pts_seconds", "sample_id", "video"]
     assert sample["frames"].shape == (16, 3, 224, 224)
     assert sample["frames"].dtype == torch.uint8
     assert sample["frames"].is_contiguous()

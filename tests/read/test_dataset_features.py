@@ -361,7 +361,7 @@ def test_sound_of_equal_clips_is_of_equal_length(
 def test_motion_as_it_is_stored(cache: cc.Cache) -> None:
     video = video_of(cache, "bunny.mp4")
     sample = sample_of(cache, "bunny.mp4", (7, 3, 3), features=["motion"], size=None)
-    assert sorted(sample) == ["caption", "label", "motion", "motion_covered", "pts_seconds", "video"]
+    assert sorted(sample) == ["caption", "label", "motion", "motion_covered", "pts_seconds", "sample_id", "video"]
     motion = cache.read(video, "motion", indices=[7, 3, 3]).astype(np.float32).transpose(0, 3, 1, 2)
     np.testing.assert_array_equal(sample["motion"].numpy(), motion)
     np.testing.assert_array_equal(sample["motion_covered"].numpy(), cache.read(video, "motion.covered")[[7, 3, 3]])
