@@ -51,6 +51,7 @@ OWNERS = {
         "chordcache.read.read_counts",
         "chordcache.read.loader",
         "chordcache.read.collate",
+        "chordcache.read.mixing",
     ),
     "tqdm": ("chordcache.engine.terminal",),
     "xxhash": ("chordcache.digests",),

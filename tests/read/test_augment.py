@@ -1,9 +1,12 @@
-"""Batches augmented by kornia: a clip as one picture, labels with their frames, normalization last."""
+"""Augmented batches: a clip as one picture, mixed features and labels, the same result after a kill."""
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,6 @@ from helpers.ffmpeg import copy_start
 
 torch = pytest.importorskip("torch")
 kornia = pytest.importorskip("kornia")
-from kornia.augmentation import RandomCutMixV2, RandomMixUpV2  # noqa: E402
 from kornia.augmentation.auto import AutoAugment, RandAugment, TrivialAugment  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
@@ -24,6 +26,7 @@ from chordcache.errors import UsageError  # noqa: E402
 POLICIES = {"auto": AutoAugment, "rand": lambda: RandAugment(n=2, m=9), "trivial": TrivialAugment}
 PLAIN = {"mean": (0, 0, 0), "std": (1, 1, 1)}
 NUM_CLASSES = 5
+GEOMETRIC = {"RandomRotation", "RandomShear", "RandomTranslate"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,21 +39,45 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def batch(tmp_path_factory: pytest.TempPathFactory, clips: Path) -> dict[str, Any]:
-    """Four clips of three real videos."""
+def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path) -> Path:
+    """Three real videos with flow and motion."""
     folder = tmp_path_factory.mktemp("augment")
     for number, source in enumerate(("animation/bigbuckbunny", "street/bikes", "people/carphone_pristine")):
         copy_start(clips / f"{source}.mp4", 1, folder / "videos" / str(number) / "a.mp4")
-    cc.build(cc.scan([folder / "videos"], labels="dir"), folder / "cache", tiers=["lmdb"], jobs=1)
+    config = folder / "config.yaml"
+    config.write_text("frames: {short_side: 64}\nfeatures: {flow: {method: dis}, motion: {}}\n")
+    index = cc.scan([folder / "videos"], labels="dir")
+    assert cc.build(index, folder / "cache", tiers=["lmdb", "npz"], config=config, jobs=1).num_done == 3
+    return folder / "cache"
+
+
+def dataset_of(cache: Path, **settings: Any) -> cc.ChordVideoDataset:
+    sampler = cc.RandomClipSampler(num_frames=3, stride=4)
+    return cc.ChordVideoDataset(cache, **{"clip_sampler": sampler, "size": (40, 52), **settings})
+
+
+@pytest.fixture(scope="module")
+def batch(cache: Path) -> dict[str, Any]:
+    """Four clips of three real videos."""
     sampler = cc.RegularClipSampler(num_frames=3, stride=4)
-    dataset = cc.ChordVideoDataset(folder / "cache", clip_sampler=sampler, size=(64, 48), clips_per_video=2)
-    found = next(iter(DataLoader(dataset, batch_size=4)))
+    found = next(iter(DataLoader(dataset_of(cache, clips_per_video=2, clip_sampler=sampler), batch_size=4)))
     assert len(found["label"].unique()) > 1
+    assert found["sample_id"] == ["0:0", "0:1", "0:2", "0:3"]
     return found
 
 
 def floats(batch: dict[str, Any]) -> torch.Tensor:
     return batch["frames"].float() / 255
+
+
+def in_epoch(epoch: int, batch: dict[str, Any]) -> dict[str, Any]:
+    """Return the batch as if it were of another epoch, so that other random numbers are drawn."""
+    return {**batch, "sample_id": [f"{epoch}:{index}" for index in range(len(batch["frames"]))]}
+
+
+def generator_of(stream: int, *, seed: int = 0, epoch: int, index: int) -> np.random.Generator:
+    key, counter = np.array([seed, epoch], np.uint64), np.array([0, 0, stream, index], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 def test_normalization_alone(batch: dict[str, Any]) -> None:
@@ -67,10 +94,8 @@ def test_normalization_alone(batch: dict[str, Any]) -> None:
 def test_frames_in_the_memory_order_of_pictures(batch: dict[str, Any]) -> None:
     permuted = batch["frames"].permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
     for settings in ({}, {"policy": "trivial"}, {"mix": "mixup", "num_classes": NUM_CLASSES}):
-        found = []
-        for frames in (batch["frames"], permuted):
-            torch.manual_seed(1)
-            found.append(cc.BatchAugment(**settings)({**batch, "frames": frames})["frames"])
+        augment = cc.BatchAugment(**settings)
+        found = [augment({**batch, "frames": frames})["frames"] for frames in (batch["frames"], permuted)]
         torch.testing.assert_close(*found)
 
 
@@ -80,13 +105,12 @@ def test_frames_in_the_memory_order_of_pictures(batch: dict[str, Any]) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_each_clip_is_one_picture_to_the_policy(batch: dict[str, Any], policy: str) -> None:
     """Every frame as kornia makes it, called for that frame alone with the parameters drawn for its clip."""
-    augment, own = cc.BatchAugment(policy=policy, **PLAIN), POLICIES[policy]()
+    augment, own = cc.BatchAugment(policy=policy, seed=6, **PLAIN), POLICIES[policy]()
     num_changed = 0
-    for seed in range(8):
-        torch.manual_seed(seed)
-        found = augment(batch)["frames"]
-        torch.manual_seed(seed)
-        for clip, result in zip(floats(batch), found, strict=True):
+    for epoch in range(8):
+        found = augment(in_epoch(epoch, batch))["frames"]
+        for index, (clip, result) in enumerate(zip(floats(batch), found, strict=True)):
+            torch.manual_seed(int(generator_of(6, seed=6, epoch=epoch, index=index).integers(2**63)))
             drawn = own.forward_parameters(torch.Size((1, *clip.shape[1:])))
             expected = torch.cat([own(frame[None], params=drawn) for frame in clip])
             torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
@@ -96,14 +120,39 @@ def test_each_clip_is_one_picture_to_the_policy(batch: dict[str, Any], policy: s
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_still_stays_a_still_and_clips_differ(batch: dict[str, Any], policy: str) -> None:
-    still = batch["frames"][:1, :1].expand(4, 6, -1, -1, -1)
-    torch.manual_seed(3)
-    results = [cc.BatchAugment(policy=policy)({"frames": still})["frames"] for _ in range(10)]
+    still = {**batch, "frames": batch["frames"][:1, :1].expand(4, 6, -1, -1, -1)}
+    augment = cc.BatchAugment(policy=policy)
+    results = [augment(in_epoch(epoch, still))["frames"] for epoch in range(10)]
     for result in results:
         torch.testing.assert_close(result, result[:, :1].expand_as(result), rtol=0, atol=1e-5)
     num_kinds = [len({clip.numpy().tobytes() for clip in result[:, 0]}) for result in results]
     assert max(num_kinds) == 4
     assert np.mean(num_kinds) > 2.5
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_policy_without_geometry_has_all_other_operations(batch: dict[str, Any], policy: str) -> None:
+    def operations(augment: cc.BatchAugment) -> list[str]:
+        return [type(step.op).__name__ for steps in augment._policy.children() for step in steps.children()]
+
+    everything = operations(cc.BatchAugment(policy=policy))
+    colors = cc.BatchAugment(policy=policy, geometric=False, **PLAIN)
+    assert GEOMETRIC & set(everything)
+    assert operations(colors) == [name for name in everything if name not in GEOMETRIC]
+    outs = [colors(in_epoch(epoch, batch))["frames"] for epoch in range(3)]
+    assert not all(torch.allclose(out, floats(batch)) for out in outs)
+
+
+def test_color_changes_frames_only(batch: dict[str, Any]) -> None:
+    others = {"flows": torch.ones(4, 2, 2, 40, 52), "audio": torch.ones(4, 80, 9), "pose": torch.ones(4, 3, 33, 4)}
+    others |= {"motion": torch.ones(4, 3, 2, 3, 4), "motion_covered": torch.ones(4, 3, 3, 4, dtype=torch.bool)}
+    augment = cc.BatchAugment(
+        policy="trivial", geometric=False, features=("frames", "flow", "mel", "motion", "pose"), **PLAIN
+    )
+    out = augment({**batch, **others})
+    for name, value in others.items():
+        assert out[name] is value
+    assert not torch.equal(out["frames"], floats(batch))
 
 
 def test_random_labels_cannot_be_learned(batch: dict[str, Any]) -> None:
@@ -114,48 +163,100 @@ def test_random_labels_cannot_be_learned(batch: dict[str, Any]) -> None:
 # Mixing
 
 
-def lambdas_of(mix: str, frames: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pictures after kornia; its labels [shape=(B, 3), own, other, the other's share]."""
-    if mix == "mixup":
-        return RandomMixUpV2(data_keys=["input", "class"])(frames, labels)
-    mixed, triples = RandomCutMixV2(data_keys=["input", "class"], use_correct_lambda=True)(frames, labels)
-    triples[..., 2] = 1 - triples[..., 2]
-    return mixed, triples[0]
+def soft(label: torch.Tensor, num_classes: int = NUM_CLASSES) -> np.ndarray:
+    return np.array([[float(number == own) for number in range(num_classes)] for own in label.tolist()])
 
 
-@pytest.mark.parametrize("mix", ["mixup", "cutmix"])
-def test_mixed_as_kornia_mixes_pictures(batch: dict[str, Any], mix: str) -> None:
-    """Each frame is mixed with the same frame of the partner, by the same share or box; labels by that share."""
-    augment = cc.BatchAugment(mix=mix, num_classes=NUM_CLASSES, **PLAIN)
-    shares = []
-    for seed in range(6):
-        torch.manual_seed(seed)
-        out = augment(batch)
-        for number in range(3):
-            torch.manual_seed(seed)
-            expected, triples = lambdas_of(mix, floats(batch)[:, number], batch["label"])
-            torch.testing.assert_close(out["frames"][:, number], expected)
-        assert out["label"].shape == (4, NUM_CLASSES)
-        for row, (own, other, share) in zip(out["label"].tolist(), triples.tolist(), strict=True):
-            soft = np.zeros(NUM_CLASSES)
-            soft[int(own)] += 1 - share
-            soft[int(other)] += share
-            assert row == pytest.approx(soft, abs=1e-6)
-            shares.append(share)
-    assert max(shares) > 0.7
-    assert min(shares) < 0.3
-    assert out["label"].dtype == torch.float32
+def partners_of(random: np.random.Generator, num_clips: int) -> list[int]:
+    random.random()  # whether to mix at all
+    draws = random.random(num_clips).tolist()
+    return sorted(range(num_clips), key=draws.__getitem__)
+
+
+def test_mixup_mixes_frames_sound_and_labels_by_one_share(batch: dict[str, Any]) -> None:
+    audio = torch.randn(4, 80, 20) * 10 - 50
+    augment = cc.BatchAugment(mix="mixup", num_classes=NUM_CLASSES, features=("frames", "mel"), seed=2, **PLAIN)
+    all_shares = []
+    for epoch in range(6):
+        out = augment({**in_epoch(epoch, batch), "audio": audio})
+        random = generator_of(7, seed=2, epoch=epoch, index=0)
+        partners = partners_of(random, 4)
+        shares = random.random(4, np.float32).astype(np.float64)
+        for name, own in (("frames", floats(batch).numpy()), ("audio", audio.numpy()), ("label", soft(batch["label"]))):
+            share = shares.reshape(4, *[1] * (own.ndim - 1))
+            np.testing.assert_allclose(out[name].numpy(), (1 - share) * own + share * own[partners], atol=1e-4)
+            assert out[name].dtype == torch.float32
+        all_shares += shares.tolist()
+    assert max(all_shares) > 0.7
+    assert min(all_shares) < 0.3
+
+
+def test_cutmix_cuts_the_same_box_from_frames_flow_and_motion() -> None:
+    """Pixel by pixel and cell by cell, all values of all clips different."""
+    height, width = 40, 52  # 3 x 4 cells of 16 pixels, the last of both axes narrower
+    frames = torch.randint(0, 256, (5, 3, 3, height, width), dtype=torch.uint8)
+    grids = {"flows": (2, 2, height, width), "motion": (3, 2, 3, 4), "motion_covered": (3, 3, 4)}
+    arrays = {name: torch.randn(5, *shape) for name, shape in grids.items()}
+    arrays["motion_covered"] = arrays["motion_covered"] > 0
+    label = torch.tensor([0, 1, 2, 3, 4])
+    augment = cc.BatchAugment(mix="cutmix", num_classes=5, features=("frames", "flow", "motion"), **PLAIN)
+    areas = []
+    num_cells = 0
+    for epoch in range(12):
+        given = {"frames": frames, **arrays, "label": label}
+        out = augment(in_epoch(epoch, given))
+        random = generator_of(7, epoch=epoch, index=0)
+        partners = partners_of(random, 5)
+        scales = np.sqrt(random.random(5))
+        sides = [[int(scale * height) for scale in scales], [int(scale * width) for scale in scales]]
+        starts = random.integers([[height - side + 1 for side in sides[0]], [width - side + 1 for side in sides[1]]])
+        for clip, partner in enumerate(partners):
+            top, left = starts[0][clip], starts[1][clip]
+            bottom, right = top + sides[0][clip], left + sides[1][clip]
+            area = sides[0][clip] * sides[1][clip] / (height * width)
+            areas.append(area)
+            expected = (1 - area) * np.eye(5)[clip] + area * np.eye(5)[partner]
+            np.testing.assert_allclose(out["label"][clip].numpy(), expected, atol=1e-6)
+            is_inside = np.array(
+                [[top <= y < bottom and left <= x < right for x in range(width)] for y in range(height)]
+            )
+            for name, values in (("frames", floats(given).numpy()), ("flows", arrays["flows"].numpy())):
+                expected = np.where(is_inside, values[partner], values[clip])
+                np.testing.assert_array_equal(out[name][clip].numpy(), expected)
+            middles = [8, 24, 36], [8, 24, 40, 50]  # of [0, 16), [16, 32), [32, 40), and of [48, 52)
+            is_inside = np.array([[top <= y < bottom and left <= x < right for x in middles[1]] for y in middles[0]])
+            num_cells += is_inside.sum()
+            for name in ("motion", "motion_covered"):
+                expected = np.where(is_inside, arrays[name][partner].numpy(), arrays[name][clip].numpy())
+                np.testing.assert_array_equal(out[name][clip].numpy(), expected)
+    assert max(areas) > 0.8
+    assert min(areas) < 0.2
+    assert 0 < num_cells < 60 * 12
+
+
+def test_cutmix_of_flow_at_its_own_size() -> None:
+    """Flow of half the size, as without a crop: a cell is the partner's if its center lies in the box."""
+    frames = torch.stack([torch.full((2, 3, 48, 64), value, dtype=torch.uint8) for value in (0, 100, 200)])
+    flows = torch.stack([torch.full((1, 2, 24, 32), float(value)) for value in (0, 100, 200)])
+    augment = cc.BatchAugment(mix="cutmix", num_classes=3, **PLAIN)
+    num_odd = 0
+    for epoch in range(20):
+        out = augment(in_epoch(epoch, {"frames": frames, "flows": flows, "label": torch.arange(3)}))
+        shown = (out["frames"][:, 0, 0] * 255).round()
+        # The center of cell r is at 2 r + 1, so that the cell and pixel 2 r + 1 are in the same boxes
+        torch.testing.assert_close(out["flows"][:, 0, 0], shown[:, 1::2, 1::2])
+        num_odd += int((shown[:, 1::2, 1::2] != shown[:, ::2, ::2]).any())
+    assert num_odd > 3
 
 
 @pytest.mark.parametrize("mix", ["mixup", "cutmix"])
 def test_labels_are_what_the_frames_show(mix: str) -> None:
-    """Clips of one color each, whose label shows in the frames, with kornia left out."""
+    """Clips of one color each, whose label shows in the frames."""
     levels = torch.tensor([0, 50, 100, 150, 200])
     frames = levels.to(torch.uint8).view(5, 1, 1, 1, 1).expand(5, 2, 3, 32, 32)
     augment = cc.BatchAugment(mix=mix, num_classes=5, **PLAIN)
-    torch.manual_seed(0)
-    for _ in range(10):
-        out = augment({"frames": frames, "label": torch.arange(5)})
+    for epoch in range(10):
+        out = augment(in_epoch(epoch, {"frames": frames, "label": torch.arange(5)}))
         found = (out["frames"] * 255).mean((1, 2, 3, 4))
         torch.testing.assert_close(found, out["label"] @ levels.float(), rtol=0, atol=0.5)
         torch.testing.assert_close(out["label"].sum(1), torch.ones(5))
@@ -164,20 +265,18 @@ def test_labels_are_what_the_frames_show(mix: str) -> None:
 def test_probability_of_mixing(batch: dict[str, Any]) -> None:
     for p in (0, 0.5, 1):
         for mix in ("mixup", "cutmix"):
-            torch.manual_seed(1)
             augment = cc.BatchAugment(mix=mix, mix_p=p, num_classes=NUM_CLASSES, **PLAIN)
-            outs = [augment(batch) for _ in range(40)]
+            outs = [augment(in_epoch(epoch, batch)) for epoch in range(40)]
             changed = [not torch.allclose(out["frames"], floats(batch)) for out in outs]
             # One batch in 24 has every clip as its own partner
             assert np.mean(changed) == pytest.approx(p, abs=0.2 if p == 0.5 else 0.15 * p)
             unchanged = [out["label"] for out, moved in zip(outs, changed, strict=True) if not moved]
             for label in unchanged[:3]:
-                torch.testing.assert_close(label.sum(1), torch.ones(4))
+                np.testing.assert_allclose(label.numpy(), soft(batch["label"]))
 
 
 def test_the_label_of_a_clip_without_a_label_is_none(batch: dict[str, Any]) -> None:
     labels = torch.tensor([-1, -1, -1, 2])
-    torch.manual_seed(2)
     label = cc.BatchAugment(mix="mixup", num_classes=NUM_CLASSES)({**batch, "label": labels})["label"]
     assert not label[:, [0, 1, 3, 4]].any()
     assert 0 < label[:, 2].sum() < 4
@@ -190,6 +289,192 @@ def test_cross_entropy_takes_the_labels(batch: dict[str, Any]) -> None:
     torch.testing.assert_close(torch.nn.functional.cross_entropy(logits, label), expected)
 
 
+def test_lengths_and_presence_of_mixed_clips(batch: dict[str, Any]) -> None:
+    lengths = {"audio": torch.tensor([[80, 20], [80, 3], [80, 9], [80, 14]]), "pts_seconds": torch.full((4, 1), 3)}
+    present = torch.tensor([[True, True], [True, False], [True, True], [True, True]])
+    given = {**batch, "audio": torch.zeros(4, 80, 20), "lengths": lengths, "present": present}
+    out = cc.BatchAugment(mix="mixup", num_classes=NUM_CLASSES)(given)
+    partners = partners_of(generator_of(7, epoch=0, index=0), 4)
+    assert partners != [0, 1, 2, 3]
+    assert out["lengths"]["audio"][:, 1].tolist() == [
+        max(int(lengths["audio"][clip, 1]), int(lengths["audio"][partner, 1])) for clip, partner in enumerate(partners)
+    ]
+    assert out["lengths"]["pts_seconds"] is lengths["pts_seconds"]
+    assert out["present"][:, 1].tolist() == [1 not in (clip, partner) for clip, partner in enumerate(partners)]
+    assert present[0, 1]
+    assert lengths["audio"][:, 1].tolist() == [20, 3, 9, 14]
+
+
+# Random numbers
+
+
+EVERYTHING = {"policy": "rand", "mix": "mixup", "num_classes": NUM_CLASSES}
+
+
+def test_the_global_generator_is_neither_used_nor_changed(batch: dict[str, Any]) -> None:
+    for policy in POLICIES:
+        for mix in ("mixup", "cutmix"):
+            augment = cc.BatchAugment(**{**EVERYTHING, "policy": policy, "mix": mix})
+            results = []
+            for seed in range(3):
+                torch.manual_seed(seed)
+                np.random.seed(seed)
+                torch.rand(seed)
+                before = torch.get_rng_state()
+                results.append(augment(batch))
+                assert torch.equal(torch.get_rng_state(), before)
+            for result in results[1:]:
+                assert torch.equal(result["frames"], results[0]["frames"])
+                assert torch.equal(result["label"], results[0]["label"])
+
+
+def test_the_result_does_not_depend_on_earlier_batches(batch: dict[str, Any]) -> None:
+    used, fresh = cc.BatchAugment(**EVERYTHING), cc.BatchAugment(**EVERYTHING)
+    for epoch in range(4):
+        used(in_epoch(epoch, batch))
+    assert torch.equal(used(batch)["frames"], fresh(batch)["frames"])
+
+
+def test_seeds_epochs_and_batches_differ(batch: dict[str, Any]) -> None:
+    still = {**batch, "frames": batch["frames"][:1].expand(4, -1, -1, -1, -1), "label": torch.arange(4)}
+    for settings in ({"policy": "rand"}, {"mix": "mixup", "num_classes": NUM_CLASSES}):
+        outs = [
+            cc.BatchAugment(**settings, seed=seed)({**still, "sample_id": [f"{epoch}:{first + i}" for i in range(4)]})
+            for seed in range(2)
+            for epoch in range(3)
+            for first in (0, 4, 8)
+        ]
+        assert len({out["frames"].numpy().tobytes() + out["label"].numpy().tobytes() for out in outs}) == len(outs)
+
+
+def test_a_clip_keeps_its_policy_in_another_batch(batch: dict[str, Any]) -> None:
+    augment = cc.BatchAugment(policy="rand")
+    whole = augment(batch)["frames"]
+    turned = {name: value[::-1] if isinstance(value, list) else value.flip(0) for name, value in batch.items()}
+    assert torch.equal(augment(turned)["frames"].flip(0), whole)
+    alone = {name: value[2:3] for name, value in batch.items()}
+    assert torch.equal(augment(alone)["frames"], whole[2:3])
+
+
+def test_torchs_default_device_does_not_matter(batch: dict[str, Any]) -> None:
+    for policy in POLICIES:
+        expected = cc.BatchAugment(policy=policy)(batch)["frames"]
+        with torch.device("meta"):
+            assert torch.equal(cc.BatchAugment(policy=policy)(batch)["frames"], expected)
+
+
+# Kill and resume
+
+BATCH_SIZE, NUM_EPOCHS = 2, 2
+
+LOADERS = ("ClipLoader", "make_loader", "make_loader with workers", "DataLoader", "DataLoader with workers")
+
+
+class Training:
+    """A small run with every kind of random number of the package. A checkpoint holds all that it needs."""
+
+    def __init__(self, cache: Path, kind: str, *, mix: str = "mixup", state: dict[str, Any] | None = None) -> None:
+        dataset = dataset_of(cache, clips_per_video=3, crop=cc.RandomResizedCrop((32, 40)), size=(224, 224))
+        self.sampler = cc.ChordSampler(dataset, seed=4, batch_size=BATCH_SIZE)
+        num_workers = 2 if "workers" in kind else 0
+        self.loader: Any
+        if kind == "ClipLoader":
+            self.loader = cc.ClipLoader(dataset, BATCH_SIZE, sampler=self.sampler, num_threads=2)
+        elif kind.startswith("make_loader"):
+            self.loader = cc.make_loader(dataset, BATCH_SIZE, num_workers, sampler=self.sampler)
+        else:
+            self.loader = DataLoader(dataset, BATCH_SIZE, sampler=self.sampler, num_workers=num_workers)
+        self.augment = cc.BatchAugment(
+            policy="rand", mix=mix, mix_p=0.8, num_classes=len(dataset.classes), features=("frames",), seed=8
+        )
+        self.model = torch.nn.Linear(3 * 32 * 40, len(dataset.classes))
+        torch.nn.init.constant_(self.model.weight, 1e-3)
+        torch.nn.init.constant_(self.model.bias, 0)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
+        if state is not None:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+            self.sampler.load_state_dict(state["sampler"])
+
+    def steps(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the loss and a digest of what was learned from, and the checkpoint, after each batch."""
+        for epoch in range(self.sampler.epoch, NUM_EPOCHS):
+            self.sampler.set_epoch(epoch)
+            for number, batch in enumerate(self.loader, start=1):
+                augmented = self.augment(batch)
+                scores = self.model(augmented["frames"].mean(1).flatten(1))
+                loss = torch.nn.functional.cross_entropy(scores, augmented["label"])
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+                digest = hashlib.sha256(augmented["frames"].contiguous().numpy().tobytes()).hexdigest()
+                labels = augmented["label"].numpy().tobytes().hex()
+                state = {
+                    "model": self.model.state_dict(),
+                    "optimizer": self.optimizer.state_dict(),
+                    "sampler": self.sampler.state_dict(num_batches_consumed=number),
+                }
+                yield f"{loss.item().hex()} {digest} {labels}", copy.deepcopy(state)
+
+
+@pytest.mark.parametrize("mix", ["mixup", "cutmix"])
+def test_every_loader_trains_on_the_same(cache: Path, mix: str) -> None:
+    runs = [[loss for loss, _ in Training(cache, kind, mix=mix).steps()] for kind in LOADERS]
+    assert len(runs[0]) == len(set(runs[0])) == 10
+    for run in runs[1:]:
+        assert run == runs[0]
+
+
+@pytest.mark.parametrize("kind", ["ClipLoader", "make_loader", "DataLoader"])
+def test_stopped_and_resumed_after_each_batch(cache: Path, kind: str) -> None:
+    """Ten places, in the middle and at the end of epochs, each resumed with new objects and another global seed."""
+    torch.manual_seed(1)
+    reference = list(Training(cache, kind).steps())
+    for num_done, (_, state) in enumerate(reference, start=1):
+        torch.manual_seed(100 + num_done)
+        resumed = [loss for loss, _ in Training(cache, kind, state=state).steps()]
+        assert resumed == [loss for loss, _ in reference[num_done:]]
+
+
+def test_resumed_with_another_loader(cache: Path) -> None:
+    reference = list(Training(cache, "ClipLoader").steps())
+    _, state = reference[2]
+    for kind in LOADERS:
+        resumed = [loss for loss, _ in Training(cache, kind, state=state).steps()]
+        assert resumed == [loss for loss, _ in reference[3:]]
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(cache: Path, tmp_path: Path) -> None:
+    """A process that SIGKILL ends in the middle of an epoch, and another one that goes on from its checkpoint."""
+    code = f"""
+        import os, pathlib, signal, sys
+        sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1])]!r}
+        import torch
+        from test_augment import Training
+        torch.set_num_threads(1)
+        checkpoint = pathlib.Path(sys.argv[1])
+        state = torch.load(checkpoint) if checkpoint.exists() else None
+        training = Training(pathlib.Path({str(cache)!r}), sys.argv[2], state=state)
+        for number, (loss, state) in enumerate(training.steps()):
+            torch.save(state, checkpoint)
+            print(loss, flush=True)
+            if number == int(sys.argv[3]):
+                os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), tmp_path / "run.pt"]
+    losses = []
+    for kind, last, exit_code in (
+        ("ClipLoader", 2, -9),
+        ("make_loader with workers", 3, -9),
+        ("DataLoader", -1, 0),
+    ):
+        done = subprocess.run([*command, kind, str(last)], check=False, capture_output=True, text=True)
+        assert done.returncode == exit_code, done.stderr
+        losses += done.stdout.splitlines()
+    assert losses == [loss for loss, _ in Training(cache, "ClipLoader").steps()]
+
+
 # Arguments
 
 
@@ -197,10 +482,12 @@ def test_cross_entropy_takes_the_labels(batch: dict[str, Any]) -> None:
     ("settings", "match"),
     [
         ({"policy": "rough"}, "^policy: got 'rough', expected one of auto, rand, trivial, or None$"),
-        ({"mix": "blend"}, "^mix: got 'blend', expected one of cutmix, mixup, or None$"),
+        ({"mix": "blend"}, "^mix: got 'blend', expected one of mixup, cutmix, or None$"),
         ({"mix": "mixup"}, "^num_classes: got None, expected the number of labels, since mix='mixup'$"),
         ({"mix": "mixup", "num_classes": 0}, "^num_classes: got 0"),
         ({"mix_p": 2}, r"^mix_p: got 2, expected a number in \[0, 1\]$"),
+        ({"seed": -1}, "^seed: got -1, expected an integer of at least 0$"),
+        ({"features": "flow"}, r"^features: got 'flow', expected a sequence of names such as \('flow',\)$"),
         ({"std": (1, 1, 0)}, "^mean and std: got .*, expected three colors each, std above 0$"),
         ({"mean": (1,)}, "^mean and std: got"),
     ],
@@ -210,22 +497,54 @@ def test_wrong_settings(settings: dict[str, Any], match: str) -> None:
         cc.BatchAugment(**settings)
 
 
+ARRAYS = {"flow": ("flows", 5), "mel": ("audio", 3), "motion": ("motion", 5), "pose": ("pose", 4), "mine": ("mine", 3)}
+"""Feature to its array in a batch and the number of axes"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "refused", "match"),
+    [
+        *(
+            ({"policy": policy}, name, "a policy that moves pixels, .* Pass geometric=False")
+            for policy in POLICIES
+            for name in ("flow", "motion", "pose")
+        ),
+        ({"mix": "mixup"}, "flow", "mix='mixup', expected only frames, mel. The mean of the flows of two clips"),
+        ({"mix": "mixup"}, "motion", "mix='mixup', expected only frames, mel. The mean of the motion of two clips"),
+        ({"mix": "mixup"}, "pose", "mix='mixup', expected only frames, mel. The mean of the landmarks"),
+        ({"mix": "mixup"}, "mine", "mix='mixup', expected only frames, mel. How to mix the feature of a plug-in"),
+        ({"mix": "cutmix"}, "mel", "mix='cutmix', expected only frames, flow, motion. Sound has no place"),
+        ({"mix": "cutmix"}, "pose", "mix='cutmix', expected only frames, flow, motion. Landmarks are those"),
+        ({"mix": "cutmix"}, "mine", "mix='cutmix', expected only frames, flow, motion. How to mix the feature of"),
+    ],
+)
+def test_features_without_meaning(batch: dict[str, Any], settings: dict[str, Any], refused: str, match: str) -> None:
+    settings = {**settings, "num_classes": NUM_CLASSES}
+    with pytest.raises(UsageError, match=f"^features: got '{refused}' with {match}"):
+        cc.BatchAugment(**settings, features=("frames", refused))
+    name, ndim = ARRAYS[refused]
+    with pytest.raises(UsageError, match=f"^batch: got '{refused}' with {match}"):
+        cc.BatchAugment(**settings)({**batch, name: torch.zeros(4, *[2] * (ndim - 1))})
+
+
 @pytest.mark.parametrize(
     ("settings", "change", "match"),
     [
         ({}, lambda b: {"frames": b["frames"].float()}, "^frames: got torch.float32 of .*, expected uint8 of shape"),
-        ({}, lambda b: {"frames": b["frames"][0]}, r"^frames: got .* of shape \(3, 3, 64, 48\), expected uint8"),
-        (
-            {"policy": "auto"},
-            lambda b: {"flows": torch.zeros(1), "pose": torch.zeros(1)},
-            "^batch: got flows, pose beside frames, expected frames alone: .* Leave the others out, or use a crop",
-        ),
-        ({"mix": "mixup", "num_classes": 5}, lambda b: {"audio": torch.zeros(1)}, "^batch: got audio beside frames"),
+        ({}, lambda b: {"frames": b["frames"][0]}, r"^frames: got .* of shape \(3, 3, 40, 52\), expected uint8"),
         (
             {"mix": "mixup", "num_classes": 2},
             lambda b: {"label": torch.tensor([0, 1, 2, 0])},
             "^num_classes: got 2, expected more than 2, a label of the batch$",
         ),
+        (
+            {"mix": "cutmix", "num_classes": 5},
+            lambda b: {"motion": torch.zeros(4, 3, 2, 4, 4)},
+            r"^batch: got motion on a grid of \(4, 4\) for frames of \(40, 52\), expected \(3, 4\). Without a crop",
+        ),
+        ({"policy": "auto"}, lambda b: {"sample_id": None}, "^batch: got sample_id=None, expected a list of 4 as"),
+        ({"policy": "auto"}, lambda b: {"sample_id": ["0:1"]}, "^batch: got sample_id=.'0:1'., expected a list of 4"),
+        ({"policy": "auto"}, lambda b: {"sample_id": ["a"] * 4}, "^batch: got sample_id=.*, expected a list of 4"),
     ],
 )
 def test_wrong_batches(batch: dict[str, Any], settings: dict[str, Any], change: Callable[..., Any], match: str) -> None:
@@ -233,11 +552,34 @@ def test_wrong_batches(batch: dict[str, Any], settings: dict[str, Any], change: 
         cc.BatchAugment(**settings)({**batch, **change(batch)})
 
 
+def test_batches_without_what_is_needed(batch: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="^batch: got label, expected also frames. Add 'frames' to features.$"):
+        cc.BatchAugment()({"label": batch["label"]})
+    with pytest.raises(UsageError, match=r"^batch: got sample_id=\(\), expected a list of 4"):
+        cc.BatchAugment(policy="auto")({"frames": batch["frames"]})
+
+
 def test_features_without_changes_are_kept(batch: dict[str, Any]) -> None:
-    audio = torch.zeros(4, 80, 20)
-    assert cc.BatchAugment(policy="auto")({**batch, "audio": audio})["audio"] is audio
+    audio, mine = torch.zeros(4, 80, 20), torch.zeros(4, 3)
+    out = cc.BatchAugment(policy="auto")({**batch, "audio": audio, "mine": mine})
+    assert out["audio"] is audio
+    assert out["mine"] is mine
     flows = torch.zeros(4, 2, 2, 8, 8)
     assert cc.BatchAugment()({**batch, "flows": flows})["flows"] is flows
+
+
+@pytest.mark.parametrize(("size", "features"), [((40, 52), ("frames", "flow", "motion")), (None, ("frames", "flow"))])
+def test_cutmix_of_features_of_a_cache(cache: Path, size: tuple[int, int] | None, features: tuple[str, ...]) -> None:
+    dataset = dataset_of(
+        cache, features=features, size=size, clips_per_video=4, videos=lambda video: video.label == "0"
+    )
+    batch = next(iter(cc.ClipLoader(dataset, 4)))
+    augment = cc.BatchAugment(mix="cutmix", num_classes=len(dataset.classes), features=features, **PLAIN)
+    out = augment(batch)
+    for name in ("flows", "motion")[: len(features) - 1]:
+        assert out[name].shape == batch[name].shape
+        assert not torch.equal(out[name], batch[name])
+    assert not torch.equal(out["frames"], floats(batch))
 
 
 def test_dataset_needs_no_kornia() -> None:

@@ -26,6 +26,10 @@ class RandomStream(enum.IntEnum):
     TEMPORAL_CROP = 4
     ORDER = 5
     """Stream for the order of all samples of an epoch"""
+    AUGMENT = 6
+    """Stream for a clip's policy in ``BatchAugment``, with its own seed"""
+    MIX = 7
+    """Stream for MixUp and CutMix of the batch that begins with the sample"""
 
 
 @dataclass(frozen=True)

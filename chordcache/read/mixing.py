@@ -1,0 +1,199 @@
+"""MixUp and CutMix of a batch of clips: each clip with another one of the batch, and their labels by the same share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import one_hot
+
+from chordcache.errors import UsageError
+from chordcache.features.motion import BLOCK_PX, grid_size
+from chordcache.features.registry import read_side
+
+WITHOUT_MEANING: Mapping[str, Mapping[str, str]] = {
+    "mixup": {
+        "flow": "The mean of the flows of two clips is the flow of neither",
+        "motion": "The mean of the motion of two clips is the motion of neither",
+        "pose": "The mean of the landmarks of two bodies is neither body",
+    },
+    "cutmix": {
+        "mel": "Sound has no place in the picture that a box could cut",
+        "pose": "Landmarks are those of a whole body, of which a box shows a part",
+    },
+}
+"""Features that a mix refuses, each with the reason"""
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """The clips of a batch after mixing."""
+
+    arrays: dict[str, torch.Tensor]
+    """Arrays that were mixed, by their name in the batch"""
+    partners: np.ndarray
+    """[shape=(B,), dtype=int64] number of the clip that each clip is mixed with"""
+    shares: np.ndarray
+    """[shape=(B,), dtype=float32, in [0, 1]] share of the partner in each clip"""
+
+    def of_partners(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the values of the partner of each clip."""
+        return values[_on(values.device, self.partners)]
+
+
+def mixed(
+    batch: Mapping[str, Any], mix: str, *, p: float, num_classes: int, random: np.random.Generator
+) -> dict[str, Any]:
+    """Mix the clips of a batch.
+
+    Parameters
+    ----------
+    batch : mapping
+        ``frames`` [shape=(B, T, 3, H, W), dtype=float32], ``label`` [shape=(B,), dtype=int64, -1 for none], and other
+        arrays of ``MIXED[mix]``.
+    mix : {"mixup", "cutmix"}
+        The function of ``MIXED``.
+    p : float
+        Probability with which the batch is mixed.
+    num_classes : int
+        Number of labels.
+    random : np.random.Generator
+        The batch's random numbers.
+
+    Returns
+    -------
+    dict
+        The values that change: ``label`` [shape=(B, num_classes), dtype=float32] and, if the batch is mixed, the mixed
+        arrays, their ``lengths`` (the larger of both clips) and ``present`` (True where both clips have the feature).
+
+    Raises
+    ------
+    UsageError
+        If ``motion`` has another grid than the one of the frames.
+    """
+    label = _soft(batch["label"], num_classes)
+    if random.random() >= p:
+        return {"label": label}
+    mixture = _MIXES[mix](batch, random)
+    share = _on(label.device, mixture.shares)[:, None]
+    out: dict[str, Any] = {**mixture.arrays, "label": label.lerp(mixture.of_partners(label), share)}
+    if "lengths" in batch:
+        own = {name: lengths for name, lengths in batch["lengths"].items() if name in mixture.arrays}
+        larger = {name: torch.maximum(lengths, mixture.of_partners(lengths)) for name, lengths in own.items()}
+        out["lengths"] = {**batch["lengths"], **larger}
+    if "present" in batch:
+        out["present"] = batch["present"] & mixture.of_partners(batch["present"])
+    return out
+
+
+def _mix_up(batch: Mapping[str, Any], random: np.random.Generator) -> _Mixture:
+    """Average each clip with its partner, by one share for all arrays."""
+    num_clips = len(batch["frames"])
+    mixture = _Mixture({}, _partners(num_clips, random), random.random(num_clips, np.float32))
+    for name in _arrays("mixup"):
+        if name in batch:
+            own = batch[name]
+            share = _on(own.device, mixture.shares).to(own.dtype).view(-1, *[1] * (own.ndim - 1))
+            mixture.arrays[name] = own.lerp(mixture.of_partners(own), share)
+    return mixture
+
+
+def _cut_mix(batch: Mapping[str, Any], random: np.random.Generator) -> _Mixture:
+    """Replace a box of each clip by the same box of its partner, in all arrays."""
+    num_clips, size = len(batch["frames"]), batch["frames"].shape[-2:]
+    partners = _partners(num_clips, random)
+    boxes = _boxes(num_clips, size, random)
+    arrays = {}
+    for name in _arrays("cutmix"):
+        if name in batch:
+            grid = batch[name].shape[-2:]
+            centers = [_cell_centers(name, side_px, num) for side_px, num in zip(size, grid, strict=True)]
+            # Centers below a side of the box are before it, so that the box has the cells from first to stop
+            cells = [np.searchsorted(of_axis, ends) for of_axis, ends in zip(centers, boxes, strict=True)]
+            arrays[name] = _pasted(batch[name], partners, *cells)
+    (top, bottom), (left, right) = boxes.transpose(0, 2, 1)
+    shares = ((bottom - top) * (right - left) / (size[0] * size[1])).astype(np.float32)
+    return _Mixture(arrays, partners, shares)
+
+
+_MIXES: Mapping[str, Callable[[Mapping[str, Any], np.random.Generator], _Mixture]] = {
+    "mixup": _mix_up,
+    "cutmix": _cut_mix,
+}
+
+MIXED: Mapping[str, tuple[str, ...]] = {"mixup": ("frames", "mel"), "cutmix": ("frames", "flow", "motion")}
+"""Features that each mix changes"""
+
+
+def check_motion(batch: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` if a batch has motion whose cells are not 16 x 16 pixels of the frames."""
+    size, grid = batch["frames"].shape[-2:], batch["motion"].shape[-2:]
+    if tuple(grid) != grid_size(*size):
+        raise UsageError(
+            f"batch: got motion on a grid of {tuple(grid)} for frames of {tuple(size)}, expected {grid_size(*size)}. "
+            "Without a crop, cells are pixels of the source, whose size is unknown here. Make the dataset with size= "
+            "or crop=."
+        )
+
+
+def _arrays(mix: str) -> list[str]:
+    """Return the names in a batch of all arrays that a mix changes."""
+    return [array for feature in MIXED[mix] for array in read_side(feature).padding]
+
+
+def _partners(num_clips: int, random: np.random.Generator) -> np.ndarray:
+    """Return a random permutation. The method ``permutation`` may change from one release of numpy to the next."""
+    return np.argsort(random.random(num_clips), kind="stable")
+
+
+def _boxes(num_clips: int, size: tuple[int, int], random: np.random.Generator) -> np.ndarray:
+    """Draw boxes [shape=(2, B, 2), dtype=int64, pixels, half open]: rows [top, bottom), then columns [left, right).
+
+    The area is uniform in [0, 1) of the picture before each side is rounded down. The box lies inside of the picture,
+    each place equally likely.
+    """
+    scale = np.sqrt(random.random(num_clips))
+    sides = np.stack([np.floor(scale * length) for length in size]).astype(np.int64)
+    starts = random.integers(np.array(size)[:, None] - sides + 1)
+    return np.stack([starts, starts + sides], axis=-1)
+
+
+def _cell_centers(name: str, side_px: int, num_cells: int) -> np.ndarray:
+    """Return the centers of the cells along one axis of an array [shape=(num_cells,), dtype=float64, frame pixels].
+
+    The last cell of motion may be narrower than 16 pixels. Frames and flow divide the picture evenly.
+
+    Examples
+    --------
+    >>> _cell_centers("frames", 4, 4).tolist(), _cell_centers("flows", 4, 2).tolist()
+    ([0.5, 1.5, 2.5, 3.5], [1.0, 3.0])
+    >>> _cell_centers("motion", 36, 3).tolist()
+    [8.0, 24.0, 34.0]
+    """
+    if name in read_side("motion").padding:
+        edges = np.minimum(np.arange(num_cells + 1) * BLOCK_PX, side_px)
+        return (edges[:-1] + edges[1:]) / 2
+    return (2 * np.arange(num_cells) + 1) * side_px / (2 * num_cells)
+
+
+def _pasted(array: torch.Tensor, partners: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> torch.Tensor:
+    """Return a copy in which the cells [first, stop) of ``rows`` and ``columns`` [shape=(B, 2)] are the partner's."""
+    out = array.clone()
+    for clip, partner in enumerate(partners.tolist()):
+        box = (..., slice(*rows[clip]), slice(*columns[clip]))
+        out[clip][box] = array[partner][box]
+    return out
+
+
+def _soft(label: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """Return one-hot labels [shape=(B, num_classes), dtype=float32], zero where there is no label."""
+    hot = one_hot(label.clamp(min=0).long(), num_classes)
+    return hot.to(torch.float32) * (label >= 0)[:, None]
+
+
+def _on(device: torch.device, values: np.ndarray) -> torch.Tensor:
+    """Copy values to a device, without waiting for the work that it has."""
+    return torch.from_numpy(values).to(device, non_blocking=True)
