@@ -53,7 +53,7 @@ def mixed(
     ----------
     batch : mapping
         ``frames`` [shape=(B, T, 3, H, W), dtype=float32], ``label`` [shape=(B,), dtype=int64, -1 for none], and other
-        arrays of ``MIXED[mix]``.
+        arrays of ``MIXED[mix]``. Motion has passed ``check_motion``.
     mix : {"mixup", "cutmix"}
         The function of ``MIXED``.
     p : float
@@ -68,11 +68,6 @@ def mixed(
     dict
         The values that change: ``label`` [shape=(B, num_classes), dtype=float32] and, if the batch is mixed, the mixed
         arrays, their ``lengths`` (the larger of both clips) and ``present`` (True where both clips have the feature).
-
-    Raises
-    ------
-    UsageError
-        If ``motion`` has another grid than the one of the frames.
     """
     label = _soft(batch["label"], num_classes)
     if random.random() >= p:
