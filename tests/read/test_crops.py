@@ -519,6 +519,7 @@ def test_workers_change_nothing(cache: cc.Cache, workers: int, method: str) -> N
         crop=cc.HorizontalFlip(0.5, RANDOM_CROP),
         seed=3,
     )
+    dataset.set_epoch(0)
     alone = list(DataLoader(dataset, batch_size=3))
     flips = [drawn(cc.HorizontalFlip(0.5, RANDOM_CROP), cache[i // 4], i, seed=3).flip for i in range(8)]
     assert len(set(flips)) == 2
