@@ -640,6 +640,7 @@ def test_loader(cache: cc.Cache, workers: int, method: str | None) -> None:
         size=(96, 96),
         missing="zeros",
     )
+    dataset.set_epoch(0)
     alone = [dataset[i] for i in range(len(dataset))]  # so that everything is in use before the fork
     loader = DataLoader(
         dataset,

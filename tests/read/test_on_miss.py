@@ -141,7 +141,9 @@ def log(cache: Path) -> str:
 
 def on_demand(folder: Path, cache: Path | str = "cache", on_miss: str = "build", **settings: Any) -> ChordVideoDataset:
     settings = {"clip_sampler": CLIP, "size": None, **settings}
-    return ChordVideoDataset(folder / cache, index=folder / "index.jsonl", on_miss=on_miss, **settings)
+    dataset = ChordVideoDataset(folder / cache, index=folder / "index.jsonl", on_miss=on_miss, **settings)
+    dataset.set_epoch(0)  # samples are compared, and each of them contains its epoch
+    return dataset
 
 
 def only_from_cache(folder: Path, cache: Path | str = "cache", **settings: Any) -> list[dict[str, Any]]:
