@@ -20,6 +20,8 @@ class Outcomes(Dataset[tuple[str, str]]):
     """("sample", its digest) or (class, message) of the error, for each item of some datasets."""
 
     def __init__(self, datasets: Sequence[cc.ChordVideoDataset]) -> None:
+        for dataset in datasets:
+            dataset.set_epoch(0)  # so that every pass returns the same samples
         self._items = [(dataset, position) for dataset in datasets for position in range(len(dataset))]
 
     def __len__(self) -> int:
