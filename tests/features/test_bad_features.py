@@ -518,7 +518,10 @@ def test_a_million_rows_at_once(whole: Path, tmp_path: Path, run_cli: Cli) -> No
 def test_output_of_a_plug_in_goes_to_standard_error(whole: Path, tmp_path: Path, run_cli: Cli) -> None:
     done = build_plug_in(whole, tmp_path, run_cli, "rows_plug_in:Rows", "--json", how="prints")
     assert json.loads(done.stdout)["num_done"] == 3
-    assert set(done.stderr.splitlines()) == {"hello from a plug-in"}
+    hello = "hello from a plug-in"
+    # Unbuffered, two workers may write their lines in between each other's line and its end
+    assert hello in done.stderr
+    assert not done.stderr.replace(hello, "").strip()
 
 
 @pytest.mark.parametrize(
