@@ -341,7 +341,7 @@ def load_config(path: str | Path | None) -> Config:
     Raises
     ------
     NotFoundError
-        If there is no such file.
+        If the file does not exist.
     ConfigError
         If the file is not YAML. Also as in ``config_from_json``.
     """

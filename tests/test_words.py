@@ -36,9 +36,7 @@ BRITISH = re.compile(
 )
 """Beginnings of words that are spelled differently in the US"""
 
-NEGATED_NOUN = re.compile(
-    r"(?<!\bthere )\b(is|are|was|were|be) no (?!longer\b|more\b)|\bnone (but|too)\b", re.IGNORECASE
-)
+NEGATED_NOUN = re.compile(r"\b(is|are|was|were|be) no\b|\bnone (but|too)\b", re.IGNORECASE)
 """Write "is not a sidecar" instead of "is no sidecar\""""
 
 
@@ -99,15 +97,23 @@ def test_words_of_the_docs(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["it is no sidecar", "a colour", "Write it anew.", "handed out", "none but these", "is told from it"]
+    "text",
+    [
+        "it is no sidecar",
+        "there is no decoder",
+        "it is no longer there",
+        "a colour",
+        "Write it anew.",
+        "handed out",
+        "none but these",
+        "is told from it",
+    ],
 )
 def test_bad_words_are_found(text: str) -> None:
     assert bad_words(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["there is no decoder", "it is no longer there", "is not a sidecar", "total", "bearing"]
-)
+@pytest.mark.parametrize("text", ["it has no decoder", "is not a sidecar", "total", "bearing"])
 def test_good_words_pass(text: str) -> None:
     assert not bad_words(text)
 
@@ -118,7 +124,7 @@ def test_good_words_pass(text: str) -> None:
         "def test_damage_is_mended(): ...",
         "class ToldItems: ...",
         "x = 'a colour'  # fine",
-        'def f():\n    """Whether."""',
+        "def f():\n    'Whether.'",
     ],
 )
 def test_bad_words_in_code_are_found(source: str) -> None:

@@ -139,7 +139,7 @@ def dump_task(task: Any) -> bytes:
         return pickle.dumps(task, pickle.HIGHEST_PROTOCOL)
     except ChordcacheError:  # a signal to stop
         raise
-    except Exception as error:
+    except Exception as error:  # item boundary
         return pickle.dumps(Crash("bug", f"the task cannot be sent: {describe(error)}"))
 
 
@@ -149,7 +149,7 @@ def load_result(data: bytes) -> Any:
         return pickle.loads(data)
     except ChordcacheError:  # a signal to stop
         raise
-    except Exception as error:
+    except Exception as error:  # item boundary
         return Crash("bug", f"its result cannot be sent: {describe(error)}")
 
 

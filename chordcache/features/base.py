@@ -108,6 +108,6 @@ class Extractor:
 
         Return None if the feature has its own clock. ``facts`` then hold ``start_seconds``, ``row_seconds`` and
         ``silence``. Row j is centered on ``start_seconds + j * row_seconds``. ``silence`` is the value of rows where
-        there is no data.
+        data is missing.
         """
         return num_frames

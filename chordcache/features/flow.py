@@ -65,7 +65,7 @@ class FlowExtractor(Extractor):
     Raises
     ------
     UsageError
-        If there is no such method, preset or dtype.
+        If a method, preset or dtype of this name does not exist.
 
     Notes
     -----
@@ -201,7 +201,7 @@ class FlowReadSide(ReadSide):
         return artefact.rows(array, numbers, out)
 
     def read_clip(self, clip: Clip) -> Arrays:
-        """Return ``flows`` [shape=(T - 1, 2, h, w), dtype=float32], zero where there is no flow."""
+        """Return ``flows`` [shape=(T - 1, 2, h, w), dtype=float32], zero where flow does not exist."""
         height, width = clip.crop.size if clip.crop else clip.video.feature(self.name).shape[1:3]
         flows = np.zeros((max(0, len(clip.numbers) - 1), 2, height, width), np.float32)
         for flow, (start, stop) in zip(flows, pairwise(clip.numbers.tolist()), strict=True):

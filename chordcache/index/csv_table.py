@@ -51,7 +51,7 @@ def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
     Raises
     ------
     NotFoundError
-        If there is no such file. ``advice`` ends the message.
+        If the file does not exist. ``advice`` ends the message.
     UsageError
         If the file may not be read.
     """
@@ -84,7 +84,7 @@ class Table:
         return (DamageError if self.is_own else UsageError)(f"'{printable(self.path)}', line {line}: {message}")
 
     def cell(self, cells: Sequence[str], name: str) -> str:
-        """Return the cell of a column unchanged, or "" if there is no such column."""
+        """Return the cell of a column unchanged, or "" if the column does not exist."""
         position = self._positions.get(name)
         return "" if position is None else cells[position]
 
@@ -143,7 +143,7 @@ def open_table(path: Path) -> Table:
     Raises
     ------
     NotFoundError
-        If there is no such file.
+        If the file does not exist.
     UsageError
         If the file may not be read, has no column ``path``, or has a column twice.
     """

@@ -219,7 +219,7 @@ def read_index(path: str | os.PathLike[str]) -> Index:
     Raises
     ------
     NotFoundError
-        If there is no such file.
+        If the file does not exist.
     UsageError
         If the file is not an index, or a hand-written list has a mistake.
     DamageError

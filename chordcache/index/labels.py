@@ -35,7 +35,7 @@ class Labels:
     Raises
     ------
     NotFoundError
-        If there is no such file.
+        If the file does not exist.
     UsageError
         If it has no column ``path``, or has one path twice.
     """

@@ -106,7 +106,7 @@ def scan(
     UsageError
         If an argument is wrong, or two roots have the same label.
     NotFoundError
-        If there is no such root or labels file.
+        If a root or the labels file does not exist.
     NoSpaceError, WorkersDiedError, StoppedError
         As their names say. An earlier index at ``output`` stays unchanged.
     """

@@ -75,7 +75,7 @@ def iter_files(root: str, *, follow_symlinks: bool = False) -> Iterator[CorpusFi
     Raises
     ------
     NotFoundError
-        If there is no such corpus.
+        If the corpus does not exist.
     """
     if not os.path.lexists(root):
         raise NotFoundError(f"no such corpus '{printable(root)}'")
@@ -210,7 +210,7 @@ def parse_roots(args: Sequence[str]) -> list[Corpus]:
     Raises
     ------
     NotFoundError
-        If there is no such corpus.
+        If the corpus does not exist.
     UsageError
         If two folders have the same label, or a folder has none.
     """

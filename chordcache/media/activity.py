@@ -22,7 +22,7 @@ MOTION_VECTOR_CODECS = frozenset(
 
 _NUM_BINS = 16
 _LUMA_SIZE = (160, 90)
-"""Columns and rows of the points that are compared if there are no motion vectors. On real clips, the mean difference
+"""Columns and rows of the points that are compared without motion vectors. On real clips, the mean difference
 of these points is within 5 % of that of all pixels. swscale picks the points out of a 720p picture in 0.02 ms. Averages
 take 0.15 ms."""
 

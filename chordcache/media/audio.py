@@ -39,7 +39,7 @@ def read_sound(path: str, start_seconds: float, duration_seconds: float) -> np.n
     Raises
     ------
     FeatureAbsentError
-        If there is no audio track.
+        If the file does not have an audio track.
     MediaError
         If the file cannot be read.
     UsageError
@@ -52,7 +52,7 @@ def read_sound(path: str, start_seconds: float, duration_seconds: float) -> np.n
         )
     with open_media(path) as media:
         if media.audio is None:
-            raise FeatureAbsentError("there is no audio track")
+            raise FeatureAbsentError("the file has no audio track")
         reader = _SoundReader(media.audio, start_seconds, duration_seconds)
         if media.seek_sound(start_seconds - _PREROLL_SECONDS) and reader.read(media):
             return reader.samples
@@ -65,7 +65,7 @@ def sample_rate_of(path: str) -> int:
     """Return the sample rate [Hz] of a file's audio track. Raises as ``read_sound``."""
     with open_media(path) as media:
         if media.audio is None:
-            raise FeatureAbsentError("there is no audio track")
+            raise FeatureAbsentError("the file has no audio track")
         return media.audio.codec_context.sample_rate
 
 

@@ -51,7 +51,7 @@ def best_video(container: Any) -> av.VideoStream | None:
 
 
 def best_audio(container: Any) -> av.AudioStream | None:
-    """Return the audio track that a player would play; None if there is no decoder for it."""
+    """Return the audio track that a player would play; None if it cannot be decoded."""
     best: av.AudioStream | None = container.streams.best("audio")
     return None if best is None or best.codec_context is None else best
 

@@ -106,7 +106,7 @@ def read_video_track(data: memoryview) -> VideoTrack:
     Raises
     ------
     MediaError
-        ``tables`` if there are no tables, if they contradict each other or the file's size, or if they contain
+        ``tables`` if tables are missing, if they contradict each other or the file's size, or if they contain
         something that is not understood here.
 
     Notes

@@ -56,7 +56,7 @@ def probe(path: str, *, root: str, relative_path: str, level: str = "packets") -
     Raises
     ------
     UsageError
-        If there is no such level.
+        If the level does not exist.
     """
     if level not in SCAN_LEVELS:
         raise UsageError(f"level: got '{level}', expected one of {', '.join(SCAN_LEVELS)}")

@@ -83,7 +83,7 @@ def build(
     UsageError, ConfigError
         If an argument is wrong.
     NotFoundError
-        If there is no such index.
+        If the index does not exist.
     LockedError, NoSpaceError, FormatVersionError, WorkersDiedError
         As their names say. The same call resumes.
     TooManyFailuresError

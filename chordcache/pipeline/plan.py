@@ -49,7 +49,7 @@ class BuildPlan:
     index: Index
     """The videos to build"""
     earlier: Header | None
-    """Header of the cache when the plan was made, or None if there was no cache"""
+    """Header of the cache when the plan was made, or None without a cache"""
     config: Config
     requested: Features
     """Tier to the features that this build makes"""
@@ -188,7 +188,7 @@ def requested_features(config: Config, tiers: Sequence[str], features: Sequence[
     Raises
     ------
     UsageError
-        If there is no such tier or feature.
+        If a tier or feature does not exist.
     ConfigError
         If a tier would hold no feature.
     """
@@ -253,7 +253,7 @@ def fingerprints_of(specs: Mapping[str, FeatureSpec | None]) -> dict[str, str | 
 
 
 def is_stale(info: FeatureInfo, fingerprints: Mapping[str, str | None]) -> bool:
-    """Return whether a feature was made with parameters other than the config's, or is no longer in the config."""
+    """Return whether a feature was made with parameters other than the config's, or was removed from the config."""
     return fingerprints.get(info.feature, "") not in (None, info.fingerprint)
 
 
@@ -280,7 +280,7 @@ def tool_versions() -> dict[str, str]:
 
 
 def earlier_header(folder: Path) -> Header | None:
-    """Return the header of an existing cache, or None if there is no cache or its header is damaged or lost.
+    """Return the header of an existing cache, or None if the cache does not exist or its header is damaged or lost.
 
     Raises
     ------

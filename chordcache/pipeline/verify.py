@@ -96,7 +96,7 @@ def verify(
     Raises
     ------
     UsageError
-        If there is no such level.
+        If the level does not exist.
     NotFoundError, DamageError, FormatVersionError
         If the folder is not a cache, or its ``chordcache.json`` cannot be read.
     """

@@ -184,7 +184,7 @@ def _pasted(array: torch.Tensor, partners: np.ndarray, rows: np.ndarray, columns
 
 
 def _soft(label: torch.Tensor, num_classes: int) -> torch.Tensor:
-    """Return one-hot labels [shape=(B, num_classes), dtype=float32], zero where there is no label."""
+    """Return one-hot labels [shape=(B, num_classes), dtype=float32], zero without a label."""
     hot = one_hot(label.clamp(min=0).long(), num_classes)
     return hot.to(torch.float32) * (label >= 0)[:, None]
 

@@ -306,7 +306,7 @@ def test_file_without_a_keyframe(films, tmp_path):
     assert isinstance(found, MediaError)
     assert (found.cause, found.message) == (
         "no-frames",
-        "there is no keyframe among the 13 packets of the video track",
+        "the 13 packets of the video track contain no keyframe",
     )
 
 

@@ -19,4 +19,4 @@ def test_no_library_is_taken_from_the_working_folder(tmp_path: Path) -> None:
         for imports in ("from chordcache.media.opencv import cv2", "import cv2")
     )
     assert own.returncode == 0, own.stderr
-    assert "libc.so.6" in plain.stderr  # what the module is for; without it there is no need for it
+    assert "libc.so.6" in plain.stderr  # otherwise the module is not needed

@@ -387,7 +387,7 @@ def test_an_index_that_was_replaced(copy: Path, sparse: Path) -> None:
 
 @pytest.mark.slow
 def test_the_first_access_is_as_the_later_ones(copy: Path, mark: str) -> None:
-    dataset = on_demand(copy)  # there is no cache yet
+    dataset = on_demand(copy)  # the cache does not exist yet
     first = [dataset[i] for i in range(2)]
     assert processes.wait_until(lambda: len(builders(mark)) == 1, BUILD_SECONDS)
     wait_for_build(copy / "cache")

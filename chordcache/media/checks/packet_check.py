@@ -117,7 +117,7 @@ class PacketCheck:
         if self.num_discarded == self.num_packets:
             return f"its edit list cuts off all of the {self.num_packets} packets of the video track"
         if self.num_skipped:
-            return f"there is no keyframe among the {self.num_packets} packets of the video track"
+            return f"the {self.num_packets} packets of the video track contain no keyframe"
         return f"none of the {self.num_packets} packets of the video track shows a frame"
 
     def _is_skipped(self, packet: Any, data: memoryview) -> bool:

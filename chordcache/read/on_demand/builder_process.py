@@ -238,7 +238,7 @@ def try_lock(fd: int) -> bool:
 
 
 def serve(cache: Path, lock: int) -> None:
-    """Build requested videos, until there is no request for a while. ``lock`` is the queue's lock, open and locked."""
+    """Build requested videos, until requests stay away for a while. ``lock`` is the queue's lock, open and locked."""
     queue = RequestQueue(cache)
     queue.tidy()
     while True:

@@ -488,7 +488,7 @@ class SamplerSchedule:
     Raises
     ------
     UsageError
-        If there is no sampler for epoch 0.
+        If epoch 0 does not have a sampler.
 
     Examples
     --------

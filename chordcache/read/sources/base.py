@@ -136,7 +136,7 @@ class VideoSource(ABC):
         Returns
         -------
         np.ndarray [shape=(num_samples, channels), dtype=float32, -1 to 1]
-            ``round(duration_seconds * sample_rate)`` samples, with silence where there is no sound.
+            ``round(duration_seconds * sample_rate)`` samples, with silence where sound is missing.
 
         Raises
         ------

@@ -286,7 +286,7 @@ class MP4Source(VideoSource):
     def sample_rate(self) -> int:
         """Sample rate [Hz] of the audio track."""
         if self._opened.sample_rate is None:
-            raise FeatureAbsentError(f"'{printable(self._name)}': there is no audio track")
+            raise FeatureAbsentError(f"'{printable(self._name)}': the file has no audio track")
         return self._opened.sample_rate
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:

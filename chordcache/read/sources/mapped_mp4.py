@@ -43,7 +43,7 @@ class _MappedFile:
             self._decoder = SampleDecoder(self._track, self._data)
             self._reader = packet_reader(self._track.codec, self._track.extradata)
             self._check_start()
-        except BaseException:
+        except BaseException:  # cleanup boundary
             self.close()
             raise
 
