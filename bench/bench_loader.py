@@ -23,7 +23,7 @@ import torch
 from measure import encode_loop, report_all
 
 import chordcache as cc
-from chordcache.read.sampling.clip_samplers import ClipRequest
+from chordcache.read.sampling.clip_request import ClipRequest
 
 BATCH_SIZE, NUM_VIDEOS, CLIPS_PER_VIDEO, SECONDS = 8, 3, 32, 24
 SAMPLER = cc.RandomClipSampler(num_frames=16, stride=4)

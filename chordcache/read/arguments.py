@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Iterable
 
 from chordcache.errors import UsageError
 
@@ -42,3 +43,11 @@ def checked_size(size: object, *, otherwise: str = "") -> tuple[int, int]:
     if isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size):
         return size[0], size[1]
     raise UsageError(f"size: got {size!r}, expected (height, width) in pixels{otherwise}")
+
+
+def checked_names(argument: str, names: Iterable[str], what: str) -> tuple[str, ...]:
+    """Return names as a tuple. Raise ``UsageError`` if they are not distinct strings, or a single string."""
+    given = () if isinstance(names, str) else tuple(names)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in given) or len(set(given)) < len(given):
+        raise UsageError(f"{argument}: got {names!r}, expected a sequence of distinct {what}")
+    return given

@@ -18,7 +18,7 @@ from chordcache.errors import UsageError
 from chordcache.features.registry import read_sides
 from chordcache.read.arguments import check_at_least, check_share
 from chordcache.read.mixing import MIXED, WITHOUT_MEANING, check_motion, mixed
-from chordcache.read.sampling.clip_samplers import ClipRequest, RandomStream
+from chordcache.read.sampling.clip_request import ClipRequest, RandomStream
 
 Operations = list[SUBPOLICY_CONFIG]
 

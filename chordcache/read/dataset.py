@@ -14,14 +14,15 @@ from torch.utils.data import Dataset, get_worker_info
 
 from chordcache.errors import UsageError
 from chordcache.media.cropping import CropBox
-from chordcache.read.arguments import check_at_least, checked_size
+from chordcache.read.arguments import check_at_least, checked_names, checked_size
 from chordcache.read.batch_memory import FrameBuffer, FrameMemory, allocate
 from chordcache.read.cache import Cache, Video
 from chordcache.read.clips import ClipReader, FeatureReader
 from chordcache.read.crops import CenterCrop, SpatialTransform
 from chordcache.read.read_counts import ReadCounts
 from chordcache.read.sampling.by_name import make_sampler
-from chordcache.read.sampling.clip_samplers import ClipRequest, ClipSampler, RandomStream, RegularClipSampler
+from chordcache.read.sampling.clip_request import ClipRequest, ClipSampler, RandomStream
+from chordcache.read.sampling.clip_samplers import RegularClipSampler
 from chordcache.read.selection import Videos, select_keys
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         check_at_least(1, clips_per_video=clips_per_video)
         self._sampler = make_sampler(clip_sampler) if isinstance(clip_sampler, Mapping) else clip_sampler
         self._clips = ClipReader(
-            features=_checked_names("features", features, "features"),
+            features=checked_names("features", features, "features"),
             spatial_transform=_checked_crop(size, crop),
             flow_mode=flow_mode,
             missing=missing,
@@ -196,7 +197,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         self._read_counts = ReadCounts(len(self))
         labels = self._indexed.labels if self._indexed else self._cache.labels()
         names = labels if classes is None else classes
-        self.classes = list(_checked_names("classes", names, "label names"))
+        self.classes = list(checked_names("classes", names, "label names"))
         """Label names. The position of each name is its id"""
         self._class_ids = {name: number for number, name in enumerate(self.classes)}
         self._check_labels(labels)
@@ -396,10 +397,3 @@ def _checked_crop(size: tuple[int, int] | None, crop: SpatialTransform | None) -
     if not callable(getattr(crop, "choose", None)):
         raise UsageError(f"crop: got {crop!r}, expected a crop such as RandomResizedCrop((224, 224))")
     return crop
-
-
-def _checked_names(argument: str, names: Iterable[str], what: str) -> tuple[str, ...]:
-    given = () if isinstance(names, str) else tuple(names)
-    if isinstance(names, str) or not all(isinstance(name, str) for name in given) or len(set(given)) < len(given):
-        raise UsageError(f"{argument}: got {names!r}, expected a sequence of distinct {what}")
-    return given

@@ -23,7 +23,7 @@ from helpers import processes
 from helpers.cache_contents import READERS
 
 import chordcache as cc
-from chordcache.read.sampling.clip_samplers import ClipRequest
+from chordcache.read.sampling.clip_request import ClipRequest
 from chordcache.storage import sealed_json
 from chordcache.storage.artefacts import open_files
 from chordcache.storage.artefacts.base import Artefact

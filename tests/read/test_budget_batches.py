@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader  # noqa: E402
 import chordcache as cc  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
 from chordcache.read.sampling.budget_batches import form_batches  # noqa: E402
-from chordcache.read.sampling.clip_samplers import ClipRequest, DenseClips, SamplerSchedule  # noqa: E402
+from chordcache.read.sampling.clip_request import ClipRequest  # noqa: E402
+from chordcache.read.sampling.clip_samplers import DenseClips, SamplerSchedule  # noqa: E402
 from chordcache.read.sampling.time_transforms import TimeWarp  # noqa: E402
 
 # More workers than processors are not a fault here; the tests want two on any machine

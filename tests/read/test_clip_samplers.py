@@ -28,10 +28,8 @@ from chordcache.pipeline.build import build
 from chordcache.read.cache import Cache
 from chordcache.read.crops import CenterCrop
 from chordcache.read.sampling.by_name import make_sampler
+from chordcache.read.sampling.clip_request import ClipRequest
 from chordcache.read.sampling.clip_samplers import (
-    AdaptiveSampler,
-    AudioPeakSampler,
-    ClipRequest,
     DenseClips,
     KeyframeSampler,
     RandomClipSampler,
@@ -40,6 +38,7 @@ from chordcache.read.sampling.clip_samplers import (
     SamplerSchedule,
     UniformFrameSampler,
 )
+from chordcache.read.sampling.content_samplers import AdaptiveSampler, AudioPeakSampler
 
 
 def video(num_frames: int) -> Any:

@@ -24,7 +24,8 @@ from chordcache.errors import DamageError, FormatVersionError, NotFoundError, Us
 from chordcache.pipeline.build import build  # noqa: E402
 from chordcache.read.cache import Cache, Video  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
-from chordcache.read.sampling.clip_samplers import ClipRequest, RandomClipSampler, RegularClipSampler  # noqa: E402
+from chordcache.read.sampling.clip_request import ClipRequest  # noqa: E402
+from chordcache.read.sampling.clip_samplers import RandomClipSampler, RegularClipSampler  # noqa: E402
 from chordcache.storage.sealed_json import seal  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]

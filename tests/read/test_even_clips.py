@@ -17,16 +17,15 @@ import chordcache as cc
 from chordcache.errors import UsageError
 from chordcache.pipeline.build import build
 from chordcache.read.sampling.by_name import make_sampler
+from chordcache.read.sampling.clip_request import ClipRequest
 from chordcache.read.sampling.clip_samplers import (
-    AdaptiveSampler,
-    AudioPeakSampler,
-    ClipRequest,
     DenseClips,
     KeyframeSampler,
     RandomClipSampler,
     RegularClipSampler,
     RegularTimestampClips,
 )
+from chordcache.read.sampling.content_samplers import AdaptiveSampler, AudioPeakSampler
 
 FIRST_OF_TWO = ClipRequest(clip=0, num_clips=2)
 """A request for which RegularClipSampler starts at the first frame"""

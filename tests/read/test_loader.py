@@ -26,7 +26,8 @@ from chordcache.read.cache import Cache, Video  # noqa: E402
 from chordcache.read.collate import collate  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
-from chordcache.read.sampling.clip_samplers import ClipRequest, DenseClips, RandomClipSampler, RegularClipSampler  # noqa: E402
+from chordcache.read.sampling.clip_request import ClipRequest  # noqa: E402
+from chordcache.read.sampling.clip_samplers import DenseClips, RandomClipSampler, RegularClipSampler  # noqa: E402
 from chordcache.read.sampling.distributed import ChordSampler  # noqa: E402
 
 # More workers than processors are not a fault here; the tests want two on any machine

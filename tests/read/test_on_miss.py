@@ -35,7 +35,8 @@ from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
 from chordcache.read.on_demand.builder_process import FOLDER, RequestQueue, try_lock  # noqa: E402
-from chordcache.read.sampling.clip_samplers import AdaptiveSampler, KeyframeSampler, RegularClipSampler  # noqa: E402
+from chordcache.read.sampling.clip_samplers import KeyframeSampler, RegularClipSampler  # noqa: E402
+from chordcache.read.sampling.content_samplers import AdaptiveSampler  # noqa: E402
 from chordcache.read.sampling.distributed import ChordSampler  # noqa: E402
 from chordcache.storage.artefacts.open_files import forget  # noqa: E402
 from chordcache.storage.cache_header import read_header  # noqa: E402

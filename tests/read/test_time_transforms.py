@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import chordcache as cc
 from chordcache.errors import UsageError
-from chordcache.read.sampling.clip_samplers import ClipRequest
+from chordcache.read.sampling.clip_request import ClipRequest
 from chordcache.read.sampling.time_transforms import FrameDrop, TemporalCrop, TimeWarp
 
 pytest.importorskip("torch")

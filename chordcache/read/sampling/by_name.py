@@ -7,10 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 from chordcache.errors import ConfigError
+from chordcache.read.sampling.clip_request import ClipSampler
 from chordcache.read.sampling.clip_samplers import (
-    AdaptiveSampler,
-    AudioPeakSampler,
-    ClipSampler,
     DenseClips,
     KeyframeSampler,
     RandomClipSampler,
@@ -19,6 +17,7 @@ from chordcache.read.sampling.clip_samplers import (
     SamplerSchedule,
     UniformFrameSampler,
 )
+from chordcache.read.sampling.content_samplers import AdaptiveSampler, AudioPeakSampler
 
 SAMPLERS: Mapping[str, type] = {
     "regular": RegularClipSampler,

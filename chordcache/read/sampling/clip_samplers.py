@@ -2,135 +2,20 @@
 
 from __future__ import annotations
 
-import enum
-import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least, check_positive
 from chordcache.read.cache import Video
-from chordcache.read.sampling.even_clips import PADS, ClipsByNumber, ClipsByTime, EvenClips
-
-
-class RandomStream(enum.IntEnum):
-    """Users of a sample's random numbers. Each has a separate stream, so that a new one does not change the others."""
-
-    SAMPLER = 0
-    CROP = 1
-    TIME_WARP = 2
-    FRAME_DROP = 3
-    TEMPORAL_CROP = 4
-    ORDER = 5
-    """Stream for the order of all samples of an epoch"""
-    AUGMENT = 6
-    """Stream for a clip's policy in ``BatchAugment``, with its own seed"""
-    MIX = 7
-    """Stream for MixUp and CutMix of the batch that begins with the sample"""
+from chordcache.read.sampling.clip_request import ClipRequest, ClipSampler
+from chordcache.read.sampling.even_clips import EvenClipSampler
 
 
 @dataclass(frozen=True)
-class ClipRequest:
-    """A dataset's request to a clip sampler for one sample.
-
-    Raises
-    ------
-    UsageError
-        If a number is negative, or ``clip`` is not below ``num_clips``.
-    """
-
-    seed: int = 0
-    """Seed of the dataset"""
-    epoch: int = 0
-    index: int = 0
-    """Index of the sample in its dataset"""
-    clip: int = 0
-    """Number of the clip of this video, in [0, num_clips)"""
-    num_clips: int = 1
-    """Number of clips that the dataset takes from each video"""
-
-    def __post_init__(self) -> None:
-        check_at_least(0, seed=self.seed, epoch=self.epoch, index=self.index, clip=self.clip)
-        check_at_least(self.clip + 1, num_clips=self.num_clips)
-
-    def generator(self, stream: RandomStream = RandomStream.SAMPLER) -> np.random.Generator:
-        """Return the random generator of this sample. It gives the same numbers in any process, worker and order.
-
-        Philox is counter based. (seed, epoch) are the key. Index and stream are the two high words of the counter. No
-        two samples therefore share numbers, without any hashing or drawing.
-        """
-        key = np.array([self.seed, self.epoch], np.uint64)
-        counter = np.array([0, 0, stream, self.index], np.uint64)
-        return np.random.Generator(np.random.Philox(key=key, counter=counter))
-
-
-class ClipSampler(Protocol):
-    """The interface of a clip sampler. Any picklable object with this method can be used."""
-
-    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
-        """Choose the frames of one sample.
-
-        The result may depend on the arguments only, not on state or global random numbers.
-
-        Parameters
-        ----------
-        video : Video
-            The video of the sample.
-        request : ClipRequest
-            The number of the sample, its epoch and seed.
-
-        Returns
-        -------
-        np.ndarray [shape=(T,), dtype=int64, frame numbers in [0, video.num_frames)]
-            The frames in the order of the sample. Repeats are allowed.
-        """
-        ...
-
-
-DEFAULT_STRIDE = 4
-"""[frames] Step from one frame of a clip to the next, if neither ``stride`` nor ``fps`` is given"""
-
-
-@dataclass(frozen=True)
-class _EvenClipSampler:
-    """Base of samplers whose clips have ``num_frames`` frames, ``stride`` apart or at ``fps``."""
-
-    num_frames: int = 16
-    """Length T of a clip, [frames]"""
-    stride: int | None = None
-    """Step from one frame of a clip to the next, [frames], or None with ``fps``"""
-    pad: str = "repeat"
-    """One of ``PADS``: a video that is shorter than a clip continues with its last frame, or from its start"""
-    fps: float | None = field(default=None, kw_only=True)
-    """Rate at which frames are chosen by their presentation times, [frames per second], or None with ``stride``"""
-
-    def __post_init__(self) -> None:
-        if self.fps is None and self.stride is None:
-            object.__setattr__(self, "stride", DEFAULT_STRIDE)
-        check_at_least(1, num_frames=self.num_frames)
-        if self.fps is None:
-            check_at_least(1, stride=self.stride)
-        elif self.stride is None:
-            check_positive(fps=self.fps)
-        else:
-            raise UsageError(
-                f"stride and fps: got {self.stride!r} and {self.fps!r}, expected one of them. Give stride to choose "
-                "frames by number, or fps to choose them by time."
-            )
-        if self.pad not in PADS:
-            raise UsageError(f"pad: got {self.pad!r}, expected one of {', '.join(PADS)}")
-
-    def _clips(self, video: Video) -> EvenClips:
-        if self.fps is not None:
-            return ClipsByTime(video, self.num_frames, self.fps, self.pad)
-        return ClipsByNumber(video, self.num_frames, self.stride or DEFAULT_STRIDE, self.pad)
-
-
-@dataclass(frozen=True)
-class RegularClipSampler(_EvenClipSampler):
+class RegularClipSampler(EvenClipSampler):
     """Sampler of clips at fixed places, the same in every epoch, for validation and tests.
 
     A single clip is taken from the middle of the video. Of several clips, the first starts at the first frame, the last
@@ -181,7 +66,7 @@ class RegularClipSampler(_EvenClipSampler):
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
-        return self._clips(video).even_clip(request.clip, request.num_clips)
+        return self.clips(video).even_clip(request.clip, request.num_clips)
 
 
 POSITIONS = ("ends", "middle", "random")
@@ -247,7 +132,7 @@ class UniformFrameSampler:
 
 
 @dataclass(frozen=True)
-class RandomClipSampler(_EvenClipSampler):
+class RandomClipSampler(EvenClipSampler):
     """Sampler of clips with a random start, different in each epoch, for training.
 
     Every start that leaves room for a whole clip is equally likely. With ``fps``, a start is any time rather than that
@@ -279,12 +164,12 @@ class RandomClipSampler(_EvenClipSampler):
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
-        clips = self._clips(video)
+        clips = self.clips(video)
         return clips.clip(clips.random_start(request.generator()))
 
 
 @dataclass(frozen=True)
-class DenseClips(_EvenClipSampler):
+class DenseClips(EvenClipSampler):
     """Sampler of several clips of a video in one sample, spread evenly over the video, for evaluation.
 
     A sample's arrays have one more leading dimension: ``frames`` is (num_clips, T, 3, h, w), ``pts_seconds``
@@ -311,12 +196,12 @@ class DenseClips(_EvenClipSampler):
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample [shape=(num_clips, T)]. See ``ClipSampler``."""
-        clips = self._clips(video)
+        clips = self.clips(video)
         return np.stack([clips.even_clip(number, self.num_clips) for number in range(self.num_clips)])
 
 
 @dataclass(frozen=True)
-class RegularTimestampClips(_EvenClipSampler):
+class RegularTimestampClips(EvenClipSampler):
     """Sampler of all clips of a video that start at regular times, in one sample.
 
     The number of clips depends on the length of the video. ``collate`` pads it. Arrays have one more leading dimension,
@@ -351,12 +236,12 @@ class RegularTimestampClips(_EvenClipSampler):
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample [shape=(number of clips, T)]. See ``ClipSampler``."""
-        clips = self._clips(video)
+        clips = self.clips(video)
         return np.stack([clips.clip(start) for start in clips.starts_every(self.seconds_between_clip_starts)])
 
 
 @dataclass(frozen=True)
-class KeyframeSampler(_EvenClipSampler):
+class KeyframeSampler(EvenClipSampler):
     """Sampler of clips around keyframes. The middle frame of a clip is an intra picture of the source.
 
     Every intra picture is equally likely. Near the ends of the video, clips are moved inside. If ``frames.fps`` left
@@ -381,99 +266,7 @@ class KeyframeSampler(_EvenClipSampler):
         keyframes = np.flatnonzero(video.picture_types == b"I")
         # The first picture of a video counts as a keyframe, whatever its type: decoding cannot begin before it
         chosen = int(keyframes[request.generator().integers(len(keyframes))]) if len(keyframes) else 0
-        return self._clips(video).clip_around(chosen)
-
-
-@dataclass(frozen=True)
-class AudioPeakSampler(_EvenClipSampler):
-    """Sampler of clips around the peaks of the sound. The middle frame of a clip is the one nearest to a peak.
-
-    The cache holds the peaks, see ``ContentFacts``. Every peak is equally likely. Near the ends of the video, clips are
-    moved inside. Peaks after the last frame are ignored. For a video without these facts or without peaks, clips are
-    drawn as ``RandomClipSampler`` does. Missing facts also give a warning.
-
-    Parameters
-    ----------
-    num_frames, stride, pad, fps
-        As in ``RegularClipSampler``.
-
-    Raises
-    ------
-    UsageError
-        As in ``RegularClipSampler``.
-    """
-
-    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
-        """Choose the frames of one sample. See ``ClipSampler``."""
-        clips, random = self._clips(video), request.generator()
-        if video.content is None:
-            _warn_of_missing_facts("AudioPeakSampler: the sound of a video is not known")
-            return clips.clip(clips.random_start(random))
-        peaks = [peak for peak in video.content.audio_peaks_seconds if peak < video.duration_seconds]
-        if not peaks:
-            return clips.clip(clips.random_start(random))
-        # Peaks are on the clock of the video, also where that is set back
-        distances = np.abs(video.pts_seconds - video.pts_seconds[0] - peaks[random.integers(len(peaks))])
-        return clips.clip_around(int(np.argmin(distances)))
-
-
-@dataclass(frozen=True)
-class AdaptiveSampler(_EvenClipSampler):
-    """Sampler that prefers clips with much motion. A start frame is drawn in proportion to the motion of its clip.
-
-    The cache holds the motion of each second, see ``ContentFacts``. For a video without these facts or without motion,
-    clips are drawn as ``RandomClipSampler`` does. Missing facts also give a warning.
-
-    Parameters
-    ----------
-    num_frames, stride, pad, fps
-        As in ``RegularClipSampler``.
-    temperature : float
-        A clip's weight is its mean motion to the power of ``1 / temperature``. Near 0, the clip with the most motion is
-        taken every time. At 1, a clip with twice the motion is taken twice as often. At large values, all clips are
-        equally likely.
-
-    Raises
-    ------
-    UsageError
-        If an argument is wrong.
-    """
-
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(temperature=self.temperature)
-
-    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
-        """Choose the frames of one sample. See ``ClipSampler``."""
-        clips, random = self._clips(video), request.generator()
-        motion = _motion_of_starts(video, clips.stops())
-        if motion is None or not motion.max() > 0:
-            return clips.clip(clips.random_start(random))
-        weights = (motion / motion.max()) ** (1 / self.temperature)
-        up_to = np.cumsum(weights)
-        start = np.searchsorted(up_to, random.random() * up_to[-1], side="right")
-        return clips.clip_from(min(int(start), len(weights) - 1))
-
-
-def _motion_of_starts(video: Video, stops: np.ndarray) -> np.ndarray | None:
-    """Return the mean motion from each of the first frames to its stop [shape=stops.shape]. None if unknown."""
-    if video.content is None or not video.content.motion_per_second:
-        _warn_of_missing_facts("AdaptiveSampler: the motion of a video is not known")
-        return None
-    per_second = np.array(video.content.motion_per_second)
-    seconds = (video.pts_seconds - video.pts_seconds[0]).astype(np.int64)
-    up_to = np.concatenate([[0.0], np.cumsum(per_second[np.clip(seconds, 0, len(per_second) - 1)])])
-    starts = np.arange(len(stops))
-    means: np.ndarray = (up_to[stops] - up_to[starts]) / (stops - starts)
-    return means
-
-
-def _warn_of_missing_facts(what: str) -> None:
-    warnings.warn(
-        f"{what}, its clips are drawn evenly; scan with --level content and build again to add it", stacklevel=2
-    )
+        return self.clips(video).clip_around(chosen)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least
-from chordcache.read.sampling.clip_samplers import ClipRequest, RandomStream
+from chordcache.read.sampling.clip_request import ClipRequest, RandomStream
 
 ON_REMAINDER = ("pad", "drop")
 

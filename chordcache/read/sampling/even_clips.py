@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from chordcache.errors import UsageError
+from chordcache.read.arguments import check_at_least, check_positive
 from chordcache.read.cache import Video
 
 PADS = ("repeat", "loop", "error")
+
+DEFAULT_STRIDE = 4
+"""[frames] Step from one frame of a clip to the next, if neither ``stride`` nor ``fps`` is given"""
 
 _TOLERANCE_SECONDS = 0.001
 """Precision of presentation times: Matroska, for example, rounds them to the millisecond. At 25 to 10 frames per second
@@ -174,3 +179,40 @@ class ClipsByTime(EvenClips):
             f"got {self._end:g} seconds, expected more than {self._offsets[-1]:g} for a clip of "
             f"{len(self._offsets)} frames at {self._fps:g} per second"
         )
+
+
+@dataclass(frozen=True)
+class EvenClipSampler:
+    """Base of samplers whose clips have ``num_frames`` frames, ``stride`` apart or at ``fps``."""
+
+    num_frames: int = 16
+    """Length T of a clip, [frames]"""
+    stride: int | None = None
+    """Step from one frame of a clip to the next, [frames], or None with ``fps``"""
+    pad: str = "repeat"
+    """One of ``PADS``: a video that is shorter than a clip continues with its last frame, or from its start"""
+    fps: float | None = field(default=None, kw_only=True)
+    """Rate at which frames are chosen by their presentation times, [frames per second], or None with ``stride``"""
+
+    def __post_init__(self) -> None:
+        if self.fps is None and self.stride is None:
+            object.__setattr__(self, "stride", DEFAULT_STRIDE)
+        check_at_least(1, num_frames=self.num_frames)
+        if self.fps is None:
+            check_at_least(1, stride=self.stride)
+        elif self.stride is None:
+            check_positive(fps=self.fps)
+        else:
+            raise UsageError(
+                f"stride and fps: got {self.stride!r} and {self.fps!r}, expected one of them. Give stride to choose "
+                "frames by number, or fps to choose them by time."
+            )
+        if self.pad not in PADS:
+            raise UsageError(f"pad: got {self.pad!r}, expected one of {', '.join(PADS)}")
+
+    def clips(self, video: Video) -> EvenClips:
+        """Return the clips of a video."""
+        if self.fps is not None:
+            return ClipsByTime(video, self.num_frames, self.fps, self.pad)
+        assert self.stride is not None
+        return ClipsByNumber(video, self.num_frames, self.stride, self.pad)

@@ -1,0 +1,86 @@
+"""The request for one sample, its random numbers, and the interface of the samplers that choose its frames."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from chordcache.read.arguments import check_at_least
+from chordcache.read.cache import Video
+
+
+class RandomStream(enum.IntEnum):
+    """Users of a sample's random numbers. Each has a separate stream, so that a new one does not change the others."""
+
+    SAMPLER = 0
+    CROP = 1
+    TIME_WARP = 2
+    FRAME_DROP = 3
+    TEMPORAL_CROP = 4
+    ORDER = 5
+    """Stream for the order of all samples of an epoch"""
+    AUGMENT = 6
+    """Stream for a clip's policy in ``BatchAugment``, with its own seed"""
+    MIX = 7
+    """Stream for MixUp and CutMix of the batch that begins with the sample"""
+
+
+@dataclass(frozen=True)
+class ClipRequest:
+    """A dataset's request to a clip sampler for one sample.
+
+    Raises
+    ------
+    UsageError
+        If a number is negative, or ``clip`` is not below ``num_clips``.
+    """
+
+    seed: int = 0
+    """Seed of the dataset"""
+    epoch: int = 0
+    index: int = 0
+    """Index of the sample in its dataset"""
+    clip: int = 0
+    """Number of the clip of this video, in [0, num_clips)"""
+    num_clips: int = 1
+    """Number of clips that the dataset takes from each video"""
+
+    def __post_init__(self) -> None:
+        check_at_least(0, seed=self.seed, epoch=self.epoch, index=self.index, clip=self.clip)
+        check_at_least(self.clip + 1, num_clips=self.num_clips)
+
+    def generator(self, stream: RandomStream = RandomStream.SAMPLER) -> np.random.Generator:
+        """Return the random generator of this sample. It gives the same numbers in any process, worker and order.
+
+        Philox is counter based. (seed, epoch) are the key. Index and stream are the two high words of the counter. No
+        two samples therefore share numbers, without any hashing or drawing.
+        """
+        key = np.array([self.seed, self.epoch], np.uint64)
+        counter = np.array([0, 0, stream, self.index], np.uint64)
+        return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+class ClipSampler(Protocol):
+    """The interface of a clip sampler. Any picklable object with this method can be used."""
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample.
+
+        The result may depend on the arguments only, not on state or global random numbers.
+
+        Parameters
+        ----------
+        video : Video
+            The video of the sample.
+        request : ClipRequest
+            The number of the sample, its epoch and seed.
+
+        Returns
+        -------
+        np.ndarray [shape=(T,), dtype=int64, frame numbers in [0, video.num_frames)]
+            The frames in the order of the sample. Repeats are allowed.
+        """
+        ...
