@@ -48,7 +48,6 @@ OWNERS = {
         "chordcache.read.augment",
         "chordcache.read.batch_memory",
         "chordcache.read.dataset",
-        "chordcache.read.read_counts",
         "chordcache.read.loader",
         "chordcache.read.collate",
         "chordcache.read.mixing",

@@ -308,13 +308,13 @@ class _SideStream:
 
 def _on_tensors(batch: Batch, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
     """Return the batch with the function's results in place of its tensors, also of those in ``lengths``."""
-
-    def changed(value: Any) -> Any:
+    changed = dict(batch)
+    for name, value in batch.items():
         if isinstance(value, dict):
-            return {name: changed(part) for name, part in value.items()}
-        return function(value) if isinstance(value, torch.Tensor) else value
-
-    return {name: changed(value) for name, value in batch.items()}
+            changed[name] = _on_tensors(value, function)
+        elif isinstance(value, torch.Tensor):
+            changed[name] = function(value)
+    return changed
 
 
 def _tensors_of(batch: Mapping[str, Any]) -> Iterator[torch.Tensor]:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import mmap
+import os
+import threading
+import weakref
+from multiprocessing.context import get_spawning_popen
+
 import numpy as np
-import torch
 
 from chordcache.read.sampling.distributed import rank_of_world
+
+# Held around a fork, so that a child never inherits it from a thread that it does not have
+_threads = threading.Lock()
+os.register_at_fork(before=_threads.acquire, after_in_parent=_threads.release, after_in_child=_threads.release)
 
 
 class ReadCounts:
@@ -24,17 +34,33 @@ class ReadCounts:
     """
 
     def __init__(self, num_samples: int) -> None:
-        self._cells: torch.Tensor = torch.zeros(num_samples + 1, dtype=torch.int32)
-        """Count of each sample; the last is the epoch that ``fix`` chose, plus one, or 0"""
         self._place: tuple[int, int] | None = None
         """Rank and number of ranks of the process that sent this copy to a worker, which has not joined them"""
-        self._cells.share_memory_()  # type: ignore[no-untyped-call]
+        self._create(np.zeros(num_samples + 1, np.int32).tobytes())
 
-    def __getstate__(self) -> tuple[torch.Tensor, tuple[int, int]]:
-        return self._cells, self._rank_of_world()
+    def _create(self, counts: bytes) -> None:
+        fd = os.memfd_create("chordcache-read-counts")
+        os.ftruncate(fd, len(counts))
+        self._open(fd)
+        self._numbers[:] = np.frombuffer(counts, np.int32)
 
-    def __setstate__(self, state: tuple[torch.Tensor, tuple[int, int]]) -> None:
-        self._cells, self._place = state
+    def _open(self, fd: int) -> None:
+        weakref.finalize(self, os.close, fd)
+        self._fd = fd
+        self._numbers: np.ndarray = np.frombuffer(mmap.mmap(fd, 0), np.int32)
+        """Count of each sample; the last is the epoch that ``fix`` chose, plus one, or 0"""
+
+    def __getstate__(self) -> tuple[str | bytes, tuple[int, int]]:
+        is_for_worker = get_spawning_popen() is not None
+        counts = f"/proc/{os.getpid()}/fd/{self._fd}" if is_for_worker else self._numbers.tobytes()
+        return counts, self._rank_of_world()
+
+    def __setstate__(self, state: tuple[str | bytes, tuple[int, int]]) -> None:
+        counts, self._place = state
+        if isinstance(counts, str):
+            self._open(os.open(counts, os.O_RDWR | os.O_CLOEXEC))
+        else:
+            self._create(counts)
 
     def fix(self, epoch: int) -> None:
         """Let every read have this epoch from now on, in all workers."""
@@ -42,18 +68,16 @@ class ReadCounts:
 
     def epoch_of(self, number: int) -> int:
         """Count a read of a sample, and return its epoch."""
-        numbers = self._numbers
-        if numbers[-1]:
-            return int(numbers[-1]) - 1
-        count = int(numbers[number])
-        numbers[number] = count + 1
+        if self._numbers[-1]:
+            return int(self._numbers[-1]) - 1
+        with _threads:
+            byte = number * self._numbers.itemsize
+            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, byte)  # against other processes, for this sample alone
+            count = int(self._numbers[number])
+            self._numbers[number] = count + 1
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
         rank, world_size = self._rank_of_world()
         return count * world_size + rank
-
-    @property
-    def _numbers(self) -> np.ndarray:
-        numbers: np.ndarray = self._cells.numpy()
-        return numbers
 
     def _rank_of_world(self) -> tuple[int, int]:
         place = rank_of_world()

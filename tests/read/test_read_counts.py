@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import os
 import pickle
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +165,43 @@ def test_ranks_do_not_share_epochs(tmp_path: Path) -> None:
     ]
     printed = [rank.communicate(timeout=120)[0].strip() for rank in ranks]
     assert printed == ["[0, [0, 2, 0, 0], [2, 4, 2, 2]]", "[1, [1, 3, 1, 1], [3, 5, 3, 3]]"]
+
+
+def _epochs(counts: ReadCounts, _: int = 0) -> list[int]:
+    return [counts.epoch_of(0) for _ in range(2_000)]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_reads_at_once_have_different_epochs(method: str) -> None:
+    counts = ReadCounts(3)
+    context = multiprocessing.get_context(method)
+    received: list[Any] = [context.Pipe() for _ in range(4)]
+    workers = [context.Process(target=_send_epochs, args=(counts, theirs)) for _, theirs in received]
+    for worker in workers:
+        worker.start()
+    found = [epoch for ours, _ in received for epoch in ours.recv()]
+    for worker in workers:
+        worker.join(60)
+    assert sorted(found) == list(range(4 * 2_000))
+
+
+def _send_epochs(counts: ReadCounts, channel: Any) -> None:
+    channel.send(_epochs(counts))
+
+
+def test_reads_of_threads_have_different_epochs() -> None:
+    counts = ReadCounts(1)
+    with ThreadPoolExecutor(4) as pool:
+        found = [epoch for epochs in pool.map(partial(_epochs, counts), range(4)) for epoch in epochs]
+    assert sorted(found) == list(range(4 * 2_000))
+
+
+def test_a_dataset_leaves_no_descriptor() -> None:
+    ReadCounts(1)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        copy.deepcopy(ReadCounts(5)).epoch_of(1)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_epochs_of_a_fixed_dataset() -> None:

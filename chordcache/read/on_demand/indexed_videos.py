@@ -137,7 +137,8 @@ class IndexedVideos:
         self._on_miss = on_miss
         self._asked: set[str] = set()
         """Keys of videos that this process has requested, until they are found in the cache"""
-        config = None if config is None else config if isinstance(config, Config) else load_config(config)
+        if config is not None and not isinstance(config, Config):
+            config = load_config(config)
         self.cache = self._cache_for(cache, config)
         self._queue = RequestQueue(self.cache.path)
         self._check(read_header(self.cache.path))
@@ -174,7 +175,7 @@ class IndexedVideos:
         return found
 
     def _made(self, cache: str | Path, config: Config | None) -> Cache:
-        config, index = config or load_config(None), self._index
+        config, index = config or Config(), self._index
         tiers = first_tiers({name: tier.features(config) for name, tier in TIERS.items()}, self._features)
         with temporary_index(
             (), roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks
