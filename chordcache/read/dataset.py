@@ -17,6 +17,7 @@ from chordcache.media.cropping import CropBox
 from chordcache.read.arguments import check_at_least, checked_names, checked_size
 from chordcache.read.batch_memory import FrameBuffer, FrameMemory, allocate
 from chordcache.read.cache import Cache, Video
+from chordcache.read.classes import class_names
 from chordcache.read.clips import ClipReader, FeatureReader
 from chordcache.read.crops import CenterCrop, SpatialTransform
 from chordcache.read.read_counts import ReadCounts
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _SIXTEEN_IN_THE_MIDDLE = RegularClipSampler(num_frames=16, stride=4)
-
 _SIZE = (224, 224)
 
 
@@ -111,7 +111,8 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         path as in ``Video.path``, on each line. Blank lines and lines that begin with ``#`` are ignored.
     classes : sequence of str, optional
         Label names. The position of each name is its id. By default all labels of the cache, sorted, whatever
-        ``videos`` selects, so that a training set and a validation set agree.
+        ``videos`` selects, so that a training set and a validation set agree. Labels that are whole numbers keep their
+        value: "0", "2" and "10" are the ids 0, 2 and 10, of 11 classes.
     clips_per_video : int
         Samples taken of each video.
     seed : int
@@ -196,7 +197,7 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         self._num_videos = len(self._indexed or (self._cache if self._keys is None else self._keys))
         self._read_counts = ReadCounts(len(self))
         labels = self._indexed.labels if self._indexed else self._cache.labels()
-        names = labels if classes is None else classes
+        names = class_names(labels) if classes is None else classes
         self.classes = list(checked_names("classes", names, "label names"))
         """Label names. The position of each name is its id"""
         self._class_ids = {name: number for number, name in enumerate(self.classes)}

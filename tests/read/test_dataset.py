@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, Sampler, get_worker_info  # noqa: E402
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UsageError  # noqa: E402
 from chordcache.pipeline.build import build  # noqa: E402
 from chordcache.read.cache import Cache, Video  # noqa: E402
+from chordcache.read.classes import class_names  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.sampling.clip_request import ClipRequest  # noqa: E402
 from chordcache.read.sampling.clip_samplers import RandomClipSampler, RegularClipSampler  # noqa: E402
@@ -364,6 +365,30 @@ def test_classes(cache: Cache) -> None:
     assert given.classes == ["swim", "run", "walk", "jump"]
     assert given[0]["label"] == 1
     assert ChordVideoDataset(cache, videos=run, classes=["run"])[0]["label"] == 0  # none of the others matters
+
+
+def test_numbers_as_labels_keep_their_value(make_video: Callable[..., Path], tmp_path: Path) -> None:
+    """The ids 0, 2 and 10 of a published list are the ids that a model learns, and not 0, 2 and 1 of their texts."""
+    wanted = {"a.mp4": "10", "b.mp4": "0", "c.mp4": "2"}
+    for name in wanted:
+        make_video(tmp_path / "videos" / name, num_frames=3)
+    rows = "".join(f"videos/{name},{label}\n" for name, label in wanted.items())
+    (tmp_path / "list.csv").write_text("path,label\n" + rows)
+    build(tmp_path / "list.csv", tmp_path / "cache", jobs=1)
+    for dataset in (
+        ChordVideoDataset(tmp_path / "cache", size=None),
+        ChordVideoDataset(tmp_path / "cache", index=tmp_path / "list.csv", size=None),
+    ):
+        assert len(dataset.classes) == 11
+        for sample in (dataset[number] for number in range(3)):
+            name = Path(Cache(tmp_path / "cache")[sample["video"]].path).name
+            assert dataset.classes[sample["label"]] == wanted[name] == str(int(sample["label"]))
+            assert dataset.classes.index(wanted[name]) == sample["label"]
+
+
+@pytest.mark.parametrize("labels", [{"0", "2", "ten"}, {"007", "12"}, {"-1", "3"}, {"20261122", "20261123"}, {"²"}])
+def test_other_labels_are_sorted(labels: set[str]) -> None:
+    assert class_names(labels) == sorted(labels)
 
 
 def test_label_that_is_not_in_classes(cache: Cache) -> None:
