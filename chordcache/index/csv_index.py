@@ -7,6 +7,7 @@ import os
 import tempfile
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, BinaryIO, NamedTuple, TextIO
@@ -196,10 +197,21 @@ class CsvSource:
     def _fact(self, cells: Sequence[str], column: Column, line: int) -> Any:
         cell = self._table.cell(cells, column.name)
         try:
-            return text_of(cell) if str in column.kinds else parse_json(cell, column.type)
+            return text_of(cell) if str in column.kinds else parse_json(_as_json(cell, column), column.type)
         except ValueError as error:
             problem = f"column '{column.name}' holds '{printable(cell)}': {printable(str(error))}"
             raise self._table.fault(line, problem) from None
+
+
+def _as_json(cell: str, column: Column) -> str:
+    """Return a cell as chordcache writes it. Pandas writes ``True`` and, in incomplete columns, 25.0 instead of 25."""
+    if cell in ("True", "False"):
+        return cell.lower()
+    if int in column.kinds and float not in column.kinds:
+        with suppress(ValueError, OverflowError):
+            number = float(cell)
+            return str(int(number)) if not cell.lstrip("-").isdecimal() and number.is_integer() else cell
+    return cell
 
 
 # Writing

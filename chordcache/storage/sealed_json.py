@@ -14,7 +14,7 @@ from chordcache.errors import DamageError, FormatVersionError, NotFoundError, pr
 from chordcache.records import Record, from_json, parse_json, to_json
 from chordcache.storage.atomic import no_space_as_error
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Version of the format. It is raised when an older reader would misread what is written now."""
 
 _SEAL = ', "xxh3_128": "'
@@ -84,9 +84,15 @@ def _body(line: str, source: str) -> bytes:
 
 def _plain(body: bytes, source: str) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = _JSON.decode(body.decode())
+        data: dict[str, Any] = FINITE_JSON.decode(body.decode())
     except (ValueError, RecursionError) as error:
         raise DamageError(f"'{printable(source)}' is damaged: it is not JSON ({printable(str(error))})") from None
+    check_version(data, source)
+    return data
+
+
+def check_version(data: Mapping[str, Any], source: str | os.PathLike[str]) -> None:
+    """Raise ``FormatVersionError`` if data states another format version. ``source`` names the file."""
     version = data.get("format_version", FORMAT_VERSION)
     if version != FORMAT_VERSION:
         is_older = isinstance(version, int) and version < FORMAT_VERSION
@@ -95,7 +101,6 @@ def _plain(body: bytes, source: str) -> dict[str, Any]:
             f"'{printable(source)}': got format version {version}, expected {FORMAT_VERSION}. {action}.",
             is_older=is_older,
         )
-    return data
 
 
 def _finite(text: str) -> float:
@@ -109,7 +114,8 @@ def _refuse(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a finite number")
 
 
-_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
+FINITE_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
+"""Decoder that refuses numbers that are not finite"""
 
 
 def read_sealed(path: Path, kind: type[T], what: str) -> T:

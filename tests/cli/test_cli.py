@@ -114,3 +114,17 @@ def test_moved_data_is_found_with_root(journey, run_cli, tmp_path):
     result = run_cli("build", folder / "index.json", "-o", "cache", "--root", f"videos={moved}", cwd=tmp_path)
     assert result.returncode == 0
     assert run_cli("verify", "cache", "--source", cwd=tmp_path).returncode == 0
+
+
+def test_an_index_that_another_program_wrote_again_is_built(journey, run_cli, tmp_path):
+    """The labels of a JSON index edited by a program that knows nothing of chordcache, in another layout."""
+    folder, _ = journey
+    document = json.loads((folder / "index.json").read_text())
+    for number, record in enumerate(document["records"]):
+        record["label"] = str(number)
+    del document["records"][0]
+    (tmp_path / "edited.json").write_text(json.dumps(document, indent=4, sort_keys=True))
+    shutil.copytree(folder / "cache", tmp_path / "cache")
+    assert run_cli("build", "edited.json", "--json", cwd=tmp_path).returncode == 0
+    assert "0 1, 1 1, 2 1, 3 1" not in run_cli("info", cwd=tmp_path).stdout
+    assert "labels               1 1, 2 1, 3 1, " in run_cli("info", cwd=tmp_path).stdout

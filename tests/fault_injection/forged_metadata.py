@@ -160,12 +160,14 @@ def indexes_that_lead_out(trial: Trial) -> Figures:
 
 
 def _with_path(line: str, old: str, new: str) -> str:
-    """Give a record another path, under a digest that is right."""
+    """Give a record another path, under a digest that is right if the line has one."""
     start, stop = line.find("{"), line.rfind("}") + 1
     if start < 0:
         return line.replace(f",{old},", f",{new},")
     if f'"{old}"' not in line:
         return line
+    if "xxh3_128" not in line:
+        return line.replace(f'"{old}"', json.dumps(new))
     data = sealed_json.unseal(line[start:stop], "")
     return line[:start] + sealed_json.seal({**data, "path": new}) + line[stop:]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +43,6 @@ from chordcache.scan_levels import SCAN_LEVELS
 from chordcache.storage import sealed_json
 
 FORMATS = [".json", ".jsonl", ".csv"]
-SEALED = [".json", ".jsonl"]
 ROOTS = {"v": "/data/v", os.fsdecode(b"\xff=\n"): os.fsdecode(b"/data/\xff\n")}
 
 HEADER = HeaderFacts(
@@ -173,12 +175,14 @@ def test_empty_index(tmp_path: Path, suffix: str) -> None:
     assert (list(index), len(index)) == ([], 0)
 
 
-def test_json_is_a_json_document_and_jsonl_a_document_per_line(tmp_path: Path) -> None:
+def test_json_is_a_plain_document_and_jsonl_has_sealed_lines(tmp_path: Path) -> None:
     document = json.loads(write_index(tmp_path / "index.json").read_text())
     lines = [json.loads(line) for line in write_index(tmp_path / "index.jsonl").read_text().splitlines()]
-    assert [document["header"], *document["records"], document["footer"]] == lines
+    digests = [line.pop("xxh3_128") for line in lines]
+    assert all(len(digest) == 32 for digest in digests)
+    assert document.pop("records") == lines[1:-1] == json.loads(json.dumps([to_json(record) for record in RECORDS]))
+    assert document == lines[0]
     assert lines[0]["roots"] == ROOTS
-    assert [line["path"] for line in lines[1:-1]] == ["a.mp4", "b.mp4", "c.mp4"]
     assert lines[-1]["num_records"] == 3
 
 
@@ -263,9 +267,8 @@ def test_record_of_another_root_is_refused(tmp_path: Path) -> None:
 # Damage
 
 
-@pytest.mark.parametrize("suffix", SEALED)
-def test_any_changed_byte_is_detected_and_no_wrong_record_comes_out(tmp_path: Path, suffix: str) -> None:
-    path = write_index(tmp_path / f"index{suffix}", [RECORDS[1], RECORDS[1], VideoRecord("v", "d.mp4")])
+def test_any_changed_byte_is_detected_and_no_wrong_record_comes_out(tmp_path: Path) -> None:
+    path = write_index(tmp_path / "index.jsonl", [RECORDS[1], RECORDS[1], VideoRecord("v", "d.mp4")])
     expected = read_all(path)
     data = path.read_bytes()
     for position, byte in enumerate(data):
@@ -277,9 +280,8 @@ def test_any_changed_byte_is_detected_and_no_wrong_record_comes_out(tmp_path: Pa
         assert found == expected[: len(found)]
 
 
-@pytest.mark.parametrize("suffix", SEALED)
-def test_truncation_anywhere_is_detected_before_the_first_record(tmp_path: Path, suffix: str) -> None:
-    path = write_index(tmp_path / f"index{suffix}", RECORDS[:2])
+def test_truncation_anywhere_is_detected_before_the_first_record(tmp_path: Path) -> None:
+    path = write_index(tmp_path / "index.jsonl", RECORDS[:2])
     data = path.read_bytes()
     for length in range(len(data)):
         if length > 100 and length % 11 and data[length - 1 : length] != b"\n" and length < len(data) - 100:
@@ -293,9 +295,8 @@ def test_truncation_anywhere_is_detected_before_the_first_record(tmp_path: Path,
                 read_index(path)
 
 
-@pytest.mark.parametrize("suffix", SEALED)
-def test_lines_lost_doubled_or_appended_are_detected(tmp_path: Path, suffix: str) -> None:
-    path = write_index(tmp_path / f"index{suffix}", RECORDS)
+def test_lines_lost_doubled_or_appended_are_detected(tmp_path: Path) -> None:
+    path = write_index(tmp_path / "index.jsonl", RECORDS)
     lines = path.read_bytes().splitlines(keepends=True)
     for changed in [lines[:2] + lines[3:], lines[:3] + lines[2:], lines[:4] + lines[4:] * 2, lines + lines[1:2]]:
         path.write_bytes(b"".join(changed))
@@ -310,16 +311,121 @@ def test_damage_names_file_and_line(tmp_path: Path) -> None:
         read_all(path)
 
 
-@pytest.mark.parametrize("suffix", SEALED)
+# Plain JSON and CSV, as other programs write them again
+
+
+def by_json_tool(path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "json.tool", "--sort-keys", path, path], check=True)
+
+
+def in_one_line(path: Path) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()), separators=(",", ":")))
+
+
+def as_utf8_with_a_mark(path: Path) -> None:
+    text = json.dumps(json.loads(path.read_text()), indent="\t", ensure_ascii=False).replace("\n", "\r\n")
+    path.write_bytes(text.encode("utf-8-sig", "surrogateescape"))
+
+
+def with_more_members(path: Path) -> None:
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({"note": {"by": ["me"]}, "records": document.pop("records"), **document, "x": None}))
+
+
+@pytest.mark.parametrize("rewrite", [by_json_tool, in_one_line, as_utf8_with_a_mark, with_more_members])
+@pytest.mark.parametrize("num_records", [0, 1, 3, 700])
+def test_json_that_another_program_wrote_again(
+    tmp_path: Path, rewrite: Callable[[Path], None], num_records: int
+) -> None:
+    records = [RECORDS[number % 3].replace(path=f"\u00e9{number}.mp4") for number in range(num_records)]
+    path = write_index(tmp_path / "index.json", records)
+    rewrite(path)
+    index = read_index(path)
+    assert (len(index), index.roots, index.level) == (num_records, ROOTS, "packets")
+    assert list(index) == records
+    with open(path, "rb") as file:
+        offsets = [offset for offset, _ in index.located(file)]
+        assert [index.at(file, offset) for offset in reversed(offsets)] == records[::-1]
+
+
+def test_json_with_records_that_a_person_changed(tmp_path: Path) -> None:
+    path = write_index(tmp_path / "index.json")
+    document = json.loads(path.read_text())
+    document["records"][0]["label"] = "dog"
+    del document["records"][1]
+    path.write_text(json.dumps(document, indent=2))
+    assert read_all(path) == [RECORDS[0].replace(label="dog"), RECORDS[2]]
+
+
+def test_csv_that_a_table_program_wrote_again(tmp_path: Path) -> None:
+    """Quoted cells, CRLF, a byte order mark; as pandas does, ``True`` for true and 9.0 for 9 in incomplete columns."""
+    path = write_index(tmp_path / "index.csv")
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    for column in ("num_packets", "coded_width", "sample_rate_hz", "size"):
+        if column in rows[0]:
+            at = rows[0].index(column)
+            for row in rows[1:]:
+                row[at] = f"{row[at]}.0" if row[at].isdecimal() else row[at]
+    at = rows[0].index("variable_frame_rate")
+    assert {row[at] for row in rows[1:]} == {"true", ""}
+    for row in rows[1:]:
+        row[at] = row[at].capitalize()
+    with open(path, "w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\r\n").writerows(rows)
+    assert read_all(path) == RECORDS
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('"b.mp4"', '"../b.mp4"', "record 2' is damaged: a record that cannot be used: it contains '..'"),
+        ('"b.mp4"', "5", r"record 2' is damaged: it is not a record \(Expected `str`, got `int` - at `\$.path`\)"),
+        ('"root": "v", "path": "b', '"root": "w", "path": "b', "record 2' is damaged: .* the header has no root 'w'"),
+        ('"b.mp4"', '"b.mp4" 5', r"Expecting ',' delimiter"),
+        ('"b.mp4",', '"b.mp4", "bitrate": NaN,', "NaN is not a finite number"),
+        ('"roots"', '"Roots"', "missing required field `roots`"),
+        ("\n]}\n", "\n", "got the end of the file, expected , or ]"),
+        ("\n]}\n", "\n]} x", "text follows its end"),
+    ],
+)
+def test_mistakes_in_plain_json(tmp_path: Path, before: str, after: str, message: str) -> None:
+    path = write_index(tmp_path / "index.json")
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after, 1))
+    with pytest.raises(DamageError, match=message):
+        read_index(path)
+
+
+def test_plain_json_that_is_cut_short(tmp_path: Path) -> None:
+    path = write_index(tmp_path / "index.json", RECORDS[:2])
+    data = path.read_bytes().rstrip()
+    for length in range(1, len(data)):
+        path.write_bytes(data[:length])
+        kind = (DamageError, UsageError) if length < 30 else DamageError  # before 30 bytes, it does not name its format
+        with pytest.raises(kind, match="index.json"):
+            read_index(path)
+
+
+def test_index_of_version_2(tmp_path: Path) -> None:
+    """The former layout of a .json file."""
+    header = {"format": "chordcache-index", "format_version": 2, "roots": {"v": "/data"}, "xxh3_128": "0" * 32}
+    (tmp_path / "index.json").write_text(json.dumps({"header": header, "records": [], "footer": {"num_records": 0}}))
+    with pytest.raises(FormatVersionError, match="got format version 2, expected 3. Scan again"):
+        read_index(tmp_path / "index.json")
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
 def test_other_version(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chordcache.index.files.FORMAT_VERSION", 99)
     path = write_index(tmp_path / f"index{suffix}")
-    with pytest.raises(FormatVersionError, match="got format version 99, expected 2"):
+    with pytest.raises(FormatVersionError, match="got format version 99, expected 3"):
         read_index(path)
 
 
 @pytest.mark.parametrize("content", ['["a.mp4"]', '{"a.mp4": "cat"}\n', "{\n}\n", "a.mp4\n", "\0", "\n"])
-@pytest.mark.parametrize("suffix", SEALED)
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
 def test_foreign_file(tmp_path: Path, suffix: str, content: str) -> None:
     (tmp_path / f"list{suffix}").write_text(content)
     with pytest.raises(UsageError, match=r"expected a chordcache index\. .* hand-written list is a CSV file"):
@@ -341,7 +447,7 @@ def test_other_suffix(tmp_path: Path) -> None:
 
 def sealed_index(path: Path, record: dict[str, Any], **header: Any) -> Path:
     """An index whose digests are right, whatever it says."""
-    first = {"format": "chordcache-index", "format_version": 2, "roots": {"v": "/data"}, "level": None, **header}
+    first = {"format": "chordcache-index", "format_version": 3, "roots": {"v": "/data"}, "level": None, **header}
     path.write_text("".join(sealed_json.seal(line) + "\n" for line in (first, record, {"num_records": 1})))
     return path
 

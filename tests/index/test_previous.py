@@ -60,9 +60,9 @@ def test_an_index_of_an_older_format_is_replaced_and_a_newer_one_is_not(tmp_path
         if is_used:
             with ReusableRecords(path) as earlier:
                 assert len(earlier) == 0
-                assert "got format version 1, expected 2" in str(earlier.problem)
+                assert "got format version 2, expected 3" in str(earlier.problem)
         else:
-            with pytest.raises(FormatVersionError, match="got format version 3, expected 2"):
+            with pytest.raises(FormatVersionError, match="got format version 4, expected 3"):
                 ReusableRecords(path)
 
 

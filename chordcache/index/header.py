@@ -1,0 +1,47 @@
+"""The header of an index, and the check of a record against it. All formats of the index share them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Mapping
+
+from chordcache.errors import UsageError, printable
+from chordcache.records import Record, VideoRecord, path_problem
+from chordcache.scan_levels import SCAN_LEVELS
+
+FORMAT = "chordcache-index"
+"""Value of "format" in the header of an index"""
+
+
+class IndexHeader(Record, frozen=True, forbid_unknown_fields=False):
+    """The facts about all records of an index."""
+
+    format: str
+    roots: Mapping[str, str]
+    """Label of a root to its absolute folder"""
+    level: str | None = None
+    follow_symlinks: bool = False
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise UsageError(f"format: got '{printable(self.format)}', expected '{FORMAT}'")
+        if self.level not in (None, *SCAN_LEVELS):
+            raise UsageError(f"level: got '{printable(self.level)}', expected one of {', '.join(SCAN_LEVELS)}")
+        if not all(path.startswith("/") for path in self.roots.values()):
+            raise UsageError("roots: got a relative path, expected absolute ones")
+
+
+def another_kind_of_file(path: str | os.PathLike[str]) -> UsageError:
+    """Return the error for a file that is not an index."""
+    return UsageError(
+        f"'{printable(path)}': got another kind of file, expected a chordcache index. 'chordcache scan' makes one, and "
+        "a hand-written list is a CSV file with a column 'path'."
+    )
+
+
+def record_problem(record: VideoRecord, roots: Container[str]) -> str | None:
+    """Return the reason why a record of an index cannot be used, or None if it can."""
+    problem = path_problem(record.path)
+    if problem is None and record.root not in roots:
+        problem = f"the header has no root '{printable(record.root)}'"
+    return problem and f"a record that cannot be used: {problem}"

@@ -1,0 +1,148 @@
+"""The index as one plain JSON document. Any program may read it, and write it again in another layout.
+
+::
+
+{"format": "chordcache-index", "format_version": 3, "roots": {"videos": "/data/videos"}, "level": "packets",
+"records": [
+{"root": "videos", "path": "a.mp4", ...},
+{"root": "videos", "path": "b.mp4", ...}
+]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from chordcache.errors import ChordcacheError, DamageError, printable
+from chordcache.index.header import FORMAT, IndexHeader, another_kind_of_file, record_problem
+from chordcache.index.json_stream import JsonStream
+from chordcache.records import VideoRecord, from_json, to_json
+from chordcache.storage.sealed_json import check_version
+
+
+class JsonSource:
+    """The records of a JSON document.
+
+    Attributes
+    ----------
+    roots, level, follow_symlinks, num_records
+        See ``Index``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._start: int | None = None
+        """Offset of the array of records [bytes]"""
+        self.num_records = 0
+        self.roots: dict[str, str] = {}
+        members: dict[str, Any] = {}
+        try:
+            with open(path, "rb") as file:
+                first_of_root = self._survey(JsonStream(file), members)
+            header = self._header(members)
+        except ChordcacheError:
+            raise
+        except (ValueError, RecursionError) as error:
+            if FORMAT not in str(members.get("format")):
+                raise another_kind_of_file(path) from None
+            raise DamageError(
+                f"'{printable(path)}' is damaged or cut short: it is not the JSON of an index ({printable(str(error))})"
+            ) from None
+        self.roots = dict(header.roots)
+        self.level = header.level
+        self.follow_symlinks = header.follow_symlinks
+        for number, record in first_of_root.values():
+            self._check(record, f"record {number}", roots=self.roots)
+
+    def _survey(self, stream: JsonStream, members: dict[str, Any]) -> dict[str, tuple[int, VideoRecord]]:
+        """Read all of the document once, so that a mistake is reported before any work is done.
+
+        Return number and record of the first record of each root. ``members`` gets all but the records.
+        """
+        first_of_root: dict[str, tuple[int, VideoRecord]] = {}
+        if stream.peek() != "{":
+            raise ValueError("it is not an object")
+        for _ in stream.items():
+            name = stream.value()
+            stream.take(":")
+            if name != "records" or stream.peek() != "[":
+                members[str(name)] = stream.value()
+                continue
+            self._start = stream.offset
+            for _ in stream.items():
+                self.num_records += 1
+                record = self._record(stream.value(), f"record {self.num_records}")
+                self._check(record, f"record {self.num_records}", roots=(record.root,))  # the roots may come later
+                first_of_root.setdefault(record.root, (self.num_records, record))
+        if stream.peek():
+            raise ValueError("text follows its end")
+        return first_of_root
+
+    def _header(self, members: dict[str, Any]) -> IndexHeader:
+        sealed = members.get("header")
+        members = sealed if isinstance(sealed, dict) else members  # as in format version 2
+        check_version(members, self._path)
+        if self._start is None:
+            raise ValueError("it has no records")
+        return from_json(members, IndexHeader)
+
+    def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
+        """Yield the byte offset and the record of every item."""
+        file.seek(self._start or 0)
+        stream = JsonStream(file)
+        try:
+            for number, _ in enumerate(stream.items(), 1):
+                offset, where = stream.offset, f"record {number}"
+                yield offset, self._check(self._record(stream.value(), where), where, roots=self.roots)
+        except ChordcacheError:
+            raise
+        except ValueError as error:
+            raise self._damage("records", f"it is not JSON ({printable(str(error))})") from None
+
+    def at(self, file: BinaryIO, offset: int) -> VideoRecord:
+        """Read the record at a byte offset."""
+        file.seek(offset)
+        where = f"byte {offset}"
+        try:
+            data = JsonStream(file).value()
+        except ValueError as error:
+            raise self._damage(where, f"it is not JSON ({printable(str(error))})") from None
+        return self._check(self._record(data, where), where, roots=self.roots)
+
+    def _record(self, data: Any, where: str) -> VideoRecord:
+        try:
+            return from_json(data, VideoRecord)
+        except (ValueError, RecursionError) as error:
+            raise self._damage(where, f"it is not a record ({printable(str(error))})") from None
+
+    def _check(self, record: VideoRecord, where: str, *, roots: Container[str]) -> VideoRecord:
+        if problem := record_problem(record, roots):
+            raise self._damage(where, problem)
+        return record
+
+    def _damage(self, where: str, what: str) -> DamageError:
+        return DamageError(f"'{printable(self._path)}, {where}' is damaged: {what}")
+
+
+class JsonSink:
+    """A writer of records as one JSON document, with a record on each line."""
+
+    def __init__(self, file: TextIO, header: Mapping[str, Any]) -> None:
+        self._file = file
+        self._before = "\n"
+        self._file.write(json.dumps(header, allow_nan=False)[:-1] + ',\n"records": [')
+
+    def write(self, record: VideoRecord) -> None:
+        """Append one line."""
+        self._file.write(self._before + json.dumps(to_json(record), allow_nan=False))
+        self._before = ",\n"
+
+    def finish(self) -> None:
+        """End the document."""
+        self._file.write("\n]}\n")
+
+    def close(self) -> None:
+        """Do nothing, because there is nothing to free."""
