@@ -44,7 +44,7 @@ def synthetic(sidecar: Sidecar, num_videos: int) -> Iterator[Sidecar]:
     for number in range(num_videos):
         key = f"clip-{number:016x}"
         files = {
-            (info.tier, info.file): layout.artefact_file(info.tier, key, [], sidecar.source)
+            (info.tier, info.file): layout.file_of_key(info.file, key)
             for info in sidecar.features
             if info.file
         }

@@ -31,14 +31,15 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Identity(Record, frozen=True):
-    """The size and times of a file. If they are equal, the content is unchanged."""
+    """The size and the modification time of a file. If they are equal, it counts as the same file, wherever it is.
+
+    Permissions, owner, links and the disk do not matter: a copy by ``cp -a`` or rsync has the same identity.
+    """
 
     size: int
     """[bytes]"""
     mtime_ns: int
     """[nanoseconds since the epoch]"""
-    ctime_ns: int
-    """[nanoseconds since the epoch] It changes if the content is edited and the mtime is set back"""
 
 
 class AudioFacts(Record, frozen=True):

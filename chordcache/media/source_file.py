@@ -24,9 +24,11 @@ _MAX_TICKS = 5
 
 @dataclass(frozen=True)
 class SourceState:
-    """State of a file. If two states are equal, it is the same file with the same content."""
+    """State of a file on its disk. If two states are equal, nothing was written to it in between."""
 
     identity: Identity
+    ctime_ns: int
+    """[nanoseconds since the epoch] Changes with each write, also if the mtime is set back after it"""
     device: int
     inode: int
     """Inode of the file that the path leads to. A file that replaces it may have all times copied."""
@@ -85,8 +87,8 @@ def look(path: str, inside: str | None = None) -> SourceState:
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:
         raise MediaError("open", "io", error.strerror or str(error)) from None
-    identity = Identity(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return SourceState(identity, status.st_dev, status.st_ino)
+    identity = Identity(status.st_size, status.st_mtime_ns)
+    return SourceState(identity, status.st_ctime_ns, status.st_dev, status.st_ino)
 
 
 def identify(path: str, inside: str | None = None) -> Identity:
@@ -94,12 +96,18 @@ def identify(path: str, inside: str | None = None) -> Identity:
     return look(path, inside).identity
 
 
-def identity_or_none(path: str, inside: str | None = None) -> Identity | None:
-    """Return the same as ``identify``, or None if it raises. A later read of the file will raise the reason."""
+def look_or_none(path: str, inside: str | None = None) -> SourceState | None:
+    """Return the same as ``look``, or None if it raises. A later read of the file will raise the reason."""
     try:
-        return identify(path, inside)
+        return look(path, inside)
     except MediaError:
         return None
+
+
+def identity_or_none(path: str, inside: str | None = None) -> Identity | None:
+    """Return the same as ``identify``, or None if it raises."""
+    state = look_or_none(path, inside)
+    return state.identity if state else None
 
 
 def look_settled(path: str, inside: str | None = None) -> SourceState:
@@ -115,7 +123,7 @@ def look_settled(path: str, inside: str | None = None) -> SourceState:
     """
     state = look(path, inside)
     for _ in range(_MAX_TICKS):
-        if time.time_ns() - state.identity.ctime_ns >= TICK_SECONDS * 1e9:
+        if time.time_ns() - state.ctime_ns >= TICK_SECONDS * 1e9:
             return state
         time.sleep(TICK_SECONDS)
         earlier, state = state, look(path, inside)
@@ -130,13 +138,15 @@ def check_unchanged(path: str, before: SourceState, inside: str | None = None, *
         raise MediaError("decode", "changed", "the file changed while it was read", num_frames_ok)
 
 
-def hash_source(path: str, expected: str | None = None) -> str:
-    """Return the xxh3-128 of a source's bytes, 32 hex digits. Raise ``MediaError``: ``io``, or ``changed``."""
+def bytes_changed(found: str, expected: str) -> MediaError:
+    """Return the error for a file whose bytes have another hash than before, although nothing wrote to it."""
+    what = f"its bytes changed: xxh3-128 {found}, was {expected}; restore the file, or touch it if it is right"
+    return MediaError("decode", "changed", what)
+
+
+def hash_source(path: str) -> str:
+    """Return the xxh3-128 of a source's bytes, 32 hex digits. Raise ``MediaError``, ``io``."""
     try:
-        found = digest_file(path)
+        return digest_file(path)
     except OSError as error:
         raise MediaError("decode", "io", error.strerror or str(error)) from None
-    if expected not in (None, found):
-        what = f"its bytes changed: xxh3-128 {found}, was {expected}; restore the file, or touch it if it is right"
-        raise MediaError("decode", "changed", what)
-    return found

@@ -261,7 +261,10 @@ class _Build:
             self._fail(task, outcome)
             return
         self._quarantine.discard(task.key, task.fingerprints)
-        self._num_done += 1
+        if task.previous is not None and task.previous.source_hash == outcome.source_hash and not task.artefacts:
+            self._num_up_to_date += 1  # only its hash was compared
+        else:
+            self._num_done += 1
         self._num_frames += outcome.num_frames if task.artefacts else 0
         self._num_frames_skipped += outcome.num_frames_skipped if task.artefacts else 0
         self._show()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError
-from chordcache.media.source_file import identity_or_none, leads_out, real_folder
+from chordcache.media.source_file import SourceState, leads_out, look_or_none, real_folder
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.plan import BuildPlan
 from chordcache.pipeline.worker import BuildTask
@@ -31,11 +32,13 @@ class PlannedVideo:
 def planned_videos(plan: BuildPlan, quarantine: Quarantine, options: BuildOptions) -> Iterator[PlannedVideo]:
     """Yield every video of a plan, as it is when its turn comes."""
     inside = {label: None if plan.follow_symlinks else real_folder(root) for label, root in plan.roots.items()}
+    twins = _Twins(plan, options)
     for record in plan.index:
         source_path = os.path.join(plan.roots[record.root], record.path)
-        identity = identity_or_none(source_path, inside[record.root])
-        task = _task(plan, record, source_path, inside[record.root], identity, options)
-        if not task.artefacts and not task.adds_hash:
+        state = look_or_none(source_path, inside[record.root])
+        identity = state.identity if state else None
+        task = _task(plan, record, source_path, inside[record.root], state, options, twins)
+        if not task.artefacts and not task.needs_hash:
             yield PlannedVideo(task, "up to date")
         elif options.retry_quarantined:
             yield PlannedVideo(task, "missing")
@@ -51,15 +54,14 @@ def _task(
     record: VideoRecord,
     source_path: str,
     inside: str | None,
-    identity: Identity | None,
+    state: SourceState | None,
     options: BuildOptions,
+    twins: _Twins,
 ) -> BuildTask:
     """Return the task of one video. It has no artefacts if the video is up to date."""
     key = layout.video_key(record.root, record.path)
-    try:
-        sidecar = read_sidecar(plan.cache, key)
-    except (NotFoundError, DamageError):
-        sidecar = None
+    identity = state.identity if state else None
+    sidecar = _sidecar_or_none(plan.cache, key)
     requested = plan.artefacts
     if sidecar is not None and _is_another(sidecar, identity, source_path, inside):
         sidecar, requested = None, plan.all_artefacts  # another source: nothing of the old one is valid
@@ -74,9 +76,12 @@ def _task(
         inside=inside,
         source=sidecar.source if sidecar else identity,
         with_hash=plan.source_hash and identity is not None,  # the cached data of a lost source stays
+        is_rewritten=bool(sidecar and state and sidecar.source_ctime_ns != state.ctime_ns),
+        twins=twins.of(identity) if sidecar is None and identity else (),
         picture=plan.config.picture,
         requested=requested,
         artefacts=missing,
+        all_artefacts=plan.all_artefacts,
         previous=sidecar,
         kept=plan.kept(sidecar, missing) if sidecar else (),
         content=content or (sidecar.content if sidecar else None),
@@ -84,6 +89,38 @@ def _task(
         caption=record.caption,
         extra=dict(record.extra),
     )
+
+
+def _sidecar_or_none(cache: Path, key: str) -> Sidecar | None:
+    try:
+        return read_sidecar(cache, key)
+    except (NotFoundError, DamageError):
+        return None
+
+
+class _Twins:
+    """The cached videos whose sources were hashed, by the size of the source."""
+
+    def __init__(self, plan: BuildPlan, options: BuildOptions) -> None:
+        self._plan, self._options = plan, options
+        self._keys: dict[int, list[str]] | None = None
+
+    def of(self, identity: Identity) -> tuple[Sidecar, ...]:
+        """Return the sidecars of videos that may have the bytes of a source, and have all requested features."""
+        if not self._plan.source_hash:
+            return ()
+        if self._keys is None:
+            self._keys = {}
+            for key in layout.iter_keys(self._plan.cache):
+                sidecar = _sidecar_or_none(self._plan.cache, key)
+                if sidecar is not None and sidecar.source_hash is not None:
+                    self._keys.setdefault(sidecar.source.size, []).append(key)
+        alike = (_sidecar_or_none(self._plan.cache, key) for key in self._keys.get(identity.size, ()))
+        return tuple(
+            twin.replace(features=self._plan.kept(twin, ()))
+            for twin in alike
+            if twin is not None and not self._plan.missing(twin, self._options.rebuild)
+        )
 
 
 def _is_another(sidecar: Sidecar, identity: Identity | None, path: str, inside: str | None) -> bool:

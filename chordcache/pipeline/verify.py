@@ -19,7 +19,7 @@ from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFoundError, UsageError
 from chordcache.index.files import read_index
 from chordcache.media import jpeg
-from chordcache.media.source_file import check_unchanged, hash_source, look, real_folder
+from chordcache.media.source_file import bytes_changed, check_unchanged, hash_source, look, real_folder
 from chordcache.pipeline.plan import Features, fingerprints_of, is_stale, resolve_features
 from chordcache.pipeline.verify_source import compare_with_source
 from chordcache.records import Damage, FeatureInfo, VerifyReport
@@ -265,21 +265,26 @@ def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> 
         if state.identity != sidecar.source:
             what = "the source changed after it was cached"
             return [Damage("stale", path, what, _build(check.cache, check.features), check.key)]
-        found = _compare(check, sidecar, path)
+        is_rewritten = state.ctime_ns != sidecar.source_ctime_ns
+        found = _compare(check, sidecar, path, is_rewritten=is_rewritten)
         check_unchanged(path, state, inside)
     except MediaError as error:
         return [Damage("stale", path, f"the source cannot be compared: {error}", "", check.key)]
     return found
 
 
-def _compare(check: _Check, sidecar: Sidecar, path: str) -> list[Damage]:
+def _compare(check: _Check, sidecar: Sidecar, path: str, *, is_rewritten: bool) -> list[Damage]:
     """Decode the source again. The digests of the artefacts were checked, so any difference comes from the source."""
+    fix_command = _build(check.cache, check.features) if is_rewritten and sidecar.source_hash else ""
     try:
         if sidecar.source_hash is not None:
-            hash_source(path, sidecar.source_hash)
+            found = hash_source(path)
+            if found != sidecar.source_hash:
+                raise bytes_changed(found, sidecar.source_hash)
         compare_with_source(check.cache, sidecar, check.config, path)
     except MediaError as error:
-        return [Damage("stale", path, f"the source, unchanged by its size and times: {error}", "", check.key)]
+        what = f"the source, unchanged by its size and mtime: {error}"
+        return [Damage("stale", path, what, fix_command, check.key)]
     except DamageError as error:  # its message names the file
         file = next((info.file for info in sidecar.features if info.file and info.file in str(error)), sidecar.path)
         return [Damage("damaged", file, str(error), _repair(check.cache), check.key)]

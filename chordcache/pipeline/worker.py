@@ -16,7 +16,7 @@ from chordcache.digests import digest_file
 from chordcache.errors import CacheWriteError, DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
 from chordcache.features.registry import FeatureSpec
-from chordcache.media.source_file import SourceState, check_unchanged, hash_source, look_settled
+from chordcache.media.source_file import SourceState, bytes_changed, check_unchanged, hash_source, look_settled
 from chordcache.pipeline.plan import ArtefactTask
 from chordcache.records import ContentFacts, FeatureInfo, Identity
 from chordcache.storage import atomic, layout
@@ -42,12 +42,18 @@ class BuildTask:
     """Files that the video has when it is up to date"""
     artefacts: tuple[ArtefactTask, ...]
     """Those that are missing or stale"""
+    all_artefacts: tuple[ArtefactTask, ...] = ()
+    """Files that are made if the source turns out to be another one than that of ``previous``"""
     inside: str | None = None
     """Real folder that no link may lead ``source_path`` out of, or None if links may"""
     source: Identity | None = None
     """Identity that ``previous`` and ``content`` belong to, or None if the file could not be read"""
     with_hash: bool = False
     """True if the sidecar must hold a hash of the source's bytes"""
+    is_rewritten: bool = False
+    """True if the source may have been written to since the hash in ``previous``: its ctime is another one"""
+    twins: tuple[Sidecar, ...] = ()
+    """Cached videos with all requested features. If the source has the bytes of one of them, nothing is decoded"""
     previous: Sidecar | None = None
     """Existing sidecar of the same source"""
     kept: tuple[FeatureInfo, ...] = ()
@@ -61,9 +67,11 @@ class BuildTask:
     """Number of times that the task was sent, including this one"""
 
     @property
-    def adds_hash(self) -> bool:
-        """True if the existing sidecar lacks the hash that it must hold."""
-        return self.with_hash and self.previous is not None and self.previous.source_hash is None
+    def needs_hash(self) -> bool:
+        """True if the source must be hashed, although the existing sidecar may be up to date otherwise."""
+        if not self.with_hash or self.previous is None:
+            return False
+        return self.is_rewritten or self.previous.source_hash is None
 
     @property
     def specs(self) -> dict[str, FeatureSpec]:
@@ -88,12 +96,17 @@ def build_video(task: BuildTask) -> Sidecar | Failure:
         if found.identity != task.source and (task.previous is not None or task.content is not None):
             raise MediaError("open", "changed", "the file changed while it waited for its turn; run the same command")
         source = found
+        digest = hash_source(task.source_path) if task.with_hash else None
+        task = _compared(task, source, digest)
         if task.previous is not None and not task.artefacts:
-            return _publish(task, source, described(task, task.previous))
+            return _publish(task, source, digest, described(task, task.previous))
+        for twin in task.twins:
+            if twin.source_hash == digest:
+                return _relinked(task, source, digest, twin)
         try:
-            return _build(task, source)
+            return _build(task, source, digest)
         except _OtherFrames:
-            return _build(replace(task, artefacts=task.requested, kept=()), source)
+            return _build(replace(task, artefacts=task.requested, kept=()), source, digest)
     except CacheWriteError:
         raise
     except OSError as error:  # libav reads the sources, so this is an error of the cache's disk
@@ -130,22 +143,64 @@ def _cause(task: BuildTask, source: SourceState | None, error: MediaError) -> Me
     return error
 
 
+def _compared(task: BuildTask, source: SourceState, digest: str | None) -> BuildTask:
+    """Return the task for the bytes that the source has now.
+
+    Raises
+    ------
+    MediaError
+        ``changed`` if the bytes are not those of ``previous``, and nothing wrote to the file. Its disk lost them.
+    """
+    known = task.previous.source_hash if task.previous else None
+    if task.previous is None or None in (known, digest) or known == digest:
+        return task
+    if not task.is_rewritten:
+        raise bytes_changed(str(digest), str(known))
+    return replace(task, previous=None, kept=(), content=None, artefacts=task.all_artefacts)
+
+
+def _relinked(task: BuildTask, source: SourceState, digest: str | None, twin: Sidecar) -> Sidecar:
+    """Publish the artefacts of another video of the same bytes under the names of this one."""
+    with atomic.partial_folder(task.cache) as folder:
+        written: dict[Path, str] = {}
+        features = []
+        for info in twin.features:
+            file = info.file and layout.file_of_key(info.file, task.key)
+            if info.file and file and file != info.file and file not in written.values():
+                partial = folder / str(len(written))
+                atomic.link_or_copy(task.cache / info.file, partial)
+                written[partial] = file
+            features.append(info.replace(file=file))
+        sidecar = twin.replace(
+            key=task.key, root=task.root, path=task.path, source=source.identity, features=tuple(features),
+            label=task.label, caption=task.caption, extra=task.extra,
+        )  # fmt: skip
+        return _publish(task, source, digest, sidecar, written)
+
+
 def described(task: BuildTask, sidecar: Sidecar) -> Sidecar:
     """Return a copy of a sidecar with the features that stay, and the label, caption and extra columns of the index."""
     return sidecar.replace(features=task.kept, label=task.label, caption=task.caption, extra=task.extra)
 
 
-def _build(task: BuildTask, source: SourceState) -> Sidecar:
+def _build(task: BuildTask, source: SourceState, digest: str | None) -> Sidecar:
     with atomic.partial_folder(task.cache) as folder:
-        job = _Job(task, source.identity, folder)
-        return _publish(task, source, job.run(), job.written)
+        job = _Job(task, source, folder)
+        return _publish(task, source, digest, job.run(), job.written)
 
 
 def _publish(
-    task: BuildTask, source: SourceState, sidecar: Sidecar, written: Mapping[Path, str] = MappingProxyType({})
+    task: BuildTask,
+    source: SourceState,
+    digest: str | None,
+    sidecar: Sidecar,
+    written: Mapping[Path, str] = MappingProxyType({}),
 ) -> Sidecar:
     """Publish artefacts (partial file to final name), then the sidecar, if the source is still the decoded one."""
-    sidecar = sidecar.replace(source_hash=_source_hash(task))
+    if digest is not None:
+        sidecar = sidecar.replace(source_hash=digest, source_ctime_ns=source.ctime_ns)
+    elif task.previous is not None:
+        sidecar = sidecar.replace(source_hash=task.previous.source_hash, source_ctime_ns=task.previous.source_ctime_ns)
     check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
     with progress.paused():
         for partial, file in written.items():
@@ -154,18 +209,10 @@ def _publish(
     return sidecar
 
 
-def _source_hash(task: BuildTask) -> str | None:
-    """Return the hash for the sidecar. An earlier hash is kept, and compared with the source."""
-    known = task.previous.source_hash if task.previous else None
-    if not task.with_hash:
-        return known
-    return hash_source(task.source_path, known)
-
-
 class _Job:
     """The build of one video in a partial folder."""
 
-    def __init__(self, task: BuildTask, source: Identity, folder: Path) -> None:
+    def __init__(self, task: BuildTask, source: SourceState, folder: Path) -> None:
         self._task = task
         self._source = source
         self._folder = folder
@@ -234,7 +281,9 @@ class _Job:
             {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
         )
         fingerprints = {spec.name: spec.fingerprint for spec, _ in present}
-        file = layout.artefact_file(artefact.tier, self._task.key, fingerprints, self._source)
+        file = layout.artefact_file(
+            artefact.tier, self._task.key, fingerprints, self._source.identity, self._source.ctime_ns
+        )
         num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
         if not _is_published(self._task.cache / file, digest):  # readers may have this file open
             self.written[writer.path] = file
@@ -265,7 +314,7 @@ class _Job:
             key=task.key,
             root=task.root,
             path=task.path,
-            source=self._source,
+            source=self._source.identity,
             num_frames=len(pts_seconds),
             width=width,
             height=height,

@@ -98,6 +98,20 @@ def publish(partial: Path, final: Path) -> None:
         _fsync(final.parent)
 
 
+def link_or_copy(existing: Path, partial: Path) -> None:
+    """Make a second file with the content of a published one: a hard link, or a copy if the disk has no hard links.
+
+    A published file is never written to, so both names keep their content.
+    """
+    with no_space_as_error(partial):
+        try:
+            os.link(existing, partial)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP):
+                raise
+            shutil.copyfile(existing, partial)
+
+
 def publish_text(cache: Path, path: Path, text: str) -> None:
     """Replace a small file of a cache atomically."""
     with no_space_as_error(path), partial_folder(cache) as folder:

@@ -73,14 +73,29 @@ def sidecar_path(cache: Path, key: str) -> Path:
     return cache / "videos" / _fan(key) / f"{key}.json"
 
 
-def artefact_file(tier: str, key: str, fingerprints: Mapping[str, str], source: Identity) -> str:
+def artefact_file(tier: str, key: str, fingerprints: Mapping[str, str], source: Identity, ctime_ns: int) -> str:
     """Return the relative name of an artefact. Other parameters or another source give another generation and name.
 
-    ``fingerprints`` has the fingerprint of each feature in the file.
+    Parameters
+    ----------
+    tier, key : str
+        Tier and video.
+    fingerprints : mapping of str to str
+        Fingerprint of each feature in the file.
+    source : Identity
+        Identity of the source.
+    ctime_ns : int
+        [nanoseconds since the epoch] Its ctime, which differs if the source was edited under the same identity.
     """
-    generation = hex64(json.dumps([sorted(fingerprints.values()), to_json(source)]).encode())[:8]
+    generation = hex64(json.dumps([sorted(fingerprints.values()), to_json(source), ctime_ns]).encode())[:8]
     feature = "" if TIERS[tier].one_file else f".{next(iter(fingerprints))}"
     return f"{tier}/{_fan(key)}/{key}{feature}.{generation}{TIERS[tier].suffix}"
+
+
+def file_of_key(file: str, key: str) -> str:
+    """Return the name of an artefact as one of another video. The artefact is of the same source and parameters."""
+    tier, _, name = file.split("/")
+    return f"{tier}/{_fan(key)}/{key}.{name.partition('.')[2]}"
 
 
 def iter_keys(cache: Path) -> Iterator[str]:

@@ -64,11 +64,12 @@ class Quarantine:
         """Return whether another attempt would fail again.
 
         This holds if the file and the tools are unchanged, and all features that may have caused the failure are
-        requested.
+        requested. A file that changed while it was read is always tried again, since its mtime may not show the change.
         """
         failure = self._failures.get(key)
         return (
             failure is not None
+            and failure.cause != "changed"
             and failure.source == source
             and failure.versions == self._versions
             and set(failure.fingerprints) <= set(fingerprints)

@@ -41,6 +41,8 @@ class Sidecar(Record, frozen=True):
     """Motion of the picture and loudness of the sound"""
     source_hash: str | None = None
     """xxh3-128 of the source's bytes, 32 hex digits, or None if no build was asked for it"""
+    source_ctime_ns: int | None = None
+    """[nanoseconds since the epoch] ctime of the source when it was hashed. If it differs, the hash is made again"""
 
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo | None:
         """Return the entry of a feature, in ``tier`` or in the first tier that holds the feature."""

@@ -145,9 +145,7 @@ def _quarantine(corpus: Path) -> bytes:
     folder.mkdir(exist_ok=True)
     made = Quarantine(folder, {"av": "18"})
     for name in ("a", "b"):
-        made.add(
-            Failure(name, "videos", f"{name}.mp4", "decode", "short", "cut", Identity(1, 2, 3), fingerprints=("x",))
-        )
+        made.add(Failure(name, "videos", f"{name}.mp4", "decode", "short", "cut", Identity(1, 2), fingerprints=("x",)))
     return (folder / "quarantine.jsonl").read_bytes()
 
 

@@ -92,22 +92,28 @@ def test_a_key_is_a_file_name_and_names_one_video(root_a: str, a: str, root_b: s
 
 
 def test_a_generation_follows_fingerprint_and_source() -> None:
-    source = Identity(1, 2, 3)
     names = {
-        layout.artefact_file("hdf5", "k-0123456789abcdef", prints, identity)
+        layout.artefact_file("hdf5", "k-0123456789abcdef", prints, identity, ctime_ns)
         for prints in ({"flow": "a"}, {"flow": "b"}, {"flow": "a", "mel": "b"})
-        for identity in (source, Identity(1, 2, 4), Identity(9, 2, 3), Identity(1, 9, 3))
+        for identity in (Identity(1, 2), Identity(9, 2), Identity(1, 9))
+        for ctime_ns in (3, 4)
     }
-    assert len(names) == 12
+    assert len(names) == 18
     assert all(name.startswith("hdf5/01/k-0123456789abcdef.") and name.endswith(".h5") for name in names)
 
 
 def test_files_of_one_feature_have_its_name() -> None:
-    source = Identity(1, 2, 3)
-    names = [layout.artefact_file("npz", "k-0123456789abcdef", {each: "a"}, source) for each in ("flow", "mel")]
+    names = [
+        layout.artefact_file("npz", "k-0123456789abcdef", {each: "a"}, Identity(1, 2), 3) for each in ("flow", "mel")
+    ]
     assert [name.split(".")[1] for name in names] == ["flow", "mel"]
     assert all(layout.is_artefact_file("npz", name) for name in names)
     assert not any(layout.is_artefact_file(tier, name) for tier in ("lmdb", "hdf5") for name in names)
+    of_other = [layout.file_of_key(name, "other-fedcba9876543210") for name in names]
+    assert all(
+        layout.is_artefact_file("npz", name) and name.startswith("npz/fe/other-fedcba9876543210.") for name in of_other
+    )
+    assert [name.split(".")[1:] for name in of_other] == [name.split(".")[1:] for name in names]
 
 
 @given(NAMES)

@@ -278,6 +278,25 @@ def in_child(body: Callable[[], bool], timeout: int = 20) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def test_hard_links_of_one_file_are_open_together(tmp_path: Path) -> None:
+    """LMDB opens a file once, whatever its name. One of the names may get another file while both are in use."""
+    path, other, link = (tmp_path / name for name in ("a.lmdb", "other.lmdb", "b.lmdb"))
+    num_bytes, other_bytes = write(path, [b"one"]), write(other, [b"two"])
+    os.link(path, link)
+    with open_artefact(path, num_bytes) as a:
+        with open_artefact(link, num_bytes) as b:
+            os.replace(other, path)
+            assert read_all(path, other_bytes, [0]) == [b"two"]
+            assert [bytes(*each.records("frames", [0])) for each in (a, b)] == [b"one", b"one"]
+        open_files.forget(link)
+        assert bytes(*a.records("frames", [0])) == b"one"
+        assert read_all(link, num_bytes, [0]) == [b"one"]
+    for each in (path, link):
+        open_files.forget(each)
+    open_now = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    assert not [name for name in open_now if name.startswith(str(tmp_path))]
+
+
 @pytest.mark.timeout(240)
 def test_forks_while_threads_read(tmp_path: Path) -> None:
     wanted = some_records(50)

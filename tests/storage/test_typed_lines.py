@@ -36,14 +36,14 @@ from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 KEY = layout.video_key("v", "a.mp4")
 OTHER_VERSION = FORMAT_VERSION - 1
-IDENTITY = Identity(1, 2, 3)
+IDENTITY = Identity(1, 2)
 CONTENT = ContentFacts("codec", (0.5,), (3, 1), (0.1,), (0.25,))
 INFO = FeatureInfo(
     "frames",
     "lmdb",
     "0" * 16,
     {"codec": "jpeg", "picture": {"fps": None}},
-    layout.artefact_file("lmdb", KEY, {"frames": "0" * 16}, IDENTITY),
+    layout.artefact_file("lmdb", KEY, {"frames": "0" * 16}, IDENTITY, 3),
     (9, 4, 4, 3),
     "uint8",
     77,
@@ -54,7 +54,7 @@ INFO = FeatureInfo(
 )
 SIDECAR = Sidecar(
     KEY, "v", "a.mp4", IDENTITY, 9, 4, 4, 0.5, 1.5, "pts", (INFO,),
-    "cat", "a cat", {"lang": "en"}, 1, ("turned",), CONTENT, "a" * 32,
+    "cat", "a cat", {"lang": "en"}, 1, ("turned",), CONTENT, "a" * 32, 3,
 )  # fmt: skip
 HEADER = Header({"frames": {}}, {"v": "/data"}, {"lmdb": ("frames",)}, {"av": "18"}, True, True)
 FAILURE = Failure(

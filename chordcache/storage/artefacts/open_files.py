@@ -99,12 +99,21 @@ class _Registry:
                 self._retire(path)
                 entry = None
             if entry is None:
-                inode = _inode(path)  # read before the open: if the file is replaced meanwhile, the next user sees it
-                entry = self._open[path] = _Entry(_open(path, num_bytes), inode)
+                entry = self._open[path] = self._new_entry(path, num_bytes)
             self._open.move_to_end(path)
             entry.num_users += 1
             self._close_idle(len(self._open) - _MAX_OPEN)
             return entry
+
+    def _new_entry(self, path: Path, num_bytes: int) -> _Entry:
+        """Open a file, or return the entry of another hard link of it, because LMDB opens a file only once."""
+        inode = _inode(path)  # read before the open: if the file is replaced meanwhile, the next user sees it
+        for entry in (*self._open.values(), *self._replaced):
+            if inode is not None and entry.inode == inode:
+                if entry in self._replaced:
+                    self._replaced.remove(entry)
+                return entry
+        return _Entry(_open(path, num_bytes), inode)
 
     def release(self, entry: _Entry) -> None:
         with self._changed:
@@ -122,6 +131,8 @@ class _Registry:
 
     def _retire(self, path: Path) -> None:
         entry = self._open.pop(path)
+        if entry in self._open.values():  # another link of the file is open
+            return
         if entry.num_users:
             self._replaced.append(entry)
         else:
@@ -130,7 +141,7 @@ class _Registry:
     def _close_idle(self, at_most: int) -> None:
         idle = (path for path, entry in self._open.items() if not entry.num_users)
         for path in list(islice(idle, max(0, at_most))):
-            self._open.pop(path).artefact.close()
+            self._retire(path)
 
     def before_fork(self) -> None:
         """Let no new reader in, wait for the current readers, close everything."""
