@@ -203,6 +203,8 @@ class RunSummary:
     num_frames: int = 0
     num_frames_skipped: int = 0
     """Frames at the start of streams that begin in the middle of a group of pictures"""
+    num_pruned: int = 0
+    """Videos that were dropped from the cache (build only)"""
     elapsed_seconds: float = 0.0
 
 

@@ -28,7 +28,7 @@ from chordcache.errors import printable
 if TYPE_CHECKING:
     from chordcache.pipeline.build import DryRun
 
-_BUILD_OPTIONS = ("retry_quarantined", "wait", "follow_symlinks", "source_hash", "limits")
+_BUILD_OPTIONS = ("retry_quarantined", "wait", "follow_symlinks", "source_hash", "prune", "prune_many", "limits")
 """Options that are fields of ``BuildOptions``."""
 
 
@@ -61,7 +61,12 @@ _BUILD_OPTIONS = ("retry_quarantined", "wait", "follow_symlinks", "source_hash",
 @click.option("--fail-fast", is_flag=True, help="Stop when the first file has failed.")
 @click.option("--retry-quarantined", is_flag=True, help="Try again files that failed before, even if nothing changed.")
 @click.option("--follow-symlinks", is_flag=True, help="Read videos behind symbolic links that lead out of their root.")
-@click.option("--source-hash", is_flag=True, help="Store a hash of each video file, which verify --source compares.")
+@click.option(
+    "--source-hash", is_flag=True,
+    help="Store a hash of each video file. verify --source compares it, and a renamed file keeps what is cached of it.",
+)  # fmt: skip
+@click.option("--prune", is_flag=True, help="Afterwards, drop the cached videos that INDEX does not name.")
+@click.option("-y", "--yes", "prune_many", is_flag=True, help="Let --prune drop more than a tenth of the cache.")
 @wait_option
 @roots_option
 @jobs_option
@@ -93,6 +98,7 @@ def build(
     line = (
         f"done {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "
         f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s{skipped_frames(summary)}"
+        f"{f', pruned {summary.num_pruned}' if summary.num_pruned else ''}"
     )
     see = f"; see {printable(os.path.join(cache, 'quarantine.jsonl'))}" if summary.num_failed else ""
     echo_summary(summary, line + see, as_json)
@@ -113,6 +119,7 @@ def _echo_dry_run(found: DryRun, as_json: bool) -> None:
     click.echo(
         f"would build {found.num_missing} of {found.num_inputs} videos into {printable(plan.cache)} "
         f"(up to date {found.num_up_to_date}, failed before {found.num_failed})"
+        f"{f' and drop {found.num_pruned} others' if found.num_pruned else ''}"
     )
     for tier, made in features.items():
         for name, params in made.items():

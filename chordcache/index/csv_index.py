@@ -107,7 +107,7 @@ class CsvSource:
 
     Attributes
     ----------
-    roots, level, follow_symlinks, num_records
+    roots, level, follow_symlinks, whole_roots, num_records
         See ``Index``. A file that chordcache wrote has the roots that its rows name, and the lowest of their levels.
     """
 
@@ -116,6 +116,7 @@ class CsvSource:
         self._folder = os.path.dirname(os.path.abspath(path))
         self.roots: dict[str, str] = {} if self._table.is_own else {self._own_label: self._folder}
         self.follow_symlinks = False
+        self.whole_roots: tuple[str, ...] = ()
         self.num_records = 0
         with open(path, "rb") as file:
             levels = self._survey(file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -49,12 +49,14 @@ class Index:
         Level of ``SCAN_LEVELS``, or None if hand-written.
     follow_symlinks : bool
         True if the scan followed links out of the roots. A CSV file does not store this, and counts as False.
+    whole_roots : tuple of str
+        Labels of the roots of which the index has every video. A CSV file does not store them.
     """
 
     def __init__(self, path: Path, source: Source) -> None:
         self._source = source
         self.path, self.roots, self.level = path, source.roots, source.level
-        self.follow_symlinks = source.follow_symlinks
+        self.follow_symlinks, self.whole_roots = source.follow_symlinks, source.whole_roots
 
     @property
     def is_hand_written(self) -> bool:
@@ -79,7 +81,13 @@ class Index:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the index to another file, in the format of its suffix. Raises as ``IndexWriter`` does."""
-        with IndexWriter(path, roots=self.roots, level=self.level, follow_symlinks=self.follow_symlinks) as writer:
+        with IndexWriter(
+            path,
+            roots=self.roots,
+            level=self.level,
+            follow_symlinks=self.follow_symlinks,
+            whole_roots=self.whole_roots,
+        ) as writer:
             for record in self:
                 writer.write(record)
 
@@ -120,6 +128,8 @@ class IndexWriter:
         Level of the scan, of ``SCAN_LEVELS``.
     follow_symlinks : bool
         True if records may lie behind links that lead out of their roots. A CSV file does not store it.
+    whole_roots : sequence of str
+        Labels of the roots of which the index has every video. A CSV file does not store them.
 
     Raises
     ------
@@ -136,10 +146,12 @@ class IndexWriter:
         roots: Mapping[str, str],
         level: str | None,
         follow_symlinks: bool = False,
+        whole_roots: Sequence[str] = (),
     ) -> None:
         self._path = Path(path)
         self._suffix = _suffix(self._path)
         self._roots, self._level, self._follow_symlinks = dict(roots), level, follow_symlinks
+        self._whole_roots = list(whole_roots)
         self._partial = self._path.with_name(f".chordcache-index-{os.getpid()}-{id(self):x}.partial")
         self._stack = ExitStack()
 
@@ -167,8 +179,10 @@ class IndexWriter:
         if self._suffix == ".csv":
             return CsvSink(self._file, self._roots, self._path.parent)
         header = {"format": FORMAT, "format_version": FORMAT_VERSION, "roots": self._roots, "level": self._level}
-        if self._follow_symlinks:  # else left out, as in older indices
+        if self._follow_symlinks:
             header["follow_symlinks"] = True
+        if self._whole_roots:
+            header["whole_roots"] = self._whole_roots
         return _SINKS[self._suffix](self._file, header)
 
     def write(self, record: VideoRecord) -> None:

@@ -21,6 +21,8 @@ class IndexHeader(Record, frozen=True, forbid_unknown_fields=False):
     """Label of a root to its absolute folder"""
     level: str | None = None
     follow_symlinks: bool = False
+    whole_roots: tuple[str, ...] = ()
+    """Labels of the roots of which the index has every video, since the scan read the whole folder"""
 
     def __post_init__(self) -> None:
         if self.format != FORMAT:

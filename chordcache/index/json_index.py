@@ -28,7 +28,7 @@ class JsonSource:
 
     Attributes
     ----------
-    roots, level, follow_symlinks, num_records
+    roots, level, follow_symlinks, whole_roots, num_records
         See ``Index``.
     """
 
@@ -54,6 +54,7 @@ class JsonSource:
         self.roots = dict(header.roots)
         self.level = header.level
         self.follow_symlinks = header.follow_symlinks
+        self.whole_roots = header.whole_roots
         for number, record in first_of_root.values():
             self._check(record, f"record {number}", roots=self.roots)
 

@@ -149,7 +149,13 @@ class _Scan:
         num_done = num_reused = num_failed = num_frames_skipped = 0
         with (
             ReusableRecords(path) as earlier,
-            IndexWriter(path, roots=roots, level=self._level, follow_symlinks=self._follow_symlinks) as writer,
+            IndexWriter(
+                path,
+                roots=roots,
+                level=self._level,
+                follow_symlinks=self._follow_symlinks,
+                whole_roots=[corpus.label for corpus in self._corpora if not corpus.names],
+            ) as writer,
             terminal.progress_bar(None, "file", shown=progress) as bar,
             closing(self._outcomes(earlier, jobs)) as outcomes,
         ):

@@ -40,7 +40,7 @@ class SealedSource:
 
     Attributes
     ----------
-    roots, level, follow_symlinks, num_records
+    roots, level, follow_symlinks, whole_roots, num_records
         See ``Index``.
     """
 
@@ -52,6 +52,7 @@ class SealedSource:
         self.roots = dict(header.roots)
         self.level = header.level
         self.follow_symlinks = header.follow_symlinks
+        self.whole_roots = header.whole_roots
 
     def _unseal(self, line: bytes, where: str, kind: type[T], what: str) -> T:
         source = f"{self._path}, {where}"

@@ -26,6 +26,7 @@ from chordcache.pipeline.plan import (
     tool_versions,
     write_plan,
 )
+from chordcache.pipeline.prune import drop, keys_to_prune
 from chordcache.pipeline.tasks import planned_videos
 from chordcache.pipeline.worker import BuildTask, build_video, described
 from chordcache.records import RunSummary
@@ -136,6 +137,8 @@ class DryRun:
     num_up_to_date: int
     num_failed: int
     """Number of inputs that failed before and would not be tried again"""
+    num_pruned: int = 0
+    """Number of cached videos that would be dropped"""
 
 
 def dry_run(
@@ -158,11 +161,12 @@ def dry_run(
     layout.check_local("cache", cache)
     options = options or BuildOptions()
     plan = make_plan(Path(cache).absolute(), index, config, tiers, features, roots=roots, options=options)
-    num_inputs = len(keys_of(plan.index))
+    keys = keys_of(plan.index)
+    pruned = keys_to_prune(plan.cache, keys, options)
     with repairable(plan.cache):
         quarantine = Quarantine(plan.cache, tool_versions())
     counts = Counter(video.state for video in planned_videos(plan, quarantine, options))
-    return DryRun(plan, num_inputs, counts["missing"], counts["up to date"], counts["failed"])
+    return DryRun(plan, len(keys), counts["missing"], counts["up to date"], counts["failed"], len(pruned))
 
 
 class _Build:
@@ -174,9 +178,11 @@ class _Build:
         self._options = options
         self._num_inputs = len(keys)
         self._limit = options.limit(self._num_inputs)
+        self._keys = keys
+        self._pruned = keys_to_prune(plan.cache, keys, options)
         with repairable(plan.cache):
             self._quarantine = Quarantine(plan.cache, tool_versions())
-        self._plan = write_plan(plan, keys)
+        self._plan = write_plan(plan, keys, prune=options.prune)
         self._num_done = self._num_up_to_date = self._num_failed = self._num_frames = 0
         self._num_frames_skipped = 0
         self._num_new_failures = 0
@@ -203,6 +209,9 @@ class _Build:
         except ChordcacheError:
             self._finish()
             raise
+        drop(self._cache, self._pruned)
+        if self._options.prune:
+            self._quarantine.keep_only(self._keys)
         self._finish()
         return RunSummary(
             num_inputs=self._num_inputs,
@@ -211,6 +220,7 @@ class _Build:
             num_failed=self._num_failed,
             num_frames=self._num_frames,
             num_frames_skipped=self._num_frames_skipped,
+            num_pruned=len(self._pruned),
             elapsed_seconds=time.monotonic() - started,
         )
 

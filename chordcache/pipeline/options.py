@@ -34,6 +34,10 @@ class BuildOptions:
     source_hash: bool = False
     """True to keep a hash of each source's bytes, for ``verify(source=True)``. Sources that are already cached are
     hashed as they are now. The cache remembers it"""
+    prune: bool = False
+    """True to drop the cached videos that the index does not name, after the build. Their sources stay"""
+    prune_many: bool = False
+    """True to allow ``prune`` to drop more than a tenth of the cached videos"""
     limits: Limits = field(default_factory=Limits)
     """Limits for one input"""
 

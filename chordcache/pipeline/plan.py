@@ -324,11 +324,12 @@ def keys_of(index: Index) -> set[str]:
     return keys
 
 
-def write_plan(plan: BuildPlan, keys: Container[str]) -> BuildPlan:
+def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPlan:
     """Write the index and the header of the cache, under its lock, before any video is built.
 
-    The index gets the records of the plan, whose keys are ``keys``, and keeps the earlier ones. The header keeps the
-    roots of earlier builds.
+    The index gets the records of the plan, whose keys are ``keys``. It keeps the earlier ones, unless ``prune`` is set,
+    or the plan's index has all videos of their root and these are not among them. The header keeps the roots of earlier
+    builds.
 
     Returns
     -------
@@ -351,8 +352,9 @@ def write_plan(plan: BuildPlan, keys: Container[str]) -> BuildPlan:
         with IndexWriter(
             folder / path.name, roots=roots, level=index.level, follow_symlinks=plan.follow_symlinks
         ) as writer:
-            for record in earlier or ():
-                if layout.video_key(record.root, record.path) not in keys:
+            for record in () if prune or earlier is None else earlier:
+                is_named = layout.video_key(record.root, record.path) in keys
+                if not is_named and record.root not in index.whole_roots:
                     writer.write(record)
             for record in index:
                 writer.write(record)

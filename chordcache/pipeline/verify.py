@@ -322,8 +322,9 @@ def _is_sidecar_of(cache: Path, key: str, sidecar: Sidecar) -> bool:
 
 
 def _check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]:
-    """Check that every requested video is either cached or in quarantine."""
+    """Check that every requested video is either cached or in quarantine, and that no others are cached."""
     found = []
+    unnamed = set(keys)
     try:
         quarantine = Quarantine(cache, {})
     except DamageError as error:
@@ -331,13 +332,19 @@ def _check_index(cache: Path, keys: set[str], features: Features) -> list[Damage
     try:
         for record in read_index(cache / "index.jsonl"):
             key = layout.video_key(record.root, record.path)
+            unnamed.discard(key)
             if key not in keys and quarantine.get(key) is None:
                 what = "requested, but neither cached nor in quarantine"
                 found.append(Damage("incomplete", record.path, what, _build(cache, features), key))
     except NotFoundError as error:
-        found.append(Damage("missing", "index.jsonl", str(error), _repair(cache)))
+        return [*found, Damage("missing", "index.jsonl", str(error), _repair(cache))]
     except (DamageError, UsageError) as error:
-        found.append(Damage("damaged", "index.jsonl", str(error), _repair(cache)))
+        return [*found, Damage("damaged", "index.jsonl", str(error), _repair(cache))]
+    for key in sorted(unnamed):
+        file = _relative(cache, layout.sidecar_path(cache, key))
+        what = "the index of the last build does not name this video of its root"
+        names = dict.fromkeys(name for names in features.values() for name in names)
+        found.append(Damage("orphan", file, what, f"{_build(cache, features, names)} --prune", key))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -93,6 +93,10 @@ class Quarantine:
         failure = self._failures.get(key)
         if failure is not None and set(failure.fingerprints) <= set(fingerprints):
             del self._failures[key]
+
+    def keep_only(self, keys: Container[str]) -> None:
+        """Remove all other videos. ``compact`` writes the removal to the file."""
+        self._failures = {key: failure for key, failure in self._failures.items() if key in keys}
 
     def compact(self) -> None:
         """Rewrite the file with one line per failure, if it has more lines."""

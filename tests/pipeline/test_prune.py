@@ -1,0 +1,156 @@
+"""``build --prune``: videos whose sources were removed leave the cache, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import processes
+
+import chordcache as cc
+from chordcache.errors import TooManyFailuresError, UsageError
+
+Cli = Callable[..., Any]
+Maker = Callable[..., Path]
+
+NUM_VIDEOS = 12
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, make_video: Maker) -> Path:
+    """Twelve videos and one file that is not a video, an index, and a cache of two tiers."""
+    folder = tmp_path_factory.mktemp("prune")
+    for number in range(NUM_VIDEOS):
+        make_video(folder / f"videos/{number:02d}.mp4", num_frames=3 + number, size=(32, 32))
+    (folder / "videos/broken.mp4").write_bytes(b"junk")
+    cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
+    cc.build(folder / "index.json", folder / "cache", tiers=["lmdb", "npz"], features=["frames", "motion"], jobs=1)
+    return folder
+
+
+@pytest.fixture
+def work(built: Path, tmp_path: Path) -> Path:
+    """A copy of it, whose root is where the copy is."""
+    folder = tmp_path / "work"
+    shutil.copytree(built, folder)
+    index = cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
+    roots = {"videos": str(folder / "videos")}
+    summary = cc.build(index, folder / "cache", features=["frames"], jobs=1, roots=roots)
+    assert summary.num_up_to_date == NUM_VIDEOS
+    return folder
+
+
+def scan_and_build(work: Path, run_cli: Cli, *options: str) -> Any:
+    assert run_cli("scan", "videos", "-j1", cwd=work).returncode in (0, 3)
+    return run_cli("build", "--tier", "lmdb", "-j1", *options, cwd=work)
+
+
+def paths_of(cache: Path) -> set[str]:
+    return {video.path for video in cc.open_cache(cache)}
+
+
+def test_a_removed_source_stays_until_it_is_pruned(work: Path, run_cli: Cli) -> None:
+    cache = work / "cache"
+    before = processes.files_of(cache)
+    (work / "videos/03.mp4").unlink()
+    (work / "videos/broken.mp4").unlink()
+    assert scan_and_build(work, run_cli).returncode == 0
+    assert len(paths_of(cache)) == NUM_VIDEOS  # readers keep it
+    found = json.loads(run_cli("verify", "--json", cwd=work).stdout)
+    assert [(each["kind"], each["key"].startswith("03-")) for each in found] == [("orphan", True)]
+    assert run_cli("verify", cwd=work).returncode == 6
+    assert "drop 1 others" in run_cli("build", "--prune", "--dry-run", cwd=work).stdout
+    assert len(paths_of(cache)) == NUM_VIDEOS
+    fixed = run_cli(*found[0]["fix_command"].split()[1:], "-j1", cwd=work)
+    assert (fixed.returncode, ", pruned 1" in fixed.stdout) == (0, True), fixed.stderr
+    assert paths_of(cache) == {f"{number:02d}.mp4" for number in range(NUM_VIDEOS) if number != 3}
+    assert run_cli("verify", "--deep", cwd=work).returncode == 0
+    assert processes.quarantine(cache) == {}
+    after = processes.files_of(cache)
+    assert {name: after.get(name) for name in before if "/03-" not in name and name in after} == after
+    assert not [name for name in after if "/03-" in name]
+
+
+def test_more_than_a_tenth_needs_yes(work: Path, run_cli: Cli) -> None:
+    for name in ("03.mp4", "04.mp4"):
+        (work / "videos" / name).unlink()
+    before = processes.contents(work / "cache")
+    done = scan_and_build(work, run_cli, "--prune")
+    assert done.returncode == 2
+    assert "prune: got an index without 2 of the 12 cached videos, expected at least 90 % of them." in done.stderr
+    assert "--yes" in done.stderr
+    assert processes.contents(work / "cache") == before
+    with pytest.raises(UsageError, match="prune_many=True"):
+        cc.build(work / "index.json", work / "cache", options=cc.BuildOptions(prune=True))
+    with pytest.raises(UsageError, match="prune_many=True"):
+        cc.dry_run(work / "index.json", work / "cache", options=cc.BuildOptions(prune=True))
+    assert scan_and_build(work, run_cli, "--prune", "--yes").returncode == 3  # the broken one is still there
+    assert len(paths_of(work / "cache")) == NUM_VIDEOS - 2
+    assert run_cli("verify", cwd=work).returncode == 0
+
+
+def test_a_list_of_some_videos_of_a_root_removes_none(work: Path, run_cli: Cli) -> None:
+    """Two lists of one folder, and a scan of one file, are parts of a cache. They do not say what is gone."""
+    (work / "some.csv").write_text("path\nvideos/01.mp4\n")
+    cc.scan([work / "videos/02.mp4"], output=work / "one.json", jobs=1)
+    for index in ("some.csv", "one.json"):
+        cc.build(work / index, work / "cache", features=["frames"], jobs=1)
+    assert [each for each in cc.verify(work / "cache", jobs=1).damage if each.kind == "orphan"] == []
+
+
+def test_a_build_that_is_stopped_prunes_nothing(work: Path, make_video: Maker) -> None:
+    (work / "videos/03.mp4").unlink()
+    (work / "videos/new.mp4").write_bytes(b"junk")
+    index = cc.scan([work / "videos"], output=work / "index.json", jobs=1)
+    options = cc.BuildOptions(prune=True, max_failures=0)
+    with pytest.raises(TooManyFailuresError):
+        cc.build(index, work / "cache", features=["frames"], jobs=1, options=options)
+    assert "03.mp4" in paths_of(work / "cache")
+    summary = cc.build(index, work / "cache", features=["frames"], jobs=1, options=cc.BuildOptions(prune=True))
+    assert summary.num_pruned == 1
+    assert "03.mp4" not in paths_of(work / "cache")
+
+
+def test_a_moved_source_takes_its_artefacts_along_when_the_old_name_is_pruned(work: Path) -> None:
+    options = cc.BuildOptions(source_hash=True)
+    cc.build(work / "index.json", work / "cache", features=["frames"], jobs=1, options=options)
+    inode = next((work / "cache/lmdb").rglob("05-*")).stat().st_ino
+    (work / "videos/05.mp4").rename(work / "videos/moved.mp4")
+    index = cc.scan([work / "videos"], output=work / "index.json", jobs=1)
+    pruning = cc.BuildOptions(source_hash=True, prune=True)
+    assert cc.build(index, work / "cache", features=["frames"], jobs=1, options=pruning).num_pruned == 1
+    assert next((work / "cache/lmdb").rglob("moved-*")).stat().st_ino == inode
+    assert not list((work / "cache/lmdb").rglob("05-*"))
+    assert cc.verify(work / "cache", level="deep", jobs=1).damage == []
+
+
+def test_a_kill_while_pruning_leaves_what_gc_removes(work: Path, run_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the sidecar and its files."""
+    (work / "videos/03.mp4").unlink()
+    index = cc.scan([work / "videos"], output=work / "index.json", jobs=1)
+
+    def killed(self: Path, missing_ok: bool = False, unlink: Callable[..., None] = Path.unlink) -> None:
+        if self.name.startswith("03-") and self.suffix != ".json":
+            raise KeyboardInterrupt
+        unlink(self, missing_ok=missing_ok)
+
+    pid = os.fork()
+    if not pid:
+        monkeypatch.setattr(Path, "unlink", killed)
+        try:
+            cc.build(index, work / "cache", features=["frames"], jobs=1, options=cc.BuildOptions(prune=True))
+        finally:
+            os.kill(os.getpid(), 9)
+    os.waitpid(pid, 0)
+    assert not list((work / "cache/videos").rglob("03-*"))
+    assert list((work / "cache").rglob("03-*"))
+    again = run_cli("build", "--features", "frames", "--prune", "-j1", cwd=work)
+    assert again.returncode == 3, again.stderr
+    assert run_cli("gc", "--yes", cwd=work).returncode == 0
+    assert not list((work / "cache").rglob("03-*"))
+    assert run_cli("verify", cwd=work).returncode == 0
