@@ -82,8 +82,13 @@ class Run:
         return [pid for pid in alive_with(self.mark) if "chordcache.engine.worker" in command_of(pid)]
 
     def survivors(self, seconds: float = 5) -> list[str]:
-        """Return the processes alive ``seconds`` after the command ended, and their state (D: waits for a disk)."""
-        wait_until(lambda: not alive_with(self.mark), seconds)
+        """Return the processes alive ``seconds`` after the command ended, and their state (D: waits for a disk).
+
+        A process has no environment for a moment while it begins another program, so all have to be gone twice.
+        """
+        for _ in range(2):
+            wait_until(lambda: not alive_with(self.mark), seconds)
+            time.sleep(0.05)
         return [f"{command_of(pid)}[{_state_of(pid)}]" for pid in alive_with(self.mark)]
 
     def wait(self, timeout: float = 60) -> int:
