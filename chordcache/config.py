@@ -172,7 +172,7 @@ _FEATURES: Mapping[str, type[Any]] = {
 }
 _PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _FEATURE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-_TAKEN_NAMES = ("frames", "pts_seconds", "source_frames")
+_TAKEN_NAMES = ("frames", "pts_seconds", "source_frames", "keyframes")
 
 
 @dataclass(frozen=True)

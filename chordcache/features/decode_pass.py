@@ -54,6 +54,8 @@ class DecodeResult:
     """[shape=(T,), dtype=float64, seconds] times of the kept frames"""
     source_frames: np.ndarray
     """[shape=(T,), dtype=int64] numbers of the kept frames in the source"""
+    keyframes: np.ndarray
+    """[shape=(K,), dtype=int64] for each keyframe of the source, the first kept frame at or after it, ascending"""
     width: int
     """[pixels] of the cached frames"""
     height: int
@@ -104,22 +106,25 @@ class DecodePass:
             stage is the feature's name and the cause is ``extractor``.
         """
         pts_seconds, source_frames = array("d"), array("q")  # an array takes a tenth of a list's memory
+        keyframes = _Keyframes()
         with open_media(path) as media:
             video = media.require_video()
             info = _video_info(media)
             self._begin(info)
             meter = ContentMeter(info.codec) if self._with_content else None
             maker = FrameMaker(picture, video.sample_aspect_ratio)
-            for frame in self._decode(media, picture.fps, maker, meter):
+            for frame in self._decode(media, picture.fps, maker, meter, keyframes):
                 if only is None or frame.number in only:
                     self._feed(frame)
                 pts_seconds.append(frame.pts_seconds)
                 source_frames.append(frame.source_number)
+                keyframes.keep(frame.number)
             self._finish()
             width, height = maker.scaler.size
             return DecodeResult(
                 pts_seconds=np.asarray(pts_seconds),
                 source_frames=np.asarray(source_frames),
+                keyframes=np.asarray(keyframes.numbers),
                 width=width,
                 height=height,
                 frame_seconds=max(float(media.frame_seconds), 1 / picture.fps if picture.fps else 0.0),
@@ -139,9 +144,9 @@ class DecodePass:
                 self._extractors[name] = extractor
 
     def _decode(
-        self, media: Media, fps: float | None, maker: FrameMaker, meter: ContentMeter | None
+        self, media: Media, fps: float | None, maker: FrameMaker, meter: ContentMeter | None, keyframes: _Keyframes
     ) -> Iterator[Frame]:
-        """Yield the kept frames. Meanwhile, pass sound to the extractors that need it, and all frames to the meter."""
+        """Yield the kept frames. Meanwhile, pass sound to the extractors that need it, and all frames to the rest."""
         extractors = self._extractors.values()
         listeners = [extractor for extractor in extractors if extractor.needs_sound]
 
@@ -155,6 +160,7 @@ class DecodePass:
 
         def measured(frames: Iterator[DecodedFrame]) -> Iterator[DecodedFrame]:
             for frame in frames:
+                keyframes.see(frame)
                 if meter is not None:
                     meter.add_frame(frame)
                 yield frame
@@ -212,6 +218,26 @@ class DecodePass:
 
     def _fault(self, name: str, what: str) -> MediaError:
         return MediaError(name, "extractor", what, self._num_frames)
+
+
+class _Keyframes:
+    """The kept frames that are keyframes of the source, or the first ones after keyframes that are not kept."""
+
+    def __init__(self) -> None:
+        self.numbers = array("q")
+        """Numbers of these frames in the cache, ascending"""
+        self._is_pending = False
+        """True if a keyframe came, and no frame was kept since then"""
+
+    def see(self, decoded: DecodedFrame) -> None:
+        """Take the next frame of the source."""
+        self._is_pending = self._is_pending or decoded.picture.key_frame
+
+    def keep(self, number: int) -> None:
+        """Take the number of the last frame of the source, which is kept."""
+        if self._is_pending:
+            self.numbers.append(number)
+            self._is_pending = False
 
 
 @contextmanager

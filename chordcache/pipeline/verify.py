@@ -24,7 +24,7 @@ from chordcache.pipeline.plan import Features, fingerprints_of, is_stale, resolv
 from chordcache.pipeline.verify_source import compare_with_source
 from chordcache.records import Damage, FeatureInfo, VerifyReport
 from chordcache.storage import layout
-from chordcache.storage.artefacts.open_files import check_artefact, open_artefact
+from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact, open_artefact
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog import Catalog
@@ -239,7 +239,7 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
 
     try:
         with open_artefact(path, infos[0].num_bytes) as artefact:
-            pts_seconds, source_frames = artefact.array("pts_seconds"), artefact.array("source_frames")
+            pts_seconds, source_frames, keyframes = map(artefact.array, FRAME_ARRAYS)
             for info in infos:
                 stored = artefact.layout(info.feature)
                 found = (stored.num_rows, *stored.row_shape), str(stored.dtype)
@@ -249,11 +249,20 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
             raise DamageError(f"the file has times of {len(pts_seconds)} frames, expected {sidecar.num_frames}")
         if pts_seconds[0] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
             raise DamageError("its times disagree with the sidecar's")
+        if not _are_ascending(keyframes, sidecar.num_frames):
+            raise DamageError(f"its keyframes are not ascending frame numbers below {sidecar.num_frames}")
         num_rows = {name: count for info in infos for name, count in info.num_rows.items()}
         check_artefact(path, infos[0].num_bytes, num_rows, look=look)
     except DamageError as error:
         return [Damage("damaged", file, str(error), _repair(check.cache), check.key, last or None)]
     return []
+
+
+def _are_ascending(numbers: np.ndarray, stop: int) -> bool:
+    """Return whether an array is of frame numbers in [0, stop), each above the one before it."""
+    if numbers.dtype != np.int64 or numbers.ndim != 1:
+        return False
+    return not np.any(np.diff(numbers, prepend=-1, append=stop) <= 0)
 
 
 def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> list[Damage]:

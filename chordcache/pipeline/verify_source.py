@@ -9,10 +9,11 @@ import numpy as np
 
 from chordcache.config import Config
 from chordcache.errors import ConfigError, DamageError, MediaError
-from chordcache.features.decode_pass import DecodePass
+from chordcache.features.decode_pass import DecodePass, DecodeResult
 from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.media import jpeg
 from chordcache.records import FeatureInfo
+from chordcache.storage.artefacts.base import Artefact
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.artefacts.writer import Block
 from chordcache.storage.sidecar import Sidecar
@@ -32,7 +33,7 @@ _TOLERANCE = 0.02
 
 
 def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str) -> None:
-    """Decode the source of a video again and compare times, random frames, and the features made from them.
+    """Decode the source of a video again and compare times, keyframes, random frames, and the features made from them.
 
     Some features are left out, because their rows depend on all frames before them: pose, which tracks, and plug-ins
     that do not declare otherwise. Only their digests are checked.
@@ -53,14 +54,27 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
         raise _differs(f"got {len(facts.pts_seconds)} frames, expected {sidecar.num_frames} as in the cache")
     for info in {info.file: info for info in sidecar.features if info.file}.values():
         with open_artefact(cache / str(info.file), info.num_bytes) as artefact:
-            cached = artefact.array("pts_seconds")
-        if not np.array_equal(cached, facts.pts_seconds):
-            number = int(np.argmax(cached != facts.pts_seconds))
-            raise _differs(
-                f"frame {number}, cached at {cached[number]:.6f} s, is shown at {facts.pts_seconds[number]:.6f} s"
-            )
+            _compare_frames(artefact, facts)
     for comparer in comparers:
         comparer.finish()
+
+
+def _compare_frames(artefact: Artefact, facts: DecodeResult) -> None:
+    """Compare the times, the numbers in the source, and the keyframes. Raises ``MediaError`` if they differ."""
+    cached = artefact.array("pts_seconds")
+    if not np.array_equal(cached, facts.pts_seconds):
+        number = int(np.argmax(cached != facts.pts_seconds))
+        raise _differs(
+            f"frame {number}, cached at {cached[number]:.6f} s, is shown at {facts.pts_seconds[number]:.6f} s"
+        )
+    cached = artefact.array("source_frames")
+    if not np.array_equal(cached, facts.source_frames):
+        number = int(np.argmax(cached != facts.source_frames))
+        raise _differs(f"frame {number}, cached as {cached[number]} of the source, is {facts.source_frames[number]}")
+    cached = artefact.array("keyframes")
+    if not np.array_equal(cached, facts.keyframes):
+        number = np.setxor1d(cached, facts.keyframes)[0]
+        raise _differs(f"frame {number} is a keyframe either in the cache or in the source, but not in both")
 
 
 def _random_frames(num_frames: int) -> list[int]:

@@ -20,7 +20,7 @@ from chordcache.media.source_file import SourceState, bytes_changed, check_uncha
 from chordcache.pipeline.plan import ArtefactTask
 from chordcache.records import ContentFacts, FeatureInfo, Identity
 from chordcache.storage import atomic, layout
-from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
+from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact, open_artefact
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.artefacts.writer import ArtefactWriter
 from chordcache.storage.quarantine import Failure
@@ -277,7 +277,7 @@ class _Job:
         if not present:
             return [info for _, info in made]
         writer.finish(
-            {"pts_seconds": facts.pts_seconds, "source_frames": facts.source_frames},
+            {name: getattr(facts, name) for name in FRAME_ARRAYS},
             {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
         )
         fingerprints = {spec.name: spec.fingerprint for spec, _ in present}

@@ -83,6 +83,15 @@ class Video:
         """Frame numbers in the source [shape=(num_frames,), dtype=int64]."""
         return self._kept("source_frames")
 
+    @property
+    def keyframes(self) -> np.ndarray:
+        """Frame numbers of the keyframes [shape=(K,), dtype=int64], ascending.
+
+        A keyframe is a frame that the decoder marks as one, in any codec. If ``frames.fps`` left out a keyframe of the
+        source, the first cached frame after it takes its place. The array may be empty.
+        """
+        return self._kept("keyframes")
+
     def _kept(self, name: str) -> np.ndarray:
         # Not a cached_property: before Python 3.12 it has one lock for all videos. A reader in another thread may hold
         # that lock while a DataLoader forks, and the worker then waits for it without end

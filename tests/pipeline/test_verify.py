@@ -383,14 +383,14 @@ def test_cache_of_an_older_format_is_refused_and_stays_unchanged(
     whole: Path, cache: Path, run_cli: Cli, name: str, command: str
 ) -> None:
     path = of(cache, "a.mp4")[0] if name == "sidecar" else cache / name
-    reseal(path, format_version=1)
+    reseal(path, format_version=2)
     if (name, command) in {("index.jsonl", "gc"), ("index.jsonl", "info"), ("sidecar", "info")}:
         return  # does not read it
     before = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
     args = {"verify": ["-j1"], "build": ["-j1", "-o", cache], "gc": ["--dry-run"], "info": []}[command]
     done = run_cli(command, whole / "index.json" if command == "build" else cache, *args)
     assert done.returncode == 13, done.stdout + done.stderr
-    assert "got format version 1, expected 3. Scan again and build a new cache." in done.stderr
+    assert "got format version 2, expected 3. Scan again and build a new cache." in done.stderr
     assert path.name in done.stderr
     assert done.stderr.count("\n") == 1
     after = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
@@ -402,7 +402,7 @@ def test_cache_of_an_older_format_is_refused_and_stays_unchanged(
 
 def test_a_version_with_the_wrong_digest_is_damage(cache: Path, run_cli: Cli) -> None:
     path = cache / "chordcache.json"
-    path.write_text(path.read_text().replace('"format_version": 3', '"format_version": 1'))
+    path.write_text(path.read_text().replace('"format_version": 3', '"format_version": 2'))
     assert run_cli("verify", cache).returncode == 5
 
 

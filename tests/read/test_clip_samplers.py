@@ -21,7 +21,7 @@ from helpers.ffmpeg import ffprobe_column
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordcache.errors import ConfigError, FeatureAbsentError, UsageError
+from chordcache.errors import ConfigError, UsageError
 from chordcache.features.frames import cut_frames
 from chordcache.media.cropping import CropBox
 from chordcache.pipeline.build import build
@@ -552,7 +552,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     config = folder / "config.yaml"
     config.write_text("features: {flow: null, mel: null}\n")
     build(folder / "index.csv", folder / "cache", tiers=("lmdb", "npz"), config=config, jobs=1)
-    build(folder / "index.csv", folder / "plain", jobs=1)
     return Cache(folder / "cache")
 
 
@@ -564,12 +563,6 @@ def test_keyframes_are_those_of_ffprobe(cache: Cache) -> None:
     assert {number for (number,) in found} == keyframes
     middles = [KeyframeSampler(5, 2).frame_numbers(cache[0], ClipRequest(index=i))[2] for i in range(60)]
     assert set(middles) == {4, *(keyframes - {0})}  # a clip around the first one is moved inside
-
-
-def test_keyframes_of_a_cache_that_does_not_know_them(cache: Cache) -> None:
-    plain = Cache(cache.path.parent / "plain")
-    with pytest.raises(FeatureAbsentError, match="'motion' of video 'a-.*' is not cached"):
-        KeyframeSampler().frame_numbers(plain[0], ClipRequest())
 
 
 def test_adaptive_on_a_real_cache(cache: Cache) -> None:

@@ -236,7 +236,7 @@ def test_random_starts_are_uniform_over_time() -> None:
 
 def test_keyframes_by_time() -> None:
     source = constant(30, 300)
-    source.picture_types = np.where(np.arange(300) % 100 == 50, b"I", b"P").astype("S1")
+    source.keyframes = np.array([50, 150, 250])
     clips = [KeyframeSampler(5, fps=10).frame_numbers(source, ClipRequest(index=i)) for i in range(40)]
     assert {tuple(clip) for clip in clips} == {tuple(range(key - 6, key + 7, 3)) for key in (50, 150, 250)}
     clips = [KeyframeSampler(5, fps=1).frame_numbers(source, ClipRequest(index=i)) for i in range(40)]

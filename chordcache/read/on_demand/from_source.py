@@ -13,6 +13,7 @@ import numpy as np
 
 from chordcache.config import Config, FramesConfig, config_from_json
 from chordcache.errors import CacheWriteError, MediaError, NotFoundError
+from chordcache.features.decode_pass import DecodePass
 from chordcache.features.frames import select_fps
 from chordcache.features.registry import resolve
 from chordcache.media import jpeg
@@ -163,6 +164,11 @@ class _TemporaryBuild:
             raise MediaError(outcome.stage, outcome.cause, outcome.message, outcome.num_frames_ok)
         return outcome
 
+    def keyframes(self) -> np.ndarray:
+        """Return the keyframes. This decodes the file, because the marks of packets may differ from those of frames."""
+        with naming(self._origin.path):
+            return DecodePass({}, {}, with_content=False).run(self._origin.path, self.config.picture).keyframes
+
     @property
     def known_content(self) -> ContentFacts | None:
         """Content facts from the scan, None if the file has changed since."""
@@ -299,4 +305,4 @@ class _SourceVideo(Video):
         return self._decoded
 
     def _array(self, name: str) -> np.ndarray:
-        return self._timeline[name]
+        return self._build.keyframes() if name == "keyframes" else self._timeline[name]

@@ -242,10 +242,12 @@ class RegularTimestampClips(EvenClipSampler):
 
 @dataclass(frozen=True)
 class KeyframeSampler(EvenClipSampler):
-    """Sampler of clips around keyframes. The middle frame of a clip is an intra picture of the source.
+    """Sampler of clips around keyframes. The middle frame of a clip is a keyframe of the source.
 
-    Every intra picture is equally likely. Near the ends of the video, clips are moved inside. If ``frames.fps`` left
-    out frames, the nearest kept frames count. Clips of one frame are the intra pictures.
+    The cache holds the keyframes of every codec, see ``Video.keyframes``. Every keyframe is equally likely. Near the
+    ends of the video, clips are moved inside. If ``frames.fps`` left out a keyframe, the first cached frame after it
+    takes its place, because a keyframe often begins a scene. Clips of one frame are the keyframes. In a video without
+    keyframes, the first frame counts as one.
 
     Parameters
     ----------
@@ -256,15 +258,11 @@ class KeyframeSampler(EvenClipSampler):
     ------
     UsageError
         If an argument is wrong.
-    FeatureAbsentError
-        From ``frame_numbers``, if the video was cached without the feature ``motion``, which contains the picture
-        types.
     """
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
-        keyframes = np.flatnonzero(video.picture_types == b"I")
-        # The first picture of a video counts as a keyframe, whatever its type: decoding cannot begin before it
+        keyframes = video.keyframes
         chosen = int(keyframes[request.generator().integers(len(keyframes))]) if len(keyframes) else 0
         return self.clips(video).clip_around(chosen)
 

@@ -21,8 +21,8 @@ from chordcache.storage.artefacts.base import Artefact, row_bytes
 from chordcache.storage.artefacts.tiers import load, tier_of
 from chordcache.storage.artefacts.writer import ArtefactWriter
 
-FRAME_TIMES = ("pts_seconds", "source_frames")
-"""Whole arrays that every artefact of a video has."""
+FRAME_ARRAYS = ("pts_seconds", "source_frames", "keyframes")
+"""Whole arrays about the frames of a video, which each of its artefacts has."""
 
 _MAX_OPEN = 64
 """Number of artefacts that a process keeps open."""
@@ -220,7 +220,7 @@ def check_artefact(
     num_bytes: int,
     num_rows: Mapping[str, int],
     *,
-    whole: Collection[str] = FRAME_TIMES,
+    whole: Collection[str] = FRAME_ARRAYS,
     look: Callable[[str, int, Any], None] | None = None,
 ) -> None:
     """Check every row and array of an artefact, and that the file holds nothing else.
