@@ -47,6 +47,8 @@ OWNERS = {
     "torch": (
         "chordcache.read.augment",
         "chordcache.read.batch_memory",
+        "chordcache.read.clip_dataset",
+        "chordcache.read.combined",
         "chordcache.read.dataset",
         "chordcache.read.loader",
         "chordcache.read.collate",

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import get_worker_info
 
 from chordcache.errors import UsageError
 from chordcache.media.cropping import CropBox
 from chordcache.read.arguments import check_at_least, checked_names, checked_size
-from chordcache.read.batch_memory import FrameBuffer, FrameMemory, allocate
+from chordcache.read.batch_memory import FrameBuffer
 from chordcache.read.cache import Cache, Video
 from chordcache.read.classes import class_names
+from chordcache.read.clip_dataset import ClipDataset
 from chordcache.read.clips import ClipReader, FeatureReader
 from chordcache.read.crops import CenterCrop, SpatialTransform
 from chordcache.read.read_counts import ReadCounts
 from chordcache.read.sampling.by_name import make_sampler
-from chordcache.read.sampling.clip_request import ClipRequest, ClipSampler, RandomStream
+from chordcache.read.sampling.clip_request import EPOCHS, ClipRequest, ClipSampler, RandomStream
 from chordcache.read.sampling.clip_samplers import RegularClipSampler
-from chordcache.read.selection import Videos, select_keys
+from chordcache.read.selection import Videos, positions_of, select_keys
 
 if TYPE_CHECKING:
     from chordcache.config import Config
@@ -37,7 +37,7 @@ _SIXTEEN_IN_THE_MIDDLE = RegularClipSampler(num_frames=16, stride=4)
 _SIZE = (224, 224)
 
 
-class ChordVideoDataset(Dataset[dict[str, Any]]):
+class ChordVideoDataset(ClipDataset):
     """Clips of a cache as tensors, for any DataLoader: no workers or many, fork, spawn or forkserver.
 
     An index is an int or ``(epoch, int)``, and the clip and the crop of a sample are drawn from seed, epoch and index.
@@ -199,7 +199,6 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         labels = self._indexed.labels if self._indexed else self._cache.labels()
         names = class_names(labels) if classes is None else classes
         self.classes = list(checked_names("classes", names, "label names"))
-        """Label names. The position of each name is its id"""
         self._class_ids = {name: number for number, name in enumerate(self.classes)}
         self._check_labels(labels)
         if self._num_videos and self._indexed is None:
@@ -212,94 +211,54 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
     def __repr__(self) -> str:
         return f"<ChordVideoDataset of {self._cache!r}: {self._num_videos} videos x {self._clips_per_video} clips>"
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of all reads by plain indices from now on, also in the workers of a DataLoader.
+    @property
+    def label_ids(self) -> np.ndarray:
+        """Position in ``classes`` of every sample's label, see ``ClipDataset``.
 
         Raises
         ------
         UsageError
-            If ``epoch`` is not an integer of at least 0.
+            If the cache has gained or lost videos, or has gained labels that are not in ``classes``.
         """
+        if self._indexed is not None:
+            names, ids = self._indexed.labels, self._indexed.label_ids
+        else:
+            with Cache(self._cache.path) as cache:  # not the dataset's own, which other threads may be reading
+                names, ids = cache.labels(), cache.label_ids
+                if self._keys is None:
+                    self._check_num_videos(cache)
+                else:
+                    ids = ids[positions_of(cache, self._keys)]
+        unknown = len(self.classes)
+        table = np.array([*(self._class_ids.get(name, unknown) for name in names), -1], np.int64)
+        found = table[ids]  # the last element is for -1
+        if np.any(found == unknown):
+            raise self._unknown_label(names[ids[np.argmax(found == unknown)]], "a video")
+        return np.repeat(found, self._clips_per_video)
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """Settings in which the samples of a batch agree, see ``ClipDataset``."""
+        crop = self._clips.spatial_transform
+        settings = {
+            "features": self._clips.features,
+            "missing": self._clips.missing,
+            "num_frames": getattr(self._sampler, "num_frames", None),
+            "size": getattr(getattr(crop, "of", None) or crop, "size", None),
+        }
+        return {name: value for name, value in settings.items() if value is not None}
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of all reads by plain indices, see ``ClipDataset``."""
         ClipRequest(epoch=epoch)
         self._read_counts.fix(epoch)
 
-    def __getitem__(self, index: int | tuple[int, int]) -> dict[str, Any]:
-        """Read one sample.
-
-        Parameters
-        ----------
-        index : int or tuple of int
-            Position in [-len, len), or (epoch, position).
-
-        Returns
-        -------
-        dict
-            The sample, see the class.
-
-        Raises
-        ------
-        IndexError
-            If the position, or a frame number that the sampler chose, is out of range.
-        DamageError, FeatureAbsentError, NotFoundError
-            As in ``Cache.read``. A sample that cannot be read is not replaced with another one.
-        MediaError
-            If a video has to be read from its source, and the source is broken.
-        UsageError
-            If the cache has gained or lost videos, or has gained labels that are not in ``classes``. With
-            ``flow_mode="between"``, also if the sampler's frames go backwards.
-        """
-        return self.read_sample(index)
-
-    def __getitems__(self, indices: Sequence[int | tuple[int, int]]) -> list[dict[str, Any]]:
-        """Read the samples of a batch, for a DataLoader.
-
-        Each sample is what ``__getitem__`` returns, except for the memory of its frames. Clips of one shape are decoded
-        into one tensor (B, T, h, w, 3), and each ``frames`` is a permuted view of it. In a worker process that tensor
-        is in shared memory. The ``collate`` of ``make_loader`` passes the tensor on without a copy. Other collate
-        functions may copy it.
-
-        Raises
-        ------
-        IndexError, DamageError, FeatureAbsentError, NotFoundError, UsageError
-            As in ``__getitem__``.
-        """
-        memory = FrameMemory(len(indices), allocate)
-        return [self.read_sample(index, partial(memory.clip, i)) for i, index in enumerate(indices)]
-
     def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
-        """Read one sample. Decode its frames into the caller's memory, if there is any for their shape.
-
-        Parameters
-        ----------
-        index : int or tuple of int
-            As in ``__getitem__``.
-        buffer : callable, optional
-            Function that takes the shape (T, h, w, 3) of the frames, and returns a uint8 tensor of that shape or None.
-            If it returns a tensor, ``frames`` is a permuted view of it instead of a contiguous tensor of its own.
-
-        Returns
-        -------
-        dict
-            The sample, see the class.
-        """
+        """Read one sample, see ``ClipDataset``."""
         return self._of_video(index, partial(self._sample, buffer))
 
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
-        """Describe a sample without reading any feature of its video.
-
-        The clip sampler may still read features. With ``on_miss`` a video that is not cached is opened.
-
-        Parameters
-        ----------
-        index : tuple of int
-            (epoch, position).
-
-        Returns
-        -------
-        Video, tuple of int
-            The video of the clip, and the shape (T, h, w, 3) in which its frames are decoded, even if "frames" is not
-            in ``features``. With ``DenseClips`` the shape is (num_clips, T, h, w, 3).
-        """
+        """Describe a sample, see ``ClipDataset``."""
         return self._of_video(
             index,
             lambda request, _, video: (video, self._clips.frames_shape(video, *self._view(video, request))),
@@ -309,13 +268,12 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
         self, index: int | tuple[int, int], function: Callable[[ClipRequest, FeatureReader, Video], Result]
     ) -> Result:
         """Return the result of a function for a sample's clip request, the reader of its video, and the video."""
-        epoch, position = index if isinstance(index, tuple) else (None, index)
-        number = operator.index(position) + (len(self) if position < 0 else 0)
-        if not 0 <= number < len(self):
-            raise IndexError(f"sample {position} is out of range for a dataset of {len(self)} samples")
+        epoch, number = self._split(index)
+        repeat, epoch = divmod(self._read_counts.epoch_of(number) if epoch is None else epoch, EPOCHS)
         request = ClipRequest(
             seed=self._seed,
-            epoch=self._read_counts.epoch_of(number) if epoch is None else operator.index(epoch),
+            epoch=epoch,
+            repeat=repeat,
             index=number,
             clip=number % self._clips_per_video,
             num_clips=self._clips_per_video,
@@ -356,29 +314,33 @@ class ChordVideoDataset(Dataset[dict[str, Any]]):
             "caption": video.caption or "",
             "video": video.key,
             # Not a tensor, which would follow the batch to a GPU: to read it there waits for all queued work
-            "sample_id": f"{request.epoch}:{request.index}",
+            "sample_id": f"{request.epoch + request.repeat * EPOCHS}:{request.index}",
         }
 
     def _video(self, position: int) -> Video:
         if self._keys is not None:
             return self._cache[self._keys[position].decode()]
+        self._check_num_videos(self._cache)
+        return self._cache[position]
+
+    def _check_num_videos(self, cache: Cache) -> None:
         # The catalog may have been opened again since the videos were counted. A build in between moves the positions
-        if len(self._cache) != self._num_videos:
+        if len(cache) != self._num_videos:
             raise UsageError(
-                f"{self._cache!r} had {self._num_videos} videos when the dataset was made. Recreate the dataset, or "
+                f"{cache!r} had {self._num_videos} videos when the dataset was made. Recreate the dataset, or "
                 "pass videos=cache.keys() to pin today's videos."
             )
-        return self._cache[position]
 
     def _class_id(self, video: Video) -> int:
         if video.label is None:
             return -1
         number = self._class_ids.get(video.label)
         if number is None:
-            raise UsageError(
-                f"classes: got {self.classes}, expected also '{video.label}', the label of video '{video.key}'"
-            )
+            raise self._unknown_label(video.label, f"video '{video.key}'")
         return number
+
+    def _unknown_label(self, label: str, of: str) -> UsageError:
+        return UsageError(f"classes: got {self.classes}, expected also '{label}', the label of {of}")
 
     def _check_labels(self, labels: Iterable[str]) -> None:
         """Raise now the error that ``_class_id`` would raise in the middle of an epoch."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.read.cache import Cache, Video
 
@@ -28,6 +30,23 @@ def select_keys(cache: Cache, videos: Videos) -> list[str]:
     if not keys:
         raise UsageError(f"videos: got no video, expected at least one of {cache!r}")
     return keys
+
+
+def positions_of(cache: Cache, keys: np.ndarray) -> np.ndarray:
+    """Return the positions [shape=(n,), dtype=int64] of keys [shape=(n,), dtype=S] in a cache.
+
+    Raises
+    ------
+    NotFoundError
+        If the cache does not have a video of that key.
+    """
+    known = np.array(cache.keys(), np.bytes_)  # sorted, and ASCII
+    positions = np.searchsorted(known, keys)
+    is_known = known[np.minimum(positions, len(known) - 1)] == keys if len(known) else np.zeros(len(keys), bool)
+    if not is_known.all():
+        key = keys[np.argmin(is_known)].decode()
+        raise NotFoundError(f"videos: got {key!r}, expected the key of a video of {cache!r}")
+    return positions
 
 
 def _read_split(cache: Cache, path: Path) -> list[str]:

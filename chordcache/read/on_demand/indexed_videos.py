@@ -43,7 +43,8 @@ class _Records:
         self._index = index
         self._path = Path(index.path).absolute()
         offsets, broken = array("q"), []
-        labels: set[str] = set()
+        ids: dict[str | None, int] = {None: -1}
+        label_ids = array("i")
         with open_for_reading(self._path) as file:
             self._state = _state(file.fileno())
             for offset, record in index.located(file):
@@ -51,9 +52,13 @@ class _Records:
                     broken.append(record.path)
                     continue
                 offsets.append(offset)
-                labels.update([record.label] if record.label is not None else [])
+                label_ids.append(ids.setdefault(record.label, len(ids) - 1))
         self._offsets = np.asarray(offsets)
-        self.labels = sorted(labels)
+        self.labels = sorted(label for label in ids if label is not None)
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        # The ids until now are in the order of the first use of each label; the last element is for -1
+        sorted_ids = np.array([*(numbers[label] for label in ids if label is not None), -1], np.int32)
+        self.label_ids = sorted_ids[np.asarray(label_ids)]
         if not offsets:
             raise UsageError(f"index: got '{printable(self._path)}' without a readable video, expected at least one")
         if broken:
@@ -145,6 +150,8 @@ class IndexedVideos:
         self._records = _Records(self._index)
         self.labels = self._records.labels
         """The distinct labels of the index, sorted"""
+        self.label_ids = self._records.label_ids
+        """Position of every video's label in ``labels`` [shape=(len(self),), dtype=int32], -1 without a label"""
         if on_miss == "build":
             self._queue.prepare()
 

@@ -11,6 +11,9 @@ import numpy as np
 from chordcache.read.arguments import check_at_least
 from chordcache.read.cache import Video
 
+EPOCHS = 2**32
+"""Upper bound of epochs. ``(epoch + n * EPOCHS, index)`` is the n-th further draw of a sample in an epoch."""
+
 
 class RandomStream(enum.IntEnum):
     """Users of a sample's random numbers. Each has a separate stream, so that a new one does not change the others."""
@@ -47,19 +50,21 @@ class ClipRequest:
     """Number of the clip of this video, in [0, num_clips)"""
     num_clips: int = 1
     """Number of clips that the dataset takes from each video"""
+    repeat: int = 0
+    """Number of times that a sampler with weights drew the sample before in this epoch"""
 
     def __post_init__(self) -> None:
-        check_at_least(0, seed=self.seed, epoch=self.epoch, index=self.index, clip=self.clip)
+        check_at_least(0, seed=self.seed, epoch=self.epoch, index=self.index, clip=self.clip, repeat=self.repeat)
         check_at_least(self.clip + 1, num_clips=self.num_clips)
 
     def generator(self, stream: RandomStream = RandomStream.SAMPLER) -> np.random.Generator:
         """Return the random generator of this sample. It gives the same numbers in any process, worker and order.
 
-        Philox is counter based. (seed, epoch) are the key. Index and stream are the two high words of the counter. No
-        two samples therefore share numbers, without any hashing or drawing.
+        Philox is counter based. (seed, epoch) are the key. Index, stream and repeat are the high words of the counter.
+        No two samples therefore share numbers, without any hashing or drawing.
         """
         key = np.array([self.seed, self.epoch], np.uint64)
-        counter = np.array([0, 0, stream, self.index], np.uint64)
+        counter = np.array([0, self.repeat, stream, self.index], np.uint64)
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 

@@ -1,0 +1,155 @@
+"""The interface of a dataset of clips, which loaders and samplers use."""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from chordcache.read.arguments import check_at_least
+from chordcache.read.batch_memory import FrameBuffer, FrameMemory, allocate
+from chordcache.read.cache import Video
+
+
+class ClipDataset(Dataset[dict[str, Any]], ABC):
+    """Base class of the datasets of clips: ``ChordVideoDataset``, and the results of ``concat`` and ``subset``.
+
+    An index is an int in [-len, len), or ``(epoch, int)``.
+    """
+
+    classes: list[str]
+    """Label names. The position of each name is its id"""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    @abstractmethod
+    def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
+        """Read one sample. Decode its frames into the caller's memory, if there is any for their shape.
+
+        Parameters
+        ----------
+        index : int or tuple of int
+            As in ``__getitem__``.
+        buffer : callable, optional
+            Function that takes the shape (T, h, w, 3) of the frames, and returns a uint8 tensor of that shape or None.
+            If it returns a tensor, ``frames`` is a permuted view of it instead of a contiguous tensor of its own.
+
+        Returns
+        -------
+        dict
+            The sample, see ``ChordVideoDataset``.
+        """
+
+    @abstractmethod
+    def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
+        """Describe a sample without reading any feature of its video.
+
+        The clip sampler may still read features. With ``on_miss`` a video that is not cached is opened.
+
+        Parameters
+        ----------
+        index : tuple of int
+            (epoch, position).
+
+        Returns
+        -------
+        Video, tuple of int
+            The video of the clip, and the shape (T, h, w, 3) in which its frames are decoded, even if "frames" is not
+            in ``features``. With ``DenseClips`` the shape is (num_clips, T, h, w, 3).
+        """
+
+    @abstractmethod
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of all reads by plain indices from now on, also in the workers of a DataLoader.
+
+        Raises
+        ------
+        UsageError
+            If ``epoch`` is not an integer of at least 0.
+        """
+
+    @property
+    @abstractmethod
+    def label_ids(self) -> np.ndarray:
+        """Position in ``classes`` of every sample's label [shape=(len(self),), dtype=int64], -1 without a label.
+
+        No sidecar is read. The array is made at each access.
+        """
+
+    @property
+    def sample_weights(self) -> np.ndarray | None:
+        """Weight of every sample [shape=(len(self),), dtype=float64], for ``ChordSampler``. None without weights."""
+        return None
+
+    @property
+    @abstractmethod
+    def settings(self) -> Mapping[str, object]:
+        """Settings in which the samples of a batch agree, by parameter. Those that are unknown are left out."""
+
+    def __getitem__(self, index: int | tuple[int, int]) -> dict[str, Any]:
+        """Read one sample.
+
+        Parameters
+        ----------
+        index : int or tuple of int
+            Position in [-len, len), or (epoch, position).
+
+        Returns
+        -------
+        dict
+            The sample, see ``ChordVideoDataset``.
+
+        Raises
+        ------
+        IndexError
+            If the position, or a frame number that the sampler chose, is out of range.
+        DamageError, FeatureAbsentError, NotFoundError
+            As in ``Cache.read``. A sample that cannot be read is not replaced with another one.
+        MediaError
+            If a video has to be read from its source, and the source is broken.
+        UsageError
+            If the cache has gained or lost videos, or has gained labels that are not in ``classes``. With
+            ``flow_mode="between"``, also if the sampler's frames go backwards.
+        """
+        return self.read_sample(index)
+
+    def __getitems__(self, indices: Sequence[int | tuple[int, int]]) -> list[dict[str, Any]]:
+        """Read the samples of a batch, for a DataLoader.
+
+        Each sample is what ``__getitem__`` returns, except for the memory of its frames. Clips of one shape are decoded
+        into one tensor (B, T, h, w, 3), and each ``frames`` is a permuted view of it. In a worker process that tensor
+        is in shared memory. The ``collate`` of ``make_loader`` passes the tensor on without a copy. Other collate
+        functions may copy it.
+
+        Raises
+        ------
+        IndexError, DamageError, FeatureAbsentError, NotFoundError, UsageError
+            As in ``__getitem__``.
+        """
+        memory = FrameMemory(len(indices), allocate)
+        return [self.read_sample(index, partial(memory.clip, i)) for i, index in enumerate(indices)]
+
+    def _split(self, index: int | tuple[int, int]) -> tuple[int | None, int]:
+        """Return the epoch of an index, None for a plain int, and the position in [0, len).
+
+        Raises
+        ------
+        IndexError
+            If the position is out of range.
+        UsageError
+            If the epoch is not an integer of at least 0.
+        """
+        epoch, position = index if isinstance(index, tuple) else (None, index)
+        number = operator.index(position) + (len(self) if position < 0 else 0)
+        if not 0 <= number < len(self):
+            raise IndexError(f"sample {position} is out of range for a dataset of {len(self)} samples")
+        if epoch is not None:
+            check_at_least(0, epoch=epoch)
+        return epoch, number
