@@ -17,17 +17,17 @@ from torch.utils.data import DataLoader
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least
 from chordcache.read.batch_memory import Allocate, FrameMemory, RecycledMemory, allocate_pinned
+from chordcache.read.clip_dataset import ClipDataset
 from chordcache.read.collate import collate
-from chordcache.read.dataset import ChordVideoDataset
 from chordcache.read.sampling.budget_batches import BudgetBatchSampler
-from chordcache.read.sampling.distributed import ChordSampler
+from chordcache.read.sampling.distributed import ChordSampler, check_not_of_torch
 
 Batch: TypeAlias = dict[str, Any]
 Collate: TypeAlias = Callable[[Sequence[Batch]], Batch]
 
 
 def make_loader(
-    dataset: ChordVideoDataset,
+    dataset: ClipDataset,
     batch_size: int | None,
     num_workers: int,
     *,
@@ -46,8 +46,8 @@ def make_loader(
 
     Parameters
     ----------
-    dataset : ChordVideoDataset
-        The dataset to read.
+    dataset : ClipDataset
+        The dataset to read: a ``ChordVideoDataset``, or what ``concat`` or ``subset`` made.
     batch_size : int or None
         Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
     num_workers : int
@@ -105,8 +105,8 @@ class ClipLoader:
 
     Parameters
     ----------
-    dataset : ChordVideoDataset
-        The dataset to read. Several loaders may share one.
+    dataset : ClipDataset
+        The dataset to read, as in ``make_loader``. Several loaders may share one.
     batch_size : int or None
         Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
     sampler : ChordSampler or BudgetBatchSampler, optional
@@ -141,7 +141,7 @@ class ClipLoader:
 
     def __init__(
         self,
-        dataset: ChordVideoDataset,
+        dataset: ClipDataset,
         batch_size: int | None,
         *,
         sampler: ChordSampler | BudgetBatchSampler | None = None,
@@ -153,6 +153,12 @@ class ClipLoader:
     ) -> None:
         check_at_least(1, num_threads=num_threads)
         check_at_least(0, prefetch=prefetch)
+        check_not_of_torch(dataset)
+        if not callable(getattr(dataset, "read_sample", None)):
+            raise UsageError(
+                f"dataset: got a {type(dataset).__name__}, expected a ChordVideoDataset, or what chordcache.concat or "
+                "chordcache.subset made. Use a DataLoader for others."
+            )
         self._dataset = dataset
         self._batch_size = batch_size
         self._sampler = _checked_sampler(dataset, batch_size, sampler)
@@ -233,7 +239,7 @@ class _BatchUnderWay:
 
     def __init__(
         self,
-        dataset: ChordVideoDataset,
+        dataset: ClipDataset,
         indices: Sequence[tuple[int, int]],
         collate: Collate,
         allocate: Allocate,
@@ -326,8 +332,14 @@ def _tensors_of(batch: Mapping[str, Any]) -> Iterator[torch.Tensor]:
 
 
 def _checked_sampler(
-    dataset: ChordVideoDataset, batch_size: int | None, sampler: ChordSampler | BudgetBatchSampler | None
+    dataset: ClipDataset, batch_size: int | None, sampler: ChordSampler | BudgetBatchSampler | None
 ) -> ChordSampler | BudgetBatchSampler:
+    check_not_of_torch(dataset)
+    if sampler is not None and not isinstance(sampler, (ChordSampler, BudgetBatchSampler)):
+        raise UsageError(
+            f"sampler: got a {type(sampler).__name__}, expected a ChordSampler, which takes the weights of samples as "
+            "weights= and splits samples across ranks, or a BudgetBatchSampler"
+        )
     if batch_size is None or isinstance(sampler, BudgetBatchSampler):
         if batch_size is not None or not isinstance(sampler, BudgetBatchSampler):
             raise UsageError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -12,10 +13,10 @@ import numpy as np
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least
-from chordcache.read.sampling.distributed import ChordSampler
+from chordcache.read.sampling.distributed import ChordSampler, check_not_of_torch
 
 if TYPE_CHECKING:
-    from chordcache.read.dataset import ChordVideoDataset
+    from chordcache.read.clip_dataset import ClipDataset
 
 Axes: TypeAlias = tuple[int, ...]
 """Lengths of a sample that the budget counts, at least 1 each. Their product is the cost of the sample alone."""
@@ -39,7 +40,7 @@ class BudgetBatchSampler:
 
     Parameters
     ----------
-    dataset : ChordVideoDataset
+    dataset : ClipDataset
         The dataset of the samples.
     sampler : ChordSampler, optional
         The order, the ranks and the policy if the ranks do not divide the batches. By default shuffled, with seed 0.
@@ -74,7 +75,7 @@ class BudgetBatchSampler:
 
     def __init__(
         self,
-        dataset: ChordVideoDataset,
+        dataset: ClipDataset,
         sampler: ChordSampler | None = None,
         *,
         max_frames: int | None = None,
@@ -89,6 +90,12 @@ class BudgetBatchSampler:
         check_at_least(1, **given)
         if (tokenizer is None) != (max_tokens is None):
             raise UsageError("max_tokens and tokenizer: got one, expected both (such as a CaptionTokenizer) or none")
+        check_not_of_torch(dataset)
+        if sampler is not None and not isinstance(sampler, ChordSampler):
+            raise UsageError(
+                f"sampler: got a {type(sampler).__name__}, expected a ChordSampler, which takes the weights of samples "
+                "as weights= and splits samples across ranks"
+            )
         self._dataset = dataset
         self._sampler = ChordSampler(dataset) if sampler is None else sampler
         self._sampler.check_length(dataset)
@@ -97,10 +104,14 @@ class BudgetBatchSampler:
         self._batches = self._formed(self._sampler)
         self._batch_order = self._sampler.of_batches(len(self._batches))
 
-    def _formed(self, sampler: ChordSampler) -> list[list[int]]:
+    def _formed(self, sampler: ChordSampler) -> _Batches:
         """Form the batches of a sampler's epoch."""
-        axes = [self._axes_of(sampler.epoch, index) for index in range(sampler.num_samples)]
-        return form_batches(sampler.order().tolist(), axes, self._budget)
+        epochs, order = sampler.draws()
+        by_index = np.argsort(order, kind="stable")  # neighbors in the catalog after one another
+        axes: list[Axes] = [()] * len(order)
+        for place in by_index.tolist():
+            axes[place] = self._axes_of(int(epochs[place]), int(order[place]))
+        return _Batches(epochs, order, form_batches(range(len(axes)), axes, self._budget))
 
     def _axes_of(self, epoch: int, index: int) -> Axes:
         video, shape = self._dataset.describe((epoch, index))
@@ -148,15 +159,15 @@ class BudgetBatchSampler:
         if self.next_epoch != self.epoch:
             self.set_epoch(self.next_epoch)
         batches = self._batches
-        for epoch, number in self._batch_order:
-            yield [(epoch, index) for index in batches[number]]
+        for _, number in self._batch_order:
+            yield batches[number]
 
     def state_dict(self, num_batches_consumed: int | None = None) -> dict[str, Any]:
         """Return the position of the run as plain data. See ``ChordSampler.state_dict``."""
         return {
             **self._sampler.state_dict(0),
             "num_consumed": self._batch_order.state_dict(num_batches_consumed)["num_consumed"],
-            "batches": _digest(self._batches),
+            "batches": self._batches.digest(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -174,13 +185,37 @@ class BudgetBatchSampler:
         sampler = copy.copy(self._sampler)
         sampler.load_state_dict({name: value for name, value in state.items() if name != "batches"})
         batches = self._formed(sampler)
-        if state["batches"] != _digest(batches):
+        if state["batches"] != batches.digest():
             raise UsageError(
                 f"state: got one of other batches, expected {self._unit}={self._budget} and the same samples. "
                 "Make the sampler and the dataset as they were."
             )
         self._sampler, self._batches, self._batch_order = sampler, batches, sampler.of_batches(len(batches))
         self._batch_order.load_state_dict({**self._batch_order.state_dict(0), "num_consumed": state["num_consumed"]})
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """The batches of an epoch."""
+
+    epochs: np.ndarray
+    """[shape=(num_samples,), dtype=int64] epoch of each sample, in the order of the epoch"""
+    order: np.ndarray
+    """[shape=(num_samples,), dtype=int64] index of each sample, in the order of the epoch"""
+    places: list[list[int]]
+    """Positions in the order of the samples of each batch"""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, number: int) -> list[tuple[int, int]]:
+        places = self.places[number]
+        return list(zip(self.epochs[places].tolist(), self.order[places].tolist(), strict=True))
+
+    def digest(self) -> int:
+        """Return a hash of the samples of all batches."""
+        numbers = [number for places in self.places for number in (len(places), *self.order[places].tolist())]
+        return digest64(np.array(numbers, "<i8").tobytes())
 
 
 def form_batches(order: Iterable[int], axes: Sequence[Axes], budget: int) -> list[list[int]]:
@@ -226,8 +261,3 @@ def _half_octave(length: int) -> int:
     The buckets are 1, 2, 3, 4 to 5, 6 to 7, 8 to 11, 12 to 15, 16 to 22 ...
     """
     return (length * length).bit_length()
-
-
-def _digest(batches: list[list[int]]) -> int:
-    numbers = [number for batch in batches for number in (len(batch), *batch)]
-    return digest64(np.array(numbers, "<i8").tobytes())

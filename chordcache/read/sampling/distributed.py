@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from chordcache.digests import digest64
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least
-from chordcache.read.sampling.clip_request import ClipRequest, RandomStream
+from chordcache.read.sampling.clip_request import EPOCHS, ClipRequest, RandomStream
+from chordcache.read.sampling.weights import checked_weights, draw, num_earlier
 
 ON_REMAINDER = ("pad", "drop")
 
@@ -21,6 +24,16 @@ def rank_of_world() -> tuple[int, int]:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
+
+
+def check_not_of_torch(dataset: object) -> None:
+    """Raise ``UsageError`` for a combination of datasets that cannot be read by ``(epoch, index)``."""
+    data = sys.modules.get("torch.utils.data")  # an object of a module that is not imported does not exist
+    if data is not None and isinstance(dataset, (data.ConcatDataset, data.Subset)):
+        raise UsageError(
+            f"dataset: got torch's {type(dataset).__name__}, expected a dataset that is read by (epoch, index). Use "
+            "chordcache.concat(datasets, weights=...) or chordcache.subset(dataset, positions)."
+        )
 
 
 class ChordSampler:
@@ -34,6 +47,10 @@ class ChordSampler:
     Each pass is one epoch: a pass without ``set_epoch`` is the epoch after the last pass. ``state_dict`` returns how
     much of the epoch's order all ranks together have used. A run may therefore resume with more or fewer ranks, with
     other workers, and with batches of another size.
+
+    With weights, an epoch is ``num_samples`` independent draws with replacement, each in proportion to the weights. The
+    draws of one sample in one epoch are different clips: further draws have an epoch number of their own, which is
+    ``epoch + n * 2**32`` for the n-th of them, in ``sample_id`` too. Ranks split the draws of one epoch among them.
 
     Parameters
     ----------
@@ -51,6 +68,12 @@ class ChordSampler:
         "drop" leaves out the last samples of the order, which differ in each epoch.
     batch_size : int
         Number of samples in a batch of one rank, for ``state_dict(num_batches_consumed=...)``.
+    weights : array_like or "balanced", optional
+        Weight of each sample [shape=(len(dataset),), float, at least 0]. "balanced" draws each class that has samples
+        with the same probability, and each sample of a class too. Every sample then needs a label. By default the
+        dataset's own weights, see ``concat``. A dataset without weights is not drawn but permuted.
+    num_samples : int, optional
+        Number of draws in an epoch, of all ranks together. By default the length of the dataset. Only with weights.
 
     Raises
     ------
@@ -63,6 +86,8 @@ class ChordSampler:
     [0, 2, 4]
     >>> [index for epoch, index in ChordSampler(5, shuffle=False, rank=1, world_size=2)]
     [1, 3, 0]
+    >>> [index for epoch, index in ChordSampler(3, weights=[0, 1, 4], num_samples=10)]
+    [2, 2, 2, 1, 2, 2, 2, 1, 2, 2]
     """
 
     def __init__(
@@ -75,10 +100,18 @@ class ChordSampler:
         world_size: int | None = None,
         on_remainder: str = "pad",
         batch_size: int = 1,
+        weights: ArrayLike | str | None = None,
+        num_samples: int | None = None,
     ) -> None:
-        self.num_samples = dataset if isinstance(dataset, int) else len(dataset)
-        check_at_least(1, dataset=self.num_samples, batch_size=batch_size)
+        check_not_of_torch(dataset)
+        self._num_in_dataset = dataset if isinstance(dataset, int) else len(dataset)
+        check_at_least(1, dataset=self._num_in_dataset, batch_size=batch_size)
         check_at_least(0, seed=seed)
+        self._weights = checked_weights(weights, dataset, self._num_in_dataset)
+        self._weights_digest = None if self._weights is None else digest64(self._weights.astype("<f8").tobytes())
+        self._check_draws(num_samples, shuffle)
+        self.num_samples = self._num_in_dataset if num_samples is None else num_samples
+        """Number of samples in an epoch, of all ranks together"""
         if on_remainder not in ON_REMAINDER:
             raise UsageError(f"on_remainder: got {on_remainder!r}, expected one of {', '.join(ON_REMAINDER)}")
         if (rank is None) != (world_size is None):
@@ -100,11 +133,26 @@ class ChordSampler:
         self._num_drawn = 0
         """Number of samples of this rank drawn in this pass"""
 
+    def _check_draws(self, num_samples: int | None, shuffle: bool) -> None:
+        if self._weights is not None and not shuffle:
+            raise UsageError(
+                "shuffle: got False with weights, expected True. For the order of the dataset, leave the weights out, "
+                "also those of concat."
+            )
+        if num_samples is None:
+            return
+        if self._weights is None:
+            raise UsageError(
+                f"num_samples: got {num_samples!r} without weights, expected None. Without weights, an epoch has every "
+                "sample once."
+            )
+        check_at_least(1, num_samples=num_samples)
+
     def check_length(self, dataset: Sized) -> None:
         """Raise ``UsageError`` if a dataset has another number of samples."""
-        if self.num_samples != len(dataset):
+        if self._num_in_dataset != len(dataset):
             raise UsageError(
-                f"sampler: got one for {self.num_samples} samples, expected {len(dataset)} as in the dataset"
+                f"sampler: got one for {self._num_in_dataset} samples, expected {len(dataset)} as in the dataset"
             )
 
     @property
@@ -147,27 +195,43 @@ class ChordSampler:
         if self._has_begun or epoch != self._epoch:
             self._start = 0
         self._epoch, self._has_begun, self._is_chosen, self._num_drawn = epoch, True, False, 0
-        for number in self._mine():
+        for draw_epoch, number in zip(*self._mine(), strict=True):
             self._num_drawn += 1
-            yield epoch, int(number)
+            yield int(draw_epoch), int(number)
 
-    def _mine(self) -> np.ndarray:
-        """Return this rank's samples of the order from ``_start`` on."""
+    def _mine(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return this rank's samples of the order from ``_start`` on, see ``draws``."""
         rank, world_size = self._rank_of_world()
-        order = self.order()
+        epochs, order = self.draws()
         # For a tiny dataset, padding repeats the order as often as needed
         end = self._start + self._num_rounds(self._start) * world_size
-        positions = np.arange(self._start + rank, end, world_size)
-        return order[positions % self.num_samples]
+        positions = np.arange(self._start + rank, end, world_size) % self.num_samples
+        return epochs[positions], order[positions]
+
+    def draws(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return all samples in the order of the epoch, for all ranks together.
+
+        Returns
+        -------
+        np.ndarray [shape=(num_samples,), dtype=int64]
+            Epoch of each sample in its ``(epoch, index)``, which counts the draws of a sample with weights.
+        np.ndarray [shape=(num_samples,), dtype=int64]
+            Index of each sample, see ``order``.
+        """
+        order = self.order()
+        if self._weights is None:
+            return np.broadcast_to(np.int64(self._epoch), order.shape), order
+        return self._epoch + num_earlier(order) * EPOCHS, order
 
     def order(self) -> np.ndarray:
-        """Return all samples [shape=(num_samples,), dtype=int64] in the order of the epoch, for all ranks together."""
+        """Return the indices [shape=(num_samples,), dtype=int64] of the epoch, for all ranks together."""
         if not self.shuffle:
             return np.arange(self.num_samples)
         # Raw bits, since the permutation of a numpy Generator may change from release to release
         key = np.array([self.seed, self._epoch], np.uint64)
         bits = np.random.Philox(key=key, counter=np.array([0, 0, RandomStream.ORDER, 0], np.uint64))
-        return np.argsort(bits.random_raw(self.num_samples), kind="stable")
+        raw = bits.random_raw(self.num_samples)
+        return np.argsort(raw, kind="stable") if self._weights is None else draw(self._weights, raw)
 
     def of_batches(self, num_batches: int) -> ChordSampler:
         """Make a sampler that distributes batches 0, 1, 2 ... to the ranks in this epoch, as this one does samples."""
@@ -215,10 +279,12 @@ class ChordSampler:
             num_used = num_batches_consumed * self.batch_size
         is_over = num_used >= self._num_rounds(self._start)
         _, world_size = self._rank_of_world()
+        weights = {} if self._weights is None else {"weights": self._weights_digest}
         return {
             "seed": self.seed,
             "shuffle": self.shuffle,
             "num_samples": self.num_samples,
+            **weights,
             "epoch": self._epoch,
             "num_consumed": self.num_samples if is_over else self._start + num_used * world_size,
         }
@@ -229,9 +295,15 @@ class ChordSampler:
         Raises
         ------
         UsageError
-            If ``state`` is not such a state, or belongs to another order: other samples, or another seed.
+            If ``state`` is not such a state, or belongs to another order: other samples, another seed, or other
+            weights.
         """
         mine = self.state_dict(0)
+        if state.get("weights") != mine.get("weights") and "seed" in state:
+            raise UsageError(
+                "state: got one of other weights, expected those of the sampler, since others give another order. Make "
+                "the sampler and the dataset as they were."
+            )
         if state.keys() != mine.keys():
             raise UsageError(
                 f"state: got keys {', '.join(map(str, state)) or 'none'}, expected the state of a ChordSampler"

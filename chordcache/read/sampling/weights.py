@@ -1,0 +1,149 @@
+"""Weights of samples, and reproducible draws by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from chordcache.errors import UsageError
+
+BALANCED = "balanced"
+
+
+def checked_weights(weights: Any, dataset: Any, num_in_dataset: int) -> np.ndarray | None:
+    """Return the weights that a sampler draws by.
+
+    Parameters
+    ----------
+    weights : array_like, "balanced" or None
+        A number for each sample, "balanced" for equal shares of all classes, or None for the dataset's own weights.
+    dataset : ClipDataset, sized or int
+        The dataset.
+    num_in_dataset : int
+        Its length.
+
+    Returns
+    -------
+    np.ndarray [shape=(num_in_dataset,), dtype=float64] or None
+        The weights. None if neither the caller nor the dataset has any.
+
+    Raises
+    ------
+    UsageError
+        If the weights are not finite numbers of at least 0 with a sum above 0, if their number is not that of the
+        samples, or if "balanced" is given for a dataset without a label for each sample.
+    """
+    if weights is None:
+        weights = getattr(dataset, "sample_weights", None)
+        if weights is None:
+            return None
+    if isinstance(weights, str):
+        if weights != BALANCED:
+            raise UsageError(f"weights: got {weights!r}, expected '{BALANCED}', a number for each sample, or None")
+        label_ids = getattr(dataset, "label_ids", None)
+        if label_ids is None:
+            raise UsageError(
+                f"weights: got '{BALANCED}' for a dataset without label_ids, expected a dataset of chordcache. Give a "
+                "number for each sample."
+            )
+        return balanced_weights(label_ids)
+    try:
+        found = np.array(weights, np.float64)
+    except (TypeError, ValueError):
+        found = np.empty(0)
+    if found.shape != (num_in_dataset,):
+        raise UsageError(
+            f"weights: got {type(weights).__name__} of shape {np.shape(found)}, expected '{BALANCED}', or "
+            f"{num_in_dataset} numbers as the dataset has samples"
+        )
+    check_weights("weights", found)
+    return found
+
+
+def check_weights(name: str, weights: np.ndarray) -> None:
+    """Raise ``UsageError`` if weights are not finite numbers of at least 0 with a finite sum above 0."""
+    wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        raise UsageError(f"{name}: got {weights[place]} at position {place}, expected finite numbers of at least 0")
+    if not 0 < weights.sum() < np.inf:
+        raise UsageError(f"{name}: got a sum of {weights.sum()}, expected a finite number above 0")
+
+
+def balanced_weights(label_ids: np.ndarray) -> np.ndarray:
+    """Return weights by which each class that has samples is drawn with equal probability.
+
+    Parameters
+    ----------
+    label_ids : np.ndarray [shape=(n,), dtype=int64]
+        Class of each sample, -1 without a label.
+
+    Returns
+    -------
+    np.ndarray [shape=(n,), dtype=float64]
+        1 / (number of samples of the class).
+
+    Raises
+    ------
+    UsageError
+        If a sample does not have a label.
+
+    Examples
+    --------
+    >>> balanced_weights(np.array([0, 2, 2, 0, 2, 2])).tolist()
+    [0.5, 0.25, 0.25, 0.5, 0.25, 0.25]
+    """
+    num_without = int(np.count_nonzero(label_ids < 0))
+    if num_without:
+        raise UsageError(
+            f"weights: got '{BALANCED}' for {num_without} samples without a label, expected a label for each sample. "
+            "Leave them out by subset(dataset, numpy.flatnonzero(dataset.label_ids >= 0))."
+        )
+    weights: np.ndarray = 1 / np.bincount(label_ids)[label_ids]
+    return weights
+
+
+def draw(weights: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """Draw positions with replacement, each with a probability in proportion to its weight.
+
+    The result is the same with any release of numpy. A position of weight 0 is never drawn.
+
+    Parameters
+    ----------
+    weights : np.ndarray [shape=(n,), dtype=float64]
+        Finite numbers of at least 0, with a sum above 0.
+    bits : np.ndarray [shape=(m,), dtype=uint64]
+        Uniform random bits.
+
+    Returns
+    -------
+    np.ndarray [shape=(m,), dtype=int64, in [0, n)]
+        The positions.
+
+    Examples
+    --------
+    >>> draw(np.array([0, 1, 3, 0]), np.array([0, 2**62 - 1, 2**62, 2**64 - 1], np.uint64)).tolist()
+    [1, 1, 2, 2]
+    """
+    ends = np.cumsum(weights, dtype=np.float64)
+    ends /= ends[-1]
+    uniform = (bits >> np.uint64(11)) * 2.0**-53  # in [0, 1): a double has 53 bits
+    return np.searchsorted(ends, uniform, side="right").astype(np.int64, copy=False)
+
+
+def num_earlier(numbers: np.ndarray) -> np.ndarray:
+    """Return for each number how many of the earlier ones are equal to it [same shape, dtype=int64].
+
+    Examples
+    --------
+    >>> num_earlier(np.array([5, 3, 5, 5, 3])).tolist()
+    [0, 0, 1, 2, 1]
+    """
+    by_number = np.argsort(numbers, kind="stable")
+    ascending = numbers[by_number]
+    is_first = np.r_[True, ascending[1:] != ascending[:-1]]
+    places = np.arange(len(numbers))
+    found = np.empty(len(numbers), np.int64)
+    found[by_number] = places - np.maximum.accumulate(np.where(is_first, places, 0))
+    return found
