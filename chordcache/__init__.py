@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from chordcache.read.augment import BatchAugment
     from chordcache.read.cache import Cache, Video, open_cache
     from chordcache.read.collate import collate
+    from chordcache.read.combined import concat, subset
     from chordcache.read.crops import CenterCrop, HorizontalFlip, RandomResizedCrop, Resize
     from chordcache.read.dataset import ChordVideoDataset
     from chordcache.read.loader import ClipLoader, make_loader
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from chordcache.read.sources.file import MP4Source
     from chordcache.read.summary import summarize
     from chordcache.read.text import CaptionTokenizer
-    from chordcache.records import Damage, RunSummary, VerifyReport, VideoRecord
+    from chordcache.records import RunSummary, VerifyReport, VideoRecord
 
 __version__ = "0.1.0"
 
@@ -67,7 +68,6 @@ __all__ = [
     "ChordcacheError",
     "ClipLoader",
     "ConfigError",
-    "Damage",
     "DamageError",
     "FeatureAbsentError",
     "FormatVersionError",
@@ -96,12 +96,14 @@ __all__ = [
     "build",
     "collate",
     "collect_garbage",
+    "concat",
     "dry_run",
     "make_loader",
     "open_cache",
     "read_index",
     "repair",
     "scan",
+    "subset",
     "summarize",
     "verify",
 ]
@@ -116,7 +118,6 @@ _LAZY = {
     "ChordSampler": "chordcache.read.sampling.distributed",
     "ChordVideoDataset": "chordcache.read.dataset",
     "ClipLoader": "chordcache.read.loader",
-    "Damage": "chordcache.records",
     "HorizontalFlip": "chordcache.read.crops",
     "Index": "chordcache.index.files",
     "Limits": "chordcache.engine.limits",
@@ -133,12 +134,14 @@ _LAZY = {
     "build": "chordcache.pipeline.build",
     "collate": "chordcache.read.collate",
     "collect_garbage": "chordcache.pipeline.repair",
+    "concat": "chordcache.read.combined",
     "dry_run": "chordcache.pipeline.build",
     "make_loader": "chordcache.read.loader",
     "open_cache": "chordcache.read.cache",
     "read_index": "chordcache.index.files",
     "repair": "chordcache.pipeline.repair",
     "scan": "chordcache.index.scan",
+    "subset": "chordcache.read.combined",
     "summarize": "chordcache.read.summary",
     "verify": "chordcache.pipeline.verify",
 }
