@@ -29,7 +29,7 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
     Parameters
     ----------
     samples : sequence of dict
-        Samples of one ``ChordVideoDataset``.
+        Samples of one dataset.
     tokenizer : CaptionTokenizer, optional
         Tokenizer that also makes token ids of the captions: ``functools.partial(collate, tokenizer=...)``.
 

@@ -51,7 +51,7 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
     Raises
     ------
     UsageError
-        If there is no dataset, if one is not of chordcache, if their features, their ``missing``, the number of frames
+        If ``datasets`` is empty, if one is not of chordcache, if their features, their ``missing``, the number of frames
         in a clip or the size of the crop differ, as far as these are known, or if the weights are wrong.
 
     Examples
@@ -304,11 +304,11 @@ def _checked_positions(positions: ArrayLike | slice | range, length: int) -> np.
             f"positions: got {found.dtype} of shape {found.shape}, expected integers of shape (n,), a slice, or a mask "
             f"of {length} bools"
         )
-    numbers = found.astype(np.int64)
-    wrong = (numbers < -length) | (numbers >= length)
+    wrong = (found < -length) | (found >= length)
     if wrong.any():
         raise UsageError(
             f"positions: got {found[np.argmax(wrong)]}, expected positions in [{-length}, {length}) as the dataset has "
             f"{length} samples"
         )
+    numbers = found.astype(np.int64)
     return np.where(numbers < 0, numbers + length, numbers)

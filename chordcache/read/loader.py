@@ -53,7 +53,7 @@ def make_loader(
     num_workers : int
         Processes that read. 0 reads in this process, when a batch is requested.
     sampler : ChordSampler or BudgetBatchSampler, optional
-        The order of the samples. By default shuffled, with seed 0.
+        The order of the samples. By default shuffled, with seed 0, or drawn by the weights of the dataset.
     drop_last : bool
         Leave out a last batch that is not full.
     prefetch_factor : int
@@ -110,7 +110,7 @@ class ClipLoader:
     batch_size : int or None
         Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
     sampler : ChordSampler or BudgetBatchSampler, optional
-        The order of the samples. By default shuffled, with seed 0.
+        The order of the samples. By default shuffled, with seed 0, or drawn by the weights of the dataset.
     num_threads : int
         Threads that read.
     device : str or torch.device, optional

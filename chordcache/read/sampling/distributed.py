@@ -41,16 +41,17 @@ class ChordSampler:
 
     The sampler yields ``(epoch, index)``, so that workers that hold copies of the dataset know the epoch too. An epoch
     has one order for all ranks. Its samples are distributed to the ranks in turn, the same number to each, and no
-    sample twice. The order depends on the seed, the epoch and the number of samples only, not on workers, threads or
-    ranks.
+    sample twice. The order depends on the seed, the epoch, the number of samples and the weights only, not on workers,
+    threads or ranks.
 
     Each pass is one epoch: a pass without ``set_epoch`` is the epoch after the last pass. ``state_dict`` returns how
     much of the epoch's order all ranks together have used. A run may therefore resume with more or fewer ranks, with
     other workers, and with batches of another size.
 
-    With weights, an epoch is ``num_samples`` independent draws with replacement, each in proportion to the weights. The
-    draws of one sample in one epoch are different clips: further draws have an epoch number of their own, which is
-    ``epoch + n * 2**32`` for the n-th of them, in ``sample_id`` too. Ranks split the draws of one epoch among them.
+    Without weights, an epoch has every sample once. With weights, an epoch is ``num_samples`` independent draws with
+    replacement. The probability of a sample is in proportion to its weight. Each draw of a sample has random numbers of
+    its own: the n-th further draw in an epoch is ``(epoch + n * 2**32, index)``, in ``sample_id`` too. Ranks split the
+    draws as they split the samples.
 
     Parameters
     ----------
