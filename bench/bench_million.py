@@ -43,11 +43,7 @@ def synthetic(sidecar: Sidecar, num_videos: int) -> Iterator[Sidecar]:
     """Sidecars like one that is real, of 400 labels."""
     for number in range(num_videos):
         key = f"clip-{number:016x}"
-        files = {
-            (info.tier, info.file): layout.file_of_key(info.file, key)
-            for info in sidecar.features
-            if info.file
-        }
+        files = {(info.tier, info.file): layout.file_of_key(info.file, key) for info in sidecar.features if info.file}
         features = tuple(info.replace(file=files.get((info.tier, info.file))) for info in sidecar.features)
         yield sidecar.replace(key=key, path=f"{number}.mp4", label=f"label {number % 400}", features=features)
 

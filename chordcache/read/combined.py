@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from chordcache.errors import UsageError
 from chordcache.read.batch_memory import FrameBuffer
 from chordcache.read.cache import Video
+from chordcache.read.classes import class_names
 from chordcache.read.clip_dataset import ClipDataset
 from chordcache.read.sampling.distributed import check_not_of_torch
 from chordcache.read.sampling.weights import check_weights
@@ -31,7 +32,7 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
     same random numbers for samples of the same index, on different videos.
 
     If all datasets have the same ``classes``, these are the classes of the result. Otherwise its classes are all their
-    labels, sorted, and ``label`` is the position there.
+    labels together, sorted, or numbered if all are whole numbers. ``label`` is the position there.
 
     Parameters
     ----------
@@ -51,8 +52,8 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
     Raises
     ------
     UsageError
-        If ``datasets`` is empty, if one is not of chordcache, if their features, their ``missing``, the number of frames
-        in a clip or the size of the crop differ, as far as these are known, or if the weights are wrong.
+        If ``datasets`` is empty, if one is not of chordcache, if their features, their ``missing``, the number of
+        frames in a clip or the size of the crop differ, as far as these are known, or if the weights are wrong.
 
     Examples
     --------
@@ -262,7 +263,7 @@ def _joined_classes(parts: Sequence[ClipDataset]) -> tuple[list[str], list[list[
     if all(list(part.classes) == first for part in parts):
         classes = first
     else:
-        classes = sorted({name for part in parts for name in part.classes})
+        classes = class_names({name for part in parts for name in part.classes})
     ids = {name: number for number, name in enumerate(classes)}
     return classes, [[ids[name] for name in part.classes] for part in parts]
 
