@@ -174,7 +174,7 @@ def _put(folder: Path, number: int, seed: Sidecar, data: bytes, *, resealed: boo
     """Write an artefact and a sidecar that names it, and return its key."""
     key = layout.video_key(seed.root, f"{number}.mp4")
     old = seed.features[0]
-    file = layout.artefact_file(old.tier, key, {info.feature: info.fingerprint for info in seed.features}, seed.source)
+    file = layout.file_of_key(str(old.file), key)
     (folder / file).parent.mkdir(parents=True, exist_ok=True)
     (folder / file).write_bytes(data)
     digest = digest_file(folder / file) if resealed else old.digest
