@@ -1,4 +1,4 @@
-"""``build --prune``: drop the videos of a cache that the index no longer names."""
+"""``build --prune``: drop the videos of a cache that the index does not name."""
 
 from __future__ import annotations
 

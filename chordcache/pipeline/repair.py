@@ -14,7 +14,7 @@ from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printa
 from chordcache.index.files import IndexWriter, read_index, temporary_index
 from chordcache.pipeline.build import build_as_before
 from chordcache.pipeline.options import BuildOptions
-from chordcache.pipeline.verify import find_orphans
+from chordcache.pipeline.verify_lists import find_orphans
 from chordcache.records import Damage, RunSummary, VideoRecord
 from chordcache.storage import atomic, layout, sealed_json
 from chordcache.storage.cache_header import Header, read_header

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,27 +15,22 @@ from chordcache.config import Config, config_from_json
 from chordcache.digests import digest_file
 from chordcache.engine import pool, terminal
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFoundError, UsageError
-from chordcache.index.files import read_index
+from chordcache.errors import ChordcacheError, DamageError, MediaError, UsageError
 from chordcache.media import jpeg
 from chordcache.media.source_file import bytes_changed, check_unchanged, hash_source, look, real_folder
+from chordcache.pipeline.fix_commands import build_command, repair_command
 from chordcache.pipeline.plan import Features, fingerprints_of, is_stale, resolve_features
+from chordcache.pipeline.verify_lists import check_catalog, check_index, find_orphans
 from chordcache.pipeline.verify_source import compare_with_source
 from chordcache.records import Damage, FeatureInfo, VerifyReport
 from chordcache.storage import layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact, open_artefact
-from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import read_header
-from chordcache.storage.catalog import Catalog
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 VERIFY_LEVELS = ("quick", "default", "deep")
 """Levels of a check: sizes only, sizes and digests, or sizes, digests and a decode of every frame."""
-
-_TOP_LEVEL = frozenset(
-    "chordcache.json index.jsonl videos catalog.sqlite quarantine.jsonl .partial .lock .on_demand".split()
-).union(TIERS)
 
 _Results: TypeAlias = "Generator[tuple[_Check, list[Damage] | pool.Crash], None, None]"
 
@@ -123,29 +117,24 @@ def verify(
                 found += _of_crash(check, damage) if isinstance(damage, pool.Crash) else damage
                 bar.update()
     found = _without_quarantined(folder, found)
-    found += _check_catalog(folder, keys, header.features)
-    found += _check_index(folder, set(keys), header.features)
+    found += check_catalog(folder, keys, header.features)
+    found += check_index(folder, set(keys), header.features)
     found += find_orphans(folder)
     return VerifyReport(found)
 
 
-def _relative(cache: Path, path: Path) -> str:
-    return str(path.relative_to(cache))
-
-
 def _check_video(check: _Check) -> list[Damage]:
     """Return all findings about one video. It runs in a worker."""
+    file = layout.sidecar_file(check.key)
     try:
         sidecar = read_sidecar(check.cache, check.key)
     except DamageError as error:
-        file = _relative(check.cache, layout.sidecar_path(check.cache, check.key))
-        return [Damage("damaged", file, str(error), _repair(check.cache), check.key)]
+        return [Damage("damaged", file, str(error), repair_command(check.cache), check.key)]
     except OSError as error:
-        file = _relative(check.cache, layout.sidecar_path(check.cache, check.key))
         return [_unreadable(check, file, error)]
     damage: list[Damage] = []
-    for file in dict.fromkeys(info.file for info in sidecar.features if info.file is not None):
-        damage += _check_artefact(check, sidecar, [info for info in sidecar.features if info.file == file])
+    for artefact in dict.fromkeys(info.file for info in sidecar.features if info.file is not None):
+        damage += _check_artefact(check, sidecar, [info for info in sidecar.features if info.file == artefact])
     found = damage + _check_features(check, sidecar)
     if check.roots is not None and not damage:
         found += _check_source(check, sidecar, check.roots)
@@ -166,14 +155,14 @@ def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:
             ]
     files = dict.fromkeys(info.file for info in sidecar.features if info.file is not None)
     what = f"the process that read the video died: {crash.message}"
-    return [Damage("damaged", file, what, _repair(check.cache), check.key) for file in files]
+    return [Damage("damaged", file, what, repair_command(check.cache), check.key) for file in files]
 
 
 def _without_quarantined(cache: Path, found: list[Damage]) -> list[Damage]:
     """Leave out features that are missing because they could not be made: quarantine has them, with the reason."""
     try:
         quarantine = Quarantine(cache, {})
-    except DamageError:  # reported by _check_index
+    except DamageError:  # reported by check_index
         return found
     return [each for each in found if each.kind != "incomplete" or quarantine.get(str(each.key)) is None]
 
@@ -183,13 +172,13 @@ def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
     found = []
     for info in sidecar.features:
         if info.feature in check.fingerprints and is_stale(info, check.fingerprints):
-            fix_command = _build(check.cache, [info.tier], check.features.get(info.tier, ()))
+            fix_command = build_command(check.cache, [info.tier], check.features.get(info.tier, ()))
             what = f"its '{info.feature}' was made with other parameters than those of chordcache.json"
             found.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
     for tier, names in check.features.items():
         for name in names:
             if sidecar.feature(name, tier) is None:
-                fix_command = _build(check.cache, [tier], names)
+                fix_command = build_command(check.cache, [tier], names)
                 what = f"'{name}' was requested for tier {tier}, but is not cached there"
                 found.append(Damage("incomplete", sidecar.path, what, fix_command, check.key))
     return found
@@ -200,7 +189,7 @@ def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo
     info = infos[0]
     file = str(info.file)
     path = check.cache / file
-    repair = _repair(check.cache)
+    repair = repair_command(check.cache)
     try:
         num_bytes = os.path.getsize(path)
         if num_bytes != info.num_bytes:
@@ -220,7 +209,7 @@ def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo
 
 
 def _unreadable(check: _Check, file: str, error: OSError) -> Damage:
-    return Damage("damaged", file, f"the file cannot be read: {error.strerror}", _repair(check.cache), check.key)
+    return Damage("damaged", file, f"the file cannot be read: {error.strerror}", repair_command(check.cache), check.key)
 
 
 def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
@@ -254,7 +243,7 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
         num_rows = {name: count for info in infos for name, count in info.num_rows.items()}
         check_artefact(path, infos[0].num_bytes, num_rows, look=look)
     except DamageError as error:
-        return [Damage("damaged", file, str(error), _repair(check.cache), check.key, last or None)]
+        return [Damage("damaged", file, str(error), repair_command(check.cache), check.key, last or None)]
     return []
 
 
@@ -273,7 +262,7 @@ def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> 
         state = look(path, inside)
         if state.identity != sidecar.source:
             what = "the source changed after it was cached"
-            return [Damage("stale", path, what, _build(check.cache, check.features), check.key)]
+            return [Damage("stale", path, what, build_command(check.cache, check.features), check.key)]
         is_rewritten = state.ctime_ns != sidecar.source_ctime_ns
         found = _compare(check, sidecar, path, is_rewritten=is_rewritten)
         check_unchanged(path, state, inside)
@@ -284,7 +273,7 @@ def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> 
 
 def _compare(check: _Check, sidecar: Sidecar, path: str, *, is_rewritten: bool) -> list[Damage]:
     """Decode the source again. The digests of the artefacts were checked, so any difference comes from the source."""
-    fix_command = _build(check.cache, check.features) if is_rewritten and sidecar.source_hash else ""
+    fix_command = build_command(check.cache, check.features) if is_rewritten and sidecar.source_hash else ""
     try:
         if sidecar.source_hash is not None:
             found = hash_source(path)
@@ -296,108 +285,5 @@ def _compare(check: _Check, sidecar: Sidecar, path: str, *, is_rewritten: bool) 
         return [Damage("stale", path, what, fix_command, check.key)]
     except DamageError as error:  # its message names the file
         file = next((info.file for info in sidecar.features if info.file and info.file in str(error)), sidecar.path)
-        return [Damage("damaged", file, str(error), _repair(check.cache), check.key)]
+        return [Damage("damaged", file, str(error), repair_command(check.cache), check.key)]
     return []
-
-
-def _check_catalog(cache: Path, keys: list[str], features: Features) -> list[Damage]:
-    """Compare the catalog with the sidecars. A video that only the catalog knows has lost its sidecar."""
-    file = "catalog.sqlite"
-    unseen, lagging = set(keys), set()
-    found = []
-    try:
-        for key, sidecar in Catalog(cache).check():
-            if key not in unseen:
-                path = _relative(cache, layout.sidecar_path(cache, key))
-                found.append(Damage("missing", path, "the catalog names it", _repair(cache), key))
-            elif not _is_sidecar_of(cache, key, sidecar):
-                lagging.add(key)
-            unseen.discard(key)
-    except NotFoundError as error:
-        return [Damage("missing", file, str(error), _repair(cache))]
-    except DamageError as error:
-        return [Damage("damaged", file, str(error), _repair(cache))]
-    if late := lagging | unseen:
-        what = f"the catalog lags behind {len(late)} sidecars, such as '{min(late)}': a build is running or was killed"
-        found.append(Damage("incomplete", file, what, _build(cache, features)))
-    return found
-
-
-def _is_sidecar_of(cache: Path, key: str, sidecar: Sidecar) -> bool:
-    try:
-        return read_sidecar(cache, key) == sidecar
-    except DamageError:
-        return True  # reported with its video
-
-
-def _check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]:
-    """Check that every requested video is either cached or in quarantine, and that no others are cached."""
-    found = []
-    unnamed = set(keys)
-    try:
-        quarantine = Quarantine(cache, {})
-    except DamageError as error:
-        return [Damage("damaged", "quarantine.jsonl", str(error), _repair(cache))]
-    try:
-        for record in read_index(cache / "index.jsonl"):
-            key = layout.video_key(record.root, record.path)
-            unnamed.discard(key)
-            if key not in keys and quarantine.get(key) is None:
-                what = "requested, but neither cached nor in quarantine"
-                found.append(Damage("incomplete", record.path, what, _build(cache, features), key))
-    except NotFoundError as error:
-        return [*found, Damage("missing", "index.jsonl", str(error), _repair(cache))]
-    except (DamageError, UsageError) as error:
-        return [*found, Damage("damaged", "index.jsonl", str(error), _repair(cache))]
-    for key in sorted(unnamed):
-        file = _relative(cache, layout.sidecar_path(cache, key))
-        what = "the index of the last build does not name this video of its root"
-        names = dict.fromkeys(name for names in features.values() for name in names)
-        found.append(Damage("orphan", file, what, f"{_build(cache, features, names)} --prune", key))
-    return found
-
-
-def find_orphans(cache: Path) -> list[Damage]:
-    """Return the files that no sidecar names: superseded generations, and files that are not part of a cache."""
-    named: set[str] = set()
-    damaged_keys: set[str] = set()
-    sidecars: set[str] = set()
-    for key in layout.iter_keys(cache):
-        sidecars.add(_relative(cache, layout.sidecar_path(cache, key)))
-        try:
-            named.update(str(info.file) for info in read_sidecar(cache, key).features)
-        except DamageError:
-            damaged_keys.add(key)  # this sidecar may have named any artefact of its video
-    orphans = []
-    foreign = sorted(set(os.listdir(cache)) - _TOP_LEVEL) + [f for f in _files(cache, "videos") if f not in sidecars]
-    for tier in TIERS:
-        for file in _files(cache, tier):
-            if not layout.is_artefact_file(tier, file):
-                foreign.append(file)
-            elif file not in named and os.path.basename(file).partition(".")[0] not in damaged_keys:
-                orphans.append(file)
-    return [
-        Damage("orphan", file, "no sidecar names it", f"chordcache gc {_shell(cache)}") for file in sorted(orphans)
-    ] + [Damage("orphan", file, "the file does not belong to the cache; move it away", "") for file in sorted(foreign)]
-
-
-def _repair(cache: Path) -> str:
-    return f"chordcache verify --repair {_shell(cache)}"
-
-
-def _build(cache: Path, tiers: Iterable[str], features: Iterable[str] = ()) -> str:
-    options = "".join(f" --tier {tier}" for tier in tiers)
-    if names := ",".join(features):
-        options += f" --features {names}"
-    return f"chordcache build {_shell(cache / 'index.jsonl')} -o {_shell(cache)}{options}"
-
-
-def _shell(path: Path) -> str:
-    relative = os.path.relpath(path)
-    return shlex.quote(str(path) if relative.startswith("..") else relative)
-
-
-def _files(cache: Path, folder: str) -> Iterator[str]:
-    for where, _, names in os.walk(cache / folder):
-        for name in names:
-            yield os.path.relpath(os.path.join(where, name), cache)

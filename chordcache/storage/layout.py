@@ -68,9 +68,14 @@ def _fan(key: str) -> str:
     return key[-16:-14]
 
 
+def sidecar_file(key: str) -> str:
+    """Return the name of the sidecar of a video, relative to the cache."""
+    return f"videos/{_fan(key)}/{key}.json"
+
+
 def sidecar_path(cache: Path, key: str) -> Path:
     """Return the path of the sidecar of a video."""
-    return cache / "videos" / _fan(key) / f"{key}.json"
+    return cache / sidecar_file(key)
 
 
 def artefact_file(tier: str, key: str, fingerprints: Mapping[str, str], source: Identity, ctime_ns: int) -> str:

@@ -186,7 +186,7 @@ def files_of(cache: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def partials(cache: Path) -> list[str]:
-    """Whatever was begun and not published, anywhere in the cache, which a build may be at work in."""
+    """Return the files that were begun and not published, anywhere in the cache. A build may be at work there."""
     # unlike a Path's, this glob accepts folders that vanish
     search = functools.partial(glob.glob, root_dir=cache, recursive=True, include_hidden=True)
     return sorted({*search("**/*.partial"), *search(".partial/*")} - {".partial"})

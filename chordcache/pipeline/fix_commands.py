@@ -1,0 +1,31 @@
+"""The commands that findings of ``verify`` name."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def repair_command(cache: Path) -> str:
+    """Return the command that builds damaged and missing data of a cache again."""
+    return f"chordcache verify --repair {_shell(cache)}"
+
+
+def gc_command(cache: Path) -> str:
+    """Return the command that removes the files of a cache that no sidecar names."""
+    return f"chordcache gc {_shell(cache)}"
+
+
+def build_command(cache: Path, tiers: Iterable[str], features: Iterable[str] = ()) -> str:
+    """Return the command that builds what a cache lacks, in some tiers and, if any are given, of some features."""
+    options = "".join(f" --tier {tier}" for tier in tiers)
+    if names := ",".join(features):
+        options += f" --features {names}"
+    return f"chordcache build {_shell(cache / 'index.jsonl')} -o {_shell(cache)}{options}"
+
+
+def _shell(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return shlex.quote(str(path) if relative.startswith("..") else relative)
