@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from chordcache.errors import printable
 from chordcache.index.csv_table import Table, open_table, text_of, to_cell
+from chordcache.index.header import FORMAT, IndexHeader
 from chordcache.records import (
     AudioFacts,
     ContentFacts,
@@ -103,24 +104,14 @@ def texts_of(table: Table, cells: Sequence[str], line: int) -> tuple[str | None,
 
 
 class CsvSource:
-    """The records of a CSV file.
-
-    Attributes
-    ----------
-    roots, level, follow_symlinks, whole_roots, num_records
-        See ``Index``. A file that chordcache wrote has the roots that its rows name, and the lowest of their levels.
-    """
+    """The records of a CSV file. The header of one that chordcache wrote is made from its rows."""
 
     def __init__(self, path: Path) -> None:
         self._table = open_table(path)
         self._folder = os.path.dirname(os.path.abspath(path))
-        self.roots: dict[str, str] = {} if self._table.is_own else {self._own_label: self._folder}
-        self.follow_symlinks = False
-        self.whole_roots: tuple[str, ...] = ()
         self.num_records = 0
         with open(path, "rb") as file:
-            levels = self._survey(file)
-        self.level = next((level for level in SCAN_LEVELS if level in levels), None)
+            self.header = self._survey(file)
 
     @property
     def is_hand_written(self) -> bool:
@@ -131,13 +122,14 @@ class CsvSource:
     def _own_label(self) -> str:
         return os.path.basename(self._folder) or "root"
 
-    def _survey(self, file: BinaryIO) -> set[str]:
+    def _survey(self, file: BinaryIO) -> IndexHeader:
         """Read all names once, so that a mistake in a list is reported before any work is done."""
+        roots: dict[str, str] = {} if self._table.is_own else {self._own_label: self._folder}
         levels = set()
         first_lines: dict[int, int] = {}
         for _, line, cells in self._table.rows(file):
             root, root_path, path = self._place(cells, line)
-            if self.roots.setdefault(root, root_path) != root_path:
+            if roots.setdefault(root, root_path) != root_path:
                 raise self._table.fault(line, f"root '{printable(root)}' has two folders")
             first = first_lines.setdefault(hash((root, path)), line)
             if first != line:
@@ -147,7 +139,7 @@ class CsvSource:
             if self._table.is_own:
                 levels.add(self._table.cell(cells, "level"))
             self.num_records += 1
-        return levels
+        return IndexHeader(FORMAT, roots, next((level for level in SCAN_LEVELS if level in levels), None))
 
     def _place(self, cells: Sequence[str], line: int) -> tuple[str, str, str]:
         """Return root label, root folder and relative path of a row."""

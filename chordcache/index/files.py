@@ -55,8 +55,9 @@ class Index:
 
     def __init__(self, path: Path, source: Source) -> None:
         self._source = source
-        self.path, self.roots, self.level = path, source.roots, source.level
-        self.follow_symlinks, self.whole_roots = source.follow_symlinks, source.whole_roots
+        header = source.header
+        self.path, self.roots, self.level = path, dict(header.roots), header.level
+        self.follow_symlinks, self.whole_roots = header.follow_symlinks, header.whole_roots
 
     @property
     def is_hand_written(self) -> bool:

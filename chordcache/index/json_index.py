@@ -24,25 +24,18 @@ from chordcache.storage.sealed_json import check_version
 
 
 class JsonSource:
-    """The records of a JSON document.
-
-    Attributes
-    ----------
-    roots, level, follow_symlinks, whole_roots, num_records
-        See ``Index``.
-    """
+    """The records of a JSON document."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._start: int | None = None
         """Offset of the array of records [bytes]"""
         self.num_records = 0
-        self.roots: dict[str, str] = {}
         members: dict[str, Any] = {}
         try:
             with open(path, "rb") as file:
                 first_of_root = self._survey(JsonStream(file), members)
-            header = self._header(members)
+            self.header = self._header(members)
         except ChordcacheError:
             raise
         except (ValueError, RecursionError) as error:
@@ -51,12 +44,8 @@ class JsonSource:
             raise DamageError(
                 f"'{printable(path)}' is damaged or cut short: it is not the JSON of an index ({printable(str(error))})"
             ) from None
-        self.roots = dict(header.roots)
-        self.level = header.level
-        self.follow_symlinks = header.follow_symlinks
-        self.whole_roots = header.whole_roots
         for number, record in first_of_root.values():
-            self._check(record, f"record {number}", roots=self.roots)
+            self._check(record, f"record {number}", roots=self.header.roots)
 
     def _survey(self, stream: JsonStream, members: dict[str, Any]) -> dict[str, tuple[int, VideoRecord]]:
         """Read all of the document once, so that a mistake is reported before any work is done.
@@ -97,7 +86,7 @@ class JsonSource:
         try:
             for number, _ in enumerate(stream.items(), 1):
                 offset, where = stream.offset, f"record {number}"
-                yield offset, self._check(self._record(stream.value(), where), where, roots=self.roots)
+                yield offset, self._check(self._record(stream.value(), where), where, roots=self.header.roots)
         except ChordcacheError:
             raise
         except ValueError as error:
@@ -111,7 +100,7 @@ class JsonSource:
             data = JsonStream(file).value()
         except ValueError as error:
             raise self._damage(where, f"it is not JSON ({printable(str(error))})") from None
-        return self._check(self._record(data, where), where, roots=self.roots)
+        return self._check(self._record(data, where), where, roots=self.header.roots)
 
     def _record(self, data: Any, where: str) -> VideoRecord:
         try:

@@ -36,23 +36,13 @@ class _Footer(Record, frozen=True):
 
 
 class SealedSource:
-    """The records of a file of sealed lines.
-
-    Attributes
-    ----------
-    roots, level, follow_symlinks, whole_roots, num_records
-        See ``Index``.
-    """
+    """The records of a file of sealed lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         with open(path, "rb") as file:
-            header = self._header(file)
+            self.header = self._header(file)
             self.num_records = self._footer(file)
-        self.roots = dict(header.roots)
-        self.level = header.level
-        self.follow_symlinks = header.follow_symlinks
-        self.whole_roots = header.whole_roots
 
     def _unseal(self, line: bytes, where: str, kind: type[T], what: str) -> T:
         source = f"{self._path}, {where}"
@@ -100,7 +90,7 @@ class SealedSource:
 
     def _record(self, line: bytes, where: str) -> VideoRecord:
         record = self._unseal(line, where, VideoRecord, "a record")
-        if problem := record_problem(record, self.roots):
+        if problem := record_problem(record, self.header.roots):
             raise DamageError(f"'{printable(self._path)}, {where}' is damaged: {problem}")
         return record
 
