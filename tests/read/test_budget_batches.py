@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.resumed import assert_resumes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -405,15 +406,7 @@ def test_stateful_loader_resumes(cache: cc.Cache, num_workers: int) -> None:
             dataset, batch_sampler=batches, collate_fn=cc.collate, num_workers=num_workers
         )
 
-    whole = contents(loader())
-    first = loader()
-    batches = iter(first)
-    used = contents(next(batches) for _ in range(3))
-    state = first.state_dict()
-    del batches
-    second = loader()
-    second.load_state_dict(state)
-    assert used + contents(second) == whole
+    assert_resumes(loader, contents)
 
 
 # Arguments

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import pickle
 import signal
-import socket
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.ranks import exit_codes, run_ranks
+from helpers.resumed import assert_resumes
 from helpers.shares import bound, shares_of
 
 torch = pytest.importorskip("torch")
@@ -38,7 +36,6 @@ from chordcache.read.sampling.clip_samplers import SamplerSchedule  # noqa: E402
 # More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 LABELS = {
     "a": ["run", "jump", "run", "run"],
@@ -474,30 +471,6 @@ distributed.destroy_process_group()
 """
 
 
-def run_ranks(folder: Path, world_size: int, *arguments: object) -> list[int]:
-    """Run the ranks to their ends, and return how they ended."""
-    program = folder / "rank.py"
-    program.write_text(RANK)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = str(listener.getsockname()[1])
-    env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    env |= {"PYTHONPATH": str(REPOSITORY), "WORLD_SIZE": str(world_size)}
-    command = [sys.executable, str(program), str(folder), *map(str, arguments)]
-    processes = [
-        subprocess.Popen(command, env={**env, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
-        for rank in range(world_size)
-    ]
-    try:
-        errors = [process.communicate(timeout=200)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    codes = [process.returncode for process in processes]
-    assert all(code in (0, -signal.SIGKILL) for code in codes), errors
-    return codes
-
-
 def lines_in(folder: Path) -> Counter[str]:
     return Counter(line for path in folder.glob("seen-*.txt") for line in path.read_text().splitlines())
 
@@ -515,8 +488,10 @@ def test_ranks_that_are_killed_go_on(
         for pair in order_of(sampler, epoch):
             sample = dataset[pair]
             expected[f"{epoch} {sample['sample_id']} {int(sample['label'])} {sample['pts_seconds'].tolist()}"] += 1
-    assert run_ranks(tmp_path, world_size, 8, *folders) == [-signal.SIGKILL] * world_size  # in the second epoch
-    assert run_ranks(tmp_path, later_world_size, 0, *folders) == [0] * later_world_size
+    assert (
+        exit_codes(run_ranks(RANK, tmp_path, world_size, 8, *folders)) == [-signal.SIGKILL] * world_size
+    )  # in the second epoch
+    assert exit_codes(run_ranks(RANK, tmp_path, later_world_size, 0, *folders)) == [0] * later_world_size
     found = lines_in(tmp_path)
     assert found.keys() == expected.keys()
     assert (found - expected).total() <= 2  # the padding of each epoch
@@ -612,15 +587,7 @@ def test_stateful_loader_resumes(a: cc.ChordVideoDataset, b: cc.ChordVideoDatase
             dataset, batch_size=2, sampler=sampler, collate_fn=cc.collate, num_workers=num_workers
         )
 
-    whole = contents(loader())
-    first = loader()
-    batches = iter(first)
-    used = contents(next(batches) for _ in range(3))
-    state = first.state_dict()
-    del batches
-    second = loader()
-    second.load_state_dict(state)
-    assert used + contents(second) == whole
+    assert_resumes(loader, contents)
 
 
 # Of torch

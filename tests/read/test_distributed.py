@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.ranks import exit_codes, run_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chordcache.errors import UsageError
 from chordcache.read.sampling.distributed import ChordSampler
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def ranks(num_samples: int, world_size: int, **options: Any) -> list[ChordSampler]:
@@ -298,33 +293,6 @@ distributed.destroy_process_group()
 """
 
 
-def run_ranks(folder: Path, world_size: int, *arguments: object) -> list[int]:
-    """Run the ranks to their ends, and return how they ended."""
-    program = folder / "rank.py"
-    program.write_text(RANK)
-    env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    env |= {"PYTHONPATH": str(REPOSITORY), "WORLD_SIZE": str(world_size)}
-    command = [sys.executable, str(program), str(folder), *map(str, arguments)]
-    processes = [
-        subprocess.Popen(command, env={**env, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
-        for rank in range(world_size)
-    ]
-    try:
-        errors = [process.communicate(timeout=120)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    codes = [process.returncode for process in processes]
-    assert all(code in (0, -signal.SIGKILL) for code in codes), errors
-    return codes
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def seen(folder: Path) -> dict[int, Counter[int]]:
     found: dict[int, Counter[int]] = {}
     for path in folder.glob("seen-*.txt"):
@@ -343,11 +311,11 @@ def test_distributed_run_that_is_killed_and_goes_on(
     tmp_path: Path, world_size: int, later_world_size: int, num_samples: int, on_remainder: str
 ) -> None:
     per_epoch = -(-(num_samples // world_size if on_remainder == "drop" else -(-num_samples // world_size)) // 2)
-    killed = run_ranks(
-        tmp_path, world_size, num_samples, per_epoch + 2, on_remainder
-    )  # in the middle of the second epoch
-    assert set(killed) == {-signal.SIGKILL}
-    assert run_ranks(tmp_path, later_world_size, num_samples, -1, on_remainder) == [0] * later_world_size
+    in_second_epoch = per_epoch + 2
+    killed = run_ranks(RANK, tmp_path, world_size, num_samples, in_second_epoch, on_remainder)
+    assert set(exit_codes(killed)) == {-signal.SIGKILL}
+    ended = run_ranks(RANK, tmp_path, later_world_size, num_samples, -1, on_remainder)
+    assert exit_codes(ended) == [0] * later_world_size
     epochs = seen(tmp_path)
     assert sorted(epochs) == [0, 1, 2]
     for epoch, counts in epochs.items():

@@ -6,9 +6,6 @@ import copy
 import multiprocessing
 import os
 import pickle
-import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,12 +14,11 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.ranks import run_ranks
 from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, WeightedRandomSampler
 
 import chordcache as cc
 from chordcache.read.read_counts import ReadCounts
-
-REPOSITORY = Path(cc.__file__).parent.parent
 
 WORKERS = [
     (0, None, False),
@@ -151,19 +147,7 @@ if __name__ == "__main__":
 
 
 def test_ranks_do_not_share_epochs(tmp_path: Path) -> None:
-    (tmp_path / "rank.py").write_text(RANK)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = str(listener.getsockname()[1])
-    env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    env["PYTHONPATH"] = str(REPOSITORY)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, tmp_path / "rank.py"], env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    printed = [rank.communicate(timeout=120)[0].strip() for rank in ranks]
+    printed = [rank.stdout.strip() for rank in run_ranks(RANK, tmp_path, 2)]
     assert printed == ["[0, [0, 2, 0, 0], [2, 4, 2, 2]]", "[1, [1, 3, 1, 1], [3, 5, 3, 3]]"]
 
 
