@@ -7,6 +7,7 @@ import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -70,7 +71,7 @@ class BuildPlan:
     source_hash: bool = False
     """True to store a hash of each source's bytes in its sidecar"""
 
-    @property
+    @cached_property
     def fingerprints(self) -> dict[str, str | None]:
         """Fingerprint of each feature, or None if it cannot be made here."""
         return fingerprints_of(self.specs)

@@ -31,67 +31,74 @@ class PlannedVideo:
 
 def planned_videos(plan: BuildPlan, quarantine: Quarantine, options: BuildOptions) -> Iterator[PlannedVideo]:
     """Yield every video of a plan, as it is when its turn comes."""
-    inside = {label: None if plan.follow_symlinks else real_folder(root) for label, root in plan.roots.items()}
-    twins = _Twins(plan, options)
-    for record in plan.index:
-        source_path = os.path.join(plan.roots[record.root], record.path)
-        state = look_or_none(source_path, inside[record.root])
+    planner = _Planner(plan, quarantine, options)
+    return (planner.planned(record) for record in plan.index)
+
+
+class _Planner:
+    """The parts of a plan that all its videos share."""
+
+    def __init__(self, plan: BuildPlan, quarantine: Quarantine, options: BuildOptions) -> None:
+        self._plan, self._quarantine, self._options = plan, quarantine, options
+        self._inside = {
+            label: None if plan.follow_symlinks else real_folder(root) for label, root in plan.roots.items()
+        }
+        self._picture = plan.config.picture
+        self._twins = _Twins(plan, options)
+
+    def planned(self, record: VideoRecord) -> PlannedVideo:
+        """Return one video, as it is now."""
+        source_path = os.path.join(self._plan.roots[record.root], record.path)
+        state = look_or_none(source_path, self._inside[record.root])
         identity = state.identity if state else None
-        task = _task(plan, record, source_path, inside[record.root], state, options, twins)
+        task = self._task(record, source_path, state)
         if not task.artefacts and not task.needs_hash:
-            yield PlannedVideo(task, "up to date")
-        elif options.retry_quarantined:
-            yield PlannedVideo(task, "missing")
-        elif record.error is not None and record.identity == identity:
-            yield PlannedVideo(task, "failed", _failure_of_scan(task, record))
-        else:
-            fails = quarantine.still_holds(task.key, identity, task.fingerprints)
-            yield PlannedVideo(task, "failed" if fails else "missing")
+            return PlannedVideo(task, "up to date")
+        if self._options.retry_quarantined:
+            return PlannedVideo(task, "missing")
+        if record.error is not None and record.identity == identity:
+            return PlannedVideo(task, "failed", _failure_of_scan(task, record))
+        fails = self._quarantine.still_holds(task.key, identity, task.fingerprints)
+        return PlannedVideo(task, "failed" if fails else "missing")
 
-
-def _task(
-    plan: BuildPlan,
-    record: VideoRecord,
-    source_path: str,
-    inside: str | None,
-    state: SourceState | None,
-    options: BuildOptions,
-    twins: _Twins,
-) -> BuildTask:
-    """Return the task of one video. It has no artefacts if the video is up to date."""
-    key = layout.video_key(record.root, record.path)
-    identity = state.identity if state else None
-    sidecar = _sidecar_or_none(plan.cache, key)
-    requested = plan.artefacts
-    if sidecar is not None and _is_another(sidecar, identity, source_path, inside):
-        sidecar, requested = None, plan.all_artefacts  # another source: nothing of the old one is valid
-    missing = plan.missing(sidecar, options.rebuild) if sidecar else requested
-    content = record.content if record.identity == identity else None
-    return BuildTask(
-        cache=plan.cache,
-        key=key,
-        root=record.root,
-        path=record.path,
-        source_path=source_path,
-        inside=inside,
-        source=sidecar.source if sidecar else identity,
-        with_hash=plan.source_hash and identity is not None,  # the cached data of a lost source stays
-        is_rewritten=bool(sidecar and state and sidecar.source_ctime_ns != state.ctime_ns),
-        twins=twins.of(identity) if sidecar is None and identity else (),
-        picture=plan.config.picture,
-        requested=requested,
-        artefacts=missing,
-        all_artefacts=plan.all_artefacts,
-        previous=sidecar,
-        kept=plan.kept(sidecar, missing) if sidecar else (),
-        content=content or (sidecar.content if sidecar else None),
-        label=record.label,
-        caption=record.caption,
-        extra=dict(record.extra),
-    )
+    def _task(self, record: VideoRecord, source_path: str, state: SourceState | None) -> BuildTask:
+        """Return the task of one video. It has no artefacts if the video is up to date."""
+        plan, inside = self._plan, self._inside[record.root]
+        key = layout.video_key(record.root, record.path)
+        identity = state.identity if state else None
+        sidecar = _sidecar_or_none(plan.cache, key)
+        requested = plan.artefacts
+        if sidecar is not None and _is_another(sidecar, identity, source_path, inside):
+            sidecar, requested = None, plan.all_artefacts  # another source: nothing of the old one is valid
+        missing = plan.missing(sidecar, self._options.rebuild) if sidecar else requested
+        content = record.content if record.identity == identity else None
+        return BuildTask(
+            cache=plan.cache,
+            key=key,
+            root=record.root,
+            path=record.path,
+            source_path=source_path,
+            inside=inside,
+            source=sidecar.source if sidecar else identity,
+            with_hash=plan.source_hash and identity is not None,  # the cached data of a lost source stays
+            is_rewritten=bool(sidecar and state and sidecar.source_ctime_ns != state.ctime_ns),
+            twins=self._twins.of(identity) if sidecar is None and identity else (),
+            picture=self._picture,
+            requested=requested,
+            artefacts=missing,
+            all_artefacts=plan.all_artefacts,
+            previous=sidecar,
+            kept=plan.kept(sidecar, missing) if sidecar else (),
+            content=content or (sidecar.content if sidecar else None),
+            label=record.label,
+            caption=record.caption,
+            extra=dict(record.extra),
+        )
 
 
 def _sidecar_or_none(cache: Path, key: str) -> Sidecar | None:
+    if not layout.sidecar_path(cache, key).exists():
+        return None  # much faster than the error, which has a message
     try:
         return read_sidecar(cache, key)
     except (NotFoundError, DamageError):
