@@ -8,6 +8,8 @@ from typing import Any, BinaryIO
 
 from chordcache.storage.sealed_json import FINITE_JSON
 
+_FIRST_BYTES = 1 << 12
+"""Size of the first read. It is enough for one record, which is all that a reader at an offset wants"""
 _CHUNK_BYTES = 1 << 16
 _MAX_VALUE_CHARS = 1 << 28
 """Limit of one value, since a value is parsed in memory. The keyframes of a day of video take 10 MB"""
@@ -99,7 +101,8 @@ class JsonStream:
         if len(self._text) - self._position > _MAX_VALUE_CHARS:
             raise ValueError(f"a value has more than {_MAX_VALUE_CHARS} characters")
         # Twice the text each time, or a long value would be parsed again for each small chunk
-        data = self._file.read(max(_CHUNK_BYTES, 2 * (len(self._text) - self._position)))
+        least = _CHUNK_BYTES if self._text else _FIRST_BYTES
+        data = self._file.read(max(least, 2 * (len(self._text) - self._position)))
         self._is_complete = not data
         more = self._decoder.decode(data, final=not data)
         offset = self.offset
