@@ -2,7 +2,7 @@
 
 These are the names that most programs use. The others are imported from their folders: more samplers and crops from
 ``chordcache.read.sampling`` and ``chordcache.read.crops``, more sources of frames from ``chordcache.read.sources``, the
-base class of plug-ins from ``chordcache.features.base``.
+base class of plug-ins from ``chordcache.features.base``, the classes of results from ``chordcache.records``.
 
 All names but the exceptions are loaded when they are first used. So ``import chordcache`` is fast, and a program that
 only reads caches never loads a decoder.
@@ -33,17 +33,19 @@ from chordcache.errors import (
 if TYPE_CHECKING:
     from chordcache.engine.limits import Limits
     from chordcache.index.files import Index, read_index
-    from chordcache.index.scan import ScanResult, scan
+    from chordcache.index.scan import scan
     from chordcache.pipeline.build import build, dry_run
+    from chordcache.pipeline.merge import merge
     from chordcache.pipeline.options import BuildOptions
     from chordcache.pipeline.repair import collect_garbage, repair
     from chordcache.pipeline.verify import verify
     from chordcache.read.augment import BatchAugment
-    from chordcache.read.cache import Cache, Video, open_cache
+    from chordcache.read.cache import Cache, open_cache
     from chordcache.read.collate import collate
     from chordcache.read.combined import concat, subset
     from chordcache.read.crops import CenterCrop, HorizontalFlip, RandomResizedCrop, Resize
     from chordcache.read.dataset import ChordVideoDataset
+    from chordcache.read.from_config import make_dataset
     from chordcache.read.loader import ClipLoader, make_loader
     from chordcache.read.sampling.budget_batches import BudgetBatchSampler
     from chordcache.read.sampling.clip_samplers import RandomClipSampler, RegularClipSampler
@@ -51,7 +53,8 @@ if TYPE_CHECKING:
     from chordcache.read.sources.file import MP4Source
     from chordcache.read.summary import summarize
     from chordcache.read.text import CaptionTokenizer
-    from chordcache.records import RunSummary, VerifyReport, VideoRecord
+    from chordcache.read.video import Video
+    from chordcache.records import RunSummary, VideoRecord
 
 __version__ = "0.1.0"
 
@@ -84,11 +87,9 @@ __all__ = [
     "RegularClipSampler",
     "Resize",
     "RunSummary",
-    "ScanResult",
     "StoppedError",
     "TooManyFailuresError",
     "UsageError",
-    "VerifyReport",
     "Video",
     "VideoRecord",
     "WorkersDiedError",
@@ -98,7 +99,9 @@ __all__ = [
     "collect_garbage",
     "concat",
     "dry_run",
+    "make_dataset",
     "make_loader",
+    "merge",
     "open_cache",
     "read_index",
     "repair",
@@ -127,16 +130,16 @@ _LAZY = {
     "RegularClipSampler": "chordcache.read.sampling.clip_samplers",
     "Resize": "chordcache.read.crops",
     "RunSummary": "chordcache.records",
-    "ScanResult": "chordcache.index.scan",
-    "VerifyReport": "chordcache.records",
-    "Video": "chordcache.read.cache",
+    "Video": "chordcache.read.video",
     "VideoRecord": "chordcache.records",
     "build": "chordcache.pipeline.build",
     "collate": "chordcache.read.collate",
     "collect_garbage": "chordcache.pipeline.repair",
     "concat": "chordcache.read.combined",
     "dry_run": "chordcache.pipeline.build",
+    "make_dataset": "chordcache.read.from_config",
     "make_loader": "chordcache.read.loader",
+    "merge": "chordcache.pipeline.merge",
     "open_cache": "chordcache.read.cache",
     "read_index": "chordcache.index.files",
     "repair": "chordcache.pipeline.repair",

@@ -13,7 +13,9 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from chordcache.choices import ON_DAMAGE
 from chordcache.errors import ConfigError, NotFoundError, printable
+from chordcache.train_config import checked_train
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,14 @@ class FramesConfig(PictureConfig):
     """"jpeg", or "raw" for RGB24"""
     quality: int = 90
     """JPEG quality, 1 to 100"""
+    on_damage: str = ON_DAMAGE[0]
+    """Choice for damaged files: "quarantine", "keep" or "keep-concealed", see ``BuildOptions``"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _one_of("frames.codec", self.codec, ("jpeg", "raw"))
         _in_range("frames.quality", self.quality, int, 1, 100)
+        _one_of("frames.on_damage", self.on_damage, ON_DAMAGE)
 
     @property
     def picture(self) -> PictureConfig:
@@ -197,15 +202,19 @@ class Hdf5Config:
 
 @dataclass(frozen=True)
 class Config:
-    """The configuration of a build."""
+    """The configuration of a build, and of the training that reads its result."""
 
     frames: FramesConfig | None = field(default_factory=FramesConfig)
     features: Mapping[str, FeatureConfig] = field(
         default_factory=lambda: {"flow": FlowConfig(), "motion": MotionConfig(), "mel": MelConfig()}
     )
     hdf5: Hdf5Config = field(default_factory=Hdf5Config)
+    train: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Settings of datasets and loaders, as plain data. Caches do not depend on them: configs that only differ here are
+    equal, and ``config_to_json`` leaves them out"""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "train", checked_train(self.train))
         for name, section in self.features.items():
             expected = _FEATURES.get(name, PluginConfig)
             if not isinstance(section, expected):
@@ -218,6 +227,11 @@ class Config:
     def picture(self) -> PictureConfig:
         """Settings of decoded pictures, also if frames themselves are not cached."""
         return (self.frames or FramesConfig()).picture
+
+    @property
+    def on_damage(self) -> str:
+        """Choice for damaged files, also if frames themselves are not cached."""
+        return (self.frames or FramesConfig()).on_damage
 
     def section(self, name: str) -> FramesConfig | FeatureConfig:
         """Return the settings of a feature."""
@@ -321,12 +335,14 @@ def config_from_json(data: Any) -> Config:
         frames=_section(FramesConfig, "frames", data.get("frames", {})),
         features=_features(data.get("features")),
         hdf5=_section(Hdf5Config, "hdf5", data.get("hdf5") or {}),
+        train=data.get("train") or {},
     )
 
 
 def config_to_json(config: Config) -> dict[str, Any]:
-    """Return plain data from which ``config_from_json`` makes the same config."""
-    data = dataclasses.asdict(config)
+    """Return plain data from which ``config_from_json`` makes an equal config. ``train`` is left out."""
+    data = dataclasses.asdict(dataclasses.replace(config, train={}))
+    del data["train"]
     for name in Config().features:
         data["features"].setdefault(name, None)
     for name, feature in config.features.items():

@@ -5,6 +5,7 @@ Their types, defaults and nesting are stated once, in the classes: ``to_json`` a
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
+from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import UsageError
-from chordcache.scan_levels import SCAN_LEVELS
 
 T = TypeVar("T")
 
@@ -134,15 +135,109 @@ class ContentFacts(Record, frozen=True):
     and than 0.001"""
 
 
-class VideoRecord(Record, frozen=True):
-    """The line of one input in the index."""
+class Segment(Record, frozen=True):
+    """A part of a file, half open: by presentation time or by frame number. None leaves a side open."""
+
+    start_seconds: float | None = None
+    """[seconds from the file's first frame] The first frame at or after it is the first one of the segment"""
+    end_seconds: float | None = None
+    """[seconds from the file's first frame] The segment ends before the first frame at or after it"""
+    start_frame: int | None = None
+    """Number of the first frame, counted from 0 in presentation order"""
+    end_frame: int | None = None
+    """Number of the first frame after the segment"""
+
+    def __post_init__(self) -> None:
+        start, end, first, last = self.start_seconds, self.end_seconds, self.start_frame, self.end_frame
+        if (start is None and end is None) == (first is None and last is None):
+            raise UsageError("segment: got times and frame numbers or neither, expected one of the two. Keep one.")
+        for name, value in zip(SEGMENT_COLUMNS, (start, end, first, last), strict=True):
+            if value is not None and not 0 <= value < math.inf:
+                raise UsageError(f"{name}: got {value}, expected a finite number of at least 0")
+
+    def __str__(self) -> str:
+        """Return it for people, such as "[1.5, 4.0) s"."""
+        if self.start_frame is None and self.end_frame is None:
+            end = "end" if self.end_seconds is None else float(self.end_seconds)
+            return f"[{float(self.start_seconds or 0)}, {end}) s"
+        return f"frames [{self.start_frame or 0}, {'end' if self.end_frame is None else self.end_frame})"
+
+
+SEGMENT_COLUMNS = ("start_seconds", "end_seconds", "start_frame", "end_frame")
+"""Fields of ``Segment``, and columns of a hand-written list"""
+
+
+class Description(Record, frozen=True, kw_only=True):
+    """The statements of an index about one item: its part of the file, and what is to be learned from it."""
+
+    segment: Segment | None = None
+    """Part of the file, or None for the whole file"""
+    label: str | None = None
+    labels: tuple[str, ...] = ()
+    """Labels of an item that may have several"""
+    caption: str | None = None
+    captions: tuple[str, ...] = ()
+    """Captions of an item that has several"""
+    extra: Mapping[str, Any] = {}
+    """Further columns. The header of the index declares the type of those that are not text"""
+
+    def description(self) -> Description:
+        """Return these fields alone."""
+        return Description(**{name: getattr(self, name) for name in _DESCRIPTION})
+
+    def described(self, description: Description) -> Self:
+        """Return a copy with the fields of another description."""
+        return self.replace(**{name: getattr(description, name) for name in _DESCRIPTION})
+
+
+_DESCRIPTION = Description.__struct_fields__
+
+
+class DamagedFrames(Record, frozen=True):
+    """A range of source frames that a damaged file does not show, or that may be wrong."""
+
+    start: int
+    """Number of the first of them in the source"""
+    stop: int
+    """Number behind the last of them"""
+    cause: str
+    """"decode" or "truncated", as in ``MediaError``"""
+    message: str
+    """Report of the decoder or the container, for people"""
+    start_seconds: float | None = None
+    """[seconds] presentation time of the first of them, or None if its packet is not in the file"""
+    stop_seconds: float | None = None
+    """[seconds] presentation time of the frame behind them, or None at the end of the file"""
+    is_cached: bool = False
+    """True if the decoder concealed the damage, and the frames are cached as it shows them"""
+
+
+class DamageFacts(Record, frozen=True):
+    """The damage of a source of which some frames are cached."""
+
+    on_damage: str
+    """Choice of the build, one of ``ON_DAMAGE`` but the first"""
+    frames: tuple[DamagedFrames, ...]
+    """Ranges of the source's frames that are missing in the cache, or may be wrong there, ascending"""
+
+    @property
+    def num_missing(self) -> int:
+        """Number of frames of the source that are not cached, as far as it is known."""
+        return sum(each.stop - each.start for each in self.frames if not each.is_cached)
+
+    @property
+    def num_concealed(self) -> int:
+        """Number of cached frames that may be wrong."""
+        return sum(each.stop - each.start for each in self.frames if each.is_cached)
+
+
+class VideoRecord(Description, frozen=True):
+    """The line of one item in the index: a file, or a segment of one."""
 
     root: str
     """Label of the root folder"""
     path: str
     """Path relative to the root, decoded as ``os.fsdecode`` does (undecodable bytes are lone surrogates)"""
-    label: str | None = None
-    caption: str | None = None
     identity: Identity | None = None
     """Identity of the file, or None in a hand-written index"""
     level: str | None = None
@@ -156,8 +251,6 @@ class VideoRecord(Record, frozen=True):
     packets: PacketFacts | None = None
     content: ContentFacts | None = None
     audio: AudioFacts | None = None
-    extra: Mapping[str, str] = {}
-    """Extra columns of a labels file"""
 
     def __post_init__(self) -> None:
         if self.level not in (None, *SCAN_LEVELS):
@@ -190,9 +283,18 @@ class FeatureInfo(Record, frozen=True):
     """Reason why the video does not have the feature"""
 
 
+class View(Record, frozen=True):
+    """The rows of an item in artefacts that hold all frames of its file, because segments of the file share them."""
+
+    first_frame: Count
+    """Row of the item's first frame"""
+    num_frames: Count
+    """Number of frames in the artefacts"""
+
+
 @dataclass(frozen=True)
 class RunSummary:
-    """The counts of a scan or a build."""
+    """The counts of a scan, a build or a merge."""
 
     num_inputs: int
     num_done: int
@@ -205,39 +307,11 @@ class RunSummary:
     """Frames at the start of streams that begin in the middle of a group of pictures"""
     num_pruned: int = 0
     """Videos that were dropped from the cache (build only)"""
+    num_damaged: int = 0
+    """Damaged videos of which some frames were cached in this run (build only)"""
+    num_frames_missing: int = 0
+    """Frames of these videos that are not cached (build only)"""
     elapsed_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Damage:
-    """One finding of ``verify``."""
-
-    kind: str
-    """"damaged" or "missing" (exit code 5), or "stale", "incomplete" or "orphan" (exit code 6: data is intact)"""
-    file: str
-    """Path relative to the cache, or the source's path"""
-    message: str
-    """Text that states the expected and the found values"""
-    fix_command: str
-    """Command that repairs the damage, or "" if a person must repair it"""
-    key: str | None = None
-    """Key of the video, if one is concerned"""
-    record: str | None = None
-    """Record inside the file, if one is concerned"""
-
-
-@dataclass(frozen=True)
-class VerifyReport:
-    """The result of ``verify``."""
-
-    damage: list[Damage]
-    """All findings, empty if the cache is sound"""
-
-    @property
-    def exit_code(self) -> int:
-        """0 if the cache is sound, 5 if data is damaged or missing, 6 for findings that leave all data intact."""
-        kinds = {each.kind for each in self.damage}
-        return 5 if kinds & {"damaged", "missing"} else 6 if kinds else 0
 
 
 def to_json(value: Any) -> Any:

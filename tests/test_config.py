@@ -54,7 +54,7 @@ def test_merges_onto_the_defaults(tmp_path: Path, text: str, frames: FramesConfi
     assert load_config(path) == Config(frames=frames)
 
 
-@pytest.mark.parametrize("name", ["default", "flow", "multimodal", "hdf5-mixed", "everything"])
+@pytest.mark.parametrize("name", ["default", "flow", "multimodal", "hdf5-mixed", "everything", "train"])
 def test_presets_load_and_survive_json(name: str) -> None:
     config = load_config(CONFIGS / f"{name}.yaml")
     assert config_from_json(json.loads(json.dumps(config_to_json(config)))) == config

@@ -35,7 +35,12 @@ def test_import_loads_nothing_heavy(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], *([name, "--help"] for name in ("scan", "build", "verify", "info", "gc"))]
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        *([name, "--help"] for name in ("scan", "index", "build", "verify", "merge", "info", "gc")),
+    ],
 )
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import chordcache as cc
+from chordcache.choices import ON_DAMAGE, SEGMENT_MODES
 from chordcache.cli.options import (
     PATH,
     echo_json,
@@ -28,7 +29,17 @@ from chordcache.errors import printable
 if TYPE_CHECKING:
     from chordcache.pipeline.build import DryRun
 
-_BUILD_OPTIONS = ("retry_quarantined", "wait", "follow_symlinks", "source_hash", "prune", "prune_many", "limits")
+_BUILD_OPTIONS = (
+    "retry_quarantined",
+    "wait",
+    "follow_symlinks",
+    "source_hash",
+    "prune",
+    "prune_many",
+    "segments",
+    "on_damage",
+    "limits",
+)
 """Options that are fields of ``BuildOptions``."""
 
 
@@ -65,8 +76,18 @@ _BUILD_OPTIONS = ("retry_quarantined", "wait", "follow_symlinks", "source_hash",
     "--source-hash", is_flag=True,
     help="Store a hash of each video file. verify --source compares it, and a renamed file keeps what is cached of it.",
 )  # fmt: skip
+@click.option(
+    "--on-damage", type=click.Choice(ON_DAMAGE),
+    help="Of a damaged file, cache nothing, the frames that are right, or also those that the decoder concealed.  "
+    "[default: as in the config or the cache, else quarantine]",
+)  # fmt: skip
 @click.option("--prune", is_flag=True, help="Afterwards, drop the cached videos that INDEX does not name.")
 @click.option("-y", "--yes", "prune_many", is_flag=True, help="Let --prune drop more than a tenth of the cache.")
+@click.option(
+    "--segments", type=click.Choice(SEGMENT_MODES),
+    help="Cache only the frames of the segments that INDEX names, or the whole file once, with the segments as views. "
+    "The cache remembers it.  [default: only]",
+)  # fmt: skip
 @wait_option
 @roots_option
 @jobs_option
@@ -80,7 +101,8 @@ def build(
     Run the same command again to resume, or after videos or settings changed. It does only what is missing or stale.
     A file that fails is listed in CACHE/quarantine.jsonl, and the build continues.
 
-    INDEX is what 'chordcache scan' wrote (index.json by default), or a CSV file with a column 'path'.
+    INDEX is what 'chordcache scan' wrote (index.json by default), or a CSV file with a column 'path'. The columns
+    'start_seconds' and 'end_seconds', or 'start_frame' and 'end_frame', make a row a segment of its file.
 
     Exit code 0: all videos are cached; 3: some are in quarantine.
 
@@ -98,11 +120,19 @@ def build(
     line = (
         f"done {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "
         f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s{skipped_frames(summary)}"
-        f"{f', pruned {summary.num_pruned}' if summary.num_pruned else ''}"
+        f"{f', pruned {summary.num_pruned}' if summary.num_pruned else ''}{damaged_videos(summary)}"
     )
     see = f"; see {printable(os.path.join(cache, 'quarantine.jsonl'))}" if summary.num_failed else ""
     echo_summary(summary, line + see, as_json)
     click.get_current_context().exit(3 if summary.num_failed else 0)
+
+
+def damaged_videos(summary: cc.RunSummary) -> str:
+    """Return the part of the summary about damaged videos of which some frames were cached."""
+    if not summary.num_damaged:
+        return ""
+    videos = f"{summary.num_damaged} damaged video{'s' * (summary.num_damaged != 1)}"
+    return f", {videos} without {summary.num_frames_missing} frame{'s' * (summary.num_frames_missing != 1)}"
 
 
 def _echo_dry_run(found: DryRun, as_json: bool) -> None:

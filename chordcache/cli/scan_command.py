@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 import chordcache as cc
+from chordcache.choices import SCAN_LEVELS
 from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option, limits_options, skipped_frames
 from chordcache.errors import printable
-from chordcache.scan_levels import SCAN_LEVELS
 
 
 @click.command()

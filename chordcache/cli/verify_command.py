@@ -22,7 +22,7 @@ from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
-    from chordcache.records import Damage
+    from chordcache.pipeline.findings import Damage
 
 
 @click.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from array import array
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,14 +15,16 @@ import numpy as np
 from chordcache.config import PictureConfig
 from chordcache.errors import MediaError, UsageError
 from chordcache.features.base import Extractor, Rows, VideoInfo
-from chordcache.features.frames import select_fps
+from chordcache.features.feed import decode_segment, decode_whole
+from chordcache.features.frames import FpsFilter
 from chordcache.features.registry import FeatureSpec
 from chordcache.media.activity import ContentMeter
 from chordcache.media.audio_track import Sound
+from chordcache.media.damage import KeptFrames
 from chordcache.media.decoding import DecodedFrame
-from chordcache.media.demux import Media, open_media
+from chordcache.media.demux import Media
 from chordcache.media.scaling import Frame, FrameMaker
-from chordcache.records import ContentFacts
+from chordcache.records import ContentFacts, Segment
 from chordcache.storage.artefacts.writer import Block
 
 
@@ -60,6 +62,8 @@ class DecodeResult:
     """[pixels] of the cached frames"""
     height: int
     """[pixels] of the cached frames"""
+    display_size: tuple[int, int]
+    """(width, height) [pixels] of the displayed source"""
     frame_seconds: float
     """[seconds] assumed duration of the last frame: a frame of the source, or of ``fps`` if that is longer"""
     timestamp_source: str
@@ -78,63 +82,56 @@ class DecodePass:
         Features to make.
     sinks : mapping of str to sequence of Sink
         Receivers of the rows of each feature.
+    picture : PictureConfig
+        Settings of the pictures.
     with_content : bool
         True to measure ``ContentFacts`` too.
+    only : container of int, optional
+        Numbers of the kept frames that the extractors receive, by default all.
     """
 
     def __init__(
-        self, specs: Mapping[str, FeatureSpec], sinks: Mapping[str, Sequence[Sink]], *, with_content: bool
+        self,
+        specs: Mapping[str, FeatureSpec],
+        sinks: Mapping[str, Sequence[Sink]],
+        picture: PictureConfig,
+        *,
+        with_content: bool,
+        only: Container[int] | None = None,
     ) -> None:
         self._specs = specs
         self._sinks = sinks
+        self._picture = picture
         self._with_content = with_content
+        self._only = only
         self._extractors: dict[str, Extractor] = {}
         """Extractors of the features that are not absent"""
         self._num_frames = 0
+        self._filter = FpsFilter(picture.fps)
+        self._pts_seconds, self._source_frames = array("d"), array("q")  # a tenth of a list's memory
+        self._keyframes = _Keyframes()
+        self._meter: ContentMeter | None = None
         self.made: dict[str, FeatureResult] = {}
         """Result of each feature"""
 
-    def run(self, path: str, picture: PictureConfig, *, only: Container[int] | None = None) -> DecodeResult:
-        """Decode a file from the first frame to the last.
+    def run(self, path: str, segment: Segment | None = None, *, kept: KeptFrames | None = None) -> DecodeResult:
+        """Decode a file from the first frame to the last, or only a segment of it.
 
-        ``only`` holds the numbers of the frames that the extractors receive, by default all.
+        ``kept`` holds the frames to take of a damaged file. By default, damage is an error.
 
         Raises
         ------
         MediaError
-            As in ``Media.frames``. If an extractor raises, or returns another number of rows than it declares, the
-            stage is the feature's name and the cause is ``extractor``.
+            As in ``Media.frames`` and ``SegmentReader``. If an extractor raises, or returns another number of rows than
+            it declares, the stage is the feature's name and the cause is ``extractor``.
         """
-        pts_seconds, source_frames = array("d"), array("q")  # an array takes a tenth of a list's memory
-        keyframes = _Keyframes()
-        with open_media(path) as media:
-            video = media.require_video()
-            info = _video_info(media)
-            self._begin(info)
-            meter = ContentMeter(info.codec) if self._with_content else None
-            maker = FrameMaker(picture, video.sample_aspect_ratio)
-            for frame in self._decode(media, picture.fps, maker, meter, keyframes):
-                if only is None or frame.number in only:
-                    self._feed(frame)
-                pts_seconds.append(frame.pts_seconds)
-                source_frames.append(frame.source_number)
-                keyframes.keep(frame.number)
-            self._finish()
-            width, height = maker.scaler.size
-            return DecodeResult(
-                pts_seconds=np.asarray(pts_seconds),
-                source_frames=np.asarray(source_frames),
-                keyframes=np.asarray(keyframes.numbers),
-                width=width,
-                height=height,
-                frame_seconds=max(float(media.frame_seconds), 1 / picture.fps if picture.fps else 0.0),
-                timestamp_source=media.timestamp_source,
-                num_frames_skipped=media.num_skipped,
-                notes=_notes(media, maker),
-                content=meter.facts() if meter else None,
-            )
+        return decode_whole(path, self, kept) if segment is None else decode_segment(path, self, segment)
 
-    def _begin(self, video: VideoInfo) -> None:
+    def begin(self, media: Media) -> None:
+        """Make the extractors for a file."""
+        video = _video_info(media)
+        self._maker = FrameMaker(self._picture, media.require_video().sample_aspect_ratio)
+        self._meter = ContentMeter(video.codec) if self._with_content else None
         for name, spec in self._specs.items():
             with _calling(name, 0):
                 extractor = spec.make()
@@ -143,32 +140,60 @@ class DecodePass:
             if absent is None:
                 self._extractors[name] = extractor
 
-    def _decode(
-        self, media: Media, fps: float | None, maker: FrameMaker, meter: ContentMeter | None, keyframes: _Keyframes
-    ) -> Iterator[Frame]:
-        """Yield the kept frames. Meanwhile, pass sound to the extractors that need it, and all frames to the rest."""
-        extractors = self._extractors.values()
-        listeners = [extractor for extractor in extractors if extractor.needs_sound]
+    @property
+    def needs_sound(self) -> bool:
+        """True after ``begin`` if something takes the sound."""
+        return self._meter is not None or any(extractor.needs_sound for extractor in self._extractors.values())
 
-        def hear(sound: Sound) -> None:
-            if meter is not None:
-                meter.add_sound(sound)
-            for extractor in listeners:
-                with _calling(extractor.name, self._num_frames):
+    @property
+    def needs_motion_vectors(self) -> bool:
+        """True if something takes the decoder's motion vectors."""
+        return self._with_content or any(spec.needs_motion_vectors for spec in self._specs.values())
+
+    def add_sound(self, sound: Sound) -> None:
+        """Take the next part of the audio track."""
+        if self._meter is not None:
+            self._meter.add_sound(sound)
+        for name, extractor in self._extractors.items():
+            if extractor.needs_sound:
+                with _calling(name, self._num_frames):
                     rows = extractor.add_sound(sound)
-                self._pass_rows(extractor.name, rows)
+                self._pass_rows(name, rows)
 
-        def measured(frames: Iterator[DecodedFrame]) -> Iterator[DecodedFrame]:
-            for frame in frames:
-                keyframes.see(frame)
-                if meter is not None:
-                    meter.add_frame(frame)
-                yield frame
+    def add_frame(self, decoded: DecodedFrame) -> None:
+        """Take the next frame of the source, in presentation order."""
+        self._keyframes.see(decoded)
+        if self._meter is not None:
+            self._meter.add_frame(decoded)
+        if not self._filter.keeps(decoded.pts_seconds):
+            return
+        frame = self._maker.frame(decoded)
+        if self._only is None or frame.number in self._only:
+            self._feed(frame)
+        self._pts_seconds.append(frame.pts_seconds)
+        self._source_frames.append(frame.source_number)
+        self._keyframes.keep(frame.number)
 
-        wants_vectors = meter is not None or any(extractor.needs_motion_vectors for extractor in extractors)
-        frames = media.frames(motion_vectors=wants_vectors, on_sound=hear if listeners or meter else None)
-        for decoded in select_fps(measured(frames), fps):
-            yield maker.frame(decoded)
+    def finish(self, media: Media, sounds: Iterable[Sound] = ()) -> DecodeResult:
+        """Take the remaining sound, and return the result."""
+        for sound in sounds:
+            self.add_sound(sound)
+        self._finish()
+        width, height = self._maker.scaler.size
+        fps = self._picture.fps
+        return DecodeResult(
+            pts_seconds=np.asarray(self._pts_seconds),
+            source_frames=np.asarray(self._source_frames),
+            keyframes=np.asarray(self._keyframes.numbers),
+            width=width,
+            height=height,
+            display_size=self._maker.scaler.display_size,
+            frame_seconds=max(float(media.frame_seconds), 1 / fps if fps else 0.0),
+            timestamp_source=media.timestamp_source,
+            num_frames_skipped=media.num_skipped,
+            notes=_notes(media, self._maker),
+            content=self._meter.facts() if self._meter else None,
+        )
 
     def _feed(self, frame: Frame) -> None:
         for name, extractor in self._extractors.items():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -57,35 +57,34 @@ class FramesExtractor(Extractor):
         return {self.name: [jpeg.encode_planes(*frame.planes(), quality=self._quality)]}
 
 
-class Timed(Protocol):
-    """A frame, with the fields that ``select_fps`` reads."""
-
-    @property
-    def pts_seconds(self) -> float:
-        """Presentation time [seconds]."""
-
-
-AnyFrame = TypeVar("AnyFrame", bound=Timed)
-
-
-def select_fps(frames: Iterable[AnyFrame], fps: float | None) -> Iterator[AnyFrame]:
-    """Keep the first frame at or after each tick of a clock that starts with the first frame.
+class FpsFilter:
+    """Filter that keeps the first frame at or after each tick of a clock that starts with the first frame.
 
     All frames of a slower source are kept, and no frame is repeated. A timestamp may be 0.5 ms early, due to rounding.
+
+    Parameters
+    ----------
+    fps : float or None
+        [frames per second] at most. None keeps every frame.
     """
-    if fps is None:
-        yield from frames
-        return
-    next_tick = last = float("-inf")
-    start, num_ticks = 0.0, 0
-    for frame in frames:
-        if frame.pts_seconds < last or last == float("-inf"):  # the first, or a stream whose clock was set back
-            start, num_ticks, next_tick = frame.pts_seconds, 0, frame.pts_seconds
-        last = frame.pts_seconds
-        if frame.pts_seconds >= next_tick - 0.0005:
-            yield frame
-            num_ticks = max(num_ticks, int((frame.pts_seconds - start + 0.0005) * fps)) + 1
-            next_tick = start + num_ticks / fps
+
+    def __init__(self, fps: float | None) -> None:
+        self._fps = fps
+        self._next_tick = self._last = float("-inf")
+        self._start, self._num_ticks = 0.0, 0
+
+    def keeps(self, pts_seconds: float) -> bool:
+        """Take the time of the next frame in presentation order. Return whether the frame is kept."""
+        if self._fps is None:
+            return True
+        if pts_seconds < self._last or self._last == float("-inf"):  # the first, or a stream whose clock was set back
+            self._start, self._num_ticks, self._next_tick = pts_seconds, 0, pts_seconds
+        self._last = pts_seconds
+        if pts_seconds < self._next_tick - 0.0005:
+            return False
+        self._num_ticks = max(self._num_ticks, int((pts_seconds - self._start + 0.0005) * self._fps)) + 1
+        self._next_tick = self._start + self._num_ticks / self._fps
+        return True
 
 
 class FramesReadSide(ReadSide):

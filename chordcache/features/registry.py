@@ -50,6 +50,7 @@ class FeatureSpec:
     is_local: bool
     is_of_sound: bool
     """True if the extractor needs sound and has its own clock"""
+    needs_motion_vectors: bool
     units: Mapping[str, str]
     """Units as in ``Extractor``"""
 
@@ -79,8 +80,9 @@ def resolve(name: str, config: Config) -> FeatureSpec:
     params = {**arguments, "picture": asdict(cls.picture_used(picture))}
     fingerprint = digests.fingerprint(extractor, cls.version, params)
     return FeatureSpec(
-        name, extractor, arguments, params, fingerprint, cls.is_local, cls.needs_sound and not cls.is_local, cls.units
-    )
+        name, extractor, arguments, params, fingerprint, cls.is_local, cls.needs_sound and not cls.is_local,
+        cls.needs_motion_vectors, cls.units,
+    )  # fmt: skip
 
 
 def check_requirement(spec: FeatureSpec) -> None:

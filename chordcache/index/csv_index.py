@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import tempfile
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,25 +13,28 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
-from chordcache.errors import printable
+from chordcache.choices import SCAN_LEVELS
+from chordcache.errors import UsageError, printable
+from chordcache.index.column_types import COLUMN_TYPES, extra_problem
 from chordcache.index.csv_table import Table, open_table, text_of, to_cell
 from chordcache.index.header import FORMAT, IndexHeader
 from chordcache.records import (
+    SEGMENT_COLUMNS,
     AudioFacts,
     ContentFacts,
     HeaderFacts,
     Identity,
     PacketFacts,
     Record,
+    Segment,
     VideoRecord,
     fields_of,
     from_json,
     parse_json,
     path_problem,
 )
-from chordcache.scan_levels import SCAN_LEVELS
 
-HAND_WRITTEN = ("path", "label", "caption")
+HAND_WRITTEN = ("path", "label", "caption", *SEGMENT_COLUMNS)
 """Columns with a meaning in a hand-written list. Only ``path`` is required."""
 
 
@@ -51,6 +55,7 @@ class Column(NamedTuple):
 
 
 _PARTS: dict[str, type[Record]] = {
+    "segment": Segment,
     "identity": Identity,
     "header": HeaderFacts,
     "packets": PacketFacts,
@@ -60,7 +65,7 @@ _PARTS: dict[str, type[Record]] = {
 
 
 def _columns_of(part: str | None, *names: str) -> Iterator[Column]:
-    prefix = "audio_" if part == "audio" else ""
+    prefix = f"{part}_" if part in ("audio", "segment") else ""
     for name, kind in fields_of(_PARTS[part] if part else VideoRecord):
         if not names or name in names:
             yield Column(prefix + name, part, name, kind)
@@ -69,7 +74,9 @@ def _columns_of(part: str | None, *names: str) -> Iterator[Column]:
 COLUMNS = (
     *_columns_of(None, "root"),
     Column("root_path", None, "root_path", str),
-    *_columns_of(None, *HAND_WRITTEN),
+    *_columns_of(None, "path"),
+    *_columns_of("segment"),
+    *_columns_of(None, "label", "labels", "caption", "captions"),
     *_columns_of("identity"),
     *_columns_of(None, "level", "error", "error_cause", "error_stage"),
     *_columns_of("header"),
@@ -84,20 +91,88 @@ _EXTRA = "extra."
 """Prefix of the name of an extra column that has the name of one of chordcache's columns."""
 
 
-def extra_columns(table: Table) -> dict[str, str]:
-    """Return the extra columns of a table: name in ``VideoRecord.extra`` to name in the file."""
+class ExtraColumn(NamedTuple):
+    """A column that is not one of chordcache's own."""
+
+    header: str
+    """Name in the file, such as "score:float" """
+    name: str
+    """Name in ``VideoRecord.extra``"""
+    type: str
+    """Type of ``COLUMN_TYPES``"""
+
+
+def split_name(header: str) -> tuple[str, str | None]:
+    """Return the name and the type of a header such as "score:float". The type is None if the header states none."""
+    name, _, kind = header.rpartition(":")
+    return (name, kind) if kind in COLUMN_TYPES else (header, None)
+
+
+def extra_columns(table: Table) -> list[ExtraColumn]:
+    """Return the extra columns of a table. The header of one that is not text ends with a colon and its type."""
     known = _KNOWN if table.is_own else HAND_WRITTEN
-    names = [name for name in table.columns if name not in known and (name or table.is_own)]
-    return {name.removeprefix(_EXTRA) if table.is_own else name: name for name in names}
+    found = []
+    for header in table.columns:
+        if header not in known and (header or table.is_own):
+            name, kind = split_name(header)
+            found.append(ExtraColumn(header, name.removeprefix(_EXTRA) if table.is_own else name, kind or "str"))
+    return found
 
 
-def texts_of(table: Table, cells: Sequence[str], line: int) -> tuple[str | None, str | None, dict[str, str]]:
+def column_types(table: Table) -> dict[str, str]:
+    """Return the types of the extra columns that are not text."""
+    return {column.name: column.type for column in extra_columns(table) if column.type != "str"}
+
+
+def texts_of(table: Table, cells: Sequence[str], line: int) -> tuple[str | None, str | None, dict[str, Any]]:
     """Return label, caption and extra columns of a row. Empty cells count as missing."""
-    names = {name: column for name, column in extra_columns(table).items() if table.cell(cells, column)}
+    columns = [column for column in extra_columns(table) if table.cell(cells, column.header)]
     label, caption = (
         table.text(cells, name, line) if table.cell(cells, name) else None for name in ("label", "caption")
     )
-    return label, caption, {name: table.text(cells, column, line) for name, column in names.items()}
+    return label, caption, {column.name: extra_value(table, cells, column, line) for column in columns}
+
+
+def extra_value(table: Table, cells: Sequence[str], column: ExtraColumn, line: int) -> Any:
+    """Return the value of an extra column in a row. Raises ``UsageError`` if it is not of the column's type."""
+    if column.type == "str":
+        return table.text(cells, column.header, line)
+    cell = table.cell(cells, column.header)
+    try:
+        value = parse_json(cell.lower() if column.type == "bool" else cell, object)
+    except ValueError:
+        value = cell
+    if problem := extra_problem({column.name: value}, {column.name: column.type}):
+        raise table.fault(line, problem)
+    return value
+
+
+_TIME = re.compile(r"(?:(\d+):)?(\d+):([0-5]?\d(?:\.\d+)?)")
+
+
+def parse_seconds(text: str) -> float:
+    """Return the seconds that a text states, such as 12.5, 1:23:45.6 or 23:45.6. Raises ValueError."""
+    time = _TIME.fullmatch(text)
+    return float(text) if time is None else 3600 * int(time[1] or 0) + 60 * int(time[2]) + float(time[3])
+
+
+def segment_of(table: Table, cells: Sequence[str], line: int) -> Segment | None:
+    """Return the segment that a row of a hand-written list names, or None for the whole file.
+
+    Times are numbers of seconds, or of the form 1:23:45.6 or 23:45.6.
+    """
+    found: dict[str, Any] = {}
+    for name in SEGMENT_COLUMNS:
+        if cell := table.cell(cells, name).strip():
+            try:
+                found[name] = int(cell) if name.endswith("frame") else parse_seconds(cell)
+            except ValueError:
+                expected = "a whole number" if name.endswith("frame") else "seconds or hh:mm:ss"
+                raise table.fault(line, f"{name}: got '{printable(cell)}', expected {expected}") from None
+    try:
+        return Segment(**found) if found else None
+    except UsageError as error:
+        raise table.fault(line, str(error)) from None
 
 
 # Reading
@@ -119,6 +194,10 @@ class CsvSource:
         return not self._table.is_own
 
     @property
+    def _segment_columns(self) -> Iterator[str]:
+        return (f"segment_{name}" if self._table.is_own else name for name in SEGMENT_COLUMNS)
+
+    @property
     def _own_label(self) -> str:
         return os.path.basename(self._folder) or "root"
 
@@ -127,11 +206,13 @@ class CsvSource:
         roots: dict[str, str] = {} if self._table.is_own else {self._own_label: self._folder}
         levels = set()
         first_lines: dict[int, int] = {}
+        columns = column_types(self._table)
         for _, line, cells in self._table.rows(file):
             root, root_path, path = self._place(cells, line)
             if roots.setdefault(root, root_path) != root_path:
                 raise self._table.fault(line, f"root '{printable(root)}' has two folders")
-            first = first_lines.setdefault(hash((root, path)), line)
+            segment = tuple(self._table.cell(cells, name) for name in self._segment_columns)
+            first = first_lines.setdefault(hash((root, path, segment)), line)
             if first != line:
                 raise self._table.fault(
                     line, f"got '{printable(path)}' twice, expected it once; line {first} has it too"
@@ -139,7 +220,9 @@ class CsvSource:
             if self._table.is_own:
                 levels.add(self._table.cell(cells, "level"))
             self.num_records += 1
-        return IndexHeader(FORMAT, roots, next((level for level in SCAN_LEVELS if level in levels), None))
+        return IndexHeader(
+            FORMAT, roots, next((level for level in SCAN_LEVELS if level in levels), None), columns=columns
+        )
 
     def _place(self, cells: Sequence[str], line: int) -> tuple[str, str, str]:
         """Return root label, root folder and relative path of a row."""
@@ -172,7 +255,8 @@ class CsvSource:
         root, _, path = self._place(cells, line)
         label, caption, extra = texts_of(self._table, cells, line)
         if not self._table.is_own:
-            return VideoRecord(root, path, label=label, caption=caption, extra=extra)
+            segment = segment_of(self._table, cells, line)
+            return VideoRecord(root, path, segment=segment, label=label, caption=caption, extra=extra)
         values: dict[str | None, dict[str, Any]] = {}
         for column in COLUMNS:
             if self._table.cell(cells, column.name) and column.name != "root_path":
@@ -213,8 +297,8 @@ def _as_json(cell: str, column: Column) -> str:
 class CsvSink:
     """A writer of records as rows. Rows wait in a temporary file until all columns of the header row are known."""
 
-    def __init__(self, file: TextIO, roots: Mapping[str, str], folder: Path) -> None:
-        self._file, self._roots = file, roots
+    def __init__(self, file: TextIO, roots: Mapping[str, str], columns: Mapping[str, str], folder: Path) -> None:
+        self._file, self._roots, self._columns = file, roots, columns
         self._body = tempfile.TemporaryFile("w+", dir=folder, encoding="utf-8", newline="")  # noqa: SIM115 - close()
         self._writer = csv.writer(self._body, lineterminator="\n")
         self._first_rows: dict[str, int] = {}
@@ -233,17 +317,24 @@ class CsvSink:
         if column.name == "root_path":
             return self._roots[record.root]
         holder = record if column.part is None else getattr(record, column.part)
-        return None if holder is None else getattr(holder, column.field)
+        value = None if holder is None else getattr(holder, column.field)
+        return None if column.part is None and value == () else value
 
     def finish(self) -> None:
         """Write the header row and the rows to the file. Every row is one line: no cell holds a raw line end."""
-        extras = [_EXTRA + name if name in _KNOWN or name.startswith(_EXTRA) else name for name in self._first_rows]
+        extras = [self._header_of(name) for name in self._first_rows]
         header = [to_cell(name) for name in (*(column.name for column in COLUMNS), *extras)]
         csv.writer(self._file, lineterminator="\n").writerow(header)
         self._body.seek(0)
         for number, line in enumerate(self._body):
             missing = sum(number < first for first in self._first_rows.values())
             self._file.write(line[:-1] + "," * missing + "\n")
+
+    def _header_of(self, name: str) -> str:
+        """Return the name of an extra column in the file."""
+        kind = self._columns.get(name, "str")
+        typed = f"{name}:{kind}" if kind != "str" or name.rpartition(":")[2] in COLUMN_TYPES else name
+        return _EXTRA + typed if typed in _KNOWN or typed.startswith(_EXTRA) else typed
 
     def close(self) -> None:
         """Free the temporary file."""

@@ -69,11 +69,17 @@ class Table:
 
     path: Path
     columns: tuple[str, ...]
+    delimiter: str = ","
 
     @property
     def is_own(self) -> bool:
         """True if chordcache wrote the file."""
         return "root_path" in self._positions
+
+    @property
+    def found(self) -> str:
+        """The names of the columns, for a message."""
+        return ", ".join(f"'{printable(name)}'" for name in self.columns) or "none"
 
     @cached_property
     def _positions(self) -> dict[str, int]:
@@ -101,7 +107,7 @@ class Table:
 
     def rows(self, file: BinaryIO) -> Iterator[tuple[int, int, list[str]]]:
         """Yield (byte offset, line number, cells) from the file's position on, without the header row."""
-        rows = _parsed(file, self.fault)
+        rows = _parsed(file, self.fault, self.delimiter)
         if file.tell() == 0:
             next(rows, None)
         for offset, line, cells in rows:
@@ -111,7 +117,9 @@ class Table:
             yield offset, line, cells + [""] * missing
 
 
-def _parsed(file: BinaryIO, fault: Callable[[int, str], ChordcacheError]) -> Iterator[tuple[int, int, list[str]]]:
+def _parsed(
+    file: BinaryIO, fault: Callable[[int, str], ChordcacheError], delimiter: str
+) -> Iterator[tuple[int, int, list[str]]]:
     """Yield (byte offset, line number, cells) of each line that is not blank."""
     csv.field_size_limit(_MAX_CELL_CHARS)  # the default of 128 KiB is less than the keyframes of a long video
     position = file.tell()
@@ -124,7 +132,7 @@ def _parsed(file: BinaryIO, fault: Callable[[int, str], ChordcacheError]) -> Ite
             position += len(raw)
             yield text
 
-    reader = csv.reader(lines(), strict=True)
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
     while True:
         offset, line = position, reader.line_num + 1
         try:
@@ -138,6 +146,14 @@ def _parsed(file: BinaryIO, fault: Callable[[int, str], ChordcacheError]) -> Ite
 
 
 def open_table(path: Path) -> Table:
+    """Read the header row of a CSV file with a column ``path``. Raises as ``open_any_table`` does."""
+    table = open_any_table(path)
+    if "path" not in table.columns:
+        raise UsageError(f"'{printable(path)}': got the columns {table.found}, expected a column 'path'")
+    return table
+
+
+def open_any_table(path: Path, delimiter: str = ",") -> Table:
     """Read the header row of a CSV file.
 
     Raises
@@ -145,15 +161,12 @@ def open_table(path: Path) -> Table:
     NotFoundError
         If the file does not exist.
     UsageError
-        If the file may not be read, has no column ``path``, or has a column twice.
+        If the file may not be read, or has a column twice.
     """
     with open_for_reading(path) as file:
-        _, _, cells = next(_parsed(file, Table(path, ()).fault), (0, 1, []))
+        _, _, cells = next(_parsed(file, Table(path, ()).fault, delimiter), (0, 1, []))
     columns = tuple(text_of(cell) if "root_path" in cells else cell.strip() for cell in cells)
-    if "path" not in columns:
-        found = ", ".join(f"'{printable(name)}'" for name in columns) or "none"
-        raise UsageError(f"'{printable(path)}': got the columns {found}, expected a column 'path'")
     for name in columns:
         if name and columns.count(name) > 1:
             raise UsageError(f"'{printable(path)}': got the column '{printable(name)}' twice, expected it once")
-    return Table(path, columns)
+    return Table(path, columns, delimiter)

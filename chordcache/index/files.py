@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, BinaryIO, TextIO, TypeAlias
 
 from chordcache.errors import UsageError, printable
@@ -51,6 +51,8 @@ class Index:
         True if the scan followed links out of the roots. A CSV file does not store this, and counts as False.
     whole_roots : tuple of str
         Labels of the roots of which the index has every video. A CSV file does not store them.
+    columns : dict[str, str]
+        Extra column to its type, if it is not text.
     """
 
     def __init__(self, path: Path, source: Source) -> None:
@@ -58,6 +60,7 @@ class Index:
         header = source.header
         self.path, self.roots, self.level = path, dict(header.roots), header.level
         self.follow_symlinks, self.whole_roots = header.follow_symlinks, header.whole_roots
+        self.columns = dict(header.columns)
 
     @property
     def is_hand_written(self) -> bool:
@@ -88,6 +91,7 @@ class Index:
             level=self.level,
             follow_symlinks=self.follow_symlinks,
             whole_roots=self.whole_roots,
+            columns=self.columns,
         ) as writer:
             for record in self:
                 writer.write(record)
@@ -131,6 +135,8 @@ class IndexWriter:
         True if records may lie behind links that lead out of their roots. A CSV file does not store it.
     whole_roots : sequence of str
         Labels of the roots of which the index has every video. A CSV file does not store them.
+    columns : Mapping[str, str], optional
+        Extra column to its type, of ``COLUMN_TYPES``. Columns that are not named here are text.
 
     Raises
     ------
@@ -148,11 +154,12 @@ class IndexWriter:
         level: str | None,
         follow_symlinks: bool = False,
         whole_roots: Sequence[str] = (),
+        columns: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._path = Path(path)
         self._suffix = _suffix(self._path)
         self._roots, self._level, self._follow_symlinks = dict(roots), level, follow_symlinks
-        self._whole_roots = list(whole_roots)
+        self._whole_roots, self._columns = list(whole_roots), dict(columns)
         self._partial = self._path.with_name(f".chordcache-index-{os.getpid()}-{id(self):x}.partial")
         self._stack = ExitStack()
 
@@ -178,12 +185,14 @@ class IndexWriter:
 
     def _make_sink(self) -> JsonSink | SealedSink | CsvSink:
         if self._suffix == ".csv":
-            return CsvSink(self._file, self._roots, self._path.parent)
+            return CsvSink(self._file, self._roots, self._columns, self._path.parent)
         header = {"format": FORMAT, "format_version": FORMAT_VERSION, "roots": self._roots, "level": self._level}
         if self._follow_symlinks:
             header["follow_symlinks"] = True
         if self._whole_roots:
             header["whole_roots"] = self._whole_roots
+        if self._columns:
+            header["columns"] = self._columns
         return _SINKS[self._suffix](self._file, header)
 
     def write(self, record: VideoRecord) -> None:
@@ -205,7 +214,12 @@ class IndexWriter:
 
 @contextmanager
 def temporary_index(
-    records: Iterable[VideoRecord], *, roots: Mapping[str, str], level: str | None = None, follow_symlinks: bool = False
+    records: Iterable[VideoRecord],
+    *,
+    roots: Mapping[str, str],
+    level: str | None = None,
+    follow_symlinks: bool = False,
+    columns: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Index]:
     """Yield an index of these records. It is in a temporary folder, and is removed at the end of the block.
 
@@ -213,7 +227,7 @@ def temporary_index(
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "index.jsonl")
-        with IndexWriter(path, roots=roots, level=level, follow_symlinks=follow_symlinks) as writer:
+        with IndexWriter(path, roots=roots, level=level, follow_symlinks=follow_symlinks, columns=columns) as writer:
             for record in records:
                 writer.write(record)
         yield read_index(path)

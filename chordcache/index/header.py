@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Mapping
 
+from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import UsageError, printable
+from chordcache.index.column_types import check_columns, extra_problem
 from chordcache.records import Record, VideoRecord, path_problem
-from chordcache.scan_levels import SCAN_LEVELS
 
 FORMAT = "chordcache-index"
 """Value of "format" in the header of an index"""
@@ -23,6 +24,8 @@ class IndexHeader(Record, frozen=True, forbid_unknown_fields=False):
     follow_symlinks: bool = False
     whole_roots: tuple[str, ...] = ()
     """Labels of the roots of which the index has every video, since the scan read the whole folder"""
+    columns: Mapping[str, str] = {}
+    """Extra column to its type, of ``COLUMN_TYPES``. Columns that are not named here are text"""
 
     def __post_init__(self) -> None:
         if self.format != FORMAT:
@@ -31,6 +34,7 @@ class IndexHeader(Record, frozen=True, forbid_unknown_fields=False):
             raise UsageError(f"level: got '{printable(self.level)}', expected one of {', '.join(SCAN_LEVELS)}")
         if not all(path.startswith("/") for path in self.roots.values()):
             raise UsageError("roots: got a relative path, expected absolute ones")
+        check_columns(self.columns)
 
 
 def another_kind_of_file(path: str | os.PathLike[str]) -> UsageError:
@@ -41,9 +45,14 @@ def another_kind_of_file(path: str | os.PathLike[str]) -> UsageError:
     )
 
 
-def record_problem(record: VideoRecord, roots: Container[str]) -> str | None:
-    """Return the reason why a record of an index cannot be used, or None if it can."""
+def record_problem(record: VideoRecord, roots: Container[str], columns: Mapping[str, str] | None) -> str | None:
+    """Return the reason why a record of an index cannot be used, or None if it can.
+
+    ``columns`` maps the extra columns to their types. None leaves them unchecked.
+    """
     problem = path_problem(record.path)
     if problem is None and record.root not in roots:
         problem = f"the header has no root '{printable(record.root)}'"
+    if problem is None and record.extra and columns is not None:
+        problem = extra_problem(record.extra, columns)
     return problem and f"a record that cannot be used: {problem}"

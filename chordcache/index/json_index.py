@@ -12,14 +12,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from chordcache.errors import ChordcacheError, DamageError, printable
 from chordcache.index.header import FORMAT, IndexHeader, another_kind_of_file, record_problem
 from chordcache.index.json_stream import JsonStream
-from chordcache.records import VideoRecord, from_json, to_json
+from chordcache.records import VideoRecord, from_json, parse_json, to_json
 from chordcache.storage.sealed_json import check_version
 
 
@@ -45,7 +46,7 @@ class JsonSource:
                 f"'{printable(path)}' is damaged or cut short: it is not the JSON of an index ({printable(str(error))})"
             ) from None
         for number, record in first_of_root.values():
-            self._check(record, f"record {number}", roots=self.header.roots)
+            self._check(record, f"record {number}")
 
     def _survey(self, stream: JsonStream, members: dict[str, Any]) -> dict[str, tuple[int, VideoRecord]]:
         """Read all of the document once, so that a mistake is reported before any work is done.
@@ -64,8 +65,9 @@ class JsonSource:
             self._start = stream.offset
             for _ in stream.items():
                 self.num_records += 1
-                record = self._record(stream.value(), f"record {self.num_records}")
-                self._check(record, f"record {self.num_records}", roots=(record.root,))  # the roots may come later
+                record = self._next(stream, f"record {self.num_records}")
+                if problem := record_problem(record, (record.root,), None):  # the header may come later
+                    raise self._damage(f"record {self.num_records}", problem)
                 first_of_root.setdefault(record.root, (self.num_records, record))
         if stream.peek():
             raise ValueError("text follows its end")
@@ -86,7 +88,7 @@ class JsonSource:
         try:
             for number, _ in enumerate(stream.items(), 1):
                 offset, where = stream.offset, f"record {number}"
-                yield offset, self._check(self._record(stream.value(), where), where, roots=self.header.roots)
+                yield offset, self._check(self._next(stream, where), where)
         except ChordcacheError:
             raise
         except ValueError as error:
@@ -100,7 +102,17 @@ class JsonSource:
             data = JsonStream(file).value()
         except ValueError as error:
             raise self._damage(where, f"it is not JSON ({printable(str(error))})") from None
-        return self._check(self._record(data, where), where, roots=self.header.roots)
+        return self._check(self._record(data, where), where)
+
+    def _next(self, stream: JsonStream, where: str) -> VideoRecord:
+        """Read the next record. One on a line of its own, as ``JsonSink`` writes it, takes a third of the time."""
+        line = stream.line()
+        if line is not None:
+            with suppress(ValueError, RecursionError):  # another layout, or an undecodable name
+                record = parse_json(line, VideoRecord)
+                stream.skip(len(line))
+                return record
+        return self._record(stream.value(), where)
 
     def _record(self, data: Any, where: str) -> VideoRecord:
         try:
@@ -108,8 +120,8 @@ class JsonSource:
         except (ValueError, RecursionError) as error:
             raise self._damage(where, f"it is not a record ({printable(str(error))})") from None
 
-    def _check(self, record: VideoRecord, where: str, *, roots: Container[str]) -> VideoRecord:
-        if problem := record_problem(record, roots):
+    def _check(self, record: VideoRecord, where: str) -> VideoRecord:
+        if problem := record_problem(record, self.header.roots, self.header.columns):
             raise self._damage(where, problem)
         return record
 

@@ -38,7 +38,7 @@ class JsonStream:
 
     @property
     def offset(self) -> int:
-        """Offset of the position in the file [bytes]."""
+        """Byte offset of the position in the file."""
         position, offset = self._marked
         passed = self._text[position : self._position]
         offset += len(passed) if passed.isascii() else len(passed.encode("utf-8", "surrogateescape"))
@@ -81,6 +81,15 @@ class JsonStream:
             if end < len(self._text) or not self._read_more():  # a number may go on behind the text
                 self._position = end
                 return value
+
+    def line(self) -> str | None:
+        """Return the rest of the line without a comma at its end. Return None if its end was not read yet."""
+        end = self._text.find("\n", self._position)
+        return None if end < 0 else self._text[self._position : end].rstrip(", \t\r")
+
+    def skip(self, num_chars: int) -> None:
+        """Go behind some characters of the line."""
+        self._position += num_chars
 
     def items(self) -> Iterator[None]:
         """Go through an array or an object: stop before each item, whose value or key the caller has to take."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chordcache.errors import UsageError, printable
-from chordcache.index.csv_index import extra_columns, texts_of
+from chordcache.index.csv_index import column_types, extra_columns, texts_of
 from chordcache.index.csv_table import open_table
-from chordcache.records import VideoRecord
+from chordcache.records import SEGMENT_COLUMNS, VideoRecord
 
 
 class _Row(NamedTuple):
     label: str | None
     caption: str | None
-    extra: dict[str, str]
+    extra: dict[str, Any]
 
 
 _NO_ROW = _Row(None, None, {})
@@ -37,7 +37,7 @@ class Labels:
     NotFoundError
         If the file does not exist.
     UsageError
-        If it has no column ``path``, or has one path twice.
+        If it has no column ``path``, has one path twice, or names segments.
     """
 
     def __init__(self, source: str) -> None:
@@ -46,13 +46,21 @@ class Labels:
         self._matched: set[str] = set()
         self._columns: tuple[str, ...] = ()
         self._extras: frozenset[str] = frozenset()
+        self.column_types: dict[str, str] = {}
+        """Type of each extra column that is not text"""
         if not self._by_folder:
             self._read(Path(source))
 
     def _read(self, path: Path) -> None:
         table = open_table(path)
+        if segments := [name for name in SEGMENT_COLUMNS if name in table.columns and not table.is_own]:
+            raise UsageError(
+                f"labels: got '{printable(path)}' with a column '{segments[0]}', expected labels of whole files. "
+                f"Build from the list itself: 'chordcache build {printable(path)}'."
+            )
         self._columns = tuple(name for name in ("label", "caption") if name in table.columns)
-        self._extras = frozenset(extra_columns(table))
+        self._extras = frozenset(column.name for column in extra_columns(table))
+        self.column_types = column_types(table)
         with open(path, "rb") as file:
             for _, line, cells in table.rows(file):
                 name = table.text(cells, "path", line)

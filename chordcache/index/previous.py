@@ -6,11 +6,11 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
+from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import ChordcacheError, DamageError, FormatVersionError, UsageError, printable
 from chordcache.index.csv_table import open_for_reading
 from chordcache.index.files import read_index
 from chordcache.records import Identity, VideoRecord
-from chordcache.scan_levels import SCAN_LEVELS
 
 
 class ReusableRecords:
@@ -29,6 +29,8 @@ class ReusableRecords:
     ----------
     problem : str | None
         Reason why an existing index is not used, for people.
+    columns : dict[str, str]
+        Type of each extra column that is not text.
 
     Raises
     ------
@@ -40,6 +42,7 @@ class ReusableRecords:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.problem: str | None = None
+        self.columns: dict[str, str] = {}
         self._offsets: dict[int, int] = {}
         self._stack = ExitStack()
         if not os.path.lexists(path):
@@ -62,10 +65,19 @@ class ReusableRecords:
                 f"output: got '{printable(str(path))}', a hand-written list, expected another file. "
                 "The list would be overwritten."
             )
+        self.columns = self._index.columns
         try:
             self._file = self._stack.enter_context(open_for_reading(Path(path)))
             for offset, record in self._index.located(self._file):
+                if record.segment is not None:
+                    raise UsageError(
+                        f"output: got '{printable(str(path))}', a list of segments, expected another file. "
+                        "The list would be overwritten."
+                    )
                 self._offsets[hash((record.root, record.path))] = offset
+        except UsageError:
+            self.close()
+            raise
         except (ChordcacheError, OSError) as error:
             self.close()
             self.problem = f"the earlier index is not used: {error}"

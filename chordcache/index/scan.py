@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from chordcache.choices import SCAN_LEVELS
 from chordcache.engine import pool, terminal
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
@@ -22,7 +23,6 @@ from chordcache.index.walk import Corpus, CorpusFile, parse_roots
 from chordcache.media.probe import probe
 from chordcache.media.source_file import identity_or_none
 from chordcache.records import Identity, RunSummary, VideoRecord
-from chordcache.scan_levels import SCAN_LEVELS
 from chordcache.storage import layout
 
 _CHUNK_SIZE = 8
@@ -155,6 +155,7 @@ class _Scan:
                 level=self._level,
                 follow_symlinks=self._follow_symlinks,
                 whole_roots=[corpus.label for corpus in self._corpora if not corpus.names],
+                columns=self._labels.column_types if self._labels else earlier.columns,
             ) as writer,
             terminal.progress_bar(None, "file", shown=progress) as bar,
             closing(self._outcomes(earlier, jobs)) as outcomes,

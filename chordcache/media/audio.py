@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import av
 import numpy as np
 
+from chordcache import progress
 from chordcache.errors import FeatureAbsentError, MediaError, UsageError
-from chordcache.media.audio_track import SAMPLE_RATES, AudioClock, Sound, is_readable
+from chordcache.media.audio_track import SAMPLE_RATES, AudioClock, PlacedSound, Sound, is_readable
 from chordcache.media.demux import Media, open_media
 
 _PREROLL_SECONDS = 1
@@ -61,6 +63,50 @@ def read_sound(path: str, start_seconds: float, duration_seconds: float) -> np.n
     return reader.samples
 
 
+def parts_of_sound(path: str, start_seconds: float, end_seconds: float) -> Iterator[Sound]:
+    """Decode the parts of a file's audio track that overlap with a time.
+
+    A part is what a packet decodes to, such as 21 ms of AAC. Its ends may be outside of the time.
+
+    Parameters
+    ----------
+    path : str
+        The file. A file without an audio track yields nothing.
+    start_seconds, end_seconds : float
+        [seconds] on the clock of the frames' ``pts_seconds``.
+
+    Raises
+    ------
+    MediaError
+        If the file cannot be read.
+    """
+    for from_start in (False, True):  # without an index, a seek may lead to any place
+        with open_media(path) as media:
+            if media.audio is None:
+                return
+            if not from_start and not media.seek_sound(start_seconds - _PREROLL_SECONDS):
+                continue
+            parts = _timed_parts(media)
+            first = next(parts, None)
+            if first is None or (first[0] > start_seconds and not from_start):
+                continue
+            for seconds, sound in chain([first], parts):
+                if seconds >= end_seconds:
+                    break
+                if seconds + sound.samples / sound.sample_rate > start_seconds:
+                    yield sound
+            return
+
+
+def _timed_parts(media: Media) -> Iterator[tuple[float, Sound]]:
+    """Yield the time of each part of the sound [seconds], and the part."""
+    clock = AudioClock()
+    for sound in filter(is_readable, media.sounds()):
+        progress.beat()
+        clock.follow(sound)
+        yield clock.start_seconds + clock.position_seconds, sound
+
+
 def sample_rate_of(path: str) -> int:
     """Return the sample rate [Hz] of a file's audio track. Raises as ``read_sound``."""
     with open_media(path) as media:
@@ -84,30 +130,19 @@ class _SoundReader:
 
     def read(self, media: Media, *, from_start: bool = False) -> bool:
         """Fill ``samples``; return False, without a change, if the first sound comes after the start of the samples."""
-        clock = AudioClock()
-        resampler, from_first = None, 0
+        placed = PlacedSound(self._layout, self.rate)
         for sound in filter(is_readable, media.sounds()):
-            if clock.follow(sound) or resampler is None:
-                resampler = av.AudioResampler("flt", self._layout, self.rate)
-                from_first = round(clock.position_seconds * self.rate)
-            at = round((clock.start_seconds - self._start_seconds) * self.rate) + from_first
-            if not from_start and at > 0:
-                return False
-            from_start = True
-            for piece in self._converted(resampler, sound):
+            for from_first, piece in placed.pieces(sound):
+                at = round((placed.start_seconds - self._start_seconds) * self.rate) + from_first
+                if not from_start and at > 0:
+                    return False
+                from_start = True
                 self._put(at, piece)
-                at += len(piece)
-                from_first += len(piece)
-            if at >= len(self.samples):
-                break
+                if at + len(piece) >= len(self.samples):
+                    return True
         return from_start
 
     def _put(self, at: int, piece: np.ndarray) -> None:
         begin, end = max(at, 0), min(at + len(piece), len(self.samples))
         if begin < end:
             self.samples[begin:end] = piece[begin - at : end - at]
-
-    def _converted(self, resampler: av.AudioResampler, sound: Sound) -> Iterator[np.ndarray]:
-        """Yield the samples of a sound [shape=(n, channels), dtype=float32]."""
-        for frame in resampler.resample(sound):
-            yield frame.to_ndarray().reshape(-1, self._layout.nb_channels)

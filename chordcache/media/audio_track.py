@@ -108,6 +108,43 @@ class AudioClock:
         return True
 
 
+class PlacedSound:
+    """Decoded sound at its own rate, with the place of each piece in the signal.
+
+    Parameters
+    ----------
+    layout : av.AudioLayout
+        Channels of the pieces.
+    sample_rate : int
+        [Hz] of the pieces.
+    """
+
+    def __init__(self, layout: av.AudioLayout, sample_rate: int) -> None:
+        self._layout = layout
+        self._sample_rate = sample_rate
+        self._clock = AudioClock()
+        self._resampler: av.AudioResampler | None = None
+        self._next = 0
+
+    @property
+    def start_seconds(self) -> float:
+        """[seconds] Timestamp of sample 0; 0 if no sound has one."""
+        return self._clock.start_seconds
+
+    def pieces(self, sound: Sound) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the samples of the next sound [shape=(n, channels), dtype=float32], after the number of the first one.
+
+        ``is_readable`` must be true for the sound.
+        """
+        if self._clock.follow(sound) or self._resampler is None:
+            self._resampler = av.AudioResampler("flt", self._layout, self._sample_rate)
+            self._next = round(self._clock.position_seconds * self._sample_rate)
+        for frame in self._resampler.resample(sound):
+            piece = frame.to_ndarray().reshape(-1, self._layout.nb_channels)
+            yield self._next, piece
+            self._next += len(piece)
+
+
 class AudioTrack:
     """Decoded sound as one signal: one rate, one set of channels, and a clock that is right from end to end.
 

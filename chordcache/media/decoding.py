@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import av
 
@@ -59,6 +59,26 @@ class Decoding:
         """Packets at which the clock is set back, as in streams joined without rewriting"""
         self._num_frames = 0
         self._num_leading = 0
+
+    @property
+    def num_sent(self) -> int:
+        """Number of packets that were sent to the decoder so far. They are numbered from 0, in decode order."""
+        return self._num_sent
+
+    @property
+    def last_packet(self) -> int:
+        """Number of the sent packet that the last frame came from, -1 before the first frame."""
+        return self._last[0]
+
+    @property
+    def set_backs(self) -> list[int]:
+        """Numbers of the sent packets at which the clock is set back."""
+        return self._set_backs
+
+    @property
+    def problem(self) -> str | None:
+        """Fault that the decoder reported with the last packet; None if there is none."""
+        return self._decoder.problem
 
     @property
     def _is_timed(self) -> bool:
@@ -126,7 +146,7 @@ class Decoding:
         MediaError
             ``no-frames`` if no frame came, and no fault is known.
         """
-        lost = [each for each in self._promised.items() if not self._is_before_start(*each)]
+        lost = self.lost()
         self._num_leading = len(self._promised) - len(lost)
         self._faults.num_lost += len(lost)
         if lost and not self._faults.has_reason:
@@ -134,6 +154,10 @@ class Decoding:
         if not self._num_frames and not self._faults:
             what = "no frame can be decoded" if self.check.num_shown else self.check.why_nothing()
             raise MediaError("decode", "no-frames", what)
+
+    def lost(self) -> list[tuple[int, int | None]]:
+        """Return number and time of the sent packets whose frames have not come, apart from those before the start."""
+        return [each for each in self._promised.items() if not self._is_before_start(*each)]
 
     def _is_before_start(self, number: int, pts: int | None) -> bool:
         """Return whether a packet is shown before the first frame that the stream can be decoded from."""
@@ -152,3 +176,13 @@ class Decoding:
         if missing > 0 and min(seconds) > self._clock.seconds(last):
             return "short", f"the last {missing:.3f} s cannot be decoded"
         return "decode", f"the first at {min(seconds):.3f} s; the decoder says nothing about it"
+
+
+def packets_from(packets: Iterator[Any], entry_pts: int) -> Iterator[Any]:
+    """Yield the packets from a keyframe on; yield nothing if they begin after it."""
+    for packet in packets:
+        if packet.is_keyframe and packet.pts is not None and packet.pts >= entry_pts:
+            if packet.pts == entry_pts:
+                yield packet
+                yield from packets
+            return

@@ -18,7 +18,8 @@ from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.packet_check import PacketCheck, Role
 from chordcache.media.checks.truncation import may_end_anywhere
 from chordcache.media.containers import best_audio, best_video, open_container, refuse_encrypted
-from chordcache.media.decoding import DecodedFrame, Decoding
+from chordcache.media.damage import KeptFrames, kept_frames
+from chordcache.media.decoding import DecodedFrame, Decoding, packets_from
 from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious
 from chordcache.media.video_decoder import VideoDecoder
 
@@ -45,6 +46,8 @@ class Media:
         """Number of frames at the start that cannot be decoded, counted by the last whole pass"""
         self.timestamp_source = "pts"
         """Source of the frames' times: "pts", or "dts" or "rate" if packets carry no presentation times"""
+        self.kept: KeptFrames | None = None
+        """Frames that ``frames`` yields of a damaged file, or None if damage is an error"""
         self._decoder: VideoDecoder | None = None
         self._opening_fault = self._demuxer_fault(all_codecs=True) if is_file else None
 
@@ -66,17 +69,17 @@ class Media:
         """
         try:
             self.container.seek(pts, stream=self.require_video())
+            return True
         except av.error.FFmpegError:
             return False
-        return True
 
     def seek_sound(self, seconds: float) -> bool:
         """Go to a time of the audio track, and return the same as ``seek``."""
         try:
             self.container.seek(round(seconds * av.time_base))
+            return True
         except av.error.FFmpegError:
             return False
-        return True
 
     def sounds(self) -> Iterator[Sound]:
         """Decode the audio track from the current position on; skip packets that its decoder refuses."""
@@ -138,7 +141,7 @@ class Media:
         """
         faults = Faults()
         check = self.packet_check(is_thorough=is_thorough)
-        for packet in self._packets(faults, check):
+        for packet in self.packets(faults, check):
             if not packet.size:
                 continue
             role = check.role(packet)
@@ -152,7 +155,7 @@ class Media:
         if not check.num_shown:
             raise MediaError("probe", "no-frames", check.why_nothing())
 
-    def _packets(
+    def packets(
         self, faults: Faults, check: PacketCheck, *, on_sound: Callable[[Sound], None] | None = None
     ) -> Iterator[av.Packet[av.VideoStream]]:
         """Demux from the start up to and with the empty packet that flushes the decoder, and set ``timestamp_source``.
@@ -288,10 +291,13 @@ class Media:
             At the end: ``decode`` if packets yield no frame, or if the decoder or the container reports damage;
             ``truncated`` or ``short`` if the file ends too early; ``no-frames`` if no frame comes out.
         """
+        if self.kept is not None:
+            yield from kept_frames(self, self.kept, motion_vectors=motion_vectors, on_sound=on_sound)
+            return
         faults = Faults()
         decoding = Decoding(self, faults, motion_vectors=motion_vectors)
         num_ok = 0
-        for packet in self._packets(faults, decoding.check, on_sound=on_sound):
+        for packet in self.packets(faults, decoding.check, on_sound=on_sound):
             for frame in decoding.frames(packet):
                 progress.beat()
                 if faults and not self._is_file:
@@ -304,7 +310,7 @@ class Media:
         if faults:
             raise faults.error(decoding.num_packets, num_ok)
 
-    def frames_from(self, entry_pts: int | None) -> Iterator[DecodedFrame]:
+    def frames_from(self, entry_pts: int | None, *, motion_vectors: bool = False) -> Iterator[DecodedFrame]:
         """Decode from a keyframe on, in a file whose packets were all checked before.
 
         Parameters
@@ -312,6 +318,8 @@ class Media:
         entry_pts : int or None
             [ticks] Time of the keyframe to begin with. The current position of the file must be before it. If another
             keyframe comes first, no frames are yielded. None begins at the current position of the file.
+        motion_vectors : bool
+            As in ``frames``. The first pass over an open file decides.
 
         Raises
         ------
@@ -319,11 +327,11 @@ class Media:
             ``decode`` before the first frame that may be wrong.
         """
         faults = Faults()
-        decoding = Decoding(self, faults)
+        decoding = Decoding(self, faults, motion_vectors=motion_vectors)
         num_ok = 0
         try:
             packets = self._video_packets(None)
-            for packet in packets if entry_pts is None else _from_entry(packets, entry_pts):
+            for packet in packets if entry_pts is None else packets_from(packets, entry_pts):
                 progress.beat()
                 if not decoding.num_packets and packet.size:
                     self._settle_clock(packet)
@@ -351,16 +359,6 @@ class Media:
                 self.audio.codec_context.thread_count = 1
         self._decoder.flush()
         return self._decoder
-
-
-def _from_entry(packets: Iterator[Any], entry_pts: int) -> Iterator[Any]:
-    """Yield the packets from a keyframe on; yield nothing if the packets begin after it."""
-    for packet in packets:
-        if packet.is_keyframe and packet.pts is not None and packet.pts >= entry_pts:
-            if packet.pts == entry_pts:
-                yield packet
-                yield from packets
-            return
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import av
 import numpy as np
 
+from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import MediaError, UsageError
 from chordcache.media.activity import ContentMeter
 from chordcache.media.demux import Media, open_media
@@ -17,7 +18,6 @@ from chordcache.media.geometry import Orientation, display_size, orientation_of_
 from chordcache.media.mp4_boxes import display_matrices
 from chordcache.media.source_file import identify
 from chordcache.records import AudioFacts, ContentFacts, HeaderFacts, PacketFacts, VideoRecord
-from chordcache.scan_levels import SCAN_LEVELS
 
 _MATRICES = {
     0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",

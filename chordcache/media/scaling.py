@@ -103,12 +103,19 @@ class PictureScaler:
         self._transfers: list[str] = []
         self._first_size: tuple[int, int] | None = None
         self._stored_size = (0, 0)
+        self._square_size = (0.0, 0.0)
         self.orientation = Orientation()
 
     @property
     def size(self) -> tuple[int, int]:
         """Upright (width, height) of the scaled pictures. Known after the first picture."""
         width, height = self._stored_size
+        return (height, width) if self.orientation.transpose else (width, height)
+
+    @property
+    def display_size(self) -> tuple[int, int]:
+        """Upright (width, height) of the shown part with square pixels, before scaling. See ``size``."""
+        width, height = map(round, self._square_size)
         return (height, width) if self.orientation.transpose else (width, height)
 
     def planes(self, picture: av.VideoFrame) -> Planes:
@@ -179,7 +186,7 @@ class PictureScaler:
         _, _, width, height = self.region_of(picture)
         self._first_size = (picture.width, picture.height)
         self.orientation = orientation_of(picture)
-        square = display_size(width, height, self._aspect)
+        square = self._square_size = display_size(width, height, self._aspect)
         self._stored_size = scaled_size(*square, self._config.short_side)
         if self._stored_size[0] * self._stored_size[1] > MAX_PIXELS:
             what = f"the display size would be {square[0]:.0f}x{square[1]:.0f} pixels"

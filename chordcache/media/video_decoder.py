@@ -25,6 +25,9 @@ _OPTIONS = {
 }
 """Options by name of the decoder"""
 
+MARKED = "its decoder marks a frame as damaged"
+"""Problem of a packet with which a frame came out that is marked. The frame may be that of an earlier packet"""
+
 _STUFFING = re.compile(r"slice end not reached but screenspace end \((\d+) left")
 """Message of the MPEG-4 decoder when it has the whole picture, and does not know the bits behind it"""
 
@@ -142,7 +145,7 @@ class VideoDecoder:
         if words is not None:
             self.problem = words
         elif any(picture.is_corrupt for picture in pictures):
-            self.problem = "its decoder marks a frame as damaged"
+            self.problem = MARKED
         return [(picture.opaque and picture.opaque.value, picture) for picture in pictures]
 
     def _open(self, context: Any) -> None:

@@ -15,20 +15,19 @@ from chordcache.engine import pool, terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import CacheWriteError, ChordcacheError, TooManyFailuresError, printable
 from chordcache.index.files import Index
+from chordcache.index.grouping import IndexRows
+from chordcache.pipeline.build_task import BuildTask
+from chordcache.pipeline.existing_cache import earlier_header, repairable, tool_versions
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.plan import (
     BuildPlan,
-    earlier_header,
-    keys_of,
     make_plan,
     plan_as_before,
-    repairable,
-    tool_versions,
     write_plan,
 )
-from chordcache.pipeline.prune import drop, keys_to_prune
-from chordcache.pipeline.tasks import planned_videos
-from chordcache.pipeline.worker import BuildTask, build_video, described
+from chordcache.pipeline.prune import drop, drop_if_not_allowed, keys_to_prune
+from chordcache.pipeline.tasks import PlannedVideo, planned_files
+from chordcache.pipeline.worker import build_file, described
 from chordcache.records import RunSummary
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
@@ -101,7 +100,8 @@ def build(
     with stop_signals(), locked(folder, say if options.wait else None) as has_waited:
         if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
             plan = plan_now()
-        return _Build(plan, options).run(jobs, progress)
+        with IndexRows(plan.index) as rows:
+            return _Build(plan, rows, options).run(jobs, progress)
 
 
 def build_as_before(
@@ -123,7 +123,8 @@ def build_as_before(
         if lost and TIERS[tier].one_file:
             what = f"files of tier {tier} are not made again: {', '.join(lost)} needs a package that is not installed"
             terminal.say(f"{what}; install it, then run the same command", shown=progress)
-    return _Build(plan, options).run(jobs, progress)
+    with IndexRows(plan.index) as rows:
+        return _Build(plan, rows, options).run(jobs, progress)
 
 
 @dataclass(frozen=True)
@@ -161,19 +162,20 @@ def dry_run(
     layout.check_local("cache", cache)
     options = options or BuildOptions()
     plan = make_plan(Path(cache).absolute(), index, config, tiers, features, roots=roots, options=options)
-    keys = keys_of(plan.index)
-    pruned = keys_to_prune(plan.cache, keys, options)
-    with repairable(plan.cache):
-        quarantine = Quarantine(plan.cache, tool_versions())
-    counts = Counter(video.state for video in planned_videos(plan, quarantine, options))
-    return DryRun(plan, len(keys), counts["missing"], counts["up to date"], counts["failed"], len(pruned))
+    with IndexRows(plan.index) as rows:
+        pruned = keys_to_prune(plan.cache, rows.keys, options)
+        with repairable(plan.cache):
+            quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
+        counts = Counter(video.state for videos in planned_files(plan, rows, quarantine, options) for video in videos)
+        return DryRun(plan, len(rows.keys), counts["missing"], counts["up to date"], counts["failed"], len(pruned))
 
 
 class _Build:
     """One run of a plan, under the cache's lock."""
 
-    def __init__(self, plan: BuildPlan, options: BuildOptions) -> None:
-        keys = keys_of(plan.index)
+    def __init__(self, plan: BuildPlan, rows: IndexRows, options: BuildOptions) -> None:
+        self._rows = rows
+        keys = rows.keys
         self._cache = plan.cache
         self._options = options
         self._num_inputs = len(keys)
@@ -181,10 +183,10 @@ class _Build:
         self._keys = keys
         self._pruned = keys_to_prune(plan.cache, keys, options)
         with repairable(plan.cache):
-            self._quarantine = Quarantine(plan.cache, tool_versions())
+            self._quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
         self._plan = write_plan(plan, keys, prune=options.prune)
         self._num_done = self._num_up_to_date = self._num_failed = self._num_frames = 0
-        self._num_frames_skipped = 0
+        self._num_frames_skipped = self._num_damaged = self._num_frames_missing = 0
         self._num_new_failures = 0
         self._bar = terminal.progress_bar(None, "video", shown=False)
 
@@ -194,15 +196,16 @@ class _Build:
         self._bar = terminal.progress_bar(self._num_inputs, "video", shown=progress)
         try:
             outcomes = pool.run(
-                build_video,
+                build_file,
                 self._tasks(),
                 jobs=jobs or pool.default_jobs(),
                 limits=self._options.limits,
                 retry=self._once_more,
             )
             with self._bar, closing(outcomes):  # no worker may publish after the cleanup
-                for task, outcome in outcomes:
-                    self._take(task, outcome)
+                for tasks, found in outcomes:
+                    for number, task in enumerate(tasks):
+                        self._take(task, found if isinstance(found, pool.Crash) else found[number])
         except CacheWriteError:
             atomic.remove_partials(self._cache)
             raise
@@ -221,6 +224,8 @@ class _Build:
             num_frames=self._num_frames,
             num_frames_skipped=self._num_frames_skipped,
             num_pruned=len(self._pruned),
+            num_damaged=self._num_damaged,
+            num_frames_missing=self._num_frames_missing,
             elapsed_seconds=time.monotonic() - started,
         )
 
@@ -229,23 +234,31 @@ class _Build:
         self._quarantine.compact()
         write_catalog(self._cache)
 
-    def _tasks(self) -> Iterator[BuildTask]:
-        """Yield the tasks for the workers. Videos that need no worker are handled here."""
+    def _tasks(self) -> Iterator[tuple[BuildTask, ...]]:
+        """Yield the tasks for the workers, those of one file together. Other videos are handled here."""
         requested = [spec.fingerprint for each in self._plan.artefacts for spec in each.features]
-        for video in planned_videos(self._plan, self._quarantine, self._options):
-            if video.state == "missing":
+        for videos in planned_files(self._plan, self._rows, self._quarantine, self._options):
+            tasks = tuple(video.task for video in videos if video.state == "missing")
+            for video in videos:
+                if video.state != "missing":
+                    self._settle(video, requested)
+            if tasks:
                 atomic.check_space(self._cache)
-                yield video.task
-            elif video.state == "up to date":
-                self._describe(video.task)
-                self._num_up_to_date += 1
-                self._quarantine.discard(video.task.key, requested)
-                self._bar.update()
-            elif video.failure is not None:
-                self._fail(video.task, video.failure)
-            else:
-                self._num_failed += 1
-                self._bar.update()
+                yield tasks
+
+    def _settle(self, video: PlannedVideo, requested: Sequence[str]) -> None:
+        """Handle a video that needs no worker."""
+        if video.state == "up to date":
+            self._describe(video.task)
+            self._num_up_to_date += 1
+            self._quarantine.discard(video.task.key, requested)
+            self._bar.update()
+        elif video.failure is not None:
+            self._fail(video.task, video.failure)
+        else:
+            drop_if_not_allowed(self._cache, video.task.key, self._plan.on_damage)
+            self._num_failed += 1
+            self._bar.update()
 
     def _describe(self, task: BuildTask) -> None:
         """Rewrite the sidecar of a video that needs no decode, but has another label or caption, or lost a feature."""
@@ -256,10 +269,13 @@ class _Build:
             path = layout.sidecar_path(self._cache, task.key)
             atomic.publish_text(self._cache, path, sidecar.to_line() + "\n")
 
-    def _once_more(self, task: BuildTask, outcome: Sidecar | Failure) -> BuildTask | None:
+    def _once_more(
+        self, tasks: tuple[BuildTask, ...], outcomes: Sequence[Sidecar | Failure]
+    ) -> tuple[BuildTask, ...] | None:
         """Return another attempt if the source's disk failed and attempts are left, else None."""
-        if isinstance(outcome, Failure) and outcome.cause == "io" and task.attempt <= self._options.limits.retries:
-            return replace(task, attempt=task.attempt + 1)
+        has_failed = any(isinstance(outcome, Failure) and outcome.cause == "io" for outcome in outcomes)
+        if has_failed and tasks[0].attempt <= self._options.limits.retries:
+            return tuple(replace(task, attempt=task.attempt + 1) for task in tasks)
         return None
 
     def _take(self, task: BuildTask, outcome: Sidecar | Failure | pool.Crash) -> None:
@@ -277,6 +293,9 @@ class _Build:
             self._num_done += 1
         self._num_frames += outcome.num_frames if task.artefacts else 0
         self._num_frames_skipped += outcome.num_frames_skipped if task.artefacts else 0
+        if outcome.damage is not None:
+            self._num_damaged += 1
+            self._num_frames_missing += outcome.damage.num_missing
         self._show()
 
     def _fail(self, task: BuildTask, failure: Failure) -> None:
@@ -284,6 +303,8 @@ class _Build:
         if self._options.retry_quarantined or not fails_again:
             self._quarantine.add(failure)
             self._num_new_failures += 1
+        if failure.source is not None:  # the cached data of a lost source stays
+            drop_if_not_allowed(self._cache, task.key, self._plan.on_damage)
         self._num_failed += 1
         self._show()
         if self._num_new_failures > self._limit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from chordcache.choices import ON_DAMAGE, SEGMENT_MODES
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError
 
@@ -16,7 +17,8 @@ class BuildOptions:
     Raises
     ------
     UsageError
-        If ``max_failures`` is neither a count nor a share.
+        If ``max_failures`` is neither a count nor a share, or ``segments`` or
+        ``on_damage`` is not a choice.
     """
 
     max_failures: int | str | None = None
@@ -38,11 +40,22 @@ class BuildOptions:
     """True to drop the cached videos that the index does not name, after the build. Their sources stay"""
     prune_many: bool = False
     """True to allow ``prune`` to drop more than a tenth of the cached videos"""
+    segments: str | None = None
+    """"only" caches the frames that a segment needs. "share" caches a file once, and its segments are views of it. The
+    cache remembers it. By default "only" """
+    on_damage: str | None = None
+    """"quarantine" caches nothing of a damaged file, "keep" its frames that are right, "keep-concealed" also those that
+    the decoder repaired or that refer to damaged ones. None takes ``frames.on_damage`` of the config, or without a
+    config, the choice that the cache was built with"""
     limits: Limits = field(default_factory=Limits)
     """Limits for one input"""
 
     def __post_init__(self) -> None:
+        if self.segments not in (None, *SEGMENT_MODES):
+            raise UsageError(f"segments: got '{self.segments}', expected one of {', '.join(SEGMENT_MODES)}")
         self.limit(0)  # raises if max_failures is wrong
+        if self.on_damage not in (None, *ON_DAMAGE):
+            raise UsageError(f"on_damage: got {self.on_damage!r}, expected one of {', '.join(ON_DAMAGE)}")
 
     def limit(self, num_inputs: int) -> float:
         """Return the largest number of failures that does not stop the build."""

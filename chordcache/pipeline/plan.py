@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from chordcache import __version__
+from chordcache.choices import ON_DAMAGE
 from chordcache.config import Config, config_from_json, config_to_json, load_config
-from chordcache.errors import ConfigError, DamageError, NotFoundError, UsageError, printable
+from chordcache.errors import ConfigError, UsageError, printable
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
+from chordcache.index.column_types import merged_columns
 from chordcache.index.files import Index, IndexWriter, read_index
+from chordcache.pipeline.existing_cache import earlier_header, repairable, tool_versions
 from chordcache.pipeline.options import BuildOptions
 from chordcache.records import FeatureInfo
 from chordcache.storage import atomic, layout
@@ -70,6 +70,10 @@ class BuildPlan:
     """True to read sources behind links that lead out of their root"""
     source_hash: bool = False
     """True to store a hash of each source's bytes in its sidecar"""
+    segments: str = "only"
+    """Form of segments, see ``BuildOptions``"""
+    on_damage: str = ON_DAMAGE[0]
+    """One of ``ON_DAMAGE``"""
 
     @cached_property
     def fingerprints(self) -> dict[str, str | None]:
@@ -128,6 +132,7 @@ def make_plan(
         If an argument is wrong, or the folder holds something other than a cache.
     """
     earlier = earlier_header(cache)
+    on_damage = earlier.on_damage if config is None and earlier else None
     if not isinstance(config, Config):
         config = config_from_json(earlier.config) if config is None and earlier else load_config(config)
     requested = requested_features(config, tiers, features)
@@ -136,7 +141,8 @@ def make_plan(
     required = {name for names in requested.values() for name in names}
     specs = resolve_features(merged, config, required)
     index = index if isinstance(index, Index) else read_index(index)
-    return _plan(BuildPlan(cache, index, earlier, config, requested, merged, specs), roots, options)
+    plan = BuildPlan(cache, index, earlier, config, requested, merged, specs, on_damage=on_damage or config.on_damage)
+    return _plan(plan, roots, options)
 
 
 def plan_as_before(
@@ -146,7 +152,8 @@ def plan_as_before(
     earlier = read_header(cache)
     config, features = config_from_json(earlier.config), earlier.features
     specs = resolve_features(features, config)
-    return _plan(BuildPlan(cache, index, earlier, config, features, features, specs), roots, options)
+    plan = BuildPlan(cache, index, earlier, config, features, features, specs, on_damage=earlier.on_damage)
+    return _plan(plan, roots, options)
 
 
 def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOptions) -> BuildPlan:
@@ -163,8 +170,11 @@ def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOption
         or plan.index.follow_symlinks
         or bool(before and before.follow_symlinks),
         source_hash=options.source_hash or bool(before and before.source_hash),
+        segments=options.segments or (before.segments if before else "only"),
+        on_damage=options.on_damage or plan.on_damage,
     )
     _merged_roots(before.roots if before else {}, completed)  # raises before a build waits for a lock
+    merged_columns(before.columns if before else {}, plan.index.columns)
     return completed
 
 
@@ -271,60 +281,6 @@ def _is_there(cache: Path, info: FeatureInfo, rebuild: Container[str]) -> bool:
         return False
 
 
-# The cache's folder
-
-
-def tool_versions() -> dict[str, str]:
-    """Return the versions of the tools that decide whether and how an input is decoded."""
-    tools = {name: importlib.metadata.version(name) for name in ("av", "simplejpeg")}
-    return {"chordcache": __version__, **tools}
-
-
-def earlier_header(folder: Path) -> Header | None:
-    """Return the header of an existing cache, or None if the cache does not exist or its header is damaged or lost.
-
-    Raises
-    ------
-    UsageError
-        If the folder holds something other than a cache.
-    """
-    try:
-        return read_header(folder)
-    except (NotFoundError, DamageError):
-        pass
-    except (OSError, ValueError) as error:
-        raise UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o") from None
-    if folder.is_file():
-        raise UsageError(f"'{printable(folder)}' is a file; name a folder for the cache with -o")
-    names = set(os.listdir(folder)) - {".lock", ".partial"} if folder.is_dir() else set()
-    if not names or "chordcache.json" in names or next(layout.iter_keys(folder), None) is not None:
-        return None
-    if names == {"index.jsonl"}:  # a build was killed after it wrote the index
-        read_index(folder / "index.jsonl")
-        return None
-    raise UsageError(
-        f"'{printable(folder)}' is not a cache and not empty (it holds '{printable(min(names))}'); "
-        "name another folder with -o"
-    )
-
-
-def keys_of(index: Index) -> set[str]:
-    """Return the keys of all videos of an index.
-
-    Raises
-    ------
-    UsageError
-        If the index names a video twice.
-    """
-    keys: set[str] = set()
-    for record in index:
-        key = layout.video_key(record.root, record.path)
-        if key in keys:
-            raise UsageError(f"the index names '{printable(record.path)}' of root '{record.root}' twice")
-        keys.add(key)
-    return keys
-
-
 def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPlan:
     """Write the index and the header of the cache, under its lock, before any video is built.
 
@@ -340,7 +296,7 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
     Raises
     ------
     UsageError
-        If a root has the label of another folder of the cache.
+        If a root has the label of another folder of the cache, or a column has another type there.
     DamageError
         If the existing index is damaged.
     """
@@ -349,19 +305,25 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
     with repairable(cache), atomic.partial_folder(cache) as folder:
         earlier = read_index(path) if path.exists() else None
         roots = _merged_roots(earlier.roots if earlier else {}, plan)
+        columns = merged_columns(earlier.columns if earlier else {}, index.columns)
         plan = replace(plan, follow_symlinks=plan.follow_symlinks or (earlier is not None and earlier.follow_symlinks))
         with IndexWriter(
-            folder / path.name, roots=roots, level=index.level, follow_symlinks=plan.follow_symlinks
+            folder / path.name,
+            roots=roots,
+            level=index.level,
+            follow_symlinks=plan.follow_symlinks,
+            columns=columns,
         ) as writer:
             for record in () if prune or earlier is None else earlier:
-                is_named = layout.video_key(record.root, record.path) in keys
+                is_named = layout.key_of(record) in keys
                 if not is_named and record.root not in index.whole_roots:
                     writer.write(record)
             for record in index:
                 writer.write(record)
         atomic.publish(folder / path.name, path)
     config = config_to_json(plan.config)
-    write_header(cache, Header(config, roots, plan.features, tool_versions(), plan.follow_symlinks, plan.source_hash))
+    options = (plan.follow_symlinks, plan.source_hash, plan.segments, columns, plan.on_damage)
+    write_header(cache, Header(config, roots, plan.features, tool_versions(), *options))
     return plan
 
 
@@ -375,12 +337,3 @@ def _merged_roots(earlier: Mapping[str, str], plan: BuildPlan) -> dict[str, str]
                 f"say --root {label}={new} if it moved, or scan with another NAME=PATH"
             )
     return {**earlier, **plan.roots}
-
-
-@contextmanager
-def repairable(cache: Path) -> Iterator[None]:
-    """Add the command that repairs a damaged list of the cache to its error."""
-    try:
-        yield
-    except DamageError as error:
-        raise DamageError(f"{error}; run 'chordcache verify --repair {printable(cache)}'") from None

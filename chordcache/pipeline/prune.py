@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError, UsageError
+from chordcache.pipeline.keep_damaged import is_allowed
 from chordcache.pipeline.options import BuildOptions
 from chordcache.storage import layout
 from chordcache.storage.sidecar import read_sidecar
@@ -33,6 +34,15 @@ def keys_to_prune(cache: Path, keys: Collection[str], options: BuildOptions) -> 
             "them. If the index is right, add prune_many=True (--yes)."
         )
     return pruned
+
+
+def drop_if_not_allowed(cache: Path, key: str, on_damage: str) -> None:
+    """Remove a video that cannot be cached, if it is cached as another choice for damaged files said."""
+    if not layout.sidecar_path(cache, key).exists():
+        return
+    with suppress(DamageError, NotFoundError):
+        if not is_allowed(read_sidecar(cache, key), on_damage):
+            drop(cache, [key])
 
 
 def drop(cache: Path, keys: Sequence[str]) -> None:

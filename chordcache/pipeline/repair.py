@@ -13,9 +13,10 @@ from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
 from chordcache.index.files import IndexWriter, read_index, temporary_index
 from chordcache.pipeline.build import build_as_before
+from chordcache.pipeline.findings import Damage
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.verify_lists import find_orphans
-from chordcache.records import Damage, RunSummary, VideoRecord
+from chordcache.records import RunSummary, VideoRecord
 from chordcache.storage import atomic, layout, sealed_json
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import write_catalog
@@ -91,7 +92,13 @@ def _repair(
     write_catalog(folder)
     if not records:
         return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
-    with temporary_index(records, roots=header.roots, level="packets", follow_symlinks=header.follow_symlinks) as index:
+    with temporary_index(
+        records,
+        roots=header.roots,
+        level="packets",
+        follow_symlinks=header.follow_symlinks,
+        columns=header.columns,
+    ) as index:
         return build_as_before(folder, index, roots=roots, jobs=jobs, options=options, progress=progress)
 
 
@@ -100,7 +107,7 @@ def _records_of(cache: Path, keys: set[str]) -> list[VideoRecord]:
         return []
     found = {}
     for record in read_index(cache / "index.jsonl"):
-        key = layout.video_key(record.root, record.path)
+        key = layout.key_of(record)
         if key in keys:
             found[key] = record
     if unknown := sorted(keys - set(found)):
@@ -132,15 +139,19 @@ def _repair_index(cache: Path, header: Header) -> None:
             sidecar = read_sidecar(cache, key)
         except DamageError:
             continue
-        records[key] = VideoRecord(sidecar.root, sidecar.path, sidecar.label, sidecar.caption, extra=sidecar.extra)
+        records[key] = VideoRecord(sidecar.root, sidecar.path).described(sidecar)
     path = cache / "index.jsonl"
     for line in _sound_lines(path):
         with suppress(DamageError):  # the first and the last line are not records
             record = sealed_json.unseal_as(line, str(path), VideoRecord, "a record")
-            records[layout.video_key(record.root, record.path)] = record
+            records[layout.key_of(record)] = record
     with atomic.partial_folder(cache) as folder:
         with IndexWriter(
-            folder / path.name, roots=header.roots, level="packets", follow_symlinks=header.follow_symlinks
+            folder / path.name,
+            roots=header.roots,
+            level="packets",
+            follow_symlinks=header.follow_symlinks,
+            columns=header.columns,
         ) as writer:
             for key in sorted(records):
                 writer.write(records[key])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError
+from chordcache.index.grouping import IndexRows
 from chordcache.media.source_file import SourceState, leads_out, look_or_none, real_folder
+from chordcache.pipeline.build_task import BuildTask
+from chordcache.pipeline.keep_damaged import is_allowed, may_be_cached
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.plan import BuildPlan
-from chordcache.pipeline.worker import BuildTask
-from chordcache.records import Identity, VideoRecord
+from chordcache.records import Identity, Segment, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.sidecar import Sidecar, read_sidecar
@@ -29,10 +31,27 @@ class PlannedVideo:
     """Failure that the scan found"""
 
 
-def planned_videos(plan: BuildPlan, quarantine: Quarantine, options: BuildOptions) -> Iterator[PlannedVideo]:
-    """Yield every video of a plan, as it is when its turn comes."""
+def planned_files(
+    plan: BuildPlan, index_rows: IndexRows, quarantine: Quarantine, options: BuildOptions
+) -> Iterator[Sequence[PlannedVideo]]:
+    """Yield the videos of a plan, those of one file together, as they are when their turn comes."""
     planner = _Planner(plan, quarantine, options)
-    return (planner.planned(record) for record in plan.index)
+    for rows in index_rows.by_file():
+        yield _with_siblings(planner.planned(rows))
+
+
+def _with_siblings(videos: list[PlannedVideo]) -> list[PlannedVideo]:
+    """Let new segments of a file share the artefacts of one that is up to date."""
+    views = (video.task.previous for video in videos if video.state == "up to date" and video.task.previous)
+    sibling = next((each for each in views if each.view is not None), None)
+    if sibling is None:
+        return videos
+    return [
+        replace(video, task=replace(video.task, sibling=sibling))
+        if video.task.shares and video.task.previous is None and video.task.source == sibling.source
+        else video
+        for video in videos
+    ]
 
 
 class _Planner:
@@ -45,33 +64,42 @@ class _Planner:
         }
         self._picture = plan.config.picture
         self._twins = _Twins(plan, options)
+        self._has_videos = next(layout.iter_keys(plan.cache), None) is not None
 
-    def planned(self, record: VideoRecord) -> PlannedVideo:
-        """Return one video, as it is now."""
-        source_path = os.path.join(self._plan.roots[record.root], record.path)
-        state = look_or_none(source_path, self._inside[record.root])
+    def planned(self, rows: Sequence[tuple[int, VideoRecord]]) -> list[PlannedVideo]:
+        """Return the videos of one file, as they are now. Each row is its number in the index, and the record."""
+        first = rows[0][1]
+        source_path = os.path.join(self._plan.roots[first.root], first.path)
+        state = look_or_none(source_path, self._inside[first.root])
+        return [self._planned(record, row, source_path, state) for row, record in rows]
+
+    def _planned(self, record: VideoRecord, row: int, source_path: str, state: SourceState | None) -> PlannedVideo:
         identity = state.identity if state else None
-        task = self._task(record, source_path, state)
+        task = self._task(record, row, source_path, state)
         if not task.artefacts and not task.needs_hash:
             return PlannedVideo(task, "up to date")
         if self._options.retry_quarantined:
             return PlannedVideo(task, "missing")
-        if record.error is not None and record.identity == identity:
+        is_known = record.error is not None and record.identity == identity
+        if is_known and not may_be_cached(record, self._plan.on_damage):
             return PlannedVideo(task, "failed", _failure_of_scan(task, record))
-        fails = self._quarantine.still_holds(task.key, identity, task.fingerprints)
+        has_failed = self._quarantine.get(task.key) is not None  # much faster than the fingerprints of every task
+        fails = has_failed and self._quarantine.still_holds(task.key, identity, task.fingerprints)
         return PlannedVideo(task, "failed" if fails else "missing")
 
-    def _task(self, record: VideoRecord, source_path: str, state: SourceState | None) -> BuildTask:
+    def _task(self, record: VideoRecord, row: int, source_path: str, state: SourceState | None) -> BuildTask:
         """Return the task of one video. It has no artefacts if the video is up to date."""
         plan, inside = self._plan, self._inside[record.root]
-        key = layout.video_key(record.root, record.path)
+        key = layout.key_of(record)
         identity = state.identity if state else None
-        sidecar = _sidecar_or_none(plan.cache, key)
+        sidecar = _sidecar_or_none(plan.cache, key) if self._has_videos else None
         requested = plan.artefacts
-        if sidecar is not None and _is_another(sidecar, identity, source_path, inside):
-            sidecar, requested = None, plan.all_artefacts  # another source: nothing of the old one is valid
+        if sidecar is not None and (
+            _is_another(sidecar, identity, source_path, inside) or not is_allowed(sidecar, plan.on_damage)
+        ):
+            sidecar, requested = None, plan.all_artefacts  # other frames: nothing of the old ones is valid
         missing = plan.missing(sidecar, self._options.rebuild) if sidecar else requested
-        content = record.content if record.identity == identity else None
+        content = record.content if record.identity == identity and record.segment is None else None
         return BuildTask(
             cache=plan.cache,
             key=key,
@@ -82,7 +110,7 @@ class _Planner:
             source=sidecar.source if sidecar else identity,
             with_hash=plan.source_hash and identity is not None,  # the cached data of a lost source stays
             is_rewritten=bool(sidecar and state and sidecar.source_ctime_ns != state.ctime_ns),
-            twins=self._twins.of(identity) if sidecar is None and identity else (),
+            twins=self._twins.of(identity, record.segment) if sidecar is None and identity else (),
             picture=self._picture,
             requested=requested,
             artefacts=missing,
@@ -90,14 +118,15 @@ class _Planner:
             previous=sidecar,
             kept=plan.kept(sidecar, missing) if sidecar else (),
             content=content or (sidecar.content if sidecar else None),
-            label=record.label,
-            caption=record.caption,
-            extra=dict(record.extra),
+            description=record.description(),
+            row=row,
+            on_damage=plan.on_damage,
+            shares=plan.segments == "share" and record.segment is not None,
         )
 
 
 def _sidecar_or_none(cache: Path, key: str) -> Sidecar | None:
-    if not layout.sidecar_path(cache, key).exists():
+    if not os.path.exists(f"{cache}/{layout.sidecar_file(key)}"):
         return None  # much faster than the error, which has a message
     try:
         return read_sidecar(cache, key)
@@ -112,8 +141,11 @@ class _Twins:
         self._plan, self._options = plan, options
         self._keys: dict[int, list[str]] | None = None
 
-    def of(self, identity: Identity) -> tuple[Sidecar, ...]:
-        """Return the sidecars of videos that may have the bytes of a source, and have all requested features."""
+    def of(self, identity: Identity, segment: Segment | None) -> tuple[Sidecar, ...]:
+        """Return the sidecars of the same segment of videos that may have the bytes of a source.
+
+        They have all requested features.
+        """
         if not self._plan.source_hash:
             return ()
         if self._keys is None:
@@ -126,7 +158,10 @@ class _Twins:
         return tuple(
             twin.replace(features=self._plan.kept(twin, ()))
             for twin in alike
-            if twin is not None and not self._plan.missing(twin, self._options.rebuild)
+            if twin is not None
+            and twin.segment == segment
+            and is_allowed(twin, self._plan.on_damage)
+            and not self._plan.missing(twin, self._options.rebuild)
         )
 
 

@@ -18,11 +18,12 @@ from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, MediaError, UsageError
 from chordcache.media import jpeg
 from chordcache.media.source_file import bytes_changed, check_unchanged, hash_source, look, real_folder
+from chordcache.pipeline.findings import Damage, VerifyReport
 from chordcache.pipeline.fix_commands import build_command, repair_command
 from chordcache.pipeline.plan import Features, fingerprints_of, is_stale, resolve_features
 from chordcache.pipeline.verify_lists import check_catalog, check_index, find_orphans
 from chordcache.pipeline.verify_source import compare_with_source
-from chordcache.records import Damage, FeatureInfo, VerifyReport
+from chordcache.records import FeatureInfo
 from chordcache.storage import layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact, open_artefact
 from chordcache.storage.cache_header import read_header
@@ -234,12 +235,13 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
                 found = (stored.num_rows, *stored.row_shape), str(stored.dtype)
                 if stored.dtype is not None and found != (info.shape, info.dtype):
                     raise DamageError(f"its '{info.feature}' is {found}, expected {(info.shape, info.dtype)}")
-        if len(pts_seconds) != sidecar.num_frames or len(source_frames) != sidecar.num_frames:
-            raise DamageError(f"the file has times of {len(pts_seconds)} frames, expected {sidecar.num_frames}")
-        if pts_seconds[0] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
+        num_frames = sidecar.num_stored_frames
+        if len(pts_seconds) != num_frames or len(source_frames) != num_frames:
+            raise DamageError(f"the file has times of {len(pts_seconds)} frames, expected {num_frames}")
+        if pts_seconds[sidecar.first_row] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
             raise DamageError("its times disagree with the sidecar's")
-        if not _are_ascending(keyframes, sidecar.num_frames):
-            raise DamageError(f"its keyframes are not ascending frame numbers below {sidecar.num_frames}")
+        if not _are_ascending(keyframes, num_frames):
+            raise DamageError(f"its keyframes are not ascending frame numbers below {num_frames}")
         num_rows = {name: count for info in infos for name, count in info.num_rows.items()}
         check_artefact(path, infos[0].num_bytes, num_rows, look=look)
     except DamageError as error:

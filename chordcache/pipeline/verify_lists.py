@@ -8,9 +8,9 @@ from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError, UsageError
 from chordcache.index.files import read_index
+from chordcache.pipeline.findings import Damage
 from chordcache.pipeline.fix_commands import build_command, gc_command, repair_command
 from chordcache.pipeline.plan import Features
-from chordcache.records import Damage
 from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import Catalog
@@ -62,7 +62,7 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
         return [Damage("damaged", "quarantine.jsonl", str(error), repair_command(cache))]
     try:
         for record in read_index(cache / "index.jsonl"):
-            key = layout.video_key(record.root, record.path)
+            key = layout.key_of(record)
             unnamed.discard(key)
             if key not in keys and quarantine.get(key) is None:
                 what = "requested, but neither cached nor in quarantine"

@@ -12,6 +12,7 @@ from chordcache.errors import ConfigError, DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
 from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.media import jpeg
+from chordcache.pipeline.keep_damaged import frames_to_keep
 from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.base import Artefact
 from chordcache.storage.artefacts.open_files import open_artefact
@@ -45,13 +46,18 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     DamageError
         If an artefact cannot be read.
     """
-    shown = _random_frames(sidecar.num_frames)
+    num_frames = sidecar.num_stored_frames
+    shown = _random_frames(num_frames)
     specs = _comparable(sidecar, config)
     comparers = [_Comparer(cache, info, shown) for info in sidecar.features if info.file and info.feature in specs]
     sinks = {name: [each for each in comparers if each.feature == name] for name in specs}
-    facts = DecodePass(specs, sinks, with_content=False).run(path, config.picture, only=frozenset(shown))
-    if len(facts.pts_seconds) != sidecar.num_frames:
-        raise _differs(f"got {len(facts.pts_seconds)} frames, expected {sidecar.num_frames} as in the cache")
+    kept = frames_to_keep(path, sidecar.damage.on_damage) if sidecar.damage else None
+    if sidecar.damage and (kept is None or kept.facts != sidecar.damage):
+        raise _differs("its damaged frames are others than those in the sidecar")
+    decode_pass = DecodePass(specs, sinks, config.picture, with_content=False, only=frozenset(shown))
+    facts = decode_pass.run(path, None if sidecar.view else sidecar.segment, kept=kept)
+    if len(facts.pts_seconds) != num_frames:
+        raise _differs(f"got {len(facts.pts_seconds)} frames, expected {num_frames} as in the cache")
     for info in {info.file: info for info in sidecar.features if info.file}.values():
         with open_artefact(cache / str(info.file), info.num_bytes) as artefact:
             _compare_frames(artefact, facts)

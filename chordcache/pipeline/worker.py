@@ -1,146 +1,163 @@
-"""The build of one video: one decode, every extractor, every tier, publish. It runs in a worker process."""
+"""The build of the items of one file: one decode for all of them. It runs in a worker process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
-from chordcache import progress
-from chordcache.config import PictureConfig
-from chordcache.digests import digest_file
 from chordcache.errors import CacheWriteError, DamageError, MediaError
-from chordcache.features.decode_pass import DecodePass, DecodeResult
-from chordcache.features.registry import FeatureSpec
-from chordcache.media.source_file import SourceState, bytes_changed, check_unchanged, hash_source, look_settled
-from chordcache.pipeline.plan import ArtefactTask
-from chordcache.records import ContentFacts, FeatureInfo, Identity
+from chordcache.features.feed import decode_segments, decode_whole
+from chordcache.media.source_file import SourceState, bytes_changed, hash_source, look_settled
+from chordcache.pipeline.build_task import BuildTask
+from chordcache.pipeline.item_build import ItemBuild, failure_of, publish_item, publish_views
+from chordcache.pipeline.keep_damaged import frames_after
 from chordcache.storage import atomic, layout
-from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact, open_artefact
-from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.artefacts.writer import ArtefactWriter
+from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
 
 
-@dataclass(frozen=True)
-class BuildTask:
-    """One video to build."""
+def build_file(tasks: Sequence[BuildTask]) -> list[Sidecar | Failure]:
+    """Decode the source of some items once, and publish the artefacts of each, then its sidecar.
 
-    cache: Path
-    key: str
-    root: str
-    path: str
-    source_path: str
-    """Absolute path"""
-    picture: PictureConfig
-    requested: tuple[ArtefactTask, ...]
-    """Files that the video has when it is up to date"""
-    artefacts: tuple[ArtefactTask, ...]
-    """Those that are missing or stale"""
-    all_artefacts: tuple[ArtefactTask, ...] = ()
-    """Files that are made if the source turns out to be another one than that of ``previous``"""
-    inside: str | None = None
-    """Real folder that no link may lead ``source_path`` out of, or None if links may"""
-    source: Identity | None = None
-    """Identity that ``previous`` and ``content`` belong to, or None if the file could not be read"""
-    with_hash: bool = False
-    """True if the sidecar must hold a hash of the source's bytes"""
-    is_rewritten: bool = False
-    """True if the source may have been written to since the hash in ``previous``: its ctime is another one"""
-    twins: tuple[Sidecar, ...] = ()
-    """Cached videos with all requested features. If the source has the bytes of one of them, nothing is decoded"""
-    previous: Sidecar | None = None
-    """Existing sidecar of the same source"""
-    kept: tuple[FeatureInfo, ...] = ()
-    """Its features that stay"""
-    content: ContentFacts | None = None
-    """Facts that a scan measured, so that the build does not measure them again"""
-    label: str | None = None
-    caption: str | None = None
-    extra: Mapping[str, str] = field(default_factory=dict)
-    attempt: int = 1
-    """Number of times that the task was sent, including this one"""
+    Returns
+    -------
+    list of Sidecar or Failure
+        The outcome of each task. The failure of one item does not end the others.
 
-    @property
-    def needs_hash(self) -> bool:
-        """True if the source must be hashed, although the existing sidecar may be up to date otherwise."""
-        if not self.with_hash or self.previous is None:
-            return False
-        return self.is_rewritten or self.previous.source_hash is None
-
-    @property
-    def specs(self) -> dict[str, FeatureSpec]:
-        """Features to extract, by name."""
-        return {spec.name: spec for artefact in self.artefacts for spec in artefact.features}
-
-    @property
-    def fingerprints(self) -> tuple[str, ...]:
-        """Fingerprints of the features to extract."""
-        return tuple(spec.fingerprint for spec in self.specs.values())
-
-
-class _OtherFrames(Exception):
-    """The features that were to be kept were made from other frames than those that the source has now."""
-
-
-def build_video(task: BuildTask) -> Sidecar | Failure:
-    """Decode one video, publish its artefacts, then its sidecar."""
-    source: SourceState | None = None
+    Raises
+    ------
+    CacheWriteError
+        If the disk of the cache fails.
+    """
     try:
-        found = look_settled(task.source_path, task.inside)
-        if found.identity != task.source and (task.previous is not None or task.content is not None):
-            raise MediaError("open", "changed", "the file changed while it waited for its turn; run the same command")
-        source = found
-        digest = hash_source(task.source_path) if task.with_hash else None
-        task = _compared(task, source, digest)
-        if task.previous is not None and not task.artefacts:
-            return _publish(task, source, digest, described(task, task.previous))
-        for twin in task.twins:
-            if twin.source_hash == digest:
-                return _relinked(task, source, digest, twin)
-        try:
-            return _build(task, source, digest)
-        except _OtherFrames:
-            return _build(replace(task, artefacts=task.requested, kept=()), source, digest)
+        return _Build(tasks).run()
     except CacheWriteError:
         raise
     except OSError as error:  # libav reads the sources, so this is an error of the cache's disk
         raise CacheWriteError(
-            f"cannot write to cache '{task.cache}': {error.strerror} ('{error.filename}'); run the same command"
+            f"cannot write to cache '{tasks[0].cache}': {error.strerror} ('{error.filename}'); run the same command"
         ) from None
-    except MediaError as error:
-        return _failure(task, source, _cause(task, source, error))
 
 
-def _failure(task: BuildTask, source: SourceState | None, error: MediaError) -> Failure:
-    of_feature = task.specs.get(error.stage) if error.cause == "extractor" else None
-    return Failure(
-        key=task.key,
-        root=task.root,
-        path=task.path,
-        stage=error.stage,
-        cause=error.cause,
-        message=error.message,
-        source=source.identity if source else None,
-        num_frames_ok=error.num_frames_ok,
-        attempts=task.attempt,
-        fingerprints=(of_feature.fingerprint,) if of_feature else (),
-    )
+class _Build:
+    """The build of the items of one file."""
 
+    def __init__(self, tasks: Sequence[BuildTask]) -> None:
+        self._tasks = tasks
+        self._outcomes: dict[str, Sidecar | Failure] = {}
 
-def _cause(task: BuildTask, source: SourceState | None, error: MediaError) -> MediaError:
-    """Return the error to report. If the source changed during the decode, that change is the cause, not the error."""
-    if source is not None:
+    def run(self) -> list[Sidecar | Failure]:
+        """Build what is missing. Items that only need other names or another label take no decode."""
+        first = self._tasks[0]
+        source: SourceState | None = None
         try:
-            check_unchanged(task.source_path, source, task.inside, num_frames_ok=error.num_frames_ok)
-        except MediaError as change:
-            return change
-    return error
+            source = look_settled(first.source_path, first.inside)
+            digest = hash_source(first.source_path) if first.with_hash else None
+        except MediaError as error:
+            return [failure_of(task, source, error) for task in self._tasks]
+        remaining = [task for each in self._tasks if (task := self._prepared(each, source, digest)) is not None]
+        remaining = [task for task in remaining if not self._is_shared(task, source, digest)]
+        for group in _groups_of(remaining):
+            again = self._decode(group, source, digest)
+            self._decode([replace(task, artefacts=task.requested, kept=()) for task in again], source, digest)
+        return [self._outcomes[task.key] for task in self._tasks]
+
+    def _prepared(self, task: BuildTask, source: SourceState, digest: str | None) -> BuildTask | None:
+        """Return the task for the bytes that the source has now, or None if it needs no decode."""
+        try:
+            if source.identity != task.source and (task.previous is not None or task.content is not None):
+                raise MediaError(
+                    "open", "changed", "the file changed while it waited for its turn; run the same command"
+                )
+            task = _compared(task, source, digest)
+            if task.previous is not None and not task.artefacts:
+                sidecar = described(task, task.previous)
+                self._outcomes[task.key] = publish_item(task, source, digest, sidecar)
+                return None
+            for twin in task.twins:
+                if twin.source_hash == digest:
+                    self._outcomes[task.key] = _relinked(task, source, digest, twin)
+                    return None
+        except MediaError as error:
+            self._outcomes[task.key] = failure_of(task, source, error)
+            return None
+        return task
+
+    def _is_shared(self, task: BuildTask, source: SourceState, digest: str | None) -> bool:
+        """Publish a segment that can share the artefacts of another one. Return whether this was done."""
+        if task.sibling is None:
+            return False
+        files = {str(info.file): task.cache / info.file for info in task.sibling.features if info.file is not None}
+        try:
+            times = _StoredTimes(task.cache, task.sibling)
+        except DamageError:
+            return False
+        self._outcomes |= publish_views([task], source, digest, task.sibling, files, times)
+        return True
+
+    def _decode(self, tasks: Sequence[BuildTask], source: SourceState, digest: str | None) -> list[BuildTask]:
+        """Build some items: segments, or the whole file. Return those whose features must all be made again."""
+        if not tasks:
+            return []
+        path, first = tasks[0].source_path, tasks[0]
+        try:
+            if first.description.segment is not None and not first.shares:
+                self._decode_segments(tasks, source, digest)
+            else:
+                try:
+                    self._decode_whole(tasks, source, digest)
+                except MediaError as error:
+                    kept_frames = frames_after(error, path, first.on_damage)
+                    tasks = [replace(task, kept_frames=kept_frames) for task in tasks]
+                    self._decode_whole(tasks, source, digest)
+        except MediaError as error:
+            missing = (task for task in tasks if task.key not in self._outcomes)
+            self._outcomes |= {task.key: failure_of(task, source, error) for task in missing}
+        return [task for task in tasks if task.key not in self._outcomes]
+
+    def _decode_segments(self, tasks: Sequence[BuildTask], source: SourceState, digest: str | None) -> None:
+        """Build segments that each have artefacts of their own."""
+        with ExitStack() as stack:
+            items = [stack.enter_context(ItemBuild([task], source, digest)) for task in tasks]
+            try:
+                decode_segments(tasks[0].source_path, items)
+            finally:
+                for item in items:
+                    self._outcomes |= item.outcomes
+
+    def _decode_whole(self, tasks: Sequence[BuildTask], source: SourceState, digest: str | None) -> None:
+        """Build a file, or the segments that share artefacts of it."""
+        with ItemBuild(tasks, source, digest) as item:
+            decode_whole(tasks[0].source_path, item, tasks[0].kept_frames)
+            self._outcomes |= item.outcomes
+
+
+def _groups_of(tasks: Sequence[BuildTask]) -> Iterator[Sequence[BuildTask]]:
+    """Yield the tasks that take one decode together: segments, segments that share artefacts, and each whole file."""
+    yield [task for task in tasks if task.description.segment is not None and not task.shares]
+    shared = [task for task in tasks if task.shares]
+    by_files: dict[tuple[Any, ...], list[BuildTask]] = {}
+    for task in shared:
+        by_files.setdefault(tuple((each.tier, each.names) for each in task.artefacts), []).append(task)
+    yield from by_files.values()
+    yield from ([task] for task in tasks if task.description.segment is None)
+
+
+class _StoredTimes:
+    """The times and numbers of all frames in the artefacts of an item. Raises ``DamageError``."""
+
+    def __init__(self, cache: Path, sidecar: Sidecar) -> None:
+        info = next(info for info in sidecar.features if info.file is not None)
+        with open_artefact(cache / str(info.file), info.num_bytes) as artefact:
+            self.pts_seconds, self.source_frames = artefact.array("pts_seconds"), artefact.array("source_frames")
+        pts_seconds = self.pts_seconds[sidecar.first_row :][: sidecar.num_frames]
+        self.frame_seconds = round(sidecar.duration_seconds - float(np.max(pts_seconds) - np.min(pts_seconds)), 9)
 
 
 def _compared(task: BuildTask, source: SourceState, digest: str | None) -> BuildTask:
@@ -172,175 +189,11 @@ def _relinked(task: BuildTask, source: SourceState, digest: str | None, twin: Si
                 written[partial] = file
             features.append(info.replace(file=file))
         sidecar = twin.replace(
-            key=task.key, root=task.root, path=task.path, source=source.identity, features=tuple(features),
-            label=task.label, caption=task.caption, extra=task.extra,
-        )  # fmt: skip
-        return _publish(task, source, digest, sidecar, written)
+            key=task.key, root=task.root, path=task.path, source=source.identity, features=tuple(features)
+        ).described(task.description)
+        return publish_item(task, source, digest, sidecar, written)
 
 
 def described(task: BuildTask, sidecar: Sidecar) -> Sidecar:
     """Return a copy of a sidecar with the features that stay, and the label, caption and extra columns of the index."""
-    return sidecar.replace(features=task.kept, label=task.label, caption=task.caption, extra=task.extra)
-
-
-def _build(task: BuildTask, source: SourceState, digest: str | None) -> Sidecar:
-    with atomic.partial_folder(task.cache) as folder:
-        job = _Job(task, source, folder)
-        return _publish(task, source, digest, job.run(), job.written)
-
-
-def _publish(
-    task: BuildTask,
-    source: SourceState,
-    digest: str | None,
-    sidecar: Sidecar,
-    written: Mapping[Path, str] = MappingProxyType({}),
-) -> Sidecar:
-    """Publish artefacts (partial file to final name), then the sidecar, if the source is still the decoded one."""
-    if digest is not None:
-        sidecar = sidecar.replace(source_hash=digest, source_ctime_ns=source.ctime_ns)
-    elif task.previous is not None:
-        sidecar = sidecar.replace(source_hash=task.previous.source_hash, source_ctime_ns=task.previous.source_ctime_ns)
-    check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
-    with progress.paused():
-        for partial, file in written.items():
-            atomic.publish(partial, task.cache / file)
-        atomic.publish_text(task.cache, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
-    return sidecar
-
-
-class _Job:
-    """The build of one video in a partial folder."""
-
-    def __init__(self, task: BuildTask, source: SourceState, folder: Path) -> None:
-        self._task = task
-        self._source = source
-        self._folder = folder
-        self.written: dict[Path, str] = {}
-        """Partial file to its final name, relative to the cache"""
-
-    def run(self) -> Sidecar:
-        """Extract and write everything. Return the sidecar to publish after the files."""
-        task, specs = self._task, self._task.specs
-        with ExitStack() as stack:
-            writers = [stack.enter_context(self._writer(number)) for number in range(len(task.artefacts))]
-            pairs = list(zip(task.artefacts, writers, strict=True))
-            sinks = {name: [writer for artefact, writer in pairs if name in artefact.names] for name in specs}
-            decode_pass = DecodePass(specs, sinks, with_content=task.content is None)
-            facts = decode_pass.run(task.source_path, task.picture)
-            with progress.paused():
-                kept = self._kept(facts)
-                made = [
-                    info for artefact, writer in pairs for info in self._finish(artefact, writer, decode_pass, facts)
-                ]
-        return self._sidecar(facts, made, kept)
-
-    def _kept(self, facts: DecodeResult) -> Sequence[FeatureInfo]:
-        """Return the features that stay, or none if they were made from other frames.
-
-        Raises
-        ------
-        _OtherFrames
-            If one of these is requested, and so has to be made too.
-        """
-        task = self._task
-        if task.previous is None or self._have_same_frames(task.previous, facts):
-            return task.kept
-        requested = {(artefact.tier, name) for artefact in task.requested for name in artefact.names}
-        if any((info.tier, info.feature) in requested for info in task.kept):
-            raise _OtherFrames
-        return ()
-
-    def _have_same_frames(self, previous: Sidecar, facts: DecodeResult) -> bool:
-        """Return whether the features that stay were made from the same frames. Unreadable artefacts are skipped."""
-        if previous.num_frames != len(facts.source_frames):
-            return False
-        for info in self._task.kept:
-            if info.file is not None:
-                try:
-                    with open_artefact(self._task.cache / info.file, info.num_bytes) as artefact:
-                        return np.array_equal(artefact.array("source_frames"), facts.source_frames)
-                except DamageError:  # the next artefact may be readable
-                    continue
-        return True
-
-    def _writer(self, number: int) -> ArtefactWriter:
-        artefact = self._task.artefacts[number]
-        return create_artefact(self._folder / f"{number}{TIERS[artefact.tier].suffix}", **artefact.options)
-
-    def _finish(
-        self, artefact: ArtefactTask, writer: ArtefactWriter, decode_pass: DecodePass, facts: DecodeResult
-    ) -> list[FeatureInfo]:
-        """Complete one file. Return its features, and those that the video does not have."""
-        made = [(spec, self._info(artefact.tier, spec, decode_pass, facts)) for spec in artefact.features]
-        present = [(spec, info) for spec, info in made if info.absent is None]
-        if not present:
-            return [info for _, info in made]
-        writer.finish(
-            {name: getattr(facts, name) for name in FRAME_ARRAYS},
-            {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
-        )
-        fingerprints = {spec.name: spec.fingerprint for spec, _ in present}
-        file = layout.artefact_file(
-            artefact.tier, self._task.key, fingerprints, self._source.identity, self._source.ctime_ns
-        )
-        num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
-        if not _is_published(self._task.cache / file, digest):  # readers may have this file open
-            self.written[writer.path] = file
-        return [
-            info if info.absent is not None else info.replace(file=file, num_bytes=num_bytes, digest=digest)
-            for _, info in made
-        ]
-
-    def _info(self, tier: str, spec: FeatureSpec, decode_pass: DecodePass, facts: DecodeResult) -> FeatureInfo:
-        made = decode_pass.made[spec.name]
-        info = FeatureInfo(spec.name, tier, spec.fingerprint, spec.params)
-        if made.absent is not None:
-            return info.replace(absent=made.absent)
-        shape, dtype = made.shape, made.dtype
-        if spec.name == "frames":  # shape and dtype as decoded, because a JPEG record has neither
-            shape, dtype = (len(facts.pts_seconds), facts.height, facts.width, 3), "uint8"
-        return info.replace(shape=shape, dtype=dtype, num_rows=made.num_rows, facts=made.facts)
-
-    def _sidecar(self, facts: DecodeResult, made: Sequence[FeatureInfo], kept: Sequence[FeatureInfo]) -> Sidecar:
-        task = self._task
-        order = list(TIERS)
-        features = sorted((*made, *kept), key=lambda info: (order.index(info.tier), info.feature))
-        notes = (*task.previous.notes, *facts.notes) if task.previous and kept else facts.notes
-        frames = next((info for info in features if info.feature == "frames"), None)
-        height, width = frames.shape[1:3] if frames else (facts.height, facts.width)
-        pts_seconds = facts.pts_seconds
-        return Sidecar(
-            key=task.key,
-            root=task.root,
-            path=task.path,
-            source=self._source.identity,
-            num_frames=len(pts_seconds),
-            width=width,
-            height=height,
-            start_seconds=float(pts_seconds[0]),
-            duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + facts.frame_seconds,
-            timestamp_source=facts.timestamp_source,
-            num_frames_skipped=facts.num_frames_skipped,
-            features=tuple(features),
-            label=task.label,
-            caption=task.caption,
-            extra=task.extra,
-            notes=tuple(dict.fromkeys(notes)),
-            content=task.content or facts.content,
-        )
-
-
-def _is_published(path: Path, digest: str) -> bool:
-    """Return whether a file has this content already. It has if a new feature is absent for the video."""
-    try:
-        return path.is_file() and digest_file(path) == digest
-    except OSError:
-        return False
-
-
-def _attributes(spec: FeatureSpec, info: FeatureInfo, array: str) -> dict[str, object]:
-    """Return the attributes of an array in an HDF5 file."""
-    part = array[len(spec.name) + 1 :]
-    unit = {"units": spec.units[part]} if part in spec.units else {}
-    return {**unit, "params": dict(info.params), "facts": dict(info.facts)}
+    return sidecar.replace(features=task.kept).described(task.description)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from kornia.enhance import normalize
 from chordcache.errors import UsageError
 from chordcache.features.registry import read_sides
 from chordcache.read.arguments import check_at_least, check_share
+from chordcache.read.boxes import BOX_TYPES, is_boxes
 from chordcache.read.mixing import MIXED, WITHOUT_MEANING, check_motion, mixed
 from chordcache.read.sampling.clip_request import ClipRequest, RandomStream
 
@@ -35,8 +37,10 @@ _GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 _FEATURE_OF = {array: name for name, side in read_sides().items() for array in side.padding}
 """Array of a batch to its feature"""
 
-_OF_NO_FEATURE = ("pts_seconds", "present", "caption_ids", "caption_mask")
+_OF_NO_FEATURE = ("pts_seconds", "present", "caption_ids", "caption_mask", "labels")
 """Tensors of a batch, of two axes or more, that do not belong to a feature"""
+
+_NO_FIELDS: Mapping[str, str] = MappingProxyType({})
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -64,8 +68,9 @@ class BatchAugment:
                                                         is that of a whole body
     ==========  ======================================  ======================================================
 
-    Both mixes refuse features of plug-ins, for which the right way is unknown. Everything else in the batch, such as
-    captions, stays that of the clip itself.
+    Boxes, which are not a feature, are accepted where pose is. ``labels`` are mixed as ``label`` is. Both mixes refuse
+    features of plug-ins, for which the right way is unknown. Everything else in the batch, such as captions, stays
+    that of the clip itself.
 
     Parameters
     ----------
@@ -83,6 +88,9 @@ class BatchAugment:
     features : iterable of str, optional
         Features of the dataset. If a setting refuses one of them, the error then comes now. By default it comes with
         the first batch.
+    fields : mapping of str to str, optional
+        ``dataset.fields``. If a setting refuses boxes among them, the error then comes now, as for ``features``. Lists
+        of numbers among them are then not mistaken for features of plug-ins.
     seed : int
         Seed of the augmentation alone.
     mean, std : tuple of float
@@ -91,7 +99,7 @@ class BatchAugment:
     Raises
     ------
     UsageError
-        If an argument is wrong, or a setting refuses one of ``features``.
+        If an argument is wrong, or a setting refuses one of ``features`` or ``fields``.
 
     Notes
     -----
@@ -128,6 +136,7 @@ class BatchAugment:
         mix_p: float = 1.0,
         num_classes: int | None = None,
         features: Iterable[str] = (),
+        fields: Mapping[str, str] = _NO_FIELDS,
         seed: int = 0,
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
@@ -146,6 +155,8 @@ class BatchAugment:
         self._moves_pixels = policy is not None and geometric
         self._mix, self._mix_p = mix, mix_p
         self._check_features("features", features)
+        self._fields = frozenset(fields)
+        self._check_boxes("fields", [name for name, kind in fields.items() if kind in BOX_TYPES])
         self._policy = None if policy is None else _made(policy, geometric)
         self._num_classes = num_classes or 0
         self._seed = seed
@@ -200,7 +211,9 @@ class BatchAugment:
             raise UsageError(
                 f"frames: got {frames.dtype} of shape {tuple(frames.shape)}, expected uint8 of shape (B, T, 3, H, W)"
             )
-        arrays = [name for name, value in batch.items() if isinstance(value, torch.Tensor) and value.ndim > 1]
+        self._check_boxes("batch", [name for name, value in batch.items() if is_boxes(value)])
+        named = [(name, value) for name, value in batch.items() if name not in self._fields]
+        arrays = [name for name, value in named if isinstance(value, torch.Tensor) and value.ndim > 1]
         self._check_features("batch", [_FEATURE_OF.get(name, name) for name in arrays if name not in _OF_NO_FEATURE])
         if self._mix == "cutmix" and "motion" in batch:
             check_motion(batch)
@@ -226,6 +239,20 @@ class BatchAugment:
                     f"{what}: got '{name}' with mix='{self._mix}', expected only {', '.join(MIXED[self._mix])}. "
                     f"{reason}. Leave '{name}' out, or choose another mix."
                 )
+
+    def _check_boxes(self, what: str, names: Sequence[str]) -> None:
+        """Raise ``UsageError`` if there are boxes, and a setting does not move them with the pixels."""
+        if names and self._moves_pixels:
+            raise UsageError(
+                f"{what}: got boxes in '{names[0]}' with a policy that moves pixels, expected no boxes. Rotation, "
+                "shear and translation change frames only: boxes would not fit them. Pass geometric=False to leave "
+                "these operations out. A crop such as RandomResizedCrop moves boxes too."
+            )
+        if names and self._mix is not None:
+            raise UsageError(
+                f"{what}: got boxes in '{names[0]}' with mix='{self._mix}', expected no boxes. A mixed picture shows "
+                f"things of two clips. Leave '{names[0]}' out of the fields of the dataset."
+            )
 
     def _requests(self, batch: Mapping[str, Any]) -> list[ClipRequest]:
         """Return the keys of the random numbers of each clip."""

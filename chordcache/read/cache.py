@@ -5,127 +5,24 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
 
-from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError, printable
+from chordcache.errors import FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.features.frames import FramesReadSide
 from chordcache.features.registry import read_side
 from chordcache.media.frame_numbers import frame_numbers
-from chordcache.records import ContentFacts, FeatureInfo
-from chordcache.storage.artefacts.base import Artefact
-from chordcache.storage.artefacts.open_files import open_artefact
+from chordcache.read.video import Video, open_feature
+from chordcache.records import FeatureInfo
+from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.sidecar import Sidecar
 
 _MAX_RECENT = 256
 """Number of videos that a cache keeps in memory. When it is reached, all of them are dropped."""
-
-
-class Video:
-    """One cached video: the facts of its sidecar, and the times of its frames."""
-
-    def __init__(self, cache: Path, sidecar: Sidecar) -> None:
-        self._cache = cache
-        self._arrays: dict[str, np.ndarray] = {}
-        self.sidecar = sidecar
-        self.key = sidecar.key
-        self.root = sidecar.root
-        self.path = sidecar.path
-        """Path relative to the root"""
-        self.num_frames = sidecar.num_frames
-        self.width = sidecar.width
-        """Width of the cached frames, [pixels]"""
-        self.height = sidecar.height
-        """Height of the cached frames, [pixels]"""
-        self.start_seconds = sidecar.start_seconds
-        self.duration_seconds = sidecar.duration_seconds
-        self.label = sidecar.label
-        self.caption = sidecar.caption
-        self.extra = sidecar.extra
-
-    @property
-    def content(self) -> ContentFacts | None:
-        """Motion of the picture and loudness of the sound, second by second."""
-        return self.sidecar.content
-
-    def __repr__(self) -> str:
-        return f"<Video {self.key}: {self.num_frames} frames {self.width}x{self.height}, {self.duration_seconds:.2f} s>"
-
-    def feature(self, name: str, tier: str | None = None) -> FeatureInfo:
-        """Return the record of a feature, which names its artefact.
-
-        Raises
-        ------
-        FeatureAbsentError
-            If the feature was not cached, with the reason.
-        """
-        info = self.sidecar.feature(name, tier)
-        where = f" in tier '{tier}'" if tier else ""
-        if info is None:
-            have = ", ".join(f"{f.feature} ({f.tier})" for f in self.sidecar.features) or "nothing"
-            raise FeatureAbsentError(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}")
-        if info.absent is not None:
-            raise FeatureAbsentError(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
-        return info
-
-    @property
-    def pts_seconds(self) -> np.ndarray:
-        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the source's clock."""
-        return self._kept("pts_seconds")
-
-    @property
-    def source_frames(self) -> np.ndarray:
-        """Frame numbers in the source [shape=(num_frames,), dtype=int64]."""
-        return self._kept("source_frames")
-
-    @property
-    def keyframes(self) -> np.ndarray:
-        """Frame numbers of the keyframes [shape=(K,), dtype=int64], ascending.
-
-        A keyframe is a frame that the decoder marks as one, in any codec. If ``frames.fps`` left out a keyframe of the
-        source, the first cached frame after it takes its place. The array may be empty.
-        """
-        return self._kept("keyframes")
-
-    def _kept(self, name: str) -> np.ndarray:
-        # Not a cached_property: before Python 3.12 it has one lock for all videos. A reader in another thread may hold
-        # that lock while a DataLoader forks, and the worker then waits for it without end
-        if name not in self._arrays:
-            self._arrays[name] = self._array(name)
-        return self._arrays[name]
-
-    @property
-    def picture_types(self) -> np.ndarray:
-        """Type of each frame in the source, I, P or B [shape=(num_frames,), dtype=S1].
-
-        Raises
-        ------
-        FeatureAbsentError
-            If the feature ``motion``, which contains the types, was not cached.
-        """
-        info = self.feature("motion")
-        with _open_feature(self._cache, info) as artefact:
-            return artefact.rows("motion.types", range(self.num_frames))
-
-    def _array(self, name: str) -> np.ndarray:
-        for info in self.sidecar.features:
-            if info.file is not None:
-                with _open_feature(self._cache, info) as artefact:
-                    return artefact.array(name)
-        raise FeatureAbsentError(f"video '{self.key}' has no cached features, so its frame times are unknown")
-
-    def seconds_of(self, start: int, stop: int) -> tuple[float, float]:
-        """Return the time of frame ``start`` and of the end of frame ``stop - 1``, half open, on the source's clock."""
-        if start >= stop:
-            return 0.0, 0.0
-        if stop < self.num_frames:
-            return float(self.pts_seconds[start]), float(self.pts_seconds[stop])
-        return float(self.pts_seconds[start]), float(np.min(self.pts_seconds)) + self.duration_seconds
 
 
 class _Opened(NamedTuple):
@@ -236,6 +133,10 @@ class Cache:
         """Return the distinct labels, sorted."""
         return list(self._videos.labels)
 
+    def annotation_names(self) -> AnnotationNames:
+        """Return the names in the annotations of all videos."""
+        return self._videos.annotation_names()
+
     @property
     def num_frames(self) -> np.ndarray:
         """Number of frames of every video [shape=(len(self),), dtype=int32], in the order of iteration.
@@ -315,7 +216,7 @@ class Cache:
                 f"'{feature}' of video '{video.key}' is not cached; cached: {', '.join(info.num_rows)}"
             )
         side = read_side(info.feature)
-        with _open_feature(self.path, info) as artefact:
+        with open_feature(self.path, info) as artefact:
             if "row_seconds" in info.facts:
                 if indices is not None:
                     raise UsageError(
@@ -323,7 +224,7 @@ class Cache:
                     )
                 numbers = range(video.num_frames)[start:stop]
                 return side.rows_in(artefact, info, feature, video.seconds_of(numbers.start, numbers.stop), out)
-            chosen = _row_numbers(video, feature, info.num_rows[feature], range(video.num_frames)[start:stop], indices)
+            chosen = _row_numbers(video, feature, info, range(video.num_frames)[start:stop], indices)
             return side.rows(artefact, info, feature, chosen, out)
 
     def iter_frames(self, video: Video | str | int, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
@@ -349,36 +250,30 @@ class Cache:
         if not isinstance(video, Video):
             video = self[video]
         info = video.feature("frames")
-        with _open_feature(self.path, info) as artefact:
-            numbers = _checked_numbers(video, "frames", info.num_rows["frames"], indices)
+        with open_feature(self.path, info) as artefact:
+            numbers = _checked_numbers(video, "frames", info, indices)
             yield from FramesReadSide("frames").iter_rows(artefact, info, numbers)
-
-
-@contextmanager
-def _open_feature(cache: Path, info: FeatureInfo) -> Iterator[Artefact]:
-    """Open the file of a feature. If the file is damaged, the error says how to repair it."""
-    try:
-        with open_artefact(cache / str(info.file), info.num_bytes) as artefact:
-            yield artefact
-    except DamageError as error:
-        raise DamageError(f"{error}; run 'chordcache verify --repair {printable(cache)}'") from None
 
 
 def _row_numbers(
     video: Video,
     feature: str,
-    num_rows: int,
+    info: FeatureInfo,
     span: range,
     indices: Sequence[int] | np.ndarray | None,
 ) -> Sequence[int]:
+    """Return the rows in the artefact for some frames of a video."""
     if indices is None:
-        return range(span.start, max(span.start, min(span.stop, num_rows)))
-    return _checked_numbers(video, feature, num_rows, indices)
+        first, stop = span.start, min(span.stop, video.num_rows(info, feature))
+        return range(video.first_row + first, video.first_row + max(first, stop))
+    return _checked_numbers(video, feature, info, indices)
 
 
-def _checked_numbers(video: Video, feature: str, num_rows: int, indices: Sequence[int] | np.ndarray) -> list[int]:
+def _checked_numbers(video: Video, feature: str, info: FeatureInfo, indices: Sequence[int] | np.ndarray) -> list[int]:
+    num_rows = video.num_rows(info, feature)
     rows = "" if num_rows == video.num_frames else f"'{feature}' of "
-    return frame_numbers(indices, num_rows, f"{rows}video '{video.key}'")
+    numbers = frame_numbers(indices, num_rows, f"{rows}video '{video.key}'")
+    return [number + video.first_row for number in numbers] if video.first_row else numbers
 
 
 def open_cache(path: str | Path) -> Cache:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+
+import numpy as np
+
+from chordcache.errors import UsageError
 
 _NUM_NUMBERED = 1 << 20
 """Largest number of classes that are numbered by their labels. Larger numbers are more likely names, such as dates."""
@@ -31,3 +35,48 @@ def class_names(labels: Collection[str]) -> list[str]:
 def _is_number(label: str) -> bool:
     """Return whether a label is a whole number as ``str`` writes it. "007" and "-1" are not."""
     return label.isascii() and label.isdecimal() and (label == "0" or label[0] != "0")
+
+
+class Classes:
+    """The classes of a dataset, and the ids of labels.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Distinct label names. The position of each name is its id.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = list(names)
+        self.ids = {name: number for number, name in enumerate(self.names)}
+
+    def id_of(self, label: str | None, of: str) -> int:
+        """Return the id of a label, -1 for None.
+
+        Raises
+        ------
+        UsageError
+            If the label is not one of the names. ``of`` names the item in the message.
+        """
+        if label is None:
+            return -1
+        number = self.ids.get(label)
+        if number is None:
+            raise self.unknown(label, f"the label of {of}")
+        return number
+
+    def multi_hot(self, labels: Iterable[str], of: str) -> np.ndarray:
+        """Return 1 at the ids of some labels and 0 elsewhere [shape=(number of names,), dtype=float32].
+
+        Raises
+        ------
+        UsageError
+            As in ``id_of``.
+        """
+        hot = np.zeros(len(self.names), np.float32)
+        hot[[self.id_of(label, of) for label in labels]] = 1
+        return hot
+
+    def unknown(self, label: str, what: str) -> UsageError:
+        """Return the error for a label that is not one of the names."""
+        return UsageError(f"classes: got {self.names}, expected also '{label}', {what}")

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from chordcache.read.arguments import check_at_least
 from chordcache.read.batch_memory import FrameBuffer, FrameMemory, allocate
-from chordcache.read.cache import Video
+from chordcache.read.video import Video
 
 
 class ClipDataset(Dataset[dict[str, Any]], ABC):
@@ -61,8 +61,8 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         Returns
         -------
         Video, tuple of int
-            The video of the clip, and the shape (T, h, w, 3) in which its frames are decoded, even if "frames" is not
-            in ``features``. With ``DenseClips`` the shape is (num_clips, T, h, w, 3).
+            The video of the clip, with the caption of the sample. And the shape (T, h, w, 3) in which its frames are
+            decoded, even if "frames" is not in ``features``. With ``DenseClips`` the shape is (num_clips, T, h, w, 3).
         """
 
     @abstractmethod
@@ -92,6 +92,13 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
     @abstractmethod
     def settings(self) -> Mapping[str, object]:
         """Settings in which the samples of a batch agree, by parameter. Those that are unknown are left out."""
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """Annotations that samples have by ``fields=``, each with its type: of ``COLUMN_TYPES``, or "multi_hot"."""
+        found = self.settings.get("fields", {})
+        assert isinstance(found, Mapping)
+        return found
 
     def __getitem__(self, index: int | tuple[int, int]) -> dict[str, Any]:
         """Read one sample.

@@ -13,8 +13,8 @@ from chordcache.errors import FeatureAbsentError, UsageError
 from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.features.registry import read_side, read_sides
 from chordcache.media.cropping import CropBox
-from chordcache.read.cache import Video
 from chordcache.read.crops import SpatialTransform
+from chordcache.read.video import Video
 from chordcache.records import FeatureInfo
 
 FLOW_MODES = ("between", "adjacent")

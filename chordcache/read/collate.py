@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch.utils.data import default_collate
 from chordcache.errors import UsageError
 from chordcache.features.registry import read_sides
 from chordcache.read.batch_memory import as_one
+from chordcache.read.boxes import Boxes, is_boxes
 
 if TYPE_CHECKING:
     from chordcache.read.text import CaptionTokenizer
@@ -45,7 +47,9 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
         ``caption_mask``      [shape=(B, n), dtype=bool] True for tokens, False for padding
         ====================  ==============================================================================
 
-        Padding is black, no motion, silence, no person seen, and zero for all else.
+        Padding is black, no motion, silence, no person seen, and zero for all else. Lists of str stay one list for
+        each sample. ``Boxes`` are those of all samples one after the other, and ``sample`` [shape=(N,), dtype=int64]
+        has the position of each box's sample in the batch.
 
     Raises
     ------
@@ -58,6 +62,10 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
         values = [sample[name] for sample in samples]
         if isinstance(first, torch.Tensor) and first.ndim:
             batch[name], lengths[name] = _stacked(name, values, _PADDING.get(name, 0))
+        elif is_boxes(first):
+            batch[name] = _joined_boxes(values)
+        elif isinstance(first, list) and all(isinstance(text, str) for value in values for text in value):
+            batch[name] = values
         else:
             batch[name] = default_collate(values)
     if tokenizer is not None:
@@ -81,3 +89,13 @@ def _stacked(name: str, values: list[torch.Tensor], nothing: float) -> tuple[tor
     for place, value in zip(out, values, strict=True):
         place[tuple(slice(length) for length in value.shape)] = value
     return out, lengths
+
+
+def _joined_boxes(samples: list[Boxes]) -> Boxes:
+    """Return the boxes of all samples, one after the other, and the position of the sample of each."""
+    joined: Boxes = {}
+    for name in samples[0]:
+        values = [sample[name] for sample in samples]
+        joined[name] = list(chain(*values)) if isinstance(values[0], list) else torch.cat(values)
+    num_boxes = torch.tensor([len(sample["frame"]) for sample in samples])
+    return {**joined, "sample": torch.repeat_interleave(torch.arange(len(samples)), num_boxes)}

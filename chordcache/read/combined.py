@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike
 
 from chordcache.errors import UsageError
 from chordcache.read.batch_memory import FrameBuffer
-from chordcache.read.cache import Video
 from chordcache.read.classes import class_names
 from chordcache.read.clip_dataset import ClipDataset
 from chordcache.read.sampling.distributed import check_not_of_torch
 from chordcache.read.sampling.weights import check_weights
+from chordcache.read.video import Video
 
 
 def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = None) -> ConcatenatedDataset:
@@ -32,7 +32,8 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
     same random numbers for samples of the same index, on different videos.
 
     If all datasets have the same ``classes``, these are the classes of the result. Otherwise its classes are all their
-    labels together, sorted, or numbered if all are whole numbers. ``label`` is the position there.
+    labels together, sorted, or numbered if all are whole numbers. ``label`` is the position there, and so are the
+    positions of ``labels``.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
     Raises
     ------
     UsageError
-        If ``datasets`` is empty, if one is not of chordcache, if their features, their ``missing``, the number of
+        If ``datasets`` is empty, if one is not of chordcache, if their features, fields, ``missing``, the number of
         frames in a clip or the size of the crop differ, as far as these are known, or if the weights are wrong.
 
     Examples
@@ -117,6 +118,10 @@ class _CombinedDataset(ClipDataset):
         """Return the position in ``classes`` of a label of one of the datasets, -1 for none."""
         return label
 
+    def _multi_hot(self, place: int, labels: torch.Tensor) -> torch.Tensor:
+        """Return the labels of a sample of one of the datasets, as positions in ``classes``."""
+        return labels
+
     def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
         """Read one sample, see ``ClipDataset``."""
         epoch, number = self._split(index)
@@ -125,6 +130,8 @@ class _CombinedDataset(ClipDataset):
         label = int(sample["label"])
         if self._class_id(place, label) != label:
             sample["label"] = torch.tensor(self._class_id(place, label), dtype=torch.int64)
+        if "labels" in self.fields:
+            sample["labels"] = self._multi_hot(place, sample["labels"])
         drawn_epoch = sample["sample_id"].partition(":")[0]  # of a plain index, the dataset has chosen the epoch
         return {**sample, "sample_id": f"{drawn_epoch}:{number}"}
 
@@ -170,6 +177,11 @@ class ConcatenatedDataset(_CombinedDataset):
 
     def _class_id(self, place: int, label: int) -> int:
         return self._ids[place][label] if label >= 0 else -1
+
+    def _multi_hot(self, place: int, labels: torch.Tensor) -> torch.Tensor:
+        hot = labels.new_zeros(len(self.classes))
+        hot[self._ids[place]] = labels
+        return hot
 
     @property
     def label_ids(self) -> np.ndarray:

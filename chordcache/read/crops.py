@@ -231,3 +231,16 @@ class HorizontalFlip:
 
 def _in_the_middle(height: int, width: int, crop: tuple[int, int], size: tuple[int, int]) -> CropBox:
     return CropBox((height - crop[0]) // 2, (width - crop[1]) // 2, *crop, size)
+
+
+def checked_crop(
+    size: tuple[int, int] | None, crop: SpatialTransform | None, default: tuple[int, int]
+) -> SpatialTransform | None:
+    """Return the crop of a dataset, or raise ``UsageError``. ``default`` is the size if none was given."""
+    if crop is None:
+        return None if size is None else CenterCrop(checked_size(size, otherwise=", or None"))
+    if size != default:
+        raise UsageError(f"size: got {size!r} and a crop, expected one of them. The crop has its own size.")
+    if not callable(getattr(crop, "choose", None)):
+        raise UsageError(f"crop: got {crop!r}, expected a crop such as RandomResizedCrop((224, 224))")
+    return crop

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,25 +13,28 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from chordcache.errors import UsageError
 from chordcache.media.cropping import CropBox
-from chordcache.read.arguments import check_at_least, checked_names, checked_size
+from chordcache.read.arguments import check_at_least, checked_names
 from chordcache.read.batch_memory import FrameBuffer
-from chordcache.read.cache import Cache, Video
-from chordcache.read.classes import class_names
+from chordcache.read.cache import Cache
+from chordcache.read.cached_videos import CachedVideos
+from chordcache.read.classes import Classes, class_names
 from chordcache.read.clip_dataset import ClipDataset
 from chordcache.read.clips import ClipReader, FeatureReader
-from chordcache.read.crops import CenterCrop, SpatialTransform
+from chordcache.read.crops import SpatialTransform, checked_crop
+from chordcache.read.fields import all_labels, field_reader
 from chordcache.read.read_counts import ReadCounts
 from chordcache.read.sampling.by_name import make_sampler
 from chordcache.read.sampling.clip_request import EPOCHS, ClipRequest, ClipSampler, RandomStream
 from chordcache.read.sampling.clip_samplers import RegularClipSampler
-from chordcache.read.selection import Videos, positions_of, select_keys
+from chordcache.read.selection import Videos
+from chordcache.read.sources.base import CachedSource, VideoSource
+from chordcache.read.video import Video
+from chordcache.read.video_sets import open_videos
 
 if TYPE_CHECKING:
     from chordcache.config import Config
     from chordcache.index.files import Index
-    from chordcache.read.on_demand.indexed_videos import IndexedVideos
 
 Result = TypeVar("Result")
 
@@ -77,7 +82,8 @@ class ChordVideoDataset(ClipDataset):
     Parameters
     ----------
     cache : str, Path or Cache, optional
-        The cache to read. It can only be left out with ``on_miss="source"``. Each process opens the cache itself.
+        The cache to read. It can only be left out with ``source`` or ``on_miss="source"``. Each process opens the cache
+        itself.
     clip_sampler : ClipSampler or mapping
         The sampler that chooses the frames of a sample, or a config for ``make_sampler``. By default 16 frames, 4
         apart, from the middle of the video. With ``DenseClips`` and ``RegularTimestampClips``, each array of a sample
@@ -130,6 +136,16 @@ class ChordVideoDataset(ClipDataset):
     config : str, Path or Config, optional
         The config of a cache that does not exist yet: with ``on_miss="build"`` it is made, and with
         ``on_miss="source"`` and no ``cache`` all videos are read as if it were empty. By default the packaged defaults.
+    fields : sequence of str
+        Annotations of the index to add to each sample: "label", "labels", "caption", "captions" and extra columns, see
+        ``docs/loading.md``. "caption" then draws one of the captions of an item for each sample of each epoch. With
+        "labels", ``classes`` are by default the labels of all items, also of those that have several.
+    source : VideoSource, optional
+        A source that reads frames instead of a cache, such as ``MP4Source()``. ``videos`` is then a folder, a file, or
+        a sequence of them, or ``index`` names the videos. Only "frames" can be read, and only by samplers that need
+        frame times alone. A sample has the same values as from a cache of the same pictures in ``codec: raw``. The
+        first video is opened now, and each sample opens its file. ``CachedSource(cache)`` means ``cache=cache``. Live
+        sources are refused.
 
     Raises
     ------
@@ -138,7 +154,11 @@ class ChordVideoDataset(ClipDataset):
     FeatureAbsentError
         If the first of the videos was cached without one of ``features``.
     UsageError
-        If another argument is wrong, ``videos`` selects none, or a selected video's label is not in ``classes``.
+        If another argument is wrong, ``videos`` selects none, a selected video's label is not in ``classes``, or
+        ``source`` cannot give what a feature or the sampler needs. For ``fields`` also as in
+        ``read.fields.field_reader``.
+    MediaError
+        If ``source`` cannot read the first video.
 
     Examples
     --------
@@ -167,49 +187,47 @@ class ChordVideoDataset(ClipDataset):
         index: Index | str | Path | None = None,
         on_miss: str = "error",
         config: Config | str | Path | None = None,
+        fields: Iterable[str] = (),
+        source: VideoSource | None = None,
     ) -> None:
         check_at_least(0, seed=seed)
         check_at_least(1, clips_per_video=clips_per_video)
         self._sampler = make_sampler(clip_sampler) if isinstance(clip_sampler, Mapping) else clip_sampler
         self._clips = ClipReader(
             features=checked_names("features", features, "features"),
-            spatial_transform=_checked_crop(size, crop),
+            spatial_transform=checked_crop(size, crop, _SIZE),
             flow_mode=flow_mode,
             missing=missing,
         )
-        self._indexed: IndexedVideos | None = None
-        if index is not None or on_miss != "error":
-            from chordcache.read.on_demand.indexed_videos import (
-                IndexedVideos,  # not before: reading a cache alone loads no decoder
-            )
-
-            self._indexed = IndexedVideos(index, cache, self._clips.features, on_miss, config=config, videos=videos)
-            self._cache = self._indexed.cache
-        elif cache is None or config is not None:
-            raise UsageError("cache and config: got no index, expected a cache and no config. Give cache=.")
-        else:  # the dataset's own cache, closed below. Other threads may still be reading from the one that was given
-            self._cache = Cache(cache.path if isinstance(cache, Cache) else cache)
+        self._videos = open_videos(
+            cache, videos, index=index, on_miss=on_miss, config=config, source=source, features=self._clips.features
+        )
         self._transform = transform
         self._clips_per_video = clips_per_video
         self._seed = seed
-        # Bytes in one array: they pickle small, and reference counts in forked workers do not copy their pages
-        self._keys = None if videos is None else np.array(select_keys(self._cache, videos), np.bytes_)
-        self._num_videos = len(self._indexed or (self._cache if self._keys is None else self._keys))
         self._read_counts = ReadCounts(len(self))
-        labels = self._indexed.labels if self._indexed else self._cache.labels()
+        self._fields = field_reader(
+            fields,
+            columns=self._videos.columns,
+            names=self._videos.annotation_names,
+            num_items=self._videos.num_named,
+            features=self._clips.features,
+            stereo=self._videos.stereo,
+        )
+        labels = self._labels()
         names = class_names(labels) if classes is None else classes
-        self.classes = list(checked_names("classes", names, "label names"))
-        self._class_ids = {name: number for number, name in enumerate(self.classes)}
-        self._check_labels(labels)
-        if self._num_videos and self._indexed is None:
-            self._clips.check(self._video(0))
-        self._cache.close()  # opened again where samples are read, which is in the workers
+        self._classes = Classes(checked_names("classes", names, "label names"))
+        self.classes = self._classes.names
+        self._check_videos(labels)
+        if not isinstance(source, (CachedSource, type(None))):
+            self.describe((0, 0))  # the sampler may need more than the source gives
+        self._videos.close()  # opened again where samples are read, which is in the workers
 
     def __len__(self) -> int:
-        return self._num_videos * self._clips_per_video
+        return len(self._videos) * self._clips_per_video
 
     def __repr__(self) -> str:
-        return f"<ChordVideoDataset of {self._cache!r}: {self._num_videos} videos x {self._clips_per_video} clips>"
+        return f"<ChordVideoDataset of {self._videos!r}: {len(self._videos)} videos x {self._clips_per_video} clips>"
 
     @property
     def label_ids(self) -> np.ndarray:
@@ -220,20 +238,12 @@ class ChordVideoDataset(ClipDataset):
         UsageError
             If the cache has gained or lost videos, or has gained labels that are not in ``classes``.
         """
-        if self._indexed is not None:
-            names, ids = self._indexed.labels, self._indexed.label_ids
-        else:
-            with Cache(self._cache.path) as cache:  # not the dataset's own, which other threads may be reading
-                names, ids = cache.labels(), cache.label_ids
-                if self._keys is None:
-                    self._check_num_videos(cache)
-                else:
-                    ids = ids[positions_of(cache, self._keys)]
+        names, ids = self._videos.numbered_labels()
         unknown = len(self.classes)
-        table = np.array([*(self._class_ids.get(name, unknown) for name in names), -1], np.int64)
+        table = np.array([*(self._classes.ids.get(name, unknown) for name in names), -1], np.int64)
         found = table[ids]  # the last element is for -1
         if np.any(found == unknown):
-            raise self._unknown_label(names[ids[np.argmax(found == unknown)]], "a video")
+            raise self._classes.unknown(names[ids[np.argmax(found == unknown)]], "the label of a video")
         return np.repeat(found, self._clips_per_video)
 
     @property
@@ -242,6 +252,7 @@ class ChordVideoDataset(ClipDataset):
         crop = self._clips.spatial_transform
         settings = {
             "features": self._clips.features,
+            "fields": self._fields.types,
             "missing": self._clips.missing,
             "num_frames": getattr(self._sampler, "num_frames", None),
             "size": getattr(getattr(crop, "of", None) or crop, "size", None),
@@ -259,10 +270,7 @@ class ChordVideoDataset(ClipDataset):
 
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
         """Describe a sample, see ``ClipDataset``."""
-        return self._of_video(
-            index,
-            lambda request, _, video: (video, self._clips.frames_shape(video, *self._view(video, request))),
-        )
+        return self._of_video(index, self._described)
 
     def _of_video(
         self, index: int | tuple[int, int], function: Callable[[ClipRequest, FeatureReader, Video], Result]
@@ -278,15 +286,19 @@ class ChordVideoDataset(ClipDataset):
             clip=number % self._clips_per_video,
             num_clips=self._clips_per_video,
         )
-        place = number // self._clips_per_video
-        if self._indexed is not None:
-            return self._indexed.read(place, partial(function, request))
-        return function(request, self._cache, self._video(place))
+        return self._videos.read(number // self._clips_per_video, partial(function, request))
 
     def _view(self, video: Video, request: ClipRequest) -> tuple[np.ndarray, CropBox | None]:
         """Choose the frames and the crop of a sample."""
         numbers = np.asarray(self._sampler.frame_numbers(video, request), np.int64)
         return numbers, self._clips.crop(video, request.generator(RandomStream.CROP))
+
+    def _described(self, request: ClipRequest, _: FeatureReader, video: Video) -> tuple[Video, tuple[int, ...]]:
+        shape = self._clips.frames_shape(video, *self._view(video, request))
+        if self._fields.draws_caption:
+            video = copy(video)
+            video.caption = self._fields.caption(video, request)
+        return video, shape
 
     def _sample(
         self, buffer: FrameBuffer | None, request: ClipRequest, reader: FeatureReader, video: Video
@@ -310,53 +322,39 @@ class ChordVideoDataset(ClipDataset):
         return {
             **sample,
             "pts_seconds": torch.from_numpy(video.pts_seconds[numbers]),
-            "label": torch.tensor(self._class_id(video), dtype=torch.int64),
-            "caption": video.caption or "",
+            **_with_tensors(self._fields.read(video, numbers, crop, self._classes)),
+            "label": torch.tensor(self._classes.id_of(video.label, f"video '{video.key}'"), dtype=torch.int64),
+            "caption": self._fields.caption(video, request),
             "video": video.key,
             # Not a tensor, which would follow the batch to a GPU: to read it there waits for all queued work
             "sample_id": f"{request.epoch + request.repeat * EPOCHS}:{request.index}",
         }
 
-    def _video(self, position: int) -> Video:
-        if self._keys is not None:
-            return self._cache[self._keys[position].decode()]
-        self._check_num_videos(self._cache)
-        return self._cache[position]
+    def _labels(self) -> list[str]:
+        """Return the distinct labels of all videos, sorted. Those of items with several only if samples have them."""
+        several = self._videos.annotation_names().labels if "labels" in self._fields.types else ()
+        return sorted({*self._videos.labels, *several})
 
-    def _check_num_videos(self, cache: Cache) -> None:
-        # The catalog may have been opened again since the videos were counted. A build in between moves the positions
-        if len(cache) != self._num_videos:
-            raise UsageError(
-                f"{cache!r} had {self._num_videos} videos when the dataset was made. Recreate the dataset, or "
-                "pass videos=cache.keys() to pin today's videos."
-            )
-
-    def _class_id(self, video: Video) -> int:
-        if video.label is None:
-            return -1
-        number = self._class_ids.get(video.label)
-        if number is None:
-            raise self._unknown_label(video.label, f"video '{video.key}'")
-        return number
-
-    def _unknown_label(self, label: str, of: str) -> UsageError:
-        return UsageError(f"classes: got {self.classes}, expected also '{label}', the label of {of}")
-
-    def _check_labels(self, labels: Iterable[str]) -> None:
-        """Raise now the error that ``_class_id`` would raise in the middle of an epoch."""
-        unknown = set(labels) - self._class_ids.keys()
-        if unknown and self._indexed:
-            raise UsageError(f"classes: got {self.classes}, expected also '{min(unknown)}', a label of the index")
-        if unknown:
-            for position in range(self._num_videos):
-                self._class_id(self._video(position))
+    def _check_videos(self, labels: Iterable[str]) -> None:
+        """Raise now the errors that a label or the first video would raise in the middle of an epoch."""
+        unknown = set(labels) - self._classes.ids.keys()
+        if not isinstance(self._videos, CachedVideos):
+            if unknown:
+                raise self._classes.unknown(min(unknown), "a label of the index")
+            return
+        for video in self._videos if unknown else ():
+            for label in all_labels(video) if "labels" in self._fields.types else [video.label]:
+                self._classes.id_of(label, f"video '{video.key}'")
+        for video in islice(self._videos, 1):
+            self._clips.check(video)
 
 
-def _checked_crop(size: tuple[int, int] | None, crop: SpatialTransform | None) -> SpatialTransform | None:
-    if crop is None:
-        return None if size is None else CenterCrop(checked_size(size, otherwise=", or None"))
-    if size != _SIZE:
-        raise UsageError(f"size: got {size!r} and a crop, expected one of them. The crop has its own size.")
-    if not callable(getattr(crop, "choose", None)):
-        raise UsageError(f"crop: got {crop!r}, expected a crop such as RandomResizedCrop((224, 224))")
-    return crop
+def _with_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with tensors in place of arrays, also of those in boxes."""
+    out = dict(values)
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            out[name] = torch.from_numpy(value)
+        elif isinstance(value, Mapping):
+            out[name] = _with_tensors(value)
+    return out

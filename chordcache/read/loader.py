@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, overload
 
 import torch
 from torch.profiler import record_function
 from torch.utils.data import DataLoader
 
+from chordcache.config import Config
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least
-from chordcache.read.batch_memory import Allocate, FrameMemory, RecycledMemory, allocate_pinned
+from chordcache.read.batch_memory import RecycledMemory, allocate_pinned
+from chordcache.read.batch_under_way import Batch, BatchUnderWay, Collate, SideStream
 from chordcache.read.clip_dataset import ClipDataset
 from chordcache.read.collate import collate
+from chordcache.read.from_config import AugmentingCollate, ConfigLike, loader_parts, within
+from chordcache.read.named import make_named
 from chordcache.read.sampling.budget_batches import BudgetBatchSampler
 from chordcache.read.sampling.distributed import ChordSampler, check_not_of_torch
 
-Batch: TypeAlias = dict[str, Any]
-Collate: TypeAlias = Callable[[Sequence[Batch]], Batch]
 
-
+@overload
 def make_loader(
     dataset: ClipDataset,
     batch_size: int | None,
@@ -36,7 +37,23 @@ def make_loader(
     prefetch_factor: int = 2,
     start_method: str | None = None,
     collate: Collate = collate,
-) -> DataLoader[Any]:
+) -> DataLoader[Any]: ...
+
+
+@overload
+def make_loader(
+    dataset: ClipDataset | ConfigLike, *, config: ConfigLike | None = None
+) -> ClipLoader | DataLoader[Any]: ...
+
+
+def make_loader(
+    dataset: Any,
+    batch_size: int | None = None,
+    num_workers: int | None = None,
+    *,
+    config: ConfigLike | None = None,
+    **options: Any,
+) -> ClipLoader | DataLoader[Any]:
     """Make a DataLoader whose workers decode each batch into one tensor in shared memory.
 
     The workers persist from epoch to epoch, use one thread each, and start by ``start_method``. Batches are pinned
@@ -44,14 +61,21 @@ def make_loader(
     ``loader.sampler.state_dict(num_batches_consumed=n)`` returns the position of a run. With a ``BudgetBatchSampler``,
     use ``loader.batch_sampler`` instead of ``loader.sampler``.
 
+    ``make_loader("chordcache.yaml")`` makes the loader and the dataset that the section ``train`` of a config
+    describes. ``make_loader(dataset, config="chordcache.yaml")`` makes the loader of such a config for another dataset.
+    The config then has all other arguments.
+
     Parameters
     ----------
-    dataset : ClipDataset
-        The dataset to read: a ``ChordVideoDataset``, or what ``concat`` or ``subset`` made.
+    dataset : ClipDataset, Config, mapping, str or Path
+        The dataset to read: a ``ChordVideoDataset``, or what ``concat`` or ``subset`` made. Or a config, its plain
+        data, or its YAML file, see ``make_dataset``.
     batch_size : int or None
         Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
     num_workers : int
         Processes that read. 0 reads in this process, when a batch is requested.
+    config : Config, mapping, str or Path, optional
+        A config that describes the loader. Do not give any argument but ``dataset`` with it.
     sampler : ChordSampler or BudgetBatchSampler, optional
         The order of the samples. By default shuffled, with seed 0, or drawn by the weights of the dataset.
     drop_last : bool
@@ -66,16 +90,59 @@ def make_loader(
 
     Returns
     -------
-    torch.utils.data.DataLoader
-        Loader of the batches that ``collate`` makes. ``frames`` [shape=(B, T, 3, h, w), dtype=uint8] is a permuted view
-        of (B, T, h, w, 3). ``.contiguous()``, best called on the device, puts the channels first in memory too.
+    torch.utils.data.DataLoader or ClipLoader
+        A DataLoader, unless a config names the loader "threads". It yields the batches that ``collate`` makes.
+        ``frames`` [shape=(B, T, 3, h, w), dtype=uint8] is a permuted view of (B, T, h, w, 3). ``.contiguous()``, best
+        called on the device, puts the channels first in memory too.
 
     Raises
     ------
+    ConfigError
+        If a name or an argument in a config does not exist, or an argument is missing.
     UsageError
         If an argument is wrong.
     """
+    is_config = isinstance(dataset, (Config, Mapping, str, Path))
+    if config is None and not is_config:
+        return _in_workers(dataset, batch_size, num_workers, **options)
+    counts = {"batch_size": batch_size, "num_workers": num_workers}
+    given = [*(name for name, value in counts.items() if value is not None), *options]
+    if given:
+        raise UsageError(f"{given[0]}: got a value and a config, expected one of them. Write it into the config.")
+    if config is None:
+        return _from_config(dataset, None)
+    if is_config:
+        raise UsageError("dataset and config: got two configs, expected one of them, or a dataset and a config")
+    return _from_config(config, dataset)
+
+
+def _from_config(config: ConfigLike, dataset: ClipDataset | None) -> ClipLoader | DataLoader[Any]:
+    parts = loader_parts(config, dataset)
+    kinds: Mapping[str, Callable[..., Any]] = {"threads": ClipLoader, "workers": _in_workers}
+    given = {"dataset": parts.dataset, "sampler": parts.sampler, "collate": parts.collate}
+    if parts.loader.get("name") == "threads":
+        given["augment"] = parts.augment
+    elif parts.augment is not None:
+        given["collate"] = AugmentingCollate(parts.collate, parts.augment)
+    with within("train.loader"):
+        loader: ClipLoader | DataLoader[Any] = make_named("train.loader", kinds, parts.loader, **given)
+    return loader
+
+
+def _in_workers(
+    dataset: ClipDataset,
+    batch_size: int | None,
+    num_workers: int | None,
+    *,
+    sampler: ChordSampler | BudgetBatchSampler | None = None,
+    drop_last: bool = False,
+    prefetch_factor: int = 2,
+    start_method: str | None = None,
+    collate: Collate = collate,
+) -> DataLoader[Any]:
+    """Make a DataLoader, see ``make_loader``."""
     check_at_least(0, num_workers=num_workers)
+    assert num_workers is not None
     check_at_least(1, prefetch_factor=prefetch_factor)
     order = _checked_sampler(dataset, batch_size, sampler)
     batches: dict[str, Any] = {"batch_sampler": order}
@@ -121,6 +188,9 @@ class ClipLoader:
         Leave out a last batch that is not full.
     collate : callable
         As in ``make_loader``.
+    augment : callable, optional
+        Function that takes each batch on its device and returns another one, such as a ``BatchAugment``. The thread
+        of the consumer calls it.
 
     Raises
     ------
@@ -150,6 +220,7 @@ class ClipLoader:
         prefetch: int = 2,
         drop_last: bool = False,
         collate: Collate = collate,
+        augment: Callable[[Batch], Batch] | None = None,
     ) -> None:
         check_at_least(1, num_threads=num_threads)
         check_at_least(0, prefetch=prefetch)
@@ -166,6 +237,7 @@ class ClipLoader:
         self._prefetch = prefetch
         self._drop_last = drop_last
         self._collate = collate
+        self._augment = augment
         self._device = None if device is None else torch.device(device)
         self._allocate = allocate_pinned if torch.cuda.is_available() else RecycledMemory(prefetch + 2).allocate
         self._consumed = 0, 0
@@ -206,18 +278,20 @@ class ClipLoader:
             for number, under_way in enumerate(self._ahead(pool), start=1):
                 with record_function("chordcache: wait for a batch"):
                     batch = under_way.result()
+                if self._augment is not None:
+                    batch = self._augment(batch)
                 self._consumed = epoch, number
                 yield batch
         finally:
             # Without waiting: the garbage collector may run this in one of the threads that it would wait for
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ahead(self, pool: ThreadPoolExecutor) -> Iterator[_BatchUnderWay]:
+    def _ahead(self, pool: ThreadPoolExecutor) -> Iterator[BatchUnderWay]:
         """Yield batches in their order, ``prefetch`` behind the batch that was started last."""
-        stream = _SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
-        pending: deque[_BatchUnderWay] = deque()
+        stream = SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
+        pending: deque[BatchUnderWay] = deque()
         for indices in self._index_lists():
-            pending.append(_BatchUnderWay(self._dataset, indices, self._collate, self._allocate, self._device, stream))
+            pending.append(BatchUnderWay(self._dataset, indices, self._collate, self._allocate, self._device, stream))
             pending[-1].begin(pool)
             if len(pending) > self._prefetch:
                 yield pending.popleft()
@@ -232,103 +306,6 @@ class ClipLoader:
         while indices := list(islice(pairs, self._batch_size)):
             if len(indices) == self._batch_size or not self._drop_last:
                 yield indices
-
-
-class _BatchUnderWay:
-    """A batch whose clips several threads read. The last thread to finish collates the batch and sends it."""
-
-    def __init__(
-        self,
-        dataset: ClipDataset,
-        indices: Sequence[tuple[int, int]],
-        collate: Collate,
-        allocate: Allocate,
-        device: torch.device | None,
-        stream: _SideStream | None,
-    ) -> None:
-        self._dataset = dataset
-        self._indices = indices
-        self._collate = collate
-        self._device = device
-        self._stream = stream
-        self._memory = FrameMemory(len(indices), allocate)
-        self._samples: list[Batch] = [{} for _ in indices]
-        self._num_left = len(indices)
-        self._lock = threading.Lock()
-        self._reads: list[Future[None]] = []
-        self._batch: Batch = {}
-        self._is_sent: torch.cuda.Event | None = None
-
-    def begin(self, pool: ThreadPoolExecutor) -> None:
-        """Queue the clips."""
-        self._reads = [pool.submit(self._read, place) for place in range(len(self._indices))]
-
-    def _read(self, place: int) -> None:
-        with record_function("chordcache: read a clip"):
-            self._samples[place] = self._dataset.read_sample(self._indices[place], partial(self._memory.clip, place))
-        with self._lock:
-            self._num_left -= 1
-            is_last = not self._num_left
-        if is_last:
-            self._finish()
-
-    def _finish(self) -> None:
-        self._batch = self._collate(self._samples)
-        if self._stream is not None:
-            self._batch, self._is_sent = self._stream.send(self._batch)
-        elif self._device is not None:
-            self._batch = _on_tensors(self._batch, lambda tensor: tensor.to(self._device))
-        elif torch.cuda.is_available():
-            self._batch = _on_tensors(self._batch, torch.Tensor.pin_memory)
-
-    def result(self) -> Batch:
-        """Wait for the batch, or raise the exception of its first clip that failed."""
-        wait(self._reads)  # for all at once: waking up for each clip, among the reading threads, costs 4 %
-        for read in self._reads:
-            read.result()
-        if self._stream is not None and self._is_sent is not None:
-            self._stream.receive(self._batch, self._is_sent)
-        return self._batch
-
-
-class _SideStream:
-    """A CUDA stream that copies to a GPU while the GPU computes."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event]:
-        """Start to copy. The tensors may be used after ``receive``."""
-        with torch.cuda.stream(self._stream):
-            sent = _on_tensors(batch, lambda tensor: tensor.pin_memory().to(self._device, non_blocking=True))
-            return sent, self._stream.record_event()
-
-    def receive(self, batch: Batch, is_sent: torch.cuda.Event) -> None:
-        """Make later work on the current stream wait for the copies of a batch."""
-        current = torch.cuda.current_stream(self._device)
-        current.wait_event(is_sent)
-        for tensor in _tensors_of(batch):
-            tensor.record_stream(current)  # or the side stream would overwrite it once it is released
-
-
-def _on_tensors(batch: Batch, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-    """Return the batch with the function's results in place of its tensors, also of those in ``lengths``."""
-    changed = dict(batch)
-    for name, value in batch.items():
-        if isinstance(value, dict):
-            changed[name] = _on_tensors(value, function)
-        elif isinstance(value, torch.Tensor):
-            changed[name] = function(value)
-    return changed
-
-
-def _tensors_of(batch: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    for value in batch.values():
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, dict):
-            yield from _tensors_of(value)
 
 
 def _checked_sampler(

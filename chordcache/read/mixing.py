@@ -67,7 +67,8 @@ def mixed(
     -------
     dict
         The values that change: ``label`` [shape=(B, num_classes), dtype=float32] and, if the batch is mixed, the mixed
-        arrays, their ``lengths`` (the larger of both clips) and ``present`` (True where both clips have the feature).
+        arrays, ``labels`` if the batch has them, ``lengths`` (the larger of both clips) and ``present`` (True where
+        both clips have the feature).
     """
     label = _soft(batch["label"], num_classes)
     if random.random() >= p:
@@ -79,6 +80,9 @@ def mixed(
         own = {name: lengths for name, lengths in batch["lengths"].items() if name in mixture.arrays}
         larger = {name: torch.maximum(lengths, mixture.of_partners(lengths)) for name, lengths in own.items()}
         out["lengths"] = {**batch["lengths"], **larger}
+    if "labels" in batch:
+        of_device = _on(batch["labels"].device, mixture.shares)[:, None]
+        out["labels"] = batch["labels"].lerp(mixture.of_partners(batch["labels"]), of_device)
     if "present" in batch:
         out["present"] = batch["present"] & mixture.of_partners(batch["present"])
     return out

@@ -9,7 +9,8 @@ from typing import TypeAlias
 import numpy as np
 
 from chordcache.errors import NotFoundError, UsageError, printable
-from chordcache.read.cache import Cache, Video
+from chordcache.read.cache import Cache
+from chordcache.read.video import Video
 
 Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
 """A split file, a predicate, or keys."""

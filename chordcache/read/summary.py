@@ -37,14 +37,19 @@ def _of_cache(path: Path) -> dict[str, Any]:
     header = read_header(path)
     labels: Counter[str] = Counter()
     num_bytes: Counter[str] = Counter()
+    shared: set[str] = set()
     absent: Counter[str] = Counter()
-    num_videos = num_frames = 0
+    num_videos = num_frames = num_damaged = num_missing = num_concealed = 0
     seconds = 0.0
     with open_cache(path) as cache:
         for video in cache:
             num_videos += 1
             num_frames += video.num_frames
             seconds += video.duration_seconds
+            if video.damage is not None:
+                num_damaged += 1
+                num_missing += video.damage.num_missing
+                num_concealed += video.damage.num_concealed
             labels[video.label or "(none)"] += 1
             by_file: dict[str, list[FeatureInfo]] = {}
             for info in video.sidecar.features:
@@ -54,6 +59,10 @@ def _of_cache(path: Path) -> dict[str, Any]:
                     by_file.setdefault(info.file, []).append(info)
             for infos in by_file.values():
                 names = ", ".join(info.feature for info in infos)
+                if video.sidecar.view is not None:  # the segments of a file share its artefacts
+                    if infos[0].digest in shared:
+                        continue
+                    shared.add(infos[0].digest)
                 num_bytes[f"{names} in {infos[0].tier}"] += infos[0].num_bytes
     return {
         "format_version": sealed_json.FORMAT_VERSION,
@@ -64,6 +73,9 @@ def _of_cache(path: Path) -> dict[str, Any]:
         "absent": dict(absent.most_common()),
         "labels": dict(labels.most_common()),
         "quarantined": len(Quarantine(path, {})),
+        "damaged": {"videos": num_damaged, "frames missing": num_missing, "frames concealed": num_concealed}
+        if num_damaged
+        else {},
         "roots": dict(header.roots),
         "features": {tier: list(names) for tier, names in header.features.items()},
         "config": dict(header.config),

@@ -16,6 +16,9 @@ from chordcache.errors import NoSpaceError, printable
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a disk that takes no more data: full, quota used up, file size limit, turned read-only by an error."""
 
+_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors of ``link`` after which a copy may still work: another disk, no permission, or no hard links on this disk."""
+
 MIN_FREE_BYTES = 1 << 20
 """Free space below which no video is begun: a small video and the cache's own lists need that much [bytes]."""
 
@@ -98,18 +101,21 @@ def publish(partial: Path, final: Path) -> None:
         _fsync(final.parent)
 
 
-def link_or_copy(existing: Path, partial: Path) -> None:
-    """Make a second file with the content of a published one: a hard link, or a copy if the disk has no hard links.
+def link_or_copy(existing: Path, partial: Path) -> bool:
+    """Make a second file with the content of a published one: a hard link, or a copy if the disk does not allow that.
 
-    A published file is never written to, so both names keep their content.
+    A published file is never written to, so both names keep their content. Return whether the second is a copy.
     """
+    real = os.path.realpath(existing)  # a link to a symbolic link would be another symbolic link
     with no_space_as_error(partial):
         try:
-            os.link(existing, partial)
+            os.link(real, partial)
         except OSError as error:
-            if error.errno not in (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP):
+            if error.errno not in _NO_LINK:
                 raise
-            shutil.copyfile(existing, partial)
+            shutil.copyfile(real, partial)
+            return True
+    return False
 
 
 def publish_text(cache: Path, path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from chordcache.choices import ON_DAMAGE
 from chordcache.errors import DamageError, NotFoundError, printable
 from chordcache.records import Record
 from chordcache.storage.atomic import publish_text
@@ -27,6 +28,12 @@ class Header(Record, frozen=True, forbid_unknown_fields=False):
     """True if a scan or a build was asked to read sources behind links that lead out of their roots"""
     source_hash: bool = False
     """True if a build was asked to store a hash of each source's bytes in the sidecars"""
+    segments: str = "only"
+    """Form of segments: "only", or "share" if a build was asked to cache whole files for them"""
+    columns: Mapping[str, str] = {}
+    """Extra column of the index to its type, of ``COLUMN_TYPES``, if it is not text"""
+    on_damage: str = ON_DAMAGE[0]
+    """Choice of the last build for damaged files, one of ``ON_DAMAGE``"""
 
 
 def read_header(cache: Path) -> Header:

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from chordcache.errors import DamageError, NotFoundError, printable
+from chordcache.records import from_json, to_json
+from chordcache.storage.annotation_names import AnnotationCounter, AnnotationNames
 from chordcache.storage.atomic import no_space_as_error, partial_folder, publish
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import iter_keys
@@ -26,7 +28,8 @@ CREATE TABLE videos (position INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, sid
 CREATE TABLE columns (name TEXT PRIMARY KEY, data BLOB NOT NULL);
 """
 """SQL of the tables. ``columns`` has one value for each video, by position: ``num_frames`` and ``label_ids``, int32 in
-little endian. ``labels`` is the sorted JSON list that the ids point into (-1: no label)."""
+little endian. ``labels`` is the sorted JSON list that the ids point into (-1: no label). ``annotations`` is the JSON of
+``AnnotationNames``."""
 
 _FILE = "catalog.sqlite"
 _INT32 = np.dtype("<i4")
@@ -48,13 +51,14 @@ def _sound_sidecars(cache: Path) -> Iterator[Sidecar]:
 
 def publish_catalog(cache: Path, sidecars: Iterable[Sidecar]) -> None:
     """Replace the catalog with one of these sidecars, in the order of their keys."""
-    num_frames, labels = array("i"), []
+    num_frames, labels, annotations = array("i"), [], AnnotationCounter()
 
     def rows() -> Iterator[tuple[int, str, str]]:
         for sidecar in sidecars:
             yield len(num_frames), sidecar.key, sidecar.to_line()
             num_frames.append(sidecar.num_frames)
             labels.append(sidecar.label)
+            annotations.add(sidecar)
 
     with partial_folder(cache) as folder:
         path = folder / _FILE
@@ -63,7 +67,8 @@ def publish_catalog(cache: Path, sidecars: Iterable[Sidecar]) -> None:
                 database.execute("PRAGMA journal_mode = OFF")
                 database.executescript(_SCHEMA)
                 database.executemany("INSERT INTO videos VALUES (?, ?, ?)", rows())
-                database.executemany("INSERT INTO columns VALUES (?, ?)", _columns(num_frames, labels).items())
+                columns = _columns(num_frames, labels, annotations.names())
+                database.executemany("INSERT INTO columns VALUES (?, ?)", columns.items())
         except sqlite3.OperationalError as error:
             with no_space_as_error(path):  # SQLite has several messages for a full disk
                 if "full" in str(error) or "I/O" in str(error):
@@ -77,13 +82,14 @@ def publish_catalog(cache: Path, sidecars: Iterable[Sidecar]) -> None:
         publish(path, cache / _FILE)
 
 
-def _columns(num_frames: Sequence[int], labels: Sequence[str | None]) -> dict[str, bytes]:
+def _columns(num_frames: Sequence[int], labels: Sequence[str | None], annotations: AnnotationNames) -> dict[str, bytes]:
     names = sorted({label for label in labels if label is not None})
     ids: dict[str | None, int] = {None: -1, **{name: number for number, name in enumerate(names)}}
     return {
         "num_frames": np.array(num_frames, _INT32).tobytes(),
         "label_ids": np.array([ids[label] for label in labels], _INT32).tobytes(),
         "labels": json.dumps(names).encode("ascii"),  # undecodable bytes are escaped, because SQLite refuses them
+        "annotations": json.dumps(to_json(annotations)).encode("ascii"),
     }
 
 
@@ -150,6 +156,25 @@ class Catalog:
             raise self._damage("its column 'labels' is not a list of labels")
         return tuple(labels)
 
+    def annotation_names(self) -> AnnotationNames:
+        """Return the names in the annotations of all videos. A catalog of an earlier build is read as a whole."""
+        stated = self._stated_annotations()
+        if stated is not None:
+            return stated
+        found = AnnotationCounter()
+        for _, sidecar in self.check():
+            found.add(sidecar)
+        return found.names()
+
+    def _stated_annotations(self) -> AnnotationNames | None:
+        """Return the annotation names that the file states, None if an earlier build wrote it without them."""
+        if not self._query("SELECT 1 FROM columns WHERE name = 'annotations'"):
+            return None
+        try:
+            return from_json(json.loads(self._column("annotations")), AnnotationNames)
+        except (ValueError, RecursionError):
+            raise self._damage("its column 'annotations' is not one of names") from None
+
     def __len__(self) -> int:
         return len(self.num_frames)
 
@@ -177,16 +202,19 @@ class Catalog:
             ((verdict,), *_) = self._query("PRAGMA integrity_check(1)")
             if verdict != "ok":
                 raise self._damage(verdict)
-            num_rows = 0
+            num_rows, annotations = 0, AnnotationCounter()
             for position, key, line in self._database.execute("SELECT * FROM videos ORDER BY position"):
                 sidecar = self._sidecar(line)
                 if (position, key) != (num_rows, sidecar.key) or not self._columns_agree(position, sidecar):
                     raise self._damage(f"the row of '{printable(str(key))}' contradicts itself")
                 yield key, sidecar
                 num_rows += 1
+                annotations.add(sidecar)
             num_labels = len(np.unique(self.label_ids[self.label_ids >= 0]))
             if not num_rows == len(self.num_frames) == len(self.label_ids) or num_labels != len(self.labels):
                 raise self._damage("its columns are of other videos than its rows")
+            if self._stated_annotations() not in (None, annotations.names()):
+                raise self._damage("its annotation names are of other videos than its rows")
         except _SQLITE_ERRORS as error:
             raise self._damage(str(error)) from None
 

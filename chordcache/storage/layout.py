@@ -26,10 +26,11 @@ from pathlib import Path
 
 from chordcache.digests import hex64
 from chordcache.errors import UsageError, printable
-from chordcache.records import Identity, to_json
+from chordcache.records import Identity, Segment, VideoRecord, to_json
 from chordcache.storage.artefacts.tiers import TIERS
 
 _SLUG_LENGTH = 40
+_OTHER_LETTERS = re.compile(r"[^A-Za-z0-9_]+")
 
 
 def check_local(name: str, path: str | os.PathLike[str]) -> None:
@@ -41,12 +42,22 @@ def check_local(name: str, path: str | os.PathLike[str]) -> None:
         )
 
 
-def video_key(root: str, path: str) -> str:
-    """Return the name of a video in a cache: a readable slug and 16 hex digits over (root label, raw path bytes)."""
-    stem = os.path.basename(path).rsplit(".", 1)[0]
-    slug = re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")[:_SLUG_LENGTH] or "video"
+def video_key(root: str, path: str, segment: Segment | None = None) -> str:
+    """Return the name of a video in a cache: a readable slug and 16 hex digits.
+
+    The digits are a hash of the root's label, the raw bytes of the path, and the segment if there is one.
+    """
+    stem = path.rpartition("/")[2].rsplit(".", 1)[0]
+    slug = _OTHER_LETTERS.sub("-", stem).strip("-")[:_SLUG_LENGTH] or "video"
     raw = root.encode("utf-8", "surrogateescape") + b"\0" + os.fsencode(path)
+    if segment is not None:
+        raw += b"\0" + str(segment).encode()
     return f"{slug}-{hex64(raw)}"
+
+
+def key_of(record: VideoRecord) -> str:
+    """Return the key of the item of an index."""
+    return video_key(record.root, record.path, record.segment)
 
 
 def is_key(text: str) -> bool:

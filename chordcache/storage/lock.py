@@ -52,6 +52,40 @@ def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterato
         os.close(fd)
 
 
+@contextmanager
+def locked_for_reading(cache: Path) -> Iterator[None]:
+    """Keep processes from writing to a cache. Several processes may hold this lock, and nothing is written.
+
+    A cache that no process locked so far, such as a copy, has no file to lock, and is not locked.
+
+    Raises
+    ------
+    LockedError
+        If a process writes to the cache.
+    UsageError
+        If the folder cannot be locked.
+    """
+    try:
+        fd = os.open(cache / ".lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    except OSError as error:
+        raise _cannot_lock(cache, error) from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(
+                f"cache '{printable(cache)}' is being written by {_owner(fd)}; run the same command when it ends"
+            ) from None
+        except OSError as error:
+            raise _cannot_lock(cache, error) from None
+        yield
+    finally:
+        os.close(fd)
+
+
 def _open(cache: Path) -> int:
     try:
         with no_space_as_error(cache):
@@ -69,16 +103,28 @@ def _lock(fd: int, cache: Path, on_wait: Callable[[str], None] | None) -> bool:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return False
         except BlockingIOError:
-            what = f"cache '{printable(cache)}' is being written by {_owner(fd)}"
+            what = f"cache '{printable(cache)}' is being {_use(fd)}"
             if on_wait is None:
                 raise LockedError(f"{what}; wait until it ends, as 'chordcache build --wait' does") from None
             on_wait(f"{what}; waiting until it ends")
             fcntl.flock(fd, fcntl.LOCK_EX)
             return True
     except OSError as error:
-        raise UsageError(
-            f"cannot lock '{printable(cache)}': {error.strerror}; name a folder on a disk that has flock"
-        ) from None
+        raise _cannot_lock(cache, error) from None
+
+
+def _cannot_lock(cache: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot lock '{printable(cache)}': {error.strerror}; name a folder on a disk that has flock")
+
+
+def _use(fd: int) -> str:
+    """Return what another process does with the cache that it has locked."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return f"written by {_owner(fd)}"
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return "read by 'chordcache merge'"
 
 
 def _owner(fd: int) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from chordcache.choices import ON_DAMAGE
 from chordcache.records import Identity, Record
 from chordcache.storage.atomic import publish_text
 from chordcache.storage.sealed_json import append_line, iter_sealed, seal
+
+_FILE = "quarantine.jsonl"
 
 
 class Failure(Record, frozen=True):
@@ -33,10 +36,21 @@ class Failure(Record, frozen=True):
     when: str = ""
     """Time of the failure, UTC"""
     host: str = ""
+    on_damage: str = ON_DAMAGE[0]
+    """Choice for damaged files with which the input failed, one of ``ON_DAMAGE``"""
 
 
 class Quarantine:
     """The failures of a cache, by key.
+
+    Parameters
+    ----------
+    cache : Path
+        Folder of the cache.
+    versions : mapping of str to str
+        Versions of the tools.
+    on_damage : str
+        One of ``ON_DAMAGE``.
 
     Raises
     ------
@@ -44,14 +58,18 @@ class Quarantine:
         If a line that is not the last is damaged.
     """
 
-    def __init__(self, cache: Path, versions: Mapping[str, str]) -> None:
-        self._path = cache / "quarantine.jsonl"
+    def __init__(self, cache: Path, versions: Mapping[str, str], on_damage: str = ON_DAMAGE[0]) -> None:
+        self._on_damage = on_damage
+        self._path = cache / _FILE
         self._versions = dict(versions)
         self._failures: dict[str, Failure] = {}
         self._num_lines = 0
         for failure in iter_sealed(self._path, Failure, "a failure"):
             self._failures[failure.key] = failure
             self._num_lines += 1
+
+    def __iter__(self) -> Iterator[Failure]:
+        return iter(self._failures.values())
 
     def __len__(self) -> int:
         return len(self._failures)
@@ -63,8 +81,9 @@ class Quarantine:
     def still_holds(self, key: str, source: Identity | None, fingerprints: Iterable[str] = ()) -> bool:
         """Return whether another attempt would fail again.
 
-        This holds if the file and the tools are unchanged, and all features that may have caused the failure are
-        requested. A file that changed while it was read is always tried again, since its mtime may not show the change.
+        This holds if the file and the tools are unchanged, all features that may have caused the failure are
+        requested, and the choice for damaged files was not stricter. A file that changed while it was read is always
+        tried again, since its mtime may not show the change.
         """
         failure = self._failures.get(key)
         return (
@@ -72,6 +91,7 @@ class Quarantine:
             and failure.cause != "changed"
             and failure.source == source
             and failure.versions == self._versions
+            and failure.on_damage in ON_DAMAGE[ON_DAMAGE.index(self._on_damage) :]
             and set(failure.fingerprints) <= set(fingerprints)
         )
 
@@ -83,6 +103,7 @@ class Quarantine:
             versions=self._versions,
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             host=socket.gethostname(),
+            on_damage=self._on_damage,
         )
         append_line(self._path, seal(failure))
         self._failures[failure.key] = failure
@@ -101,5 +122,10 @@ class Quarantine:
     def compact(self) -> None:
         """Rewrite the file with one line per failure, if it has more lines."""
         if self._num_lines != len(self._failures):
-            publish_text(self._path.parent, self._path, "".join(seal(f) + "\n" for f in self._failures.values()))
+            write_failures(self._path.parent, self)
             self._num_lines = len(self._failures)
+
+
+def write_failures(cache: Path, failures: Iterable[Failure]) -> None:
+    """Replace ``quarantine.jsonl`` with one line for each failure."""
+    publish_text(cache, cache / _FILE, "".join(seal(failure) + "\n" for failure in failures))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError, printable
-from chordcache.records import ContentFacts, Count, FeatureInfo, Identity, Record, path_problem
+from chordcache.records import ContentFacts, Count, DamageFacts, Description, FeatureInfo, Identity, View, path_problem
 from chordcache.storage.layout import is_artefact_file, sidecar_path
 from chordcache.storage.sealed_json import seal_versioned, unseal_as
 
 
-class Sidecar(Record, frozen=True):
+class Sidecar(Description, frozen=True):
     """The commit record of one video."""
 
     key: str
@@ -30,9 +29,6 @@ class Sidecar(Record, frozen=True):
     """[seconds] to the end of the last cached frame"""
     timestamp_source: str
     features: tuple[FeatureInfo, ...]
-    label: str | None = None
-    caption: str | None = None
-    extra: Mapping[str, str] = {}
     num_frames_skipped: int = 0
     """Frames of the source before the first frame that can be decoded"""
     notes: tuple[str, ...] = ()
@@ -43,6 +39,25 @@ class Sidecar(Record, frozen=True):
     """xxh3-128 of the source's bytes, 32 hex digits, or None if no build was asked for it"""
     source_ctime_ns: int | None = None
     """[nanoseconds since the epoch] ctime of the source when it was hashed. If it differs, the hash is made again"""
+    view: View | None = None
+    """Rows of the item in its artefacts, if these hold the whole file and this is a segment of it"""
+    damage: DamageFacts | None = None
+    """Damage of the source, if ``frames.on_damage`` kept some of its frames all the same"""
+
+    @property
+    def first_row(self) -> int:
+        """Row of the first frame in the artefacts."""
+        return self.view.first_frame if self.view else 0
+
+    @property
+    def num_stored_frames(self) -> int:
+        """Number of frames in the artefacts."""
+        return self.view.num_frames if self.view else self.num_frames
+
+    display_width: Count | None = None
+    """[pixels] of the source as a player shows it, or of one eye of it. None in sidecars of earlier builds"""
+    display_height: Count | None = None
+    """[pixels] See ``display_width``"""
 
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo | None:
         """Return the entry of a feature, in ``tier`` or in the first tier that holds the feature."""
@@ -64,6 +79,8 @@ class Sidecar(Record, frozen=True):
         """Return the reason why it names a file outside its cache, or a source outside its root, or None."""
         if problem := path_problem(self.path):
             return f"a path that cannot be used: {problem}"
+        if self.view and self.view.first_frame + self.num_frames > self.view.num_frames:
+            return "rows that its artefacts do not have"
         for info in self.features:
             if info.file is not None and not (
                 is_artefact_file(info.tier, info.file) and os.path.basename(info.file).startswith(f"{self.key}.")

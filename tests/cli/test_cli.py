@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-COMMANDS = ("scan", "build", "verify", "gc", "info")
+COMMANDS = ("scan", "index", "build", "verify", "merge", "gc", "info")
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,27 @@ from test_walk import HOSTILE_NAMES
 from chordcache.errors import DamageError, UsageError
 from chordcache.index.csv_index import COLUMNS
 from chordcache.index.files import read_index
-from chordcache.records import AudioFacts, ContentFacts, HeaderFacts, Identity, PacketFacts, VideoRecord, fields_of
+from chordcache.records import (
+    AudioFacts,
+    ContentFacts,
+    HeaderFacts,
+    Identity,
+    PacketFacts,
+    Segment,
+    VideoRecord,
+    fields_of,
+)
 
 
 def test_column_names_are_unique_and_cover_every_fact() -> None:
     names = [column.name for column in COLUMNS]
     assert len(set(names)) == len(names)
-    num_facts = sum(len(fields_of(cls)) for cls in (Identity, HeaderFacts, PacketFacts, AudioFacts, ContentFacts))
-    num_own = len(fields_of(VideoRecord)) - len(["identity", "header", "packets", "content", "audio", "extra"])
+    num_facts = sum(
+        len(fields_of(cls)) for cls in (Segment, Identity, HeaderFacts, PacketFacts, AudioFacts, ContentFacts)
+    )
+    num_own = len(fields_of(VideoRecord)) - len(
+        ["segment", "identity", "header", "packets", "content", "audio", "extra"]
+    )
     assert len(names) == num_facts + num_own + len(["root_path"])
 
 
@@ -66,7 +79,7 @@ def test_spreadsheets_may_reorder_columns_and_shorten_numbers(tmp_path: Path) ->
         ("/data/v,a.mp4", "data/v,a.mp4", "line 2: columns 'root' and 'root_path' do not name a folder"),
         ("/data/v,b.mp4", "/data/w,b.mp4", "line 3: root 'v' has two folders"),
         ("b.mp4", "a.mp4", "line 3: got 'a.mp4' twice, expected it once; line 2 has it too"),
-        ("cat,a cat", "a cat", "line 2: [0-9]+ cells, but the header row has"),
+        ("cat,,a cat", "a cat", "line 2: [0-9]+ cells, but the header row has"),
         (",packets,", ",deep,", "line 2: level: got 'deep', expected one of headers, packets, content"),
         (",1920,1080,", ",1920.5,1080,", "line 2: column 'coded_width' holds '1920.5': Expected `int`, got `float`"),
         (",1920,1080,", ",1.8E,1080,", "line 2: column 'coded_width' holds '1.8E': "),
@@ -123,7 +136,7 @@ def test_hand_written_list(tmp_path: Path, content: str) -> None:
 def test_additional_columns_of_a_hand_written_list_are_kept(tmp_path: Path) -> None:
     path = hand_written(tmp_path / "clips", 'path,label,caption,size,lang\na.mp4,cat,\'tis "it",big,=1\nb.mp4,,,,\n')
     expected = [
-        VideoRecord("clips", "a.mp4", "cat", '\'tis "it"', extra={"size": "big", "lang": "=1"}),
+        VideoRecord("clips", "a.mp4", label="cat", caption='\'tis "it"', extra={"size": "big", "lang": "=1"}),
         VideoRecord("clips", "b.mp4"),
     ]
     assert read_all(path) == expected

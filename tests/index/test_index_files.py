@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import (
     ChordcacheError,
     DamageError,
@@ -35,11 +36,11 @@ from chordcache.records import (
     Identity,
     PacketFacts,
     Record,
+    Segment,
     VideoRecord,
     fields_of,
     to_json,
 )
-from chordcache.scan_levels import SCAN_LEVELS
 from chordcache.storage import sealed_json
 
 FORMATS = [".json", ".jsonl", ".csv"]
@@ -70,7 +71,7 @@ HEADER = HeaderFacts(
 PACKETS = PacketFacts(9, 9, -0.04, 0.3, True, "pts", (0, 5), (0.0, 1 / 3))
 CONTENT = ContentFacts("codec", (0.5,), (3, 1), (), (0.25,))
 RECORDS = [
-    VideoRecord("v", "a.mp4", "cat", "a cat", Identity(1, 2), "packets", header=HEADER, packets=PACKETS),
+    VideoRecord("v", "a.mp4", Identity(1, 2), "packets", header=HEADER, packets=PACKETS, label="cat", caption="a cat"),
     VideoRecord("v", "b.mp4", identity=Identity(1, 2), level="packets", error="no moov", error_cause="decode"),
     VideoRecord(
         "v",
@@ -84,6 +85,50 @@ RECORDS = [
         extra={"size": "big", "extra.x": "", "": "no name", "=f": "=1+1", "lang": "\u00e9"},
     ),
 ]
+
+
+BOX = {"time_seconds": 0.5, "x1": 1.0, "y1": 2.0, "x2": 3.5, "y2": 4, "track_id": 7, "label": "cat"}
+DESCRIBED = [
+    VideoRecord("v", "a.mp4", segment=Segment(end_frame=9), labels=("cat", "dog"), captions=("a cat", "=cats")),
+    VideoRecord("v", "a.mp4", segment=Segment(start_seconds=0.5), extra={"score": 0.5, "count": 3, "seen": True}),
+    VideoRecord("v", "a.mp4", extra={"path": [1, 2], "boxes": [BOX], "a:int": "text", "lang": "\u00e9"}),
+]
+"""Records with what a list may say about an item"""
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl", "csv"])
+def test_descriptions_and_typed_columns_come_back(tmp_path: Path, suffix: str) -> None:
+    columns = {"score": "float", "count": "int", "seen": "bool", "path": "list[int]", "boxes": "boxes"}
+    with IndexWriter(tmp_path / f"a.{suffix}", roots=ROOTS, level=None, columns=columns) as writer:
+        for record in DESCRIBED:
+            writer.write(record)
+    index = read_index(tmp_path / f"a.{suffix}")
+    assert list(index) == DESCRIBED
+    assert index.columns == columns
+    index.write(tmp_path / "b.json")
+    assert list(read_index(tmp_path / "b.json")) == DESCRIBED
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl"])
+def test_columns_must_have_their_types(tmp_path: Path, suffix: str) -> None:
+    for columns, value, message in [
+        ({}, 0.5, "column 'x': got 0.5, expected str. Declare its type under 'columns' of the header"),
+        ({"x": "int"}, 0.5, "column 'x': got 0.5, expected int"),
+        ({"x": "float"}, "0.5", "expected float"),
+        ({"x": "bool"}, 1, "expected bool"),
+        ({"x": "list[str]"}, [1], "expected list"),
+        ({"x": "boxes"}, [{**BOX, "x1": None}], "expected boxes"),
+        ({"x": "boxes"}, [{**BOX, "z": 1}], "expected boxes"),
+    ]:
+        with IndexWriter(tmp_path / f"a.{suffix}", roots=ROOTS, level=None, columns=columns) as writer:
+            writer.write(VideoRecord("v", "a.mp4", extra={"x": value}))
+        with pytest.raises(DamageError) as error:
+            list(read_index(tmp_path / f"a.{suffix}"))
+        assert message in str(error.value)
+    with IndexWriter(tmp_path / f"a.{suffix}", roots=ROOTS, level=None, columns={"x": "number"}):
+        pass
+    with pytest.raises(ChordcacheError, match="got the type 'number', expected one of str, int"):
+        read_index(tmp_path / f"a.{suffix}")
 
 
 def write_index(path: Path, records: Any = RECORDS, roots: Any = ROOTS, level: str | None = "packets") -> Path:

@@ -31,8 +31,8 @@ def labels_file(tmp_path: Path, content: str) -> Labels:
 )
 def test_folder_labels(path: str, label: str | None) -> None:
     labels = Labels("dir")
-    record = VideoRecord("v", path, "old", "a caption", extra={"a": "b"})
-    assert labels.apply(record) == VideoRecord("v", path, label, "a caption", extra={"a": "b"})
+    record = VideoRecord("v", path, label="old", caption="a caption", extra={"a": "b"})
+    assert labels.apply(record) == VideoRecord("v", path, label=label, caption="a caption", extra={"a": "b"})
     assert (labels.num_unmatched, labels.unmatched_example) == (0, None)
 
 
@@ -46,11 +46,11 @@ def test_file_labels(tmp_path: Path) -> None:
     ]
     labels = labels_file(tmp_path, "\ufeff" + "\n".join(rows))
     assert labels.apply(VideoRecord("v", "a.mp4")) == VideoRecord(
-        "v", "a.mp4", "cat", "a cat, asleep", extra={"lang": "en"}
+        "v", "a.mp4", label="cat", caption="a cat, asleep", extra={"lang": "en"}
     )
     assert labels.num_unmatched == 3
-    assert labels.apply(VideoRecord("v", "b/b.mp4")) == VideoRecord("v", "b/b.mp4", "dog")
-    assert labels.apply(VideoRecord("v", "c.mp4")) == VideoRecord("v", "c.mp4", None, "only c")
+    assert labels.apply(VideoRecord("v", "b/b.mp4")) == VideoRecord("v", "b/b.mp4", label="dog")
+    assert labels.apply(VideoRecord("v", "c.mp4")) == VideoRecord("v", "c.mp4", caption="only c")
     assert labels.apply(VideoRecord("w", "c.mp4")) == VideoRecord("w", "c.mp4")
     assert labels.apply(VideoRecord("v", "A.MP4")) == VideoRecord("v", "A.MP4")
     assert (labels.num_unmatched, labels.unmatched_example) == (1, "none.mp4")
@@ -64,9 +64,9 @@ def test_root_label_and_path_comes_before_the_bare_path(tmp_path: Path) -> None:
 
 
 def test_a_label_file_sets_only_its_own_columns(tmp_path: Path) -> None:
-    old = VideoRecord("v", "a.mp4", "old label", "old caption", extra={"lang": "en", "other": "kept"})
+    old = VideoRecord("v", "a.mp4", label="old label", caption="old caption", extra={"lang": "en", "other": "kept"})
     captions = labels_file(tmp_path, "path,caption,lang\na.mp4,new,\n")
-    assert captions.apply(old) == VideoRecord("v", "a.mp4", "old label", "new", extra={"other": "kept"})
+    assert captions.apply(old) == VideoRecord("v", "a.mp4", label="old label", caption="new", extra={"other": "kept"})
     nothing = labels_file(tmp_path, "path,label\nb.mp4,new\n")
     assert nothing.apply(old).label is None
     assert nothing.apply(old).caption == "old caption"
@@ -79,7 +79,7 @@ def test_undecodable_names_and_names_as_our_own_csv_writes_them(tmp_path: Path) 
 
 
 def test_index_of_ours_serves_as_a_labels_file(tmp_path: Path) -> None:
-    record = VideoRecord("v", "a.mp4", "=cat", "'tis", level="headers", extra={"size": "big"})
+    record = VideoRecord("v", "a.mp4", label="=cat", caption="'tis", level="headers", extra={"size": "big"})
     with IndexWriter(tmp_path / "own.csv", roots={"v": "/v"}, level="headers") as writer:
         writer.write(record)
     joined = Labels(os.fspath(tmp_path / "own.csv")).apply(VideoRecord("v", "a.mp4", level="headers"))

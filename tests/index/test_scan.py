@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import chordcache as cc
-from chordcache.scan_levels import SCAN_LEVELS
+from chordcache.choices import SCAN_LEVELS
 
 
 @pytest.fixture(scope="module")

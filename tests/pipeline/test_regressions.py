@@ -270,9 +270,9 @@ def test_a_source_that_is_replaced_while_it_waits_for_its_turn(built, make_video
     other = make_video(built / "other.mp4", num_frames=10, size=(96, 64), planes=_other_planes)
 
     def run(function, tasks, **_):
-        for task in tasks:
-            shutil.copy(other, built / "videos" / task.path)
-            yield task, function(task)
+        for tasks_of_file in tasks:
+            shutil.copy(other, built / "videos" / tasks_of_file[0].path)
+            yield tasks_of_file, function(tasks_of_file)
 
     monkeypatch.setattr(pool, "run", run)
     (built / "motion.yaml").write_text("features: {motion: {}}\n")

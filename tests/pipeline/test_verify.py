@@ -17,7 +17,7 @@ import pytest
 from helpers import processes
 
 import chordcache as cc
-from chordcache.records import Damage
+from chordcache.pipeline.findings import Damage
 from chordcache.storage import sealed_json
 
 pytestmark = pytest.mark.timeout(120)

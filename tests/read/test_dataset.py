@@ -22,11 +22,12 @@ from torch.utils.data import DataLoader, Sampler, get_worker_info  # noqa: E402
 
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UsageError  # noqa: E402
 from chordcache.pipeline.build import build  # noqa: E402
-from chordcache.read.cache import Cache, Video  # noqa: E402
+from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.read.classes import class_names  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.sampling.clip_request import ClipRequest  # noqa: E402
 from chordcache.read.sampling.clip_samplers import RandomClipSampler, RegularClipSampler  # noqa: E402
+from chordcache.read.video import Video  # noqa: E402
 from chordcache.storage.sealed_json import seal  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -616,7 +617,9 @@ def test_cache_that_grew(tmp_path: Path, make_video: Callable[..., Path]) -> Non
     build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
     sampler = RegularClipSampler(num_frames=2, stride=2)
     everything = ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, size=None)
-    chosen = ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, size=None, videos=everything._cache.keys())
+    with Cache(tmp_path / "cache") as cache:
+        keys = cache.keys()
+    chosen = ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, size=None, videos=keys)
     unread = ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, size=None)
     expected = batches_of(everything)
     (tmp_path / "index.csv").write_text("path,label\na.mp4,new\nb.mp4,x\nc.mp4,x\n")

@@ -30,9 +30,9 @@ from chordcache.features.frames import cut_frames  # noqa: E402
 from chordcache.features.motion import cut_motion, grid_size  # noqa: E402
 from chordcache.features.pose import cut_pose  # noqa: E402
 from chordcache.media.cropping import CropBox  # noqa: E402
-from chordcache.read.cache import Video  # noqa: E402
 from chordcache.read.crops import CenterCrop  # noqa: E402
 from chordcache.read.sampling.clip_request import ClipRequest  # noqa: E402
+from chordcache.read.video import Video  # noqa: E402
 
 # More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")

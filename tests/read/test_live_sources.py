@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import rtsp_server
-from helpers.ffmpeg import ffmpeg
+from helpers.ffmpeg import decode_samples, ffmpeg, ffprobe
 
 import chordcache as cc
 from chordcache.read.sources.live import CameraSource, StreamSource
@@ -79,14 +79,71 @@ def test_the_buffer_is_bounded_and_goes_one_way(server: str, expected: np.ndarra
             source.get_frame(3)
         with pytest.raises(IndexError, match="of at least 0"):
             source.get_frame(-1)
-        with pytest.raises(cc.FeatureAbsentError, match="sound of streams"):
-            source.get_audio_chunk(0, 1)
 
 
 def test_rtsp_shows_the_frames_of_the_file(media: Path, expected: np.ndarray) -> None:
     with rtsp_server.serving(media / "a.mp4") as url, StreamSource(timeout_seconds=20).open(url) as source:
         for number in range(40):
             assert np.array_equal(source.get_frame(number), expected[number]), number
+
+
+# Sound
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.m3u8"])
+def test_the_sound_is_what_ffmpeg_decodes(name: str, media: Path, server: str) -> None:
+    (stream,) = ffprobe(media / name, "stream=start_time,channels,sample_rate", "-select_streams", "a")["streams"][:1]
+    begin, rate = float(stream["start_time"]), int(stream["sample_rate"])
+    expected = decode_samples(media / name, stream["channels"], "-map", "0:a:0")
+    with StreamSource(buffer_frames=8).open(f"{server}/{name}") as source:
+        assert source.sample_rate == rate
+        for number in range(0, NUM_FRAMES - 5, 5):
+            source.get_frame(number)
+            start = float(source.pts_seconds[0])
+            found = source.get_audio_chunk(start, 0.1)
+            assert (found.shape, found.dtype) == ((round(0.1 * rate), stream["channels"]), np.float32)
+            first = round((start - begin) * rate)
+            kept = slice(max(0, -first), None)  # there may be silence before the first sample
+            assert not found[: kept.start].any()
+            part = expected[max(0, first) : first + len(found)]
+            assert len(part) == len(found[kept]) > 0
+            assert np.allclose(found[kept], part, atol=1e-4)
+            assert part.std() > 0.01
+
+
+def test_sound_is_that_of_the_file_from_start_to_end(media: Path, server: str) -> None:
+    with cc.MP4Source().open(media / "a.mp4") as file, StreamSource(buffer_frames=99).open(f"{server}/a.mp4") as stream:
+        assert stream.sample_rate == file.sample_rate
+        for start, duration in ((-0.5, 1), (0, 0), (0.3, 0.7), (1.5, 2), (0.1, 1.9)):
+            assert np.allclose(
+                stream.get_audio_chunk(start, duration), file.get_audio_chunk(start, duration), atol=1e-6
+            )
+
+
+def test_the_sound_that_is_kept_is_bounded(server: str) -> None:
+    with StreamSource(buffer_frames=8, sound_seconds=0.5).open(f"{server}/a.mp4") as source:
+        source.get_audio_chunk(0, 0.1)
+        with pytest.raises(cc.UsageError, match="got start 0 and duration 0.6, expected .* 0 to 0.5. For more, raise"):
+            source.get_audio_chunk(0, 0.6)
+        with pytest.raises(cc.UsageError, match="the buffer is full of frames. Read later frames first"):
+            source.get_audio_chunk(1.5, 0.1)
+        source.get_frame(40)
+        with pytest.raises(IndexError, match="sound at 0 s has left the buffer, which begins at"):
+            source.get_audio_chunk(0, 0.1)
+        assert source.get_audio_chunk(1.5, 0.1).std() > 0.01
+
+
+def test_streams_without_sound(media: Path, server: str) -> None:
+    ffmpeg("-i", media / "a.mp4", "-an", "-c", "copy", media / "silent.mp4")
+    with StreamSource().open(f"{server}/silent.mp4") as source:
+        with pytest.raises(cc.FeatureAbsentError, match="does not have a sound track"):
+            source.get_audio_chunk(0, 1)
+        with pytest.raises(cc.FeatureAbsentError, match="does not have a sound track"):
+            _ = source.sample_rate
+    with StreamSource(sound_seconds=0).open(f"{server}/a.mp4") as source:
+        with pytest.raises(cc.FeatureAbsentError, match="this StreamSource does not keep sound"):
+            source.get_audio_chunk(0, 0)
+        assert source.get_frame(3).shape == (48, 64, 3)
 
 
 def test_a_server_that_does_not_answer() -> None:
@@ -144,6 +201,8 @@ def test_settings_out_of_range() -> None:
         StreamSource(timeout_seconds=0)
     with pytest.raises(cc.UsageError, match="buffer_frames: got 0"):
         StreamSource(buffer_frames=0)
+    with pytest.raises(cc.UsageError, match="sound_seconds: got 4000, expected a number from 0 to 3600"):
+        StreamSource(sound_seconds=4000)
 
 
 # Cameras
@@ -165,6 +224,8 @@ def test_the_newest_frame_wins() -> None:
         assert camera.get_frame(camera.num_frames).mean() >= later.mean()
         assert camera.num_frames > num_seen
         assert len(camera.pts_seconds) == 1
+        with pytest.raises(cc.FeatureAbsentError, match="this CameraSource does not keep sound"):
+            camera.get_audio_chunk(0, 1)
 
 
 def test_a_camera_that_does_not_exist() -> None:

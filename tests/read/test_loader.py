@@ -22,13 +22,14 @@ from torch.utils.data import DataLoader  # noqa: E402
 from chordcache.errors import DamageError, UsageError  # noqa: E402
 from chordcache.pipeline.build import build  # noqa: E402
 from chordcache.read.batch_memory import RecycledMemory  # noqa: E402
-from chordcache.read.cache import Cache, Video  # noqa: E402
+from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.read.collate import collate  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
 from chordcache.read.sampling.clip_request import ClipRequest  # noqa: E402
 from chordcache.read.sampling.clip_samplers import DenseClips, RandomClipSampler, RegularClipSampler  # noqa: E402
 from chordcache.read.sampling.distributed import ChordSampler  # noqa: E402
+from chordcache.read.video import Video  # noqa: E402
 
 # More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")

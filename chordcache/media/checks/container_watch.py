@@ -14,10 +14,13 @@ from chordcache.media.checks.truncation import end_problem
 _PROMISING = ("flv", "matroska,webm")
 """Formats whose header states the duration of the content, apart from any table of packets"""
 
+FIRST_IS_CUT = "parts of its first picture are missing"
+"""Fault of the first packet, although it is found after the last one"""
+
 _JOINABLE = ("mpegts", "mpeg")
 """Formats whose files can be joined one after the other. The clock is set back where they are joined."""
 
-_MARK_DISTANCE = 2
+MARK_DISTANCE = 2
 """Number of packets between a marked one and its report. A parser may attach the mark to the packet before."""
 
 _TOLERANCE_SECONDS = 0.5
@@ -89,7 +92,7 @@ class ContainerWatch:
             self._marked, self._marked_at = self.num_packets, []
         if self._marked is not None:
             self._marked_at.append(packet.pos)
-            if self.num_packets - self._marked >= _MARK_DISTANCE:
+            if self.num_packets - self._marked >= MARK_DISTANCE:
                 faults += self._mark_faults()
         if self.counts_frames and packet.pts is not None:
             # libavformat guesses the first time
@@ -121,7 +124,7 @@ class ContainerWatch:
         path, name = self._container.name, self._container.format.name
         if name == "mpegts" and loses_first_picture(path, self._video.id):
             self.num_marked += 1
-            faults.append(("decode", "parts of its first picture are missing"))
+            faults.append(("decode", FIRST_IS_CUT))
         problem = end_problem(path, name, last_packet_at=self._last_at)
         if problem:
             faults.append(("truncated", f"the file ends {problem}"))

@@ -45,7 +45,7 @@ from chordcache.index.files import temporary_index
 from chordcache.pipeline.build import build_as_before
 from chordcache.pipeline.options import BuildOptions
 from chordcache.records import Record, RunSummary, VideoRecord
-from chordcache.storage.layout import video_key
+from chordcache.storage.layout import key_of
 from chordcache.storage.lock import locked
 from chordcache.storage.sealed_json import read_sealed, seal
 from chordcache.storage.sidecar import read_sidecar
@@ -85,7 +85,7 @@ class BuildRequest(Record, frozen=True):
     @property
     def key(self) -> str:
         """Key of the video."""
-        return video_key(self.record.root, self.record.path)
+        return key_of(self.record)
 
 
 class RequestQueue:

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from chordcache.config import Config, FramesConfig, config_from_json
 from chordcache.errors import CacheWriteError, MediaError, NotFoundError
 from chordcache.features.decode_pass import DecodePass
-from chordcache.features.frames import select_fps
 from chordcache.features.registry import resolve
 from chordcache.media import jpeg
 from chordcache.media.scaling import PictureScaler
 from chordcache.media.source_file import identify
+from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.plan import Features, artefacts_of, resolve_features
-from chordcache.pipeline.worker import BuildTask, build_video
-from chordcache.read.cache import Cache, Video
+from chordcache.pipeline.worker import build_file
+from chordcache.read.cache import Cache
 from chordcache.read.clips import FeatureReader
+from chordcache.read.on_demand.source_frames import SourceFrames, sidecar_of
 from chordcache.read.sources.file import MP4Source, Show, naming
+from chordcache.read.video import Video
 from chordcache.records import ContentFacts, FeatureInfo, Identity, VideoRecord
 from chordcache.storage.artefacts.open_files import forget
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, write_header
 from chordcache.storage.catalog import write_catalog
-from chordcache.storage.layout import video_key
+from chordcache.storage.layout import key_of
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
 
@@ -47,7 +49,7 @@ class SourceVideo:
     @property
     def key(self) -> str:
         """Key of the video in a cache."""
-        return video_key(self.record.root, self.record.path)
+        return key_of(self.record)
 
 
 @contextmanager
@@ -85,8 +87,10 @@ def read_source(
                 cache, video = build.cache({*features, "motion"})
                 yield cache, video
             else:
-                frames = _Frames(source, build.config.picture.fps)
-                yield frames, _SourceVideo(_sidecar(origin, identity, frames, build), frames, build)
+                frames = SourceFrames(source, build.config.picture.fps, origin.record.segment)
+                info = build.info_of_frames((frames.num_frames, *frames.read_first().shape))
+                sidecar = sidecar_of(origin.record, identity, frames, info, build.known_content)
+                yield frames, _SourceVideo(sidecar, frames, build)
     except MediaError as error:
         what = f"{error.message}; video '{origin.key}' is not cached either. Restore or repair the file, or scan again."
         if (error.stage, error.cause) == ("open", "io"):
@@ -155,11 +159,10 @@ class _TemporaryBuild:
             requested=artefacts,
             artefacts=artefacts,
             content=self.known_content,
-            label=record.label,
-            caption=record.caption,
-            extra=dict(record.extra),
+            description=record.description(),
+            shares=self._header.segments == "share" and record.segment is not None,
         )
-        outcome = build_video(task)
+        (outcome,) = build_file([task])
         if isinstance(outcome, Failure):
             raise MediaError(outcome.stage, outcome.cause, outcome.message, outcome.num_frames_ok)
         return outcome
@@ -167,13 +170,14 @@ class _TemporaryBuild:
     def keyframes(self) -> np.ndarray:
         """Return the keyframes. This decodes the file, because the marks of packets may differ from those of frames."""
         with naming(self._origin.path):
-            return DecodePass({}, {}, with_content=False).run(self._origin.path, self.config.picture).keyframes
+            decode_pass = DecodePass({}, {}, self.config.picture, with_content=False)
+            return decode_pass.run(self._origin.path, self._origin.record.segment).keyframes
 
     @property
     def known_content(self) -> ContentFacts | None:
         """Content facts from the scan, None if the file has changed since."""
         record = self._origin.record
-        return record.content if record.identity == self._identity else None
+        return record.content if record.identity == self._identity and record.segment is None else None
 
     def info_of_frames(self, shape: tuple[int, ...]) -> FeatureInfo:
         """Return the description that the cache will have of the frames."""
@@ -208,81 +212,10 @@ def _through_jpeg(quality: int) -> Show:
     return show
 
 
-class _Shown(NamedTuple):
-    """A frame of the source, for ``select_fps``."""
-
-    number: int
-    pts_seconds: float
-
-
-class _Frames:
-    """The frames of a source by the numbers that they will have in the cache."""
-
-    def __init__(self, source: MP4Source, fps: float | None) -> None:
-        self._source = source
-        times = source.pts_seconds
-        kept = [frame.number for frame in select_fps(map(_Shown, range(len(times)), times.tolist()), fps)]
-        self.source_frames = np.array(kept, np.int64)
-        self.pts_seconds = times[self.source_frames]
-        self.num_frames_skipped = source.frame_index.num_frames_skipped
-        self.frame_seconds = max(float(source.frame_index.frame_seconds), 1 / fps if fps else 0.0)
-
-    def read_first(self) -> np.ndarray:
-        """Decode the first frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB], which fixes the size of all frames."""
-        return self._source.get_frame(int(self.source_frames[0]))
-
-    def read(
-        self,
-        video: Video,
-        feature: str = "frames",
-        start: int | None = None,
-        stop: int | None = None,
-        *,
-        indices: Sequence[int] | np.ndarray | None = None,
-        out: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Decode frames [shape=(T, H, W, 3), dtype=uint8, 0 to 255, RGB]. See ``Cache.read``."""
-        chosen = slice(start, stop) if indices is None else np.asarray(indices)
-        frames = self._source.get_frames(self.source_frames[chosen])
-        if out is None:
-            return frames
-        out[...] = frames
-        return out
-
-    def iter_frames(self, video: Video, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
-        """Decode all frames at once, and yield them. See ``Cache.iter_frames``."""
-        yield self.read(video, indices=indices)
-
-
-def _sidecar(origin: SourceVideo, identity: Identity, frames: _Frames, build: _TemporaryBuild) -> Sidecar:
-    """Make the sidecar that the cache will have, as far as the packets and the first picture show."""
-    record = origin.record
-    pts_seconds = frames.pts_seconds
-    picture = frames.read_first()
-    return Sidecar(
-        key=origin.key,
-        root=record.root,
-        path=record.path,
-        source=identity,
-        num_frames=len(pts_seconds),
-        width=picture.shape[1],
-        height=picture.shape[0],
-        start_seconds=float(pts_seconds[0]),
-        duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + frames.frame_seconds,
-        timestamp_source="pts",
-        num_frames_skipped=frames.num_frames_skipped,
-        features=(build.info_of_frames((len(pts_seconds), *picture.shape)),),
-        label=record.label,
-        caption=record.caption,
-        extra=record.extra,
-        content=build.known_content,
-    )
-
-
 class _SourceVideo(Video):
     """A video whose frames are decoded on request. Facts that need more than frames take a whole decode."""
 
-    def __init__(self, sidecar: Sidecar, frames: _Frames, build: _TemporaryBuild) -> None:
+    def __init__(self, sidecar: Sidecar, frames: SourceFrames, build: _TemporaryBuild) -> None:
         super().__init__(Path(), sidecar)
         self._timeline = {"pts_seconds": frames.pts_seconds, "source_frames": frames.source_frames}
         self._build = build

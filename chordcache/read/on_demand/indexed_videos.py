@@ -7,8 +7,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -17,16 +16,19 @@ import numpy as np
 
 from chordcache.config import Config, config_from_json, load_config
 from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError, printable
-from chordcache.index.csv_table import open_for_reading
 from chordcache.index.files import Index, read_index, temporary_index
 from chordcache.media.source_file import identity_or_none, real_folder
 from chordcache.pipeline.build import build
 from chordcache.pipeline.options import BuildOptions
-from chordcache.read.cache import Cache, Video
+from chordcache.read.cache import Cache
+from chordcache.read.cached_videos import stereo_of
 from chordcache.read.clips import HOW_TO_ADD, FeatureReader
 from chordcache.read.on_demand.builder_process import BuildRequest, RequestQueue
 from chordcache.read.on_demand.from_source import SourceVideo, first_tiers, read_source
+from chordcache.read.on_demand.index_records import IndexRecords
+from chordcache.read.video import Video
 from chordcache.records import VideoRecord
+from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.sidecar import Sidecar, read_sidecar
@@ -34,55 +36,6 @@ from chordcache.storage.sidecar import Sidecar, read_sidecar
 ON_MISS = ("error", "source", "build")
 
 Sample = TypeVar("Sample")
-
-
-class _Records:
-    """The usable records of an index, by position. Only the offset of each record in the file is kept."""
-
-    def __init__(self, index: Index) -> None:
-        self._index = index
-        self._path = Path(index.path).absolute()
-        offsets, broken = array("q"), []
-        ids: dict[str | None, int] = {None: -1}
-        label_ids = array("i")
-        with open_for_reading(self._path) as file:
-            self._state = _state(file.fileno())
-            for offset, record in index.located(file):
-                if record.error is not None:
-                    broken.append(record.path)
-                    continue
-                offsets.append(offset)
-                label_ids.append(ids.setdefault(record.label, len(ids) - 1))
-        self._offsets = np.asarray(offsets)
-        self.labels = sorted(label for label in ids if label is not None)
-        numbers = {label: number for number, label in enumerate(self.labels)}
-        # The ids until now are in the order of the first use of each label; the last element is for -1
-        sorted_ids = np.array([*(numbers[label] for label in ids if label is not None), -1], np.int32)
-        self.label_ids = sorted_ids[np.asarray(label_ids)]
-        if not offsets:
-            raise UsageError(f"index: got '{printable(self._path)}' without a readable video, expected at least one")
-        if broken:
-            warnings.warn(
-                f"index '{printable(self._path)}': {len(broken)} videos are left out, which the scan could not read, "
-                f"such as '{printable(broken[0])}'",
-                stacklevel=4,
-            )
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def __getitem__(self, position: int) -> VideoRecord:
-        with open_for_reading(self._path) as file:
-            if _state(file.fileno()) != self._state:
-                raise UsageError(
-                    f"index: '{printable(self._path)}' changed since the dataset was made. Recreate the dataset."
-                )
-            return self._index.at(file, int(self._offsets[position]))
-
-
-def _state(fd: int) -> tuple[int, int, int]:
-    status = os.fstat(fd)
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class IndexedVideos:
@@ -147,16 +100,41 @@ class IndexedVideos:
         self.cache = self._cache_for(cache, config)
         self._queue = RequestQueue(self.cache.path)
         self._check(read_header(self.cache.path))
-        self._records = _Records(self._index)
+        self._records = IndexRecords(self._index)
         self.labels = self._records.labels
         """The distinct labels of the index, sorted"""
-        self.label_ids = self._records.label_ids
-        """Position of every video's label in ``labels`` [shape=(len(self),), dtype=int32], -1 without a label"""
+        self.columns: Mapping[str, str] = self._index.columns
+        """Extra column to its type, if it is not text"""
         if on_miss == "build":
             self._queue.prepare()
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def __repr__(self) -> str:
+        return repr(self.cache)
+
+    def numbered_labels(self) -> tuple[list[str], np.ndarray]:
+        """Return ``labels``, and the position there of every video's label [shape=(len(self),), dtype=int32]."""
+        return self.labels, self._records.label_ids
+
+    def annotation_names(self) -> AnnotationNames:
+        """Return the names in the annotations of all videos."""
+        return self._records.annotation_names
+
+    @property
+    def num_named(self) -> int | None:
+        """Number of videos that ``annotation_names`` counts."""
+        return len(self)
+
+    @property
+    def stereo(self) -> str:
+        """Eye of stereo pictures that the cache has, as ``frames.stereo`` of its config."""
+        return stereo_of(self.cache)
+
+    def close(self) -> None:
+        """Close the cache in this process. It is opened again when a video is read."""
+        self.cache.close()
 
     def _cache_for(self, cache: Cache | str | Path | None, config: Config | None) -> Cache:
         """Open the cache. If it need not exist and does not, make it without a video."""
@@ -268,8 +246,7 @@ class IndexedVideos:
 
     def _described(self, sidecar: Sidecar, record: VideoRecord) -> Video:
         """Return the video with the label, the caption and the extra columns of the index."""
-        described = sidecar.replace(label=record.label, caption=record.caption, extra=record.extra)
-        return Video(self.cache.path, described)
+        return Video(self.cache.path, sidecar.described(record))
 
     def _ask(self, origin: SourceVideo) -> None:
         """Request a build of the video, unless this process has already done so. A failure only warns."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from chordcache.errors import ConfigError
+from chordcache.read.named import make_named
 from chordcache.read.sampling.clip_request import ClipSampler
 from chordcache.read.sampling.clip_samplers import (
     DenseClips,
@@ -18,6 +18,7 @@ from chordcache.read.sampling.clip_samplers import (
     UniformFrameSampler,
 )
 from chordcache.read.sampling.content_samplers import AdaptiveSampler, AudioPeakSampler
+from chordcache.read.sampling.time_transforms import FrameDrop, TemporalCrop, TimeWarp
 
 SAMPLERS: Mapping[str, type] = {
     "regular": RegularClipSampler,
@@ -31,8 +32,15 @@ SAMPLERS: Mapping[str, type] = {
 }
 """Sampler by its name in a config. "schedule" is not included, since it is made of other samplers."""
 
+TIME_TRANSFORMS: Mapping[str, type] = {
+    "time_warp": TimeWarp,
+    "frame_drop": FrameDrop,
+    "temporal_crop": TemporalCrop,
+}
+"""Sampler around another sampler, by its name in a config"""
 
-def make_sampler(config: Mapping[str, Any]) -> ClipSampler:
+
+def make_sampler(config: Mapping[str, Any], section: str = "clip_sampler") -> ClipSampler:
     """Make the sampler that a config describes.
 
     Parameters
@@ -40,6 +48,8 @@ def make_sampler(config: Mapping[str, Any]) -> ClipSampler:
     config : mapping of str to Any
         ``name``, a key of ``SAMPLERS``, and that sampler's arguments. Or the name "schedule" and ``stages``, which maps
         the first epoch of each stage to such a config.
+    section : str
+        Place of the config, for messages.
 
     Returns
     -------
@@ -49,32 +59,48 @@ def make_sampler(config: Mapping[str, Any]) -> ClipSampler:
     Raises
     ------
     ConfigError
-        If the sampler or one of its arguments does not exist.
+        If the sampler or one of its arguments does not exist, or an argument is missing.
     UsageError
         If an argument's value is wrong.
 
     Examples
     --------
     >>> make_sampler({"name": "random", "num_frames": 8})
-    RandomClipSampler(num_frames=8, stride=4, pad='repeat', fps=None)
+    RandomClipSampler(num_frames=8, stride=4, pad='repeat', fps=None, across_gaps=False)
     >>> later = {"name": "adaptive", "temperature": 0.5, "fps": 8}
     >>> make_sampler({"name": "schedule", "stages": {0: {"name": "random"}, 10: later}}).at(10)
-    AdaptiveSampler(num_frames=16, stride=None, pad='repeat', fps=8, temperature=0.5)
+    AdaptiveSampler(num_frames=16, stride=None, pad='repeat', fps=8, across_gaps=False, temperature=0.5)
     """
-    arguments = dict(config)
-    name = arguments.pop("name", None)
-    if name == "schedule":
-        _check_arguments(name, arguments, ["stages"])
-        return SamplerSchedule({epoch: make_sampler(stage) for epoch, stage in arguments.get("stages", {}).items()})
-    if name not in SAMPLERS:
-        raise ConfigError(f"clip_sampler: got the name {name!r}, expected one of {', '.join((*SAMPLERS, 'schedule'))}")
-    kind = SAMPLERS[name]
-    _check_arguments(name, arguments, [field.name for field in fields(kind)])
-    sampler: ClipSampler = kind(**arguments)
+
+    def schedule(stages: Mapping[int, Mapping[str, Any]] = MappingProxyType({})) -> SamplerSchedule:
+        return SamplerSchedule({epoch: make_sampler(stage, section) for epoch, stage in stages.items()})
+
+    sampler: ClipSampler = make_named(section, {**SAMPLERS, "schedule": schedule}, config)
     return sampler
 
 
-def _check_arguments(name: str, arguments: Mapping[str, Any], valid: list[str]) -> None:
-    unknown = [argument for argument in arguments if argument not in valid]
-    if unknown:
-        raise ConfigError(f"clip_sampler '{name}': got '{unknown[0]}', expected one of {', '.join(valid)}")
+def transformed(sampler: ClipSampler, configs: Sequence[Mapping[str, Any]], section: str) -> ClipSampler:
+    """Return a sampler with time transforms around it, the first of which is the innermost.
+
+    Parameters
+    ----------
+    sampler : ClipSampler
+        Sampler of the clips.
+    configs : sequence of mappings of str to Any
+        For each transform ``name``, a key of ``TIME_TRANSFORMS``, and its arguments without ``sampler``.
+    section : str
+        Place of the configs, for messages.
+
+    Returns
+    -------
+    ClipSampler
+        The outermost transform. Without transforms, ``sampler`` itself.
+
+    Raises
+    ------
+    ConfigError, UsageError
+        As in ``make_sampler``.
+    """
+    for config in configs:
+        sampler = make_named(section, TIME_TRANSFORMS, config, sampler=sampler)
+    return sampler

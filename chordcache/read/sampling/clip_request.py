@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from chordcache.read.arguments import check_at_least
-from chordcache.read.cache import Video
+from chordcache.read.video import Video
 
 EPOCHS = 2**32
 """Upper bound of epochs. ``(epoch + n * EPOCHS, index)`` is the n-th further draw of a sample in an epoch."""
@@ -29,6 +29,8 @@ class RandomStream(enum.IntEnum):
     """Stream for a clip's policy in ``BatchAugment``, with its own seed"""
     MIX = 7
     """Stream for MixUp and CutMix of the batch that begins with the sample"""
+    CAPTION = 8
+    """Stream for the caption of an item that has several"""
 
 
 @dataclass(frozen=True)

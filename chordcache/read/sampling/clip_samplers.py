@@ -9,9 +9,9 @@ import numpy as np
 
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least, check_positive
-from chordcache.read.cache import Video
 from chordcache.read.sampling.clip_request import ClipRequest, ClipSampler
 from chordcache.read.sampling.even_clips import EvenClipSampler
+from chordcache.read.video import Video
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,10 @@ class RegularClipSampler(EvenClipSampler):
     fps : float, optional
         Rate [frames per second] of the clip, at any rate of the video. Frames are then chosen by their presentation
         times. Do not give ``stride`` too.
+    across_gaps : bool
+        True to let a clip contain frames from both sides of a gap, which a damaged video may have (see ``Video.gaps``).
+        By default, each clip lies between two gaps. Only parts that are shorter than a clip are then left out, unless
+        all are.
 
     Raises
     ------
@@ -77,7 +81,7 @@ class UniformFrameSampler:
     """Sampler of frames that are spread evenly over the whole video, for a model that sees each video as a few frames.
 
     The step from one frame to the next depends on the length of the video. Frames of a video that has fewer than
-    ``num_frames`` repeat.
+    ``num_frames`` repeat. The frames come from both sides of the gaps of a damaged video.
 
     Parameters
     ----------
@@ -140,7 +144,7 @@ class RandomClipSampler(EvenClipSampler):
 
     Parameters
     ----------
-    num_frames, stride, pad, fps
+    num_frames, stride, pad, fps, across_gaps
         As in ``RegularClipSampler``.
 
     Raises
@@ -159,7 +163,7 @@ class RandomClipSampler(EvenClipSampler):
     16 frames that cover 2 seconds, whatever the rate of the video:
 
     >>> RandomClipSampler(num_frames=16, fps=8)
-    RandomClipSampler(num_frames=16, stride=None, pad='repeat', fps=8)
+    RandomClipSampler(num_frames=16, stride=None, pad='repeat', fps=8, across_gaps=False)
     """
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
@@ -177,7 +181,7 @@ class DenseClips(EvenClipSampler):
 
     Parameters
     ----------
-    num_frames, stride, pad, fps
+    num_frames, stride, pad, fps, across_gaps
         As in ``RegularClipSampler``.
     num_clips : int
         Number of clips of each sample. They have the positions of the clips of ``RegularClipSampler``.
@@ -209,7 +213,7 @@ class RegularTimestampClips(EvenClipSampler):
 
     Parameters
     ----------
-    num_frames, stride, pad, fps
+    num_frames, stride, pad, fps, across_gaps
         As in ``RegularClipSampler``. With ``stride``, a clip starts at the frame nearest to its time.
     seconds_between_clip_starts : float
         Time from the start of one clip to the start of the next. The first clip starts at the first frame. The last one
@@ -251,7 +255,7 @@ class KeyframeSampler(EvenClipSampler):
 
     Parameters
     ----------
-    num_frames, stride, pad, fps
+    num_frames, stride, pad, fps, across_gaps
         As in ``RegularClipSampler``.
 
     Raises

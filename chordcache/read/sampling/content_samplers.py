@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from chordcache.read.arguments import check_positive
-from chordcache.read.cache import Video
 from chordcache.read.sampling.clip_request import ClipRequest
 from chordcache.read.sampling.even_clips import EvenClipSampler
+from chordcache.read.video import Video
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class AudioPeakSampler(EvenClipSampler):
 
     Parameters
     ----------
-    num_frames, stride, pad, fps
+    num_frames, stride, pad, fps, across_gaps
         As in ``RegularClipSampler``.
 
     Raises
@@ -55,7 +55,7 @@ class AdaptiveSampler(EvenClipSampler):
 
     Parameters
     ----------
-    num_frames, stride, pad, fps
+    num_frames, stride, pad, fps, across_gaps
         As in ``RegularClipSampler``.
     temperature : float
         A clip's weight is its mean motion to the power of ``1 / temperature``. Near 0, the clip with the most motion is
@@ -77,24 +77,24 @@ class AdaptiveSampler(EvenClipSampler):
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
         clips, random = self.clips(video), request.generator()
-        motion = _motion_of_starts(video, clips.stops())
+        starts = clips.start_frames()
+        motion = _motion_of_starts(video, starts, clips.stops())
         if motion is None or not motion.max() > 0:
             return clips.clip(clips.random_start(random))
         weights = (motion / motion.max()) ** (1 / self.temperature)
         up_to = np.cumsum(weights)
-        start = np.searchsorted(up_to, random.random() * up_to[-1], side="right")
-        return clips.clip_from(min(int(start), len(weights) - 1))
+        chosen = np.searchsorted(up_to, random.random() * up_to[-1], side="right")
+        return clips.clip_from(int(starts[min(int(chosen), len(weights) - 1)]))
 
 
-def _motion_of_starts(video: Video, stops: np.ndarray) -> np.ndarray | None:
-    """Return the mean motion from each of the first frames to its stop [shape=stops.shape]. None if unknown."""
+def _motion_of_starts(video: Video, starts: np.ndarray, stops: np.ndarray) -> np.ndarray | None:
+    """Return the mean motion from each start to its stop [shape=stops.shape]. None if unknown."""
     if video.content is None or not video.content.motion_per_second:
         _warn_of_missing_facts("AdaptiveSampler: the motion of a video is not known")
         return None
     per_second = np.array(video.content.motion_per_second)
     seconds = (video.pts_seconds - video.pts_seconds[0]).astype(np.int64)
     up_to = np.concatenate([[0.0], np.cumsum(per_second[np.clip(seconds, 0, len(per_second) - 1)])])
-    starts = np.arange(len(stops))
     means: np.ndarray = (up_to[stops] - up_to[starts]) / (stops - starts)
     return means
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least, check_range, check_share
-from chordcache.read.cache import Video
 from chordcache.read.sampling.clip_request import ClipRequest, ClipSampler, RandomStream
+from chordcache.read.video import Video
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def checked_weights(weights: Any, dataset: Any, num_in_dataset: int) -> np.ndarr
     ------
     UsageError
         If the weights are not finite numbers of at least 0 with a sum above 0, if their number is not that of the
-        samples, or if "balanced" is given for a dataset without a label for each sample.
+        samples, or if "balanced" is given for a dataset without a label for each sample, or with several.
     """
     if weights is None:
         weights = getattr(dataset, "sample_weights", None)
@@ -46,6 +46,11 @@ def checked_weights(weights: Any, dataset: Any, num_in_dataset: int) -> np.ndarr
             raise UsageError(
                 f"weights: got '{BALANCED}' for a dataset without label_ids, expected a dataset of chordcache. Give a "
                 "number for each sample."
+            )
+        if "labels" in getattr(dataset, "fields", {}):
+            raise UsageError(
+                f"weights: got '{BALANCED}' for a dataset with the field 'labels', expected one label for each sample. "
+                "A sample of several classes does not have one share. Give a number for each sample."
             )
         return balanced_weights(label_ids)
     try:

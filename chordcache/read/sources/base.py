@@ -6,13 +6,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from chordcache.errors import FeatureAbsentError, UsageError, printable
 from chordcache.media.frame_numbers import frame_numbers
-from chordcache.read.cache import Cache, Video, open_cache
+from chordcache.read.cache import Cache, open_cache
+from chordcache.read.video import Video
 
 Source = TypeVar("Source", bound="VideoSource")
 
@@ -30,6 +31,15 @@ class VideoSource(ABC):
     ...     source.get_frame(12).shape
     (720, 1280, 3)
     """
+
+    is_live: ClassVar[bool] = False
+    """True if frames arrive at the sender's pace, and cannot be read again"""
+
+    stereo: str = "as_is"
+    """Eye of stereo pictures that the frames show, as ``frames.stereo`` of a config"""
+
+    max_fps: float | None = None
+    """[frames per second] Rate of the frames that a dataset takes from the source, at most. None takes all"""
 
     def __init__(self) -> None:
         self._name = ""
@@ -186,11 +196,11 @@ class CachedSource(VideoSource):
 
     def __init__(self, cache: Cache | str | os.PathLike[str]) -> None:
         super().__init__()
-        self._cache = cache if isinstance(cache, Cache) else open_cache(os.fspath(cache))
+        self.cache = cache if isinstance(cache, Cache) else open_cache(os.fspath(cache))
         self._video: Video | None = None
 
     def _open(self, name: str) -> None:
-        self._video = self._cache[name]
+        self._video = self.cache[name]
 
     def _close(self) -> None:
         self._video = None
@@ -234,4 +244,4 @@ class CachedSource(VideoSource):
         )
 
     def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
-        yield from self._cache.read(self._opened, indices=wanted)
+        yield from self.cache.read(self._opened, indices=wanted)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,9 +12,8 @@ import numpy as np
 from chordcache.config import PictureConfig
 from chordcache.errors import FeatureAbsentError, MediaError, UsageError, printable
 from chordcache.media.audio import read_sound
-from chordcache.media.decoding import DecodedFrame
-from chordcache.media.demux import hold_media
-from chordcache.media.frame_index import FrameIndex, read_frame_index
+from chordcache.media.exact_frames import ExactFrames
+from chordcache.media.frame_index import FrameIndex
 from chordcache.media.geometry import Orientation
 from chordcache.media.scaling import PictureScaler
 from chordcache.read.sources.base import VideoSource
@@ -25,12 +23,6 @@ Show: TypeAlias = Callable[[PictureScaler, Any], np.ndarray]
 
 AS_STORED = PictureConfig(short_side=None)
 """Config of upright frames with square pixels, as ``build`` makes them, in the source's size."""
-
-_SEEK_BACK_SECONDS = (0, 2, 20)
-"""[seconds] before the keyframe to seek to, tried one after the other. In containers without an index, and in those
-indexed by decoding time, a seek may go past the keyframe."""
-
-_NANOSECOND = Fraction(1, 10**9)
 
 
 def check_is_file(path: str) -> None:
@@ -81,6 +73,11 @@ class Converter:
         self._stated_size = stated_size
         self._is_settled = False
 
+    @property
+    def display_size(self) -> tuple[int, int]:
+        """(width, height) of the displayed source, [pixels]. Known after the first picture."""
+        return self._scaler.display_size
+
     def rgb(self, picture: Any, first: Callable[[], Any], orientation: Orientation | None = None) -> np.ndarray:
         """Convert a picture [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB].
 
@@ -102,121 +99,27 @@ class Converter:
         return self._show(self._scaler, picture)
 
 
-class FrameReader:
-    """Reader of the pictures from a running decoder, in the order in which they are shown.
-
-    Parameters
-    ----------
-    pictures : iterator of (int or None, av.VideoFrame)
-        Pictures with their frame numbers. The number is None for a time at which no frame should be shown.
-    first : int
-        Number of the first frame that can be decoded completely.
-    """
-
-    def __init__(self, pictures: Iterator[tuple[int | None, Any]], first: int) -> None:
-        self._pictures = pictures
-        self.next = first
-        """Number of the next frame"""
-
-    def advance(self, number: int) -> Any:
-        """Return the picture of a later frame.
-
-        Raises
-        ------
-        MediaError
-            If the frame does not come, or another frame comes in its place.
-        """
-        for found, picture in self._pictures:
-            if found is not None and found < self.next:
-                continue  # shown before the keyframe that decoding began at, and needs older frames
-            if found != self.next:
-                what = f"frame {self.next} does not come out of the decoder when its packet says so"
-                raise MediaError("decode", "decode", what, self.next)
-            self.next += 1
-            if found == number:
-                return picture
-        raise MediaError("decode", "short", f"frame {number} cannot be decoded", self.next)
-
-
 class _File:
-    """An open media file, its frame index, and its running decoder."""
+    """An open media file, and the converter of its pictures."""
 
     def __init__(self, path: str, frames: PictureConfig, show: Show) -> None:
-        self._path = path
-        self._media = hold_media(path)
-        self.sequential_reason: str | None = None
-        self._frame_reader: FrameReader | None = None
-        """Reader that continues after the last request"""
-        try:
-            video, audio = self._media.require_video(), self._media.audio
-            codec = video.codec_context
-            self._converter = Converter(frames, video.sample_aspect_ratio, (codec.width, codec.height), show)
-            self.sample_rate = audio.codec_context.sample_rate if audio else None
-            self.frame_index = self._read_frame_index()
-        except BaseException:  # cleanup boundary
-            self._media.close()
-            raise
+        self._frames = ExactFrames(path)
+        media = self._frames.media
+        video, audio = media.require_video(), media.audio
+        codec = video.codec_context
+        self._converter = Converter(frames, video.sample_aspect_ratio, (codec.width, codec.height), show)
+        self.sample_rate = audio.codec_context.sample_rate if audio else None
+        self.sequential_reason, self.frame_index = self._frames.sequential_reason, self._frames.frame_index
 
     def close(self) -> None:
-        self._media.close()
+        self._frames.close()
 
     def frame(self, number: int) -> np.ndarray:
-        return self._converter.rgb(self._picture(number), lambda: self._picture(0))
+        return self._converter.rgb(self._frames.frame(number).picture, lambda: self._frames.frame(0).picture)
 
-    def _read_frame_index(self) -> FrameIndex:
-        try:
-            with self._media.capture():
-                return read_frame_index(self._media)
-        except MediaError as error:
-            if error.cause != "clock":
-                raise
-            self.sequential_reason = error.message
-        return self._counted()
-
-    def _counted(self) -> FrameIndex:
-        """Return the frame index of a file that has to be decoded to find it."""
-        self._reopen()
-        with self._media.capture():
-            times = [round(frame.pts_seconds / _NANOSECOND) for frame in self._media.frames()]
-        seek_frames = np.full(len(times), -1, np.int64)
-        return FrameIndex(
-            np.array(times, np.int64), _NANOSECOND, seek_frames, self._media.frame_seconds, self._media.num_skipped
-        )
-
-    def _reopen(self) -> None:
-        self._media.close()
-        self._media = hold_media(self._path)
-
-    def _picture(self, number: int) -> Any:
-        seek_frame = int(self.frame_index.seek_frames[number])
-        reader, self._frame_reader = self._frame_reader, None  # not continued after an error
-        if reader is None or not seek_frame <= reader.next <= number:
-            reader = self._read_from(seek_frame)
-        picture = reader.advance(number)
-        self._frame_reader = reader
-        return picture
-
-    def _read_from(self, seek_frame: int) -> FrameReader:
-        """Start to decode at a keyframe, or at the first packet of the file."""
-        pts = int(self.frame_index.pts[seek_frame])
-        for back_seconds in _SEEK_BACK_SECONDS if seek_frame >= 0 else ():
-            if not self._media.seek(pts - int(back_seconds / self.frame_index.time_base)):
-                break
-            pictures = self._numbered(self._media.frames_from(pts))
-            first = next(pictures, None)
-            if first is not None:
-                return FrameReader(chain([first], pictures), seek_frame)
-        self._reopen()
-        return FrameReader(self._numbered(self._media.frames_from(None)), 0)
-
-    def _numbered(self, frames: Iterator[DecodedFrame]) -> Iterator[tuple[int | None, Any]]:
-        while True:
-            with self._media.capture():
-                decoded = next(frames, None)
-            if decoded is None:
-                return
-            number = decoded.number if self.sequential_reason else self.frame_index.find(decoded.picture.pts)
-            yield number, decoded.picture
+    @property
+    def display_size(self) -> tuple[int, int]:
+        return self._converter.display_size
 
 
 class MP4Source(VideoSource):
@@ -231,13 +134,14 @@ class MP4Source(VideoSource):
     Parameters
     ----------
     frames : PictureConfig
-        Size, HDR and stereo treatment, as for ``build``. By default the source's size. ``fps`` is ignored, because the
-        frame numbers are the source's.
+        Size, HDR and stereo treatment, as for ``build``. By default the source's size. ``fps`` only matters to a
+        dataset of the source. It does not change frame numbers, because they are the source's.
     """
 
     def __init__(self, frames: PictureConfig = AS_STORED) -> None:
         super().__init__()
         self._frames = frames
+        self.max_fps, self.stereo = frames.fps, frames.stereo
         self._show: Show = PictureScaler.rgb
         self._file: _File | None = None
 
@@ -256,6 +160,11 @@ class MP4Source(VideoSource):
         self._check_open()
         assert self._file is not None
         return self._file
+
+    @property
+    def display_size(self) -> tuple[int, int]:
+        """(width, height) of the displayed source, [pixels]. (0, 0) before a frame is read."""
+        return self._opened.display_size
 
     @property
     def sequential_reason(self) -> str | None:

@@ -8,12 +8,13 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from chordcache.config import PictureConfig
 from chordcache.errors import ChordcacheError, FeatureAbsentError, MediaError, UsageError
+from chordcache.media.audio_buffer import AudioBuffer
 from chordcache.media.demux import Media
 from chordcache.media.frame_numbers import check_frame_numbers
 from chordcache.media.network import open_device, open_stream, without_password
@@ -21,7 +22,8 @@ from chordcache.media.scaling import PictureScaler
 from chordcache.read.sources.base import VideoSource
 from chordcache.read.sources.file import AS_STORED
 
-_NO_SOUND = "the sound of streams and cameras is not kept. Record it, and open the file with MP4Source."
+_MAX_SECONDS = 3600.0
+"""[seconds] Longest sound that a source keeps"""
 
 
 class _Received(NamedTuple):
@@ -44,16 +46,23 @@ class _Buffer:
         self.frame_seconds: Fraction | None = None
         """Duration of a frame according to the headers, None until the stream is open"""
         self.num_frames = 0
+        self.sound: AudioBuffer | None = None
+        """Sound of the stream, None if it is not kept"""
+        self._is_waiting = False
+        """True while the receiver waits for room"""
 
-    def opened(self, frame_seconds: Fraction) -> None:
+    def opened(self, frame_seconds: Fraction, sound: AudioBuffer | None) -> None:
         with self._changed:
-            self.frame_seconds = frame_seconds
+            self.frame_seconds, self.sound = frame_seconds, sound
             self._changed.notify_all()
 
     def put(self, frame: _Received) -> bool:
         """Add a frame when there is room for it. Return False if the buffer has ended."""
         with self._changed:
+            self._is_waiting = not self._has_room()
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._is_over or self._has_room())
+            self._is_waiting = False
             if self._is_over:
                 return False
             self._frames.append(frame)
@@ -106,6 +115,52 @@ class _Buffer:
                 raise IndexError(f"frame {number} has left the buffer, which holds {kept}: the oldest one is {oldest}")
             return self._frames[number - oldest].picture
 
+    def put_sound(self, sound: Any) -> None:
+        """Add decoded sound."""
+        with self._changed:
+            assert self.sound is not None
+            self.sound.add(sound)
+            self._changed.notify_all()
+
+    def get_sound(self, start_seconds: float, duration_seconds: float, timeout_seconds: float) -> np.ndarray:
+        """Return sound from a time on. Wait until it has arrived, or the stream has ended.
+
+        Raises
+        ------
+        IndexError
+            If the begin of the sound has left the buffer.
+        MediaError
+            If the stream broke off, or the sound does not arrive in time.
+        UsageError
+            If the receiver waits until frames are read.
+        """
+        stop = start_seconds + duration_seconds
+        with self._changed:
+            sound = self.sound
+            assert sound is not None
+
+            def is_due() -> bool:
+                is_stalled = self._is_waiting and not self._has_room()
+                return sound.end_seconds >= stop or self._is_over or is_stalled
+
+            is_in_time = self._changed.wait_for(is_due, timeout_seconds)
+            if sound.end_seconds < stop:
+                if self._error is not None:
+                    raise self._error
+                if not is_in_time:
+                    what = f"the sound until {stop:g} s has not come for {timeout_seconds:g} s"
+                    raise MediaError("decode", "timeout", what, self.num_frames)
+                if not self._is_over:
+                    raise UsageError(
+                        f"audio chunk: got {start_seconds:g} to {stop:g} s, expected at most to {sound.end_seconds:g} "
+                        "s, because the buffer is full of frames. Read later frames first, or raise buffer_frames."
+                    )
+            if start_seconds < sound.start_seconds:
+                raise IndexError(
+                    f"sound at {start_seconds:g} s has left the buffer, which begins at {sound.start_seconds:g} s"
+                )
+            return sound.samples(start_seconds, duration_seconds)
+
     def times(self) -> np.ndarray:
         with self._changed:
             return np.array([frame.pts_seconds for frame in self._frames], np.float64)
@@ -113,6 +168,10 @@ class _Buffer:
 
 class _LiveSource(VideoSource):
     """Base class of streams and cameras. A thread receives and converts the frames."""
+
+    is_live: ClassVar[bool] = True
+    _sound_seconds = 0.0
+    """[seconds] of sound to keep"""
 
     def __init__(self, frames: PictureConfig, timeout_seconds: float, num_buffered: int, *, newest_wins: bool) -> None:
         super().__init__()
@@ -142,7 +201,8 @@ class _LiveSource(VideoSource):
         try:
             with self._opening(name) as media:
                 scaler = PictureScaler(self._frames_config, media.require_video().sample_aspect_ratio)
-                buffer.opened(media.frame_seconds)
+                track = media.audio if self._sound_seconds and AudioBuffer.accepts(media.audio) else None
+                buffer.opened(media.frame_seconds, AudioBuffer(track, self._sound_seconds) if track else None)
                 self._receive_frames(media, scaler, buffer)
             buffer.end()
         except MediaError as error:
@@ -155,7 +215,7 @@ class _LiveSource(VideoSource):
 
     @staticmethod
     def _receive_frames(media: Media, scaler: PictureScaler, buffer: _Buffer) -> None:
-        for frame in media.frames():
+        for frame in media.frames(on_sound=buffer.put_sound if buffer.sound else None):
             if not buffer.put(_Received(frame.number, frame.pts_seconds, scaler.rgb(frame.picture))):
                 return
 
@@ -189,12 +249,40 @@ class _LiveSource(VideoSource):
 
     @property
     def sample_rate(self) -> int:
-        """Sample rate, which is not available. Raises ``FeatureAbsentError``."""
-        raise FeatureAbsentError(_NO_SOUND)
+        """Sample rate [Hz] of the sound. Raises ``FeatureAbsentError`` if the source does not keep sound."""
+        return self._check_sound(self._opened).sample_rate
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
-        """Raise ``FeatureAbsentError``. Only frames are received."""
-        raise FeatureAbsentError(_NO_SOUND)
+        """Return sound, with all its channels and at its sample rate. Wait until it has arrived. See ``VideoSource``.
+
+        Raises
+        ------
+        FeatureAbsentError
+            If the stream does not have a sound track, or the source does not keep sound.
+        IndexError
+            If the begin of the sound has left the buffer.
+        MediaError
+            If the stream broke off, or the sound does not arrive in time.
+        UsageError
+            If the chunk is longer than the sound that is kept, if the sound comes after more frames than the buffer
+            holds, or if nothing is open.
+        """
+        buffer = self._opened
+        self._check_sound(buffer)
+        if not (abs(start_seconds) < 1e9 and 0 <= duration_seconds <= self._sound_seconds):
+            raise UsageError(
+                f"audio chunk: got start {start_seconds!r} and duration {duration_seconds!r}, expected seconds, of "
+                f"duration 0 to {self._sound_seconds:g}. For more, raise sound_seconds."
+            )
+        return buffer.get_sound(start_seconds, duration_seconds, self._timeout_seconds)
+
+    def _check_sound(self, buffer: _Buffer) -> AudioBuffer:
+        """Return the sound of a buffer, or raise ``FeatureAbsentError``."""
+        if buffer.sound is not None:
+            return buffer.sound
+        if self._sound_seconds:
+            raise FeatureAbsentError("the stream does not have a sound track that can be read")
+        raise FeatureAbsentError(f"this {type(self).__name__} does not keep sound. Open a recording with MP4Source.")
 
     @property
     def _num_readable(self) -> int | None:
@@ -207,10 +295,14 @@ class _LiveSource(VideoSource):
 
 
 class StreamSource(_LiveSource):
-    """The frames of a stream. ``open`` takes an address with http, https (a file or an HLS playlist), rtsp or rtsps.
+    """The frames and the sound of a stream.
 
-    Frames are numbered from the first that arrives. They can be read in ascending order, as far back as the buffer
-    reaches. A full buffer makes the sender wait. Sound is not kept.
+    ``open`` takes an address with http, https (a file or an HLS playlist), rtsp or rtsps. Frames are numbered from the
+    first that arrives. They can be read in ascending order, as far back as the buffer reaches. A full buffer makes the
+    sender wait.
+
+    The latest ``sound_seconds`` of sound are kept too. Sound arrives together with the frames of the same time. It can
+    therefore be read as far ahead as ``buffer_frames`` reach.
 
     Parameters
     ----------
@@ -220,12 +312,22 @@ class StreamSource(_LiveSource):
         Time [seconds] to wait for an answer, and for a frame.
     buffer_frames : int
         Number of frames that are kept: frames received ahead, and frames returned before.
+    sound_seconds : float
+        Length [seconds] of the latest sound that is kept, at most 3600. 0 does not decode sound.
     """
 
     def __init__(
-        self, frames: PictureConfig = AS_STORED, *, timeout_seconds: float = 10.0, buffer_frames: int = 32
+        self,
+        frames: PictureConfig = AS_STORED,
+        *,
+        timeout_seconds: float = 10.0,
+        buffer_frames: int = 32,
+        sound_seconds: float = 30.0,
     ) -> None:
         super().__init__(frames, timeout_seconds, buffer_frames, newest_wins=False)
+        if not 0 <= sound_seconds <= _MAX_SECONDS:
+            raise UsageError(f"sound_seconds: got {sound_seconds!r}, expected a number from 0 to {_MAX_SECONDS:g}")
+        self._sound_seconds = sound_seconds
 
     def _opening(self, name: str) -> AbstractContextManager[Media]:
         return open_stream(name, timeout_seconds=self._timeout_seconds)
@@ -233,6 +335,8 @@ class StreamSource(_LiveSource):
 
 class CameraSource(_LiveSource):
     """The newest frame of a camera. ``open`` takes the name of a device, such as "/dev/video0".
+
+    Sound is not kept.
 
     ``get_frame(n)`` waits until frame n has arrived, and returns the newest frame. ``get_frame(source.num_frames)``
     waits for a frame that has not arrived yet.

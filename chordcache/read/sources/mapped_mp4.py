@@ -13,12 +13,13 @@ from chordcache.config import PictureConfig
 from chordcache.errors import MediaError
 from chordcache.media.audio import read_sound, sample_rate_of
 from chordcache.media.checks.bitstream import packet_reader
+from chordcache.media.exact_frames import FrameReader
 from chordcache.media.frame_index import FrameIndex, seek_frames_of
 from chordcache.media.mp4_decoder import SampleDecoder
 from chordcache.media.mp4_samples import VideoTrack, read_video_track, refused
 from chordcache.media.source_file import identify
 from chordcache.read.sources.base import VideoSource
-from chordcache.read.sources.file import AS_STORED, Converter, FrameReader, MP4Source, check_is_file, naming
+from chordcache.read.sources.file import AS_STORED, Converter, MP4Source, check_is_file, naming
 
 _HIGH_444 = 244
 """Profile of H.264. Streams of it from old versions of x264 have to be decoded from the start."""
@@ -31,7 +32,7 @@ class _MappedFile:
         identify(path)
         self._frames = frames
         self._converter: Converter | None = None
-        self._frame_reader: FrameReader | None = None
+        self._frame_reader: FrameReader[Any] | None = None
         """Reader that continues after the last request"""
         self._last = -1
         """Number of the last frame that was read"""
@@ -91,7 +92,7 @@ class _MappedFile:
         start, size = int(self._track.offsets[number]), int(self._track.sizes[number])
         return self._data[start : start + size]
 
-    def _read_from(self, seek_frame: int) -> FrameReader:
+    def _read_from(self, seek_frame: int) -> FrameReader[Any]:
         pictures = self._decoder.pictures(self._first_sample(seek_frame), len(self._track.sizes))
         numbered = ((self.frame_index.find(picture.pts), picture) for picture in pictures)
         # Samples that the edit list cuts off are decoded all the same
@@ -181,6 +182,7 @@ class MappedMP4Source(VideoSource):
     def __init__(self, frames: PictureConfig = AS_STORED) -> None:
         super().__init__()
         self._frames = frames
+        self.max_fps = frames.fps
         self._file: _MappedFile | None = None
         self._decoded = MP4Source(frames)
         self.fallback_reason: str | None = None
@@ -212,24 +214,25 @@ class MappedMP4Source(VideoSource):
         self.fallback_reason = None
 
     @property
-    def _timeline(self) -> FrameIndex:
+    def frame_index(self) -> FrameIndex:
+        """Presentation time of each frame, and the frame at which decoding begins for it."""
         self._check_open()
         return self._decoded.frame_index if self._file is None else self._file.frame_index
 
     @property
     def num_frames(self) -> int:
         """Number of frames of the file."""
-        return len(self._timeline)
+        return len(self.frame_index)
 
     @property
     def fps(self) -> float:
         """Average frames per second. For a single frame, the rate in the headers."""
-        return self._timeline.fps
+        return self.frame_index.fps
 
     @property
     def pts_seconds(self) -> np.ndarray:
         """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock of the sound."""
-        return self._timeline.pts_seconds
+        return self.frame_index.pts_seconds
 
     @property
     def sample_rate(self) -> int:

@@ -1,0 +1,110 @@
+"""``chordcache index``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chordcache.choices import LIST_FORMATS
+from chordcache.cli.options import PATH, echo_json, json_option
+from chordcache.errors import UsageError, printable
+
+if TYPE_CHECKING:
+    from chordcache.index.lists.write import ListSummary
+
+_COLUMNS = (
+    ("path", "Column of the paths, in a list of the format csv."),
+    ("label", "Column of the labels."),
+    ("caption", "Column of the captions."),
+    ("start", "Column of the start of a segment, in seconds or hh:mm:ss."),
+    ("end", "Column of its end."),
+)
+
+
+def _columns_options(function: Any) -> Any:
+    """Add the options ``--path-column`` and so on."""
+    for meaning, text in reversed(_COLUMNS):
+        function = click.option(f"--{meaning}-column", metavar="NAME", help=text)(function)
+    return function
+
+
+def _parse_where(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> Mapping[str, str]:
+    pairs = [value.partition("=") for value in values]
+    for value, (name, equals, _) in zip(values, pairs, strict=True):
+        if not name or not equals:
+            raise UsageError(f"--where: got '{printable(value)}', expected COLUMN=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+@click.command()
+@click.argument("source", type=PATH, metavar="LIST")
+@click.option(
+    "-o", "--output", type=PATH, default="index.json", show_default=True, metavar="FILE",
+    help="Index to write: a .json, .jsonl or .csv file.",
+)  # fmt: skip
+@click.option(
+    "--format", type=click.Choice(LIST_FORMATS), default="csv", show_default=True,
+    help="Format of the list. csv is also for .tsv, .json, .jsonl and .parquet files with named columns.",
+)  # fmt: skip
+@click.option(
+    "--videos", multiple=True, metavar="DIR|NAME=DIR",
+    help="Folder where the paths of the list begin; further ones for absolute paths.  [default: the list's folder]",
+)  # fmt: skip
+@click.option(
+    "--video-template", metavar="TEMPLATE",
+    help="Path of a row's video, with columns in braces, such as '{split}/{id}.mp4'. '.*' at the end is any suffix.",
+)  # fmt: skip
+@_columns_options
+@click.option("--classes", type=PATH, metavar="FILE", help="Names of the classes, as published with the list.")
+@click.option("--seconds", type=float, metavar="S", help="Length of a segment around a key time of ava.  [default: 3]")
+@click.option(
+    "--where", multiple=True, metavar="COLUMN=VALUE", callback=_parse_where,
+    help="Keep only items with this value, such as split=train; may be given several times.",
+)  # fmt: skip
+@click.option("--missing", type=PATH, metavar="FILE", help="Write the paths of all missing videos to a text file.")
+@json_option
+def index(source: str, output: str, as_json: bool, **arguments: Any) -> None:
+    """Write an index from a published list of videos, without opening the videos.
+
+    LIST is a file, or a folder for the formats lerobot and pairs. Items whose file is missing are left out.
+
+    Exit code 0: all files of the list are there; 3: some are missing.
+
+    \b
+    Example:
+      chordcache index train.csv --format kinetics --videos clips/ -o index.json
+    """
+    from chordcache.index.lists.items import ListOptions
+    from chordcache.index.lists.write import index_list
+
+    names = [field.name for field in dataclasses.fields(ListOptions)]
+    options = ListOptions(**{name: arguments.pop(name) for name in names})
+    summary = index_list(source, output, options=options, **arguments)
+    if summary.num_missing_files:
+        click.echo(f"chordcache index: warning: {_missing(summary)}", err=True)
+    if as_json:
+        echo_json(dataclasses.asdict(summary))
+    else:
+        click.echo(_line(summary, output))
+    click.get_current_context().exit(3 if summary.num_missing_items else 0)
+
+
+def _missing(summary: ListSummary) -> str:
+    """Return the sentence about missing files."""
+    names = ", ".join(printable(name) for name in summary.missing_files)
+    more = ", ..." if summary.num_missing_files > len(summary.missing_files) else ""
+    return f"{summary.num_missing_files} files are missing: {names}{more}"
+
+
+def _line(summary: ListSummary, output: str) -> str:
+    parts = [f"indexed {summary.num_items} items of {summary.num_files} files in {summary.elapsed_seconds:.1f} s"]
+    if summary.num_missing_items:
+        parts.append(f"left out {summary.num_missing_items} items of {summary.num_missing_files} missing files")
+    if summary.num_merged:
+        parts.append(f"merged {summary.num_merged} rows")
+    if summary.num_not_chosen:
+        parts.append(f"{summary.num_not_chosen} items not chosen by --where")
+    return f"{', '.join(parts)}; see {printable(output)}"

@@ -1,0 +1,30 @@
+"""``chordcache merge``."""
+
+from __future__ import annotations
+
+import click
+
+import chordcache as cc
+from chordcache.cli.options import PATH, echo_summary, json_option
+
+
+@click.command()
+@click.argument("caches", nargs=-1, required=True, type=PATH, metavar="CACHE...")
+@click.option("-o", "--output", type=PATH, required=True, metavar="CACHE", help="Folder of the new cache.")
+@json_option
+def merge(caches: tuple[str, ...], output: str, as_json: bool) -> None:
+    """Join caches into a new one, without decoding.
+
+    The caches need the same config, tiers and options, and stay as they are. Files of the new cache are hard links to
+    theirs, or copies if it is on another disk. Run the same command again to resume.
+
+    \b
+    Example:
+      chordcache merge monday tuesday -o week
+    """
+    summary = cc.merge(caches, output, progress=True)
+    line = (
+        f"merged {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "
+        f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s"
+    )
+    echo_summary(summary, line, as_json)

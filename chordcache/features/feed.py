@@ -1,0 +1,148 @@
+"""The decode of a file that feeds its receivers: one for the whole file, or several for segments, which may overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from chordcache.errors import MediaError
+from chordcache.media.audio_track import Sound
+from chordcache.media.damage import KeptFrames
+from chordcache.media.decoding import DecodedFrame
+from chordcache.media.demux import Media, open_media
+from chordcache.media.segments import SegmentReader
+from chordcache.records import Segment
+
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Receiver(Protocol[Result_co]):
+    """A receiver of frames and sound, such as a ``DecodePass``."""
+
+    @property
+    def needs_sound(self) -> bool:
+        """True after ``begin`` if it takes sound."""
+
+    @property
+    def needs_motion_vectors(self) -> bool:
+        """True if it takes the decoder's motion vectors."""
+
+    def begin(self, media: Media) -> None:
+        """Prepare for the first frame."""
+
+    def add_frame(self, decoded: DecodedFrame) -> None:
+        """Take the next frame."""
+
+    def add_sound(self, sound: Sound) -> None:
+        """Take the next part of the sound."""
+
+    def finish(self, media: Media, sounds: Iterable[Sound] = ()) -> Result_co:
+        """Take the sound that ``add_sound`` did not get, after the last frame."""
+
+
+class SegmentReceiver(Receiver[None], Protocol):
+    """A receiver of the frames and the sound of one segment."""
+
+    @property
+    def segment(self) -> Segment | None:
+        """The segment."""
+
+    def fail(self, error: MediaError) -> None:
+        """Take the error that ended the item."""
+
+
+def decode_whole(path: str, receiver: Receiver[Result_co], kept: KeptFrames | None = None) -> Result_co:
+    """Decode a file from the first frame to the last. Return the result of the receiver's ``finish``.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    receiver : Receiver
+        The receiver of its frames and sound.
+    kept : KeptFrames, optional
+        The frames to take of a damaged file. By default, damage is an error.
+
+    Raises
+    ------
+    MediaError
+        As in ``Media.frames``, and what the receiver raises.
+    """
+    with open_media(path) as media:
+        media.kept = kept
+        receiver.begin(media)
+        on_sound = receiver.add_sound if receiver.needs_sound else None
+        for frame in media.frames(motion_vectors=receiver.needs_motion_vectors, on_sound=on_sound):
+            receiver.add_frame(frame)
+        return receiver.finish(media)
+
+
+def decode_segment(path: str, receiver: Receiver[Result_co], segment: Segment) -> Result_co:
+    """Decode one segment of a file. Return the result of the receiver's ``finish``.
+
+    Raises
+    ------
+    MediaError
+        As in ``SegmentReader``, and what the receiver raises.
+    """
+    with SegmentReader(path) as reader:
+        span = reader.span_of(segment)
+        receiver.begin(reader.media)
+        for number in span:
+            receiver.add_frame(reader.frame(number, motion_vectors=receiver.needs_motion_vectors))
+        return receiver.finish(reader.media, reader.sounds(span) if receiver.needs_sound else ())
+
+
+def decode_segments(path: str, items: Sequence[SegmentReceiver]) -> None:
+    """Decode the frames that some segments of a file need, each once, and pass them to these segments.
+
+    An item is prepared when its first frame comes, and is complete with its last one, so that only items that overlap
+    are open at the same time. An error ends the items that need the frame. The others continue.
+
+    Raises
+    ------
+    MediaError
+        If the file cannot be opened, or its packets are damaged.
+    """
+    with SegmentReader(path) as reader:
+        motion_vectors = any(item.needs_motion_vectors for item in items)
+        waiting: list[tuple[range, SegmentReceiver]] = []
+        for item in items:
+            try:
+                waiting.append((reader.span_of(item.segment or Segment(start_frame=0)), item))
+            except MediaError as error:
+                item.fail(error)
+        waiting.sort(key=lambda pair: (pair[0].start, pair[0].stop), reverse=True)
+        open_items: list[tuple[range, SegmentReceiver]] = []
+        number = 0
+        while waiting or open_items:
+            number = number if open_items else waiting[-1][0].start
+            while waiting and waiting[-1][0].start == number:
+                open_items.append(waiting.pop())
+            open_items = _pass_frame(reader, number, open_items, motion_vectors)
+            number += 1
+
+
+def _pass_frame(
+    reader: SegmentReader, number: int, items: list[tuple[range, SegmentReceiver]], motion_vectors: bool
+) -> list[tuple[range, SegmentReceiver]]:
+    """Pass one frame to the items that need it. Return the items that need the next one too."""
+    try:
+        frame = reader.frame(number, motion_vectors=motion_vectors)
+    except MediaError as error:
+        for _, item in items:
+            item.fail(error)
+        return []
+    left = []
+    for span, item in items:
+        try:
+            if number == span.start:
+                item.begin(reader.media)
+            item.add_frame(frame)
+            if number + 1 < span.stop:
+                left.append((span, item))
+            else:
+                item.finish(reader.media, reader.sounds(span) if item.needs_sound else ())
+        except MediaError as error:
+            item.fail(error)
+    return left

@@ -1,0 +1,89 @@
+"""The types of the extra columns of an index. The header of an index or a cache declares those that are not text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from chordcache.errors import UsageError, printable
+
+BOX_NUMBERS = ("time_seconds", "x1", "y1", "x2", "y2")
+"""Keys that every box of a track has. ``time_seconds`` counts from the first frame of the item"""
+
+_BOX_KEYS = frozenset((*BOX_NUMBERS, "track_id", "label"))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _is_box(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and value.keys() <= _BOX_KEYS
+        and all(_is_number(value.get(name)) for name in BOX_NUMBERS)
+        and type(value.get("track_id", 0)) is int
+        and isinstance(value.get("label", ""), str)
+    )
+
+
+def _list_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list | tuple) and all(map(check, value))
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+COLUMN_TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "str": _is_text,
+    "int": _is_int,
+    "float": _is_number,
+    "bool": lambda value: isinstance(value, bool),
+    "list[int]": _list_of(_is_int),
+    "list[float]": _list_of(_is_number),
+    "list[str]": _list_of(_is_text),
+    "boxes": _list_of(_is_box),
+    "relative_boxes": _list_of(_is_box),
+}
+"""Name of each type to the check of a value of JSON. "boxes" is a track in pixels of the picture as it is displayed,
+"relative_boxes" one in fractions of its width and height. None is a value of every type."""
+
+
+def check_columns(columns: Mapping[str, str]) -> None:
+    """Raise ``UsageError`` if a type is not one of ``COLUMN_TYPES``."""
+    for name, kind in columns.items():
+        if kind not in COLUMN_TYPES:
+            raise UsageError(
+                f"columns, '{printable(name)}': got the type '{printable(kind)}', "
+                f"expected one of {', '.join(COLUMN_TYPES)}"
+            )
+
+
+def merged_columns(columns: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns of two lists together. Raises ``UsageError`` if one column has two types."""
+    for name in columns.keys() & others.keys():
+        if columns[name] != others[name]:
+            raise UsageError(
+                f"columns, '{printable(name)}': got the type {others[name]}, expected {columns[name]} as in the cache. "
+                "Name the column differently."
+            )
+    return {**columns, **others}
+
+
+def extra_problem(extra: Mapping[str, Any], columns: Mapping[str, str]) -> str | None:
+    """Return the reason why the extra columns of a record are not of their declared types, or None if they are."""
+    for name, value in extra.items():
+        kind = columns.get(name, "str")
+        if value is not None and not COLUMN_TYPES[kind](value):
+            shown = json.dumps(value, default=str)
+            shown = shown if len(shown) <= 80 else f"{shown[:80]}..."
+            hint = "" if name in columns else ". Declare its type under 'columns' of the header"
+            return f"column '{printable(name)}': got {printable(shown)}, expected {kind}{hint}"
+    return None

@@ -1,0 +1,86 @@
+"""The rows of an index: their keys, and their order by file."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from itertools import groupby
+
+import numpy as np
+
+from chordcache.errors import UsageError, printable
+from chordcache.index.files import Index
+from chordcache.records import VideoRecord
+from chordcache.storage import layout
+
+
+class IndexRows:
+    """The rows of an index, read in one pass. The file stays open, because a build may replace it.
+
+    Use it as a context manager, which closes the file.
+
+    Parameters
+    ----------
+    index : Index
+        The index.
+
+    Attributes
+    ----------
+    keys : set of str
+        The key of each item.
+
+    Raises
+    ------
+    UsageError
+        If the index names an item twice.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._file = open(index.path, "rb")  # noqa: SIM115 -- closed by __exit__
+        self.keys: set[str] = set()
+        self._order: Iterator[tuple[int, int]] | None = None
+        """Number and offset of each row, ordered by file. None if the rows have this order in the index"""
+        try:
+            self._survey()
+        except BaseException:  # cleanup boundary
+            self._file.close()
+            raise
+
+    def __enter__(self) -> IndexRows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def _survey(self) -> None:
+        firsts: dict[int, int] = {}
+        offsets, files = array("q"), array("q")
+        is_grouped, last = True, -1
+        for offset, record in self._index.located(self._file):
+            key = layout.key_of(record)
+            if key in self.keys:
+                raise UsageError(f"the index names '{printable(record.path)}' of root '{record.root}' twice")
+            self.keys.add(key)
+            number = firsts.setdefault(hash((record.root, record.path)), len(firsts))
+            is_grouped = is_grouped and number in (last, len(firsts) - 1)
+            last = number
+            offsets.append(offset)
+            files.append(number)
+        if not is_grouped:
+            order = np.argsort(np.asarray(files), kind="stable")
+            self._order = zip(order.tolist(), np.asarray(offsets)[order].tolist(), strict=True)
+
+    def by_file(self) -> Iterator[list[tuple[int, VideoRecord]]]:
+        """Yield the rows of each file together: the number of each row in the index, from 1, and its record.
+
+        Files come in the order of their first rows. This can be called once.
+        """
+        self._file.seek(0)
+        rows: Iterator[tuple[int, VideoRecord]]
+        if self._order is None:
+            rows = ((number, record) for number, (_, record) in enumerate(self._index.located(self._file), 1))
+        else:
+            rows = ((number + 1, self._index.at(self._file, offset)) for number, offset in self._order)
+        for _, group in groupby(rows, key=lambda row: (row[1].root, row[1].path)):
+            yield list(group)

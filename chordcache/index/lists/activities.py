@@ -1,0 +1,208 @@
+"""Lists of actions inside long videos: ActivityNet and AVA."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chordcache.errors import UsageError, printable
+from chordcache.index.csv_table import open_for_reading
+from chordcache.index.json_stream import JsonStream
+from chordcache.index.lists.classes import text_lines
+from chordcache.index.lists.items import Item, ItemList, ListOptions, row_error, segment_between, texts
+from chordcache.index.lists.templates import Template
+from chordcache.records import Segment
+
+# ActivityNet
+
+
+def read_activitynet(path: Path, options: ListOptions) -> ItemList:
+    """Read a JSON file of ActivityNet: {"database": {id: {"subset", "duration", "annotations"}}}.
+
+    Each annotation is an item: its segment and its label, or labels if several have the same segment. A video
+    without annotations, as those of the test set, is one item for the whole file. ``subset`` and ``duration`` are extra
+    columns. Files are ``v_{video_id}`` with any suffix.
+
+    Source: http://activity-net.org/download.html.
+
+    Raises
+    ------
+    NotFoundError
+        If the file does not exist.
+    UsageError
+        If it is not such a file.
+    """
+    open_for_reading(path).close()
+    template = Template(options.video_template or "v_{video_id}.*", ("video_id", "subset"))
+    return ItemList(path, path.parent, "video", {"duration": "float"}, partial(_activitynet_items, path, template))
+
+
+def _activitynet_items(path: Path, template: Template) -> Iterator[Item]:
+    for number, name, video in _database(path):
+        extra = {key: video[key] for key in ("subset", "duration") if video.get(key) is not None}
+        try:
+            file = template.path({"video_id": name, "subset": extra.get("subset")})
+            annotations = video.get("annotations") or []
+            labels: dict[Segment | None, tuple[str, ...]] = {}
+            for annotation in annotations:
+                start, end = annotation["segment"]
+                segment = segment_between(start, end)
+                labels[segment] = (*labels.get(segment, ()), *texts(annotation.get("label")))
+        except UsageError as error:
+            raise row_error(path, "video", number, f"'{printable(name)}': {error}") from None
+        except (KeyError, TypeError, ValueError, AttributeError):
+            message = f'\'{printable(name)}\': expected annotations such as {{"segment": [0, 1.5], "label": "Run"}}'
+            raise row_error(path, "video", number, message) from None
+        for segment, names in (labels or {None: ()}).items():
+            yield Item(number, file, segment, tuple(dict.fromkeys(names)), extra=extra)
+
+
+def _database(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield number, id and value of each video of the member "database"."""
+    number, is_found = 0, False
+    with open(path, "rb") as file:
+        stream = JsonStream(file)
+        try:
+            if stream.peek() != "{":
+                raise ValueError("expected an object")
+            for _ in stream.items():
+                name = stream.value()
+                stream.take(":")
+                if name != "database":
+                    stream.value()
+                    continue
+                is_found = True
+                if stream.peek() != "{":
+                    raise ValueError("'database': expected an object")
+                for _ in stream.items():
+                    number += 1
+                    key = stream.value()
+                    stream.take(":")
+                    video = stream.value()
+                    if not isinstance(video, dict):
+                        raise ValueError(f"'{key}': expected an object")
+                    yield number, str(key), video
+        except UsageError:
+            raise
+        except ValueError as error:
+            raise row_error(path, "video", max(number, 1), f"not JSON of a list: {printable(str(error))}") from None
+    if not is_found:
+        raise UsageError(f"'{printable(path)}': got a file without a member 'database', expected one of ActivityNet")
+
+
+# AVA
+
+_SECONDS = 3.0
+"""[seconds] Length of a segment. AVA's annotators saw 3 seconds around each key frame"""
+_AVA_CELLS = (2, 7, 8)
+"""Numbers of cells of a line: without boxes, without and with the number of the person"""
+
+
+class _Action(NamedTuple):
+    row: int
+    video: str
+    time: float
+    """[seconds from the file's first frame]"""
+    box: tuple[float, ...]
+    """x1, y1, x2, y2 as fractions of the picture, or empty"""
+    action: str
+    person: int | None
+
+
+def read_ava(path: Path, options: ListOptions) -> ItemList:
+    """Read a CSV file of AVA: video_id, time, x1, y1, x2, y2, action_id, person_id, without a header row.
+
+    Each key time of a video is an item. Its segment is ``seconds`` long, with the key time in the middle. It begins at
+    0 at the earliest. The actions of all its persons are its labels, by number, or by the names in ``classes``. The
+    extra column ``boxes`` has a box for each person and action, with the person as ``track_id`` and the action as
+    ``label``. Its ``time_seconds`` counts from the start of the segment, which is less than one frame before the
+    segment's first frame. ``key_seconds`` is the key time in the file. Files are ``{video_id}`` with any suffix.
+
+    Source: https://research.google.com/ava/download.html.
+
+    Raises
+    ------
+    NotFoundError
+        If the list or ``classes`` does not exist.
+    UsageError
+        If a line has another form.
+    """
+    open_for_reading(path).close()
+    template = Template(options.video_template or "{video_id}.*", ("video_id",))
+    names = None if options.classes is None else _action_names(Path(options.classes))
+    items = partial(_ava_items, path, template, names, options.seconds or _SECONDS)
+    return ItemList(path, path.parent, "line", {"boxes": "relative_boxes", "key_seconds": "float"}, items)
+
+
+def _ava_items(path: Path, template: Template, names: dict[str, str] | None, seconds: float) -> Iterator[Item]:
+    for (video, time), group in groupby(_ava_actions(path), lambda each: (each.video, each.time)):
+        actions = list(group)
+        start = max(0.0, time - seconds / 2)
+        try:
+            labels = [_name_of(each.action, names) for each in actions]
+            file = template.path({"video_id": video})
+        except UsageError as error:
+            raise row_error(path, "line", actions[0].row, str(error)) from None
+        boxes = [_box(each, label, time - start) for each, label in zip(actions, labels, strict=True) if each.box]
+        yield Item(
+            actions[0].row,
+            file,
+            Segment(start_seconds=start, end_seconds=time + seconds / 2),
+            tuple(dict.fromkeys(filter(None, labels))),
+            extra={"key_seconds": time, **({"boxes": boxes} if boxes else {})},
+        )
+
+
+def _box(action: _Action, label: str, time_seconds: float) -> dict[str, Any]:
+    box: dict[str, Any] = {"time_seconds": time_seconds}
+    box |= zip(("x1", "y1", "x2", "y2"), action.box, strict=True)
+    if action.person is not None:
+        box["track_id"] = action.person
+    return box | {"label": label}
+
+
+def _ava_actions(path: Path) -> Iterator[_Action]:
+    for number, line in text_lines(path):
+        yield _ava_action(path, number, [cell.strip(' "') for cell in line.split(",")])
+
+
+def _ava_action(path: Path, row: int, cells: list[str]) -> _Action:
+    try:
+        if len(cells) not in _AVA_CELLS or not cells[0]:
+            raise ValueError
+        time = float(cells[1])
+        box = tuple(map(float, filter(None, cells[2:6])))
+        action, person = (*cells[6:], "", "")[:2]
+        if not 0 <= time < math.inf or len(box) not in (0, 4) or not all(0 <= each <= 1 for each in box):
+            raise ValueError
+        return _Action(row, cells[0], time, box, action, int(person) if person else None)
+    except ValueError:
+        raise row_error(
+            path,
+            "line",
+            row,
+            f"got '{printable(','.join(cells))}', expected video_id,time,x1,y1,x2,y2,action_id,person_id with a time "
+            "of at least 0 and a box in fractions of the picture",
+        ) from None
+
+
+def _name_of(action: str, names: dict[str, str] | None) -> str:
+    if names is None or not action:
+        return action
+    if action not in names:
+        raise UsageError(f"got action {printable(action)}, expected one of the classes")
+    return names[action]
+
+
+def _action_names(path: Path) -> dict[str, str]:
+    """Read AVA's list of actions as CSV: label_id,label_name,label_type."""
+    rows = csv.DictReader(line for _, line in text_lines(path))
+    if not {"label_id", "label_name"} <= set(rows.fieldnames or ()):
+        found = printable(", ".join(rows.fieldnames or ()))
+        raise UsageError(f"classes: got the columns {found}, expected label_id and label_name")
+    return {row["label_id"]: row["label_name"] for row in rows}

@@ -1,0 +1,209 @@
+"""Lists that classify whole files: UCF101, Something-Something V2 and the text lists of MMAction."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.index.csv_table import open_for_reading
+from chordcache.index.lists.items import Item, ItemList, ListOptions, row_error
+from chordcache.index.lists.tables import json_records
+from chordcache.index.lists.templates import Template
+from chordcache.index.walk import VIDEO_SUFFIXES
+from chordcache.storage.sealed_json import FINITE_JSON
+
+_LINE = re.compile(r"(.*?)((?:[ \t]+\d+)*)")
+"""A path, and whole numbers after it"""
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each line that is not blank, without a byte order mark and the line end."""
+    with open_for_reading(path) as file:
+        for number, line in enumerate(file, 1):
+            text = line.decode("utf-8", "surrogateescape").removeprefix("\ufeff" if number == 1 else "").strip()
+            if text:
+                yield number, text
+
+
+# UCF101
+
+
+def read_ucf101(path: Path, options: ListOptions) -> ItemList:
+    """Read a list of UCF101: lines such as "ApplyEyeMakeup/v_ApplyEyeMakeup_g08_c01.avi 1".
+
+    The label is the folder's name, which is the name of the class, also in test lists, which have no number. The number
+    becomes the extra column ``class_id``, counted from 1. It has to agree with ``classInd.txt``, if that file lies
+    beside the list or ``classes`` names it.
+
+    Source: https://www.crcv.ucf.edu/data/UCF101.php.
+
+    Raises
+    ------
+    NotFoundError
+        If the list or ``classes`` does not exist.
+    UsageError
+        If a line has another form.
+    """
+    open_for_reading(path).close()
+    names = _ucf101_classes(_beside(path, "classInd.txt", options))
+    template = Template(options.video_template, ("path", "stem")) if options.video_template else None
+    return ItemList(path, path.parent, "line", {"class_id": "int"}, partial(_ucf101_items, path, names, template))
+
+
+def _ucf101_items(path: Path, names: dict[int, str] | None, template: Template | None) -> Iterator[Item]:
+    for number, line in text_lines(path):
+        name, ids = split_line(line)
+        label = os.path.dirname(name).rpartition("/")[2]
+        if not label or len(ids) > 1:
+            raise row_error(path, "line", number, f"got '{printable(line)}', expected CLASS/FILE and a number or none")
+        if ids and names is not None and names.get(ids[0]) != label:
+            expected = printable(names.get(ids[0], "no class"))
+            raise row_error(path, "line", number, f"got '{printable(line)}', expected {expected} for class {ids[0]}")
+        extra = {"class_id": ids[0]} if ids else {}
+        yield Item(number, video_path(name, template), labels=(label,), extra=extra)
+
+
+def _ucf101_classes(path: Path | None) -> dict[int, str] | None:
+    if path is None:
+        return None
+    names = {}
+    for number, line in text_lines(path):
+        first, _, name = line.partition(" ")
+        if not first.isdecimal() or not name:
+            raise row_error(path, "line", number, f"got '{printable(line)}', expected a number and the name of a class")
+        names[int(first)] = name.strip()
+    return names
+
+
+def split_line(line: str) -> tuple[str, list[int]]:
+    """Return the path that a line begins with, and the whole numbers after it.
+
+    Examples
+    --------
+    >>> split_line("a clip.mp4 1 3")
+    ('a clip.mp4', [1, 3])
+    """
+    found = _LINE.fullmatch(line)
+    name, numbers = found.groups() if found else (line, "")
+    return name, [int(each) for each in numbers.split()]
+
+
+def video_path(name: str, template: Template | None) -> str:
+    """Return the path of the file, from the path in the list."""
+    return name if template is None else template.path({"path": name, "stem": os.path.splitext(name)[0]})
+
+
+def _beside(path: Path, name: str, options: ListOptions) -> Path | None:
+    """Return the file of the classes that the caller names, or else the one of this name beside the list, or None."""
+    if options.classes is not None:
+        if not Path(options.classes).is_file():
+            raise NotFoundError(f"classes: no such file '{printable(options.classes)}'")
+        return Path(options.classes)
+    return path.with_name(name) if path.with_name(name).is_file() else None
+
+
+# MMAction
+
+
+def read_mmaction(path: Path, options: ListOptions) -> ItemList:
+    """Read a text list of MMAction: a path and the numbers of its classes, from 0, such as "a.mp4 1 3".
+
+    The numbers are the labels, or the names in ``classes``, a file with one name on each line. A path without the
+    suffix of a video is a folder of frames, as in lists of raw frames. Its first number is the number of frames, and
+    ``video_template`` has to name the video, such as "{path}.mp4".
+
+    Source: https://mmaction2.readthedocs.io/en/latest/user_guides/prepare_dataset.html.
+
+    Raises
+    ------
+    NotFoundError
+        If the list or ``classes`` does not exist.
+    UsageError
+        If a line has another form, or a number has no name.
+    """
+    open_for_reading(path).close()
+    classes = _beside(path, "", options) if options.classes is not None else None
+    names = None if classes is None else [name for _, name in text_lines(classes)]
+    template = Template(options.video_template, ("path", "stem")) if options.video_template else None
+    return ItemList(path, path.parent, "line", {"num_frames": "int"}, partial(_mmaction_items, path, names, template))
+
+
+def _mmaction_items(path: Path, names: list[str] | None, template: Template | None) -> Iterator[Item]:
+    for number, line in text_lines(path):
+        name, ids = split_line(line)
+        extra: dict[str, Any] = {}
+        if name.rpartition(".")[2].lower() not in VIDEO_SUFFIXES:
+            if template is None or not ids:
+                message = (
+                    f"got '{printable(line)}', expected a video and numbers. For a list of raw frames, give "
+                    "video_template (--video-template), such as '{path}.mp4'."
+                )
+                raise row_error(path, "line", number, message)
+            extra["num_frames"] = ids.pop(0)
+        try:
+            labels = tuple(str(each) if names is None else names[each] for each in ids)
+        except IndexError:
+            message = f"got class {max(ids)}, expected less than {len(names or ())}, the number of classes"
+            raise row_error(path, "line", number, message) from None
+        yield Item(number, video_path(name, template), labels=labels, extra=extra)
+
+
+# Something-Something V2
+
+
+def read_ssv2(path: Path, options: ListOptions) -> ItemList:
+    """Read a JSON list of Something-Something V2: id, label, template, placeholders. Test lists have the id only.
+
+    The label is the template without brackets, as in ``labels.json``, and the caption is the list's "label", where the
+    placeholders are filled in. If ``labels.json`` lies beside the list, or ``classes`` names it, the number of the
+    class becomes the extra column ``class_id``, counted from 0. Files are ``{id}.webm``.
+
+    Source: https://www.qualcomm.com/developer/software/something-something-v-2-dataset.
+
+    Raises
+    ------
+    NotFoundError
+        If the list or ``classes`` does not exist.
+    UsageError
+        If the file is not such a list.
+    """
+    open_for_reading(path).close()
+    ids = _ssv2_classes(_beside(path, "labels.json", options))
+    template = Template(options.video_template or "{id}.webm", ("id",))
+    columns = {"class_id": "int", "placeholders": "list[str]"}
+    return ItemList(path, path.parent, "record", columns, partial(_ssv2_items, path, ids, template))
+
+
+def _ssv2_items(path: Path, ids: dict[str, int] | None, template: Template) -> Iterator[Item]:
+    for number, row in json_records(path):
+        if not isinstance(row.get("id"), str | int):
+            found = ", ".join(f"'{printable(name)}'" for name in row) or "none"
+            raise row_error(path, "record", number, f"got the members {found}, expected 'id'")
+        label = str(row.pop("template", "")).replace("[", "").replace("]", "")
+        caption = str(row.pop("label", ""))
+        extra: dict[str, Any] = {name: row[name] for name in ("placeholders",) if name in row}
+        if ids is not None and label:
+            if label not in ids:
+                raise row_error(path, "record", number, f"got the template '{printable(label)}', expected a class")
+            extra["class_id"] = ids[label]
+        yield Item(
+            number,
+            template.path({"id": row["id"]}),
+            labels=(label,) if label else (),
+            captions=(caption,) if caption else (),
+            extra=extra,
+        )
+
+
+def _ssv2_classes(path: Path | None) -> dict[str, int] | None:
+    if path is None:
+        return None
+    try:
+        return {str(name): int(number) for name, number in FINITE_JSON.decode(path.read_text("utf-8-sig")).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise UsageError(f"'{printable(path)}': expected a JSON object of names and numbers of classes") from None

@@ -1,0 +1,149 @@
+"""Lists with one row for each item, whose columns have a meaning: any table, Kinetics and WebVid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from chordcache.errors import UsageError, printable
+from chordcache.index.lists.items import Item, ItemList, ListOptions, segment_between, texts
+from chordcache.index.lists.tables import Row, RowTable, open_rows
+from chordcache.index.lists.templates import Template
+from chordcache.records import Segment
+
+_USUAL: Mapping[str, tuple[str, ...]] = {
+    "path": ("path", "file_name", "video", "video_path", "filename"),
+    "label": ("label", "labels"),
+    "caption": ("caption", "captions", "text"),
+    "start": ("start_seconds",),
+    "end": ("end_seconds",),
+}
+"""Meaning to the names of its column, if the caller names none. The first that the list has counts."""
+_FRAMES = ("start_frame", "end_frame")
+
+
+def read_table(path: Path, options: ListOptions) -> ItemList:
+    """Read a CSV, TSV, JSON, JSON Lines or Parquet list. All columns without a meaning are kept as extra columns.
+
+    Raises
+    ------
+    NotFoundError
+        If the file does not exist.
+    UsageError
+        If it is not of its format, or misses a column.
+    """
+    table = open_rows(path)
+    return _item_list(table, _columns(table, options), options.video_template)
+
+
+_KINETICS = ("youtube_id", "time_start", "time_end")
+_KINETICS_TEMPLATE = "{youtube_id}_{time_start:06d}_{time_end:06d}.mp4"
+
+
+def read_kinetics(path: Path, options: ListOptions) -> ItemList:
+    """Read a CSV file of Kinetics: label, youtube_id, time_start, time_end, split. Test lists have no label.
+
+    The published clips are cut already, and their names have both times. If a template does not use ``time_start``, the
+    files are whole videos, and the times are the segment.
+
+    Source: https://github.com/cvdfoundation/kinetics-dataset. Raises as ``read_table`` does.
+    """
+    table = _open_with(path, _KINETICS, MappingProxyType({"time_start": "float", "time_end": "float"}))
+    template = options.video_template or _KINETICS_TEMPLATE
+    columns = {"label": "label"} if "label" in table.types else {}
+    if "time_start" not in Template(template, table.types).names:
+        columns |= {"start": "time_start", "end": "time_end"}
+    return _item_list(table, columns, template)
+
+
+_WEBVID = ("videoid", "name", "page_dir")
+_WEBVID_TEMPLATE = "{page_dir}/{videoid}.mp4"
+
+
+def read_webvid(path: Path, options: ListOptions) -> ItemList:
+    """Read a CSV file of WebVid: videoid, contentUrl, duration, page_dir, name. The name is the caption.
+
+    Source: https://github.com/m-bain/webvid. Raises as ``read_table`` does.
+    """
+    table = _open_with(path, _WEBVID)
+    return _item_list(table, {"caption": "name"}, options.video_template or _WEBVID_TEMPLATE)
+
+
+def _open_with(path: Path, required: tuple[str, ...], declared: Mapping[str, str] = MappingProxyType({})) -> RowTable:
+    table = open_rows(path, declared)
+    if missing := [name for name in required if name not in table.types]:
+        raise UsageError(
+            f"'{printable(path)}': got the columns {table.found}, expected {', '.join(required)}; "
+            f"'{missing[0]}' is missing"
+        )
+    return table
+
+
+def _columns(table: RowTable, options: ListOptions) -> dict[str, str]:
+    """Return the column of each meaning that the list has."""
+    if options.path_column and options.video_template:
+        raise UsageError(f"path_column: got '{printable(options.path_column)}' and a template, expected one of the two")
+    found = {}
+    for meaning, usual in _USUAL.items():
+        asked = getattr(options, f"{meaning}_column")
+        if asked is not None and asked not in table.types:
+            raise UsageError(f"{meaning}_column: got '{printable(asked)}', expected one of {table.found}")
+        name = asked or next((name for name in usual if name in table.types), None)
+        if name is not None and not (meaning == "path" and options.video_template):
+            found[meaning] = name
+    if "path" not in found and options.video_template is None:
+        raise UsageError(
+            f"'{printable(table.path)}': got the columns {table.found}, expected one of {', '.join(_USUAL['path'])}. "
+            "Name it with path_column (--path-column), or give video_template (--video-template)."
+        )
+    return found | {name: name for name in _FRAMES if name in table.types}
+
+
+def _item_list(table: RowTable, columns: Mapping[str, str], template: str | None) -> ItemList:
+    kept = [name for name in table.types if name not in columns.values()]
+    types = {name: table.types[name] for name in kept if table.types[name] != "str"}
+    path_of: Callable[[Row], str]
+    path_of = partial(_named_path, columns["path"]) if template is None else Template(template, table.types).path
+
+    def items() -> Iterator[Item]:
+        label, caption = columns.get("label", ""), columns.get("caption", "")
+        for number, row in table.rows():
+            try:
+                path, segment = path_of(row), _segment(row, columns)
+            except UsageError as error:
+                raise table.error(number, str(error)) from None
+            extra = {name: table.value(name, row[name]) for name in kept if name in row}
+            yield Item(number, path, segment, texts(row.get(label)), texts(row.get(caption)), extra)
+
+    return ItemList(table.path, table.path.parent, table.unit, types, items)
+
+
+def _named_path(column: str, row: Row) -> str:
+    value = row.get(column, "")
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"column '{printable(column)}': got '{printable(str(value))}', expected a path")
+    return value
+
+
+def _segment(row: Row, columns: Mapping[str, str]) -> Segment | None:
+    """Return the segment of a row. Raises ``UsageError``."""
+    segment = segment_between(*(row.get(columns.get(side, "")) for side in ("start", "end")))
+    numbers: dict[str, Any] = {name: _frame(name, row[name]) for name in _FRAMES if name in columns and name in row}
+    if not numbers:
+        return segment
+    if segment is not None:
+        numbers |= {"start_seconds": segment.start_seconds, "end_seconds": segment.end_seconds}
+    return Segment(**numbers)
+
+
+def _frame(name: str, value: Any) -> int:
+    try:
+        number = int(value)
+        if isinstance(value, bool) or (isinstance(value, float) and number != value):
+            raise ValueError
+    except (ValueError, TypeError, OverflowError):
+        raise UsageError(f"{name}: got '{printable(str(value))}', expected a whole number") from None
+    return number

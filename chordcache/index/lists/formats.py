@@ -1,0 +1,64 @@
+"""The formats of published lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from chordcache.errors import UsageError, printable
+from chordcache.index.lists.activities import read_activitynet, read_ava
+from chordcache.index.lists.classes import read_mmaction, read_ssv2, read_ucf101
+from chordcache.index.lists.columns import read_kinetics, read_table, read_webvid
+from chordcache.index.lists.items import ItemList, ListOptions
+from chordcache.index.lists.lerobot import read_lerobot
+from chordcache.index.lists.pairs import read_pairs
+
+_COLUMN_OPTIONS = ("path_column", "label_column", "caption_column", "start_column", "end_column")
+
+
+@dataclass(frozen=True)
+class ListFormat:
+    """A format of lists."""
+
+    read: Callable[[Path, ListOptions], ItemList]
+    options: tuple[str, ...] = ()
+    """Fields of ``ListOptions`` that it uses"""
+
+
+LIST_READERS: Mapping[str, ListFormat] = {
+    "csv": ListFormat(read_table, ("video_template", *_COLUMN_OPTIONS)),
+    "kinetics": ListFormat(read_kinetics, ("video_template",)),
+    "ucf101": ListFormat(read_ucf101, ("video_template", "classes")),
+    "ssv2": ListFormat(read_ssv2, ("video_template", "classes")),
+    "activitynet": ListFormat(read_activitynet, ("video_template",)),
+    "ava": ListFormat(read_ava, ("video_template", "classes", "seconds")),
+    "mmaction": ListFormat(read_mmaction, ("video_template", "classes")),
+    "webvid": ListFormat(read_webvid, ("video_template",)),
+    "lerobot": ListFormat(read_lerobot),
+    "pairs": ListFormat(read_pairs),
+}
+"""Name of each format to its reader"""
+
+
+def open_list(path: Path, name: str, options: ListOptions) -> ItemList:
+    """Open a list.
+
+    Raises
+    ------
+    NotFoundError
+        If the list does not exist.
+    UsageError
+        If the format is not known or does not use an option, or the list is not of the format.
+    """
+    if name not in LIST_READERS:
+        raise UsageError(f"format: got '{printable(name)}', expected one of {', '.join(LIST_READERS)}")
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value is not None and field.name not in LIST_READERS[name].options:
+            users = [other for other, format_ in LIST_READERS.items() if field.name in format_.options]
+            raise UsageError(
+                f"{field.name}: got '{printable(str(value))}' for a list of the format '{name}', "
+                f"expected it only for {', '.join(users)}"
+            )
+    return LIST_READERS[name].read(path, options)

@@ -1,0 +1,117 @@
+"""Datasets of LeRobot: one video for each episode and camera (2.x), or several episodes in one video (3.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.index.lists.items import Item, ItemList, ListOptions, texts
+from chordcache.index.lists.parquet import open_parquet
+from chordcache.index.lists.tables import json_lines
+from chordcache.index.lists.templates import Template
+from chordcache.records import Segment
+from chordcache.storage.sealed_json import FINITE_JSON
+
+_COLUMNS = {"episode_index": "int", "fps": "float"}
+_FIELDS_2 = ("episode_chunk", "video_key", "episode_index")
+_FIELDS_3 = ("video_key", "chunk_index", "file_index")
+
+
+def read_lerobot(path: Path, _options: ListOptions) -> ItemList:
+    """Read the folder of a LeRobot dataset of version 2.0, 2.1 or 3.0. Each camera of an episode is an item.
+
+    The tasks of the episode are its captions. ``episode_index``, ``camera`` and ``fps`` are extra columns. In version
+    3.0 a file holds several episodes. The segment is stated as frame numbers, ``round(seconds * fps)``, because the
+    times of the dataset are rounded and could miss a frame.
+
+    Source: https://huggingface.co/docs/lerobot/lerobot-dataset-v3.
+
+    Raises
+    ------
+    NotFoundError
+        If the folder has no ``meta/info.json``.
+    UsageError
+        If the version is another one, the dataset has no videos, or pyarrow is missing for version 3.0.
+    """
+    info = _info(path / "meta" / "info.json")
+    version = str(info.get("codebase_version", ""))
+    features = info["features"].items()
+    cameras = [str(name) for name, feature in features if isinstance(feature, dict) and feature.get("dtype") == "video"]
+    if not cameras or not isinstance(info.get("video_path"), str):
+        raise UsageError(f"'{printable(path)}': got a dataset without videos, expected features of the dtype 'video'")
+    if version.startswith("v2"):
+        items = partial(_items_2, path, info, cameras, Template(info["video_path"], _FIELDS_2))
+    elif version.startswith("v3"):
+        items = partial(_items_3, path, info, cameras, Template(info["video_path"], _FIELDS_3))
+    else:
+        raise UsageError(
+            f"'{printable(path)}': got LeRobot version '{printable(version)}', expected v2.0, v2.1 or v3.0"
+        )
+    return ItemList(path, path, "episode", _COLUMNS, items)
+
+
+def _info(path: Path) -> dict[str, Any]:
+    try:
+        info = FINITE_JSON.decode(path.read_text("utf-8-sig"))
+        if not isinstance(info, dict) or not isinstance(info.get("features"), dict) or not float(info["fps"]) > 0:
+            raise ValueError("it has no features or no fps")
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"no such file '{printable(path)}'; expected the folder of a LeRobot dataset") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"'{printable(path)}': expected the JSON of a LeRobot dataset ({error})") from None
+    return info
+
+
+def _extra(episode: int, camera: str, info: dict[str, Any]) -> dict[str, Any]:
+    return {"episode_index": episode, "camera": camera, "fps": info["fps"]}
+
+
+def _items_2(path: Path, info: dict[str, Any], cameras: list[str], template: Template) -> Iterator[Item]:
+    source = path / "meta" / "episodes.jsonl"
+    for number, row in json_lines(source):
+        try:
+            episode = int(row["episode_index"])
+            chunk = episode // int(info.get("chunks_size", 1000))
+        except (KeyError, TypeError, ValueError, ZeroDivisionError):
+            message = "expected a whole 'episode_index', and 'chunks_size' in info.json"
+            raise UsageError(f"'{printable(source)}', line {number}: {message}") from None
+        for camera in cameras:
+            file = template.path({"episode_chunk": chunk, "video_key": camera, "episode_index": episode})
+            yield Item(episode, file, captions=texts(row.get("tasks")), extra=_extra(episode, camera, info))
+
+
+def _items_3(path: Path, info: dict[str, Any], cameras: list[str], template: Template) -> Iterator[Item]:
+    sources = sorted((path / "meta" / "episodes").glob("*/*.parquet"))
+    if not sources:
+        raise NotFoundError(f"no episodes in '{printable(path / 'meta' / 'episodes')}'")
+    for source in sources:
+        types, rows = open_parquet(source)
+        needed = ["episode_index", *(name for camera in cameras for name in _video_columns(camera))]
+        if missing := [name for name in needed if name not in types]:
+            raise UsageError(f"'{printable(source)}': expected the column '{printable(missing[0])}'")
+        for number, row in rows():
+            for camera in cameras:
+                try:
+                    yield _item_3(row, camera, info, template)
+                except (KeyError, TypeError, ValueError, OverflowError) as error:
+                    message = f"camera '{printable(camera)}': {printable(str(error))}"
+                    raise UsageError(f"'{printable(source)}', record {number}: {message}") from None
+
+
+def _video_columns(camera: str) -> list[str]:
+    return [f"videos/{camera}/{name}" for name in ("chunk_index", "file_index", "from_timestamp", "to_timestamp")]
+
+
+def _item_3(row: dict[str, Any], camera: str, info: dict[str, Any], template: Template) -> Item:
+    chunk, file, start, end = (row[name] for name in _video_columns(camera))
+    episode, fps = int(row["episode_index"]), float(info["fps"])
+    return Item(
+        episode,
+        template.path({"video_key": camera, "chunk_index": chunk, "file_index": file}),
+        Segment(start_frame=round(start * fps), end_frame=round(end * fps)),
+        captions=texts(row.get("tasks")),
+        extra=_extra(episode, camera, info),
+    )

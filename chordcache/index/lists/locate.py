@@ -1,0 +1,106 @@
+"""The files that a list names: their roots, and those that do not exist."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from chordcache.errors import UsageError, printable
+from chordcache.index.walk import parse_roots
+from chordcache.records import path_problem
+
+_ANY_SUFFIX = ".*"
+_SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov")
+"""Suffixes that ".*" stands for, in the order in which they are tried"""
+
+
+class Found(NamedTuple):
+    """The place of a file that a list names."""
+
+    root: str
+    """Label of the root"""
+    path: str
+    """Path relative to the root"""
+    exists: bool
+    is_first: bool
+    """True if no earlier row named the file"""
+
+
+class Locator:
+    """A function from the paths of a list to files below named roots. It looks at each file once.
+
+    Parameters
+    ----------
+    videos : sequence of str
+        Folders, or NAME=PATH. Relative paths are relative to the first.
+    folder : Path
+        Folder to use if ``videos`` is empty.
+
+    Raises
+    ------
+    NotFoundError
+        If a folder does not exist.
+    UsageError
+        If one is a file, or two have the same label.
+    """
+
+    def __init__(self, videos: Sequence[str], folder: Path) -> None:
+        corpora = parse_roots(list(videos) or [os.fspath(folder)])
+        for corpus in corpora:
+            if corpus.names:
+                raise UsageError(f"videos: got the file '{printable(corpus.names[0])}', expected a folder")
+        self.roots = {corpus.label: corpus.folder for corpus in corpora}
+        self._base = corpora[0].folder
+        self._starts = [(label, os.path.join(folder, "")) for label, folder in self.roots.items()]
+        self._last: tuple[str, Found] | None = None
+        self._suffixes: dict[int, str | None] = {}
+        """Hash of root and path to the suffix that replaces ".*", or None if the file does not exist"""
+
+    def find(self, path: str) -> Found:
+        """Return the place of a file.
+
+        Raises
+        ------
+        UsageError
+            If the path is not a file name, or lies outside all roots.
+        """
+        if self._last is not None and self._last[0] == path:  # most lists name the segments of a file in a row
+            return self._last[1]
+        found = self._look_up(*self._place(path))
+        self._last = (path, found._replace(is_first=False))
+        return found
+
+    def _look_up(self, root: str, inner: str) -> Found:
+        stem = inner.removesuffix(_ANY_SUFFIX)
+        key = hash((root, inner))
+        is_first = key not in self._suffixes
+        if is_first:
+            suffixes = ("",) if stem == inner else _SUFFIXES
+            start = os.path.join(self.roots[root], stem)
+            self._suffixes[key] = next((suffix for suffix in suffixes if _is_file(start + suffix)), None)
+        suffix = self._suffixes[key]
+        return Found(root, inner if suffix is None else stem + suffix, suffix is not None, is_first)
+
+    def _place(self, path: str) -> tuple[str, str]:
+        """Return the label of the root of a path, and the path relative to the root."""
+        whole = path if "\0" in path else os.path.normpath(os.path.join(self._base, path))
+        for label, start in self._starts:
+            inner = whole.removeprefix(start)
+            if problem := path_problem(inner.lstrip("/")):
+                raise UsageError(f"the path '{printable(path)}' cannot be used: {problem}")
+            if inner != whole:
+                return label, inner
+        raise UsageError(
+            f"got the path '{printable(path)}', expected one in '{printable(self._base)}'. "
+            "Give the folder that has it too: videos (--videos NAME=PATH)."
+        )
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return False

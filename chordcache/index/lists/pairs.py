@@ -1,0 +1,91 @@
+"""Folders of videos with a file of the same name beside each: ``a.mp4`` and ``a.txt`` or ``a.json``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.index.lists.items import Item, ItemList, ListOptions, as_text, texts
+from chordcache.index.lists.tables import add_kinds, members, settled
+from chordcache.index.walk import VIDEO_SUFFIXES, iter_files
+from chordcache.storage.sealed_json import FINITE_JSON
+
+_LABELS, _CAPTIONS = ("label", "labels"), ("caption", "captions", "text")
+"""Members of a JSON file that are labels or captions. All others are extra columns"""
+
+
+def read_pairs(path: Path, _options: ListOptions) -> ItemList:
+    """Read a folder: the text of ``a.txt`` is the caption of ``a.mp4``, and ``a.json`` has its labels and captions.
+
+    The text may also lie in a folder ``labels`` beside the folder ``videos``. A video without either file is an item
+    without a caption.
+
+    Sources: https://github.com/zai-org/CogVideo/tree/main/sat, https://github.com/webdataset/webdataset.
+
+    Raises
+    ------
+    NotFoundError
+        If the folder does not exist.
+    UsageError
+        If a file beside a video is not UTF-8 text, or not a JSON object.
+    """
+    if not path.is_dir():
+        raise NotFoundError(f"no such folder '{printable(path)}'")
+    kinds: dict[str, str] = {}
+    for _, _, stem in _videos(path):
+        row = _members(path, stem)
+        add_kinds(kinds, {name: value for name, value in row.items() if name not in (*_LABELS, *_CAPTIONS)})
+    types = settled(kinds)
+    columns = {name: kind for name, kind in types.items() if kind != "str"}
+    return ItemList(path, path, "video", columns, partial(_items, path, types))
+
+
+def _items(folder: Path, types: dict[str, str]) -> Iterator[Item]:
+    for number, name, stem in _videos(folder):
+        caption, row = texts(_text_beside(folder, stem)), _members(folder, stem)
+        labels, captions = (
+            tuple(text for key in keys for text in texts(row.get(key))) for keys in (_LABELS, _CAPTIONS)
+        )
+        extra = {key: as_text(row[key]) if kind == "str" else row[key] for key, kind in types.items() if key in row}
+        yield Item(number, name, None, labels, tuple(dict.fromkeys((*caption, *captions))), extra)
+
+
+def _videos(folder: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield number and path of each video, and the path without its suffix."""
+    number = 0
+    for file in iter_files(os.fspath(folder)):
+        stem, _, suffix = file.path.rpartition(".")
+        if file.is_video and suffix.lower() in VIDEO_SUFFIXES:
+            number += 1
+            yield number, file.path, stem
+
+
+def _text_beside(folder: Path, stem: str) -> str | None:
+    text = _read(folder / f"{stem}.txt")
+    if text is None and stem.startswith("videos/"):
+        text = _read(folder / f"labels/{stem.removeprefix('videos/')}.txt")
+    return text and text.strip()
+
+
+def _read(path: Path) -> str | None:
+    """Return the text of a file, or None if it does not exist."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"'{printable(path)}': expected UTF-8 text ({printable(str(error))})") from None
+
+
+def _members(folder: Path, stem: str) -> dict[str, Any]:
+    """Return the members of the JSON file of a video, or none if it has no such file."""
+    path = folder / f"{stem}.json"
+    text = _read(path)
+    try:
+        return {} if text is None else members(FINITE_JSON.decode(text))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"'{printable(path)}': expected a JSON object ({printable(str(error))})") from None

@@ -1,0 +1,79 @@
+"""Paths made from the fields of a row."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from chordcache.errors import UsageError, printable
+
+_WHOLE, _REAL = frozenset("bcdoxX"), frozenset("eEfFgG%")
+"""Last characters of a format specification that take a number"""
+
+
+class Template:
+    """A path with the names of fields in braces, as ``str.format`` takes it, without attributes and indices.
+
+    Parameters
+    ----------
+    text : str
+        Such as ``{youtube_id}_{time_start:06d}.mp4``.
+    fields : collection of str
+        Names that it may use.
+
+    Raises
+    ------
+    UsageError
+        If it is not such a template, or uses another name.
+
+    Examples
+    --------
+    >>> Template("{id}_{start:06d}.mp4", ("id", "start")).path({"id": "a", "start": "12"})
+    'a_000012.mp4'
+    """
+
+    def __init__(self, text: str, fields: Collection[str]) -> None:
+        try:
+            parts = list(string.Formatter().parse(text))
+        except ValueError as error:
+            raise UsageError(f"video_template: got '{printable(text)}', expected fields in braces ({error})") from None
+        self._parts = [(literal, name, spec or "", conversion) for literal, name, spec, conversion in parts]
+        self.names = frozenset(name for _, name, _, _ in self._parts if name is not None)
+        if unknown := sorted(self.names - set(fields)):
+            raise UsageError(
+                f"video_template: got the field '{printable(unknown[0])}', expected one of "
+                f"{', '.join(printable(name) for name in fields)}"
+            )
+        if any("{" in spec or conversion for _, _, spec, conversion in self._parts):
+            raise UsageError(f"video_template: got '{printable(text)}', expected plain fields such as {{name:06d}}")
+
+    def path(self, row: Mapping[str, Any]) -> str:
+        """Return the path of a row. Raises ``UsageError`` if a field is empty or is not of the template's kind."""
+        return "".join(
+            literal if name is None else literal + _formatted(name, row.get(name), spec)
+            for literal, name, spec, _ in self._parts
+        )
+
+
+def _formatted(name: str, value: Any, spec: str) -> str:
+    if value is None or value == "":
+        raise UsageError(f"column '{printable(name)}': got an empty cell, expected a part of the file's name")
+    try:
+        if spec[-1:] in _WHOLE:
+            return format(_whole(value), spec)
+        return format(float(value) if spec[-1:] in _REAL else value, spec)
+    except (ValueError, TypeError, OverflowError):
+        raise UsageError(
+            f"column '{printable(name)}': got '{printable(str(value))}', expected a value for '{{{name}:{spec}}}'"
+        ) from None
+
+
+def _whole(value: Any) -> int:
+    """Return a whole number: of an integer, or of a text or a float without a fraction. Raises ValueError."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    number = float(value)
+    if not number.is_integer():
+        raise ValueError("not whole")
+    return value if isinstance(value, int) else int(number)

@@ -1,0 +1,270 @@
+"""``index_list``: from a published list to an index. No file is opened but the list."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from chordcache.engine.signals import stop_signals
+from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.index.column_types import extra_problem
+from chordcache.index.files import IndexWriter
+from chordcache.index.lists.formats import open_list
+from chordcache.index.lists.items import Item, ItemList, ListOptions, as_text
+from chordcache.index.lists.locate import Locator
+from chordcache.records import VideoRecord
+from chordcache.storage import layout
+from chordcache.storage.atomic import no_space_as_error
+
+_NUM_EXAMPLES = 5
+"""Number of missing files that a summary names"""
+
+
+@dataclass(frozen=True)
+class ListSummary:
+    """The counts of ``index_list``."""
+
+    num_items: int
+    """Items in the index"""
+    num_files: int
+    """Files of these items"""
+    num_missing_items: int
+    """Items that were left out because their file does not exist"""
+    num_missing_files: int
+    missing_files: tuple[str, ...]
+    """Paths of the first five missing files"""
+    num_merged: int
+    """Rows that only add labels or captions to the row before"""
+    num_not_chosen: int
+    """Items that ``where`` left out"""
+    elapsed_seconds: float
+
+
+def index_list(
+    source: str | Path,
+    output: str | Path,
+    *,
+    format: str = "csv",  # the option's name
+    videos: Sequence[str | Path] = (),
+    where: Mapping[str, str] = MappingProxyType({}),
+    missing: str | Path | None = None,
+    options: ListOptions | None = None,
+) -> ListSummary:
+    """Write an index of the items of a published list. Videos are not opened, and missing ones are left out.
+
+    Rows of one item that follow each other are merged if they add labels or captions: MSR-VTT names each video once
+    for each caption. Other repeated items are errors.
+
+    Parameters
+    ----------
+    source : str or Path
+        The list: a file, or a folder for the formats that are folders.
+    output : str or Path
+        Index to write, ``.json``, ``.jsonl`` or ``.csv``.
+    format : str
+        Name of ``LIST_FORMATS``.
+    videos : sequence of str or Path
+        Folders of the videos, or NAME=PATH. Relative paths of the list begin in the first, absolute paths lie in any.
+        By default the folder of the list.
+    where : Mapping[str, str]
+        Extra column to the value that an item needs to be in the index, such as ``{"split": "train"}``.
+    missing : str or Path, optional
+        Text file to write, with the path of one missing file on each line.
+    options : ListOptions, optional
+        Options of the format.
+
+    Returns
+    -------
+    ListSummary
+        Counts of items and files. ``read_index(output)`` or ``build(output, ...)`` reads the index.
+
+    Raises
+    ------
+    NotFoundError
+        If the list or a folder does not exist, or none of the files does.
+    UsageError
+        If an argument is wrong, or a row of the list. The message names the row.
+    NoSpaceError
+        If the disk is full. An earlier index at ``output`` stays unchanged.
+    StoppedError
+        If a signal stopped the run. An earlier index stays unchanged too.
+    """
+    layout.check_local("source", source)
+    _check_targets(source, {"output": output} if missing is None else {"output": output, "missing": missing})
+    listed = open_list(Path(source), format, options or ListOptions())
+    run = _Run(listed, Locator([os.fspath(folder) for folder in videos], listed.folder), where)
+    with stop_signals(), ExitStack() as stack:
+        writer = IndexWriter(output, roots=run.locator.roots, level=None, columns=listed.columns)
+        stack.enter_context(writer)
+        note = stack.enter_context(_LineFile(missing)).add if missing is not None else None
+        return run.write(writer, note)
+
+
+def _check_targets(source: str | Path, targets: Mapping[str, str | Path]) -> None:
+    """Raise ``UsageError`` if a file to write is the list or another such file. ``targets`` has their parameters."""
+    seen = {os.path.realpath(source): "the list itself"}
+    for name, path in targets.items():
+        layout.check_local(name, path)
+        whole = os.path.realpath(path)
+        if whole in seen:
+            raise UsageError(f"{name}: got '{printable(path)}', which is {seen[whole]}, expected another file")
+        seen[whole] = name
+
+
+class _LineFile:
+    """A text file with one name on each line."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        try:
+            self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - __exit__ closes it
+        except OSError as error:
+            raise UsageError(f"missing: got '{printable(path)}', expected a file to write ({error.strerror})") from None
+
+    def __enter__(self) -> _LineFile:
+        return self
+
+    def add(self, name: str) -> None:
+        with no_space_as_error(self._path):
+            self._file.write(printable(name) + "\n")
+
+    def __exit__(self, *_: object) -> None:
+        with no_space_as_error(self._path):
+            self._file.close()
+
+
+class _Run:
+    """One run over a list."""
+
+    def __init__(self, listed: ItemList, locator: Locator, where: Mapping[str, str]) -> None:
+        self._listed, self.locator, self._where = listed, locator, where
+        self._rows: dict[int, int] = {}
+        """Hash of root, path and segment of each item to its row"""
+        self._seen_values: dict[str, set[str]] = {name: set() for name in where}
+        self._num_merged = self._num_not_chosen = self._num_files = self._num_missing_files = 0
+        self._missing: list[str] = []
+
+    def write(self, writer: IndexWriter, note: Callable[[str], None] | None) -> ListSummary:
+        """Write all items. ``note`` gets the path of each missing file."""
+        started = time.monotonic()
+        num_items = num_missing_items = 0
+        for item in self._merged():
+            record = self._record(item, note)
+            if record is None:
+                num_missing_items += 1
+            else:
+                writer.write(record)
+                num_items += 1
+        self._check_counts(num_items, num_missing_items)
+        return ListSummary(
+            num_items=num_items,
+            num_files=self._num_files,
+            num_missing_items=num_missing_items,
+            num_missing_files=self._num_missing_files,
+            missing_files=tuple(self._missing),
+            num_merged=self._num_merged,
+            num_not_chosen=self._num_not_chosen,
+            elapsed_seconds=time.monotonic() - started,
+        )
+
+    def _check_counts(self, num_items: int, num_missing_items: int) -> None:
+        """Raise if the index is empty."""
+        name = printable(self._listed.path)
+        if num_items:
+            return
+        if num_missing_items:
+            raise NotFoundError(
+                f"videos: got folders with none of the {self._num_missing_files} files of '{name}', such as "
+                f"'{printable(self._missing[0])}', expected the folder that the paths begin in. Give it with videos "
+                "(--videos), or the names with video_template (--video-template)."
+            )
+        if self._num_not_chosen:
+            column, value = next(iter(self._where.items()))
+            wanted = f"where: got {printable(column)}={printable(value)}"
+            if not self._seen_values[column]:
+                raise UsageError(f"{wanted}, expected an extra column that the items have")
+            raise UsageError(f"{wanted}, expected one of {printable(', '.join(sorted(self._seen_values[column])))}")
+        raise UsageError(f"'{name}': got a list without items, expected at least one")
+
+    def _chosen(self) -> Iterator[Item]:
+        for item in self._listed.items():
+            if self._where and not self._is_chosen(item):
+                self._num_not_chosen += 1
+            else:
+                yield item
+
+    def _is_chosen(self, item: Item) -> bool:
+        for name, value in self._where.items():
+            found = as_text(item.extra.get(name))
+            if found and len(self._seen_values[name]) < 10:
+                self._seen_values[name].add(found)
+            if found != value:
+                return False
+        return True
+
+    def _merged(self) -> Iterator[Item]:
+        """Yield the items. Rows of one item that follow each other are one item with all labels and captions."""
+        last: Item | None = None
+        for item in self._chosen():
+            if last is not None and last.path == item.path and last.segment == item.segment:
+                labels, captions = (
+                    tuple(dict.fromkeys((*old, *new)))
+                    for old, new in ((last.labels, item.labels), (last.captions, item.captions))
+                )
+                if (labels, captions) == (last.labels, last.captions) or last.extra != item.extra:
+                    raise self._duplicate(item, last.row)
+                last = last._replace(labels=labels, captions=captions)
+                self._num_merged += 1
+                continue
+            if last is not None:
+                yield last
+            last = item
+        if last is not None:
+            yield last
+
+    def _record(self, item: Item, note: Callable[[str], None] | None) -> VideoRecord | None:
+        """Return the record of an item, or None if its file does not exist."""
+        try:
+            found = self.locator.find(item.path)
+        except UsageError as error:
+            raise self._listed.error(item.row, str(error)) from None
+        if problem := extra_problem(item.extra, self._listed.columns):
+            raise self._listed.error(item.row, problem)
+        if not found.exists:
+            self._add_missing(found.path, note if found.is_first else None, found.is_first)
+            return None
+        self._num_files += found.is_first
+        key = hash((found.root, found.path, item.segment))
+        if key in self._rows:
+            raise self._duplicate(item, self._rows[key])
+        self._rows[key] = item.row
+        return VideoRecord(
+            found.root,
+            found.path,
+            segment=item.segment,
+            label=item.labels[0] if len(item.labels) == 1 else None,
+            labels=item.labels if len(item.labels) > 1 else (),
+            caption=item.captions[0] if len(item.captions) == 1 else None,
+            captions=item.captions if len(item.captions) > 1 else (),
+            extra=item.extra,
+        )
+
+    def _add_missing(self, path: str, note: Callable[[str], None] | None, is_first: bool) -> None:
+        self._num_missing_files += is_first
+        if is_first and len(self._missing) < _NUM_EXAMPLES:
+            self._missing.append(path)
+        if note is not None:
+            note(path)
+
+    def _duplicate(self, item: Item, first: int) -> UsageError:
+        part = f" {item.segment}" if item.segment else ""
+        return self._listed.error(
+            item.row,
+            f"got '{printable(item.path)}'{part} twice, expected it once; {self._listed.unit} {first} has it too. "
+            "Rows with several captions or labels of one item follow each other, and their other columns are equal.",
+        )

@@ -1,0 +1,80 @@
+"""The order for one item of a build, which a worker process gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chordcache.choices import ON_DAMAGE
+from chordcache.config import PictureConfig
+from chordcache.features.registry import FeatureSpec
+from chordcache.media.damage import KeptFrames
+from chordcache.pipeline.plan import ArtefactTask
+from chordcache.records import ContentFacts, Description, FeatureInfo, Identity
+from chordcache.storage.sidecar import Sidecar
+
+
+@dataclass(frozen=True)
+class BuildTask:
+    """One item to build: a file, or a segment of one."""
+
+    cache: Path
+    key: str
+    root: str
+    path: str
+    source_path: str
+    """Absolute path"""
+    picture: PictureConfig
+    requested: tuple[ArtefactTask, ...]
+    """Files that the video has when it is up to date"""
+    artefacts: tuple[ArtefactTask, ...]
+    """Those that are missing or stale"""
+    all_artefacts: tuple[ArtefactTask, ...] = ()
+    """Files that are made if the source turns out to be another one than that of ``previous``"""
+    inside: str | None = None
+    """Real folder that no link may lead ``source_path`` out of, or None if links may"""
+    source: Identity | None = None
+    """Identity that ``previous`` and ``content`` belong to, or None if the file could not be read"""
+    with_hash: bool = False
+    """True if the sidecar must hold a hash of the source's bytes"""
+    is_rewritten: bool = False
+    """True if the source may have been written to since the hash in ``previous``: its ctime is another one"""
+    twins: tuple[Sidecar, ...] = ()
+    """Cached videos with all requested features. If the source has the bytes of one of them, nothing is decoded"""
+    previous: Sidecar | None = None
+    """Existing sidecar of the same source"""
+    kept: tuple[FeatureInfo, ...] = ()
+    """Its features that stay"""
+    content: ContentFacts | None = None
+    """Facts that a scan measured, so that the build does not measure them again"""
+    description: Description = field(default_factory=Description)
+    """Segment, label, caption and other columns of the index"""
+    row: int = 0
+    """Number of its row in the index, from 1; 0 if it is not from an index"""
+    shares: bool = False
+    """True if the segments of a file share artefacts of the whole file"""
+    sibling: Sidecar | None = None
+    """Another segment of the file whose artefacts this one can share without a decode"""
+    attempt: int = 1
+    """Number of times that the task was sent, including this one"""
+    on_damage: str = ON_DAMAGE[0]
+    """One of ``ON_DAMAGE``"""
+    kept_frames: KeptFrames | None = None
+    """Frames of a damaged source that are cached, or None if damage is an error"""
+
+    @property
+    def needs_hash(self) -> bool:
+        """True if the source must be hashed, although the existing sidecar may be up to date otherwise."""
+        if not self.with_hash or self.previous is None:
+            return False
+        return self.is_rewritten or self.previous.source_hash is None
+
+    @property
+    def specs(self) -> dict[str, FeatureSpec]:
+        """Features to extract, by name."""
+        return {spec.name: spec for artefact in self.artefacts for spec in artefact.features}
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """Fingerprints of the features to extract."""
+        return tuple(spec.fingerprint for spec in self.specs.values())

@@ -1,0 +1,365 @@
+"""The build of one item from the frames of its source: every extractor, every tier, publish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+
+from chordcache import progress
+from chordcache.digests import digest_file
+from chordcache.errors import DamageError, MediaError
+from chordcache.features.decode_pass import DecodePass, DecodeResult
+from chordcache.features.registry import FeatureSpec
+from chordcache.media.audio_track import Sound
+from chordcache.media.decoding import DecodedFrame
+from chordcache.media.demux import Media
+from chordcache.media.segments import span_of
+from chordcache.media.source_file import SourceState, check_unchanged
+from chordcache.pipeline.build_task import BuildTask
+from chordcache.pipeline.plan import ArtefactTask
+from chordcache.records import FeatureInfo, Segment, View
+from chordcache.storage import atomic, layout
+from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact, open_artefact
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.artefacts.writer import ArtefactWriter
+from chordcache.storage.quarantine import Failure
+from chordcache.storage.sidecar import Sidecar
+
+
+class FrameTimes(Protocol):
+    """The times and numbers of the frames in artefacts, such as a ``DecodeResult`` has."""
+
+    @property
+    def pts_seconds(self) -> np.ndarray:
+        """Times [shape=(T,), dtype=float64, seconds]."""
+
+    @property
+    def source_frames(self) -> np.ndarray:
+        """Numbers in the source [shape=(T,), dtype=int64]."""
+
+    @property
+    def frame_seconds(self) -> float:
+        """Duration of the last frame [seconds]."""
+
+
+class ItemBuild:
+    """The build of one item, in a partial folder. It takes frames, as ``DecodePass`` does, and publishes the result.
+
+    Parameters
+    ----------
+    tasks : sequence of BuildTask
+        The item, or segments of one file that share artefacts of the whole file.
+    source : SourceState
+        State of the source before the decode.
+    digest : str or None
+        Hash of its bytes, if one was asked for.
+
+    Attributes
+    ----------
+    outcomes : dict of str to Sidecar or Failure
+        Key of each task to the published sidecar, or the reason why there is none. Empty as long as the item is not
+        complete, and if all of its features must be made.
+    """
+
+    def __init__(self, tasks: Sequence[BuildTask], source: SourceState, digest: str | None) -> None:
+        self._tasks = tasks
+        self._task = task = tasks[0]
+        self._source = source
+        self._digest = digest
+        self._stack = ExitStack()
+        self._writers = ExitStack()
+        self._written: dict[Path, str] = {}
+        """Partial file to its final name, relative to the cache"""
+        self.outcomes: dict[str, Sidecar | Failure] = {}
+        self._sinks: dict[str, list[ArtefactWriter]] = {name: [] for name in task.specs}
+        with_content = task.content is None and not task.shares
+        self._decode_pass = DecodePass(task.specs, self._sinks, task.picture, with_content=with_content)
+
+    def __enter__(self) -> ItemBuild:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self._writers.close()
+        self._stack.close()
+
+    @property
+    def segment(self) -> Segment | None:
+        """Segment to decode, or None for the whole file."""
+        return None if self._task.shares else self._task.description.segment
+
+    def begin(self, media: Media) -> None:
+        """Make the writers and the extractors."""
+        artefacts = self._task.artefacts
+        self._folder = self._stack.enter_context(atomic.partial_folder(self._task.cache))
+        writers = [self._writers.enter_context(self._writer(number)) for number in range(len(artefacts))]
+        self._pairs = list(zip(artefacts, writers, strict=True))
+        for artefact, writer in self._pairs:
+            for name in artefact.names:
+                self._sinks[name].append(writer)
+        self._decode_pass.begin(media)
+
+    @property
+    def needs_sound(self) -> bool:
+        """True after ``begin`` if something takes the sound."""
+        return self._decode_pass.needs_sound
+
+    @property
+    def needs_motion_vectors(self) -> bool:
+        """True if something takes the decoder's motion vectors."""
+        return self._decode_pass.needs_motion_vectors
+
+    def add_sound(self, sound: Sound) -> None:
+        """Take the next part of the audio track."""
+        self._decode_pass.add_sound(sound)
+
+    def add_frame(self, decoded: DecodedFrame) -> None:
+        """Take the next frame of the source."""
+        self._decode_pass.add_frame(decoded)
+
+    def finish(self, media: Media, sounds: Iterable[Sound] = ()) -> None:
+        """Take the remaining sound, and publish the item, unless the features to keep were made from other frames."""
+        facts = self._decode_pass.finish(media, sounds)
+        with progress.paused():
+            kept = self._kept(facts)
+            if kept is None:
+                self._close()
+                return
+            made = [info for artefact, writer in self._pairs for info in self._finish(artefact, writer, facts)]
+        self._writers.close()
+        sidecar = self._sidecar(facts, made, kept)
+        if self._task.shares:
+            files = {file: partial for partial, file in self._written.items()}
+            self.outcomes = publish_views(self._tasks, self._source, self._digest, sidecar, files, facts)
+        else:
+            sidecar = publish_item(self._task, self._source, self._digest, sidecar, self._written)
+            self.outcomes[self._task.key] = sidecar
+        self._close()
+
+    def fail(self, error: MediaError) -> None:
+        """Give the item up."""
+        self.outcomes |= {task.key: failure_of(task, self._source, error) for task in self._tasks}
+        self._close()
+
+    def _kept(self, facts: DecodeResult) -> Sequence[FeatureInfo] | None:
+        """Return the features that stay, or nothing if they were made from other frames.
+
+        Return None if one of these is requested, and so has to be made too.
+        """
+        task = self._task
+        if task.previous is None or self._have_same_frames(task.previous, facts):
+            return task.kept
+        requested = {(artefact.tier, name) for artefact in task.requested for name in artefact.names}
+        return None if any((info.tier, info.feature) in requested for info in task.kept) else ()
+
+    def _have_same_frames(self, previous: Sidecar, facts: DecodeResult) -> bool:
+        """Return whether the features that stay were made from the same frames. Unreadable artefacts are skipped."""
+        if previous.num_stored_frames != len(facts.source_frames):
+            return False
+        for info in self._task.kept:
+            if info.file is not None:
+                try:
+                    with open_artefact(self._task.cache / info.file, info.num_bytes) as artefact:
+                        return np.array_equal(artefact.array("source_frames"), facts.source_frames)
+                except DamageError:  # the next artefact may be readable
+                    continue
+        return True
+
+    def _writer(self, number: int) -> ArtefactWriter:
+        artefact = self._task.artefacts[number]
+        return create_artefact(self._folder / f"{number}{TIERS[artefact.tier].suffix}", **artefact.options)
+
+    def _finish(self, artefact: ArtefactTask, writer: ArtefactWriter, facts: DecodeResult) -> list[FeatureInfo]:
+        """Complete one file. Return its features, and those that the video does not have."""
+        made = [(spec, self._info(artefact.tier, spec, facts)) for spec in artefact.features]
+        present = [(spec, info) for spec, info in made if info.absent is None]
+        if not present:
+            return [info for _, info in made]
+        writer.finish(
+            {name: getattr(facts, name) for name in FRAME_ARRAYS},
+            {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
+        )
+        fingerprints = {spec.name: spec.fingerprint for spec, _ in present}
+        file = layout.artefact_file(
+            artefact.tier, self._task.key, fingerprints, self._source.identity, self._source.ctime_ns
+        )
+        num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
+        # Readers may have a published file open. Segments that share one need it once more, for links to it
+        if self._task.shares or not _is_published(self._task.cache / file, digest):
+            self._written[writer.path] = file
+        return [
+            info if info.absent is not None else info.replace(file=file, num_bytes=num_bytes, digest=digest)
+            for _, info in made
+        ]
+
+    def _info(self, tier: str, spec: FeatureSpec, facts: DecodeResult) -> FeatureInfo:
+        made = self._decode_pass.made[spec.name]
+        info = FeatureInfo(spec.name, tier, spec.fingerprint, spec.params)
+        if made.absent is not None:
+            return info.replace(absent=made.absent)
+        shape, dtype = made.shape, made.dtype
+        if spec.name == "frames":  # shape and dtype as decoded, because a JPEG record has neither
+            shape, dtype = (len(facts.pts_seconds), facts.height, facts.width, 3), "uint8"
+        return info.replace(shape=shape, dtype=dtype, num_rows=made.num_rows, facts=made.facts)
+
+    def _sidecar(self, facts: DecodeResult, made: Sequence[FeatureInfo], kept: Sequence[FeatureInfo]) -> Sidecar:
+        task = self._task
+        features = _in_order((*made, *kept))
+        notes = (*task.previous.notes, *facts.notes) if task.previous and kept else facts.notes
+        frames = next((info for info in features if info.feature == "frames"), None)
+        height, width = frames.shape[1:3] if frames else (facts.height, facts.width)
+        pts_seconds = facts.pts_seconds
+        return Sidecar(
+            key=task.key,
+            root=task.root,
+            path=task.path,
+            source=self._source.identity,
+            num_frames=len(pts_seconds),
+            width=width,
+            height=height,
+            start_seconds=float(pts_seconds[0]),
+            duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + facts.frame_seconds,
+            timestamp_source=facts.timestamp_source,
+            num_frames_skipped=facts.num_frames_skipped,
+            features=features,
+            notes=tuple(dict.fromkeys(notes)),
+            content=task.content or facts.content,
+            damage=task.kept_frames.facts if task.kept_frames else None,
+            display_width=facts.display_size[0],
+            display_height=facts.display_size[1],
+        ).described(task.description)
+
+
+def failure_of(task: BuildTask, source: SourceState | None, error: MediaError) -> Failure:
+    """Return the failure of an item.
+
+    If the source changed during the decode, that change is the cause, not the error.
+    """
+    if source is not None:
+        try:
+            check_unchanged(task.source_path, source, task.inside, num_frames_ok=error.num_frames_ok)
+        except MediaError as change:
+            error = change
+    of_feature = task.specs.get(error.stage) if error.cause == "extractor" else None
+    row = f"row {task.row} of the index: " if error.cause == "segment" and task.row else ""
+    return Failure(
+        key=task.key,
+        root=task.root,
+        path=task.path,
+        stage=error.stage,
+        cause=error.cause,
+        message=row + error.message,
+        source=source.identity if source else None,
+        num_frames_ok=error.num_frames_ok,
+        attempts=task.attempt,
+        fingerprints=(of_feature.fingerprint,) if of_feature else (),
+    )
+
+
+def publish_item(
+    task: BuildTask,
+    source: SourceState,
+    digest: str | None,
+    sidecar: Sidecar,
+    written: Mapping[Path, str] = MappingProxyType({}),
+) -> Sidecar:
+    """Publish artefacts (partial file to final name), then the sidecar, if the source is still the decoded one."""
+    if digest is not None:
+        sidecar = sidecar.replace(source_hash=digest, source_ctime_ns=source.ctime_ns)
+    elif task.previous is not None:
+        sidecar = sidecar.replace(source_hash=task.previous.source_hash, source_ctime_ns=task.previous.source_ctime_ns)
+    check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
+    with progress.paused():
+        for partial, file in written.items():
+            atomic.publish(partial, task.cache / file)
+        atomic.publish_text(task.cache, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
+    return sidecar
+
+
+def publish_views(
+    tasks: Sequence[BuildTask],
+    source: SourceState,
+    digest: str | None,
+    sidecar: Sidecar,
+    files: Mapping[str, Path],
+    times: FrameTimes,
+) -> dict[str, Sidecar | Failure]:
+    """Publish segments that share artefacts: each gets hard links under its own name, and a view of the rows.
+
+    Parameters
+    ----------
+    tasks : sequence of BuildTask
+        The segments.
+    source : SourceState
+        State of the source when it was decoded.
+    digest : str or None
+        Hash of its bytes, if one was asked for.
+    sidecar : Sidecar
+        Sidecar of the whole file, or of another segment.
+    files : mapping of str to Path
+        Name of each of its artefacts to the file where it is now.
+    times : FrameTimes
+        Times and numbers of all frames in the artefacts.
+    """
+    outcomes: dict[str, Sidecar | Failure] = {}
+    for task in tasks:
+        try:
+            view = _view_of(task, sidecar, files, times)
+            with atomic.partial_folder(task.cache) as folder:
+                written = {}
+                for number, (file, path) in enumerate(files.items()):
+                    written[folder / str(number)] = layout.file_of_key(file, task.key)
+                    atomic.link_or_copy(path, folder / str(number))
+                outcomes[task.key] = publish_item(task, source, digest, view, written)
+        except MediaError as error:
+            outcomes[task.key] = failure_of(task, source, error)
+    return outcomes
+
+
+def _view_of(task: BuildTask, sidecar: Sidecar, files: Mapping[str, Path], times: FrameTimes) -> Sidecar:
+    """Return the sidecar of a segment whose artefacts hold all frames of its file."""
+    assert task.description.segment is not None
+    span = span_of(task.description.segment, times.pts_seconds, times.frame_seconds, times.source_frames)
+    made = [
+        info.replace(file=info.file and layout.file_of_key(info.file, task.key))
+        for info in sidecar.features
+        if info.file is None or info.file in files
+    ]
+    pts_seconds = times.pts_seconds[span.start : span.stop]
+    others = [info for info in task.kept if all((info.tier, info.feature) != (new.tier, new.feature) for new in made)]
+    return sidecar.replace(
+        key=task.key,
+        num_frames=len(span),
+        start_seconds=float(pts_seconds[0]),
+        duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + times.frame_seconds,
+        features=_in_order((*made, *others)),
+        content=None,  # the facts of whole seconds of the file do not fit the seconds of the segment
+        view=View(span.start, len(times.pts_seconds)),
+    ).described(task.description)
+
+
+def _in_order(features: Iterable[FeatureInfo]) -> tuple[FeatureInfo, ...]:
+    order = list(TIERS)
+    return tuple(sorted(features, key=lambda info: (order.index(info.tier), info.feature)))
+
+
+def _is_published(path: Path, digest: str) -> bool:
+    """Return whether a file has this content already. It has if a new feature is absent for the video."""
+    try:
+        return path.is_file() and digest_file(path) == digest
+    except OSError:
+        return False
+
+
+def _attributes(spec: FeatureSpec, info: FeatureInfo, array: str) -> dict[str, object]:
+    """Return the attributes of an array in an HDF5 file."""
+    part = array[len(spec.name) + 1 :]
+    unit = {"units": spec.units[part]} if part in spec.units else {}
+    return {**unit, "params": dict(info.params), "facts": dict(info.facts)}

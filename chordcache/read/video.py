@@ -1,0 +1,171 @@
+"""One cached video: the facts of its sidecar, and the times of its frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from chordcache.errors import DamageError, FeatureAbsentError, printable
+from chordcache.records import ContentFacts, DamageFacts, FeatureInfo
+from chordcache.storage.artefacts.base import Artefact
+from chordcache.storage.artefacts.open_files import open_artefact
+from chordcache.storage.sidecar import Sidecar
+
+
+class Video:
+    """One cached video: the facts of its sidecar, and the times of its frames."""
+
+    def __init__(self, cache: Path, sidecar: Sidecar) -> None:
+        self._cache = cache
+        self._arrays: dict[str, np.ndarray] = {}
+        self.sidecar = sidecar
+        self.key = sidecar.key
+        self.root = sidecar.root
+        self.path = sidecar.path
+        """Path relative to the root"""
+        self.num_frames = sidecar.num_frames
+        self.first_row = sidecar.first_row
+        """Row of the first frame in the artefacts, which other segments of the file may share"""
+        self.width = sidecar.width
+        """Width of the cached frames, [pixels]"""
+        self.height = sidecar.height
+        """Height of the cached frames, [pixels]"""
+        self.start_seconds = sidecar.start_seconds
+        self.duration_seconds = sidecar.duration_seconds
+        self.segment = sidecar.segment
+        """Part of the file that the video is, None for the whole file"""
+        self.label, self.labels = sidecar.label, sidecar.labels
+        self.caption, self.captions = sidecar.caption, sidecar.captions
+        self.extra = sidecar.extra
+        """Further columns of the index, by name"""
+
+    @property
+    def content(self) -> ContentFacts | None:
+        """Motion of the picture and loudness of the sound, second by second."""
+        return self.sidecar.content
+
+    def __repr__(self) -> str:
+        return f"<Video {self.key}: {self.num_frames} frames {self.width}x{self.height}, {self.duration_seconds:.2f} s>"
+
+    def feature(self, name: str, tier: str | None = None) -> FeatureInfo:
+        """Return the record of a feature, which names its artefact.
+
+        Raises
+        ------
+        FeatureAbsentError
+            If the feature was not cached, with the reason.
+        """
+        info = self.sidecar.feature(name, tier)
+        where = f" in tier '{tier}'" if tier else ""
+        if info is None:
+            have = ", ".join(f"{f.feature} ({f.tier})" for f in self.sidecar.features) or "nothing"
+            raise FeatureAbsentError(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}")
+        if info.absent is not None:
+            raise FeatureAbsentError(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
+        return info
+
+    @property
+    def pts_seconds(self) -> np.ndarray:
+        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the source's clock."""
+        return self._kept("pts_seconds")
+
+    @property
+    def source_frames(self) -> np.ndarray:
+        """Frame numbers in the source [shape=(num_frames,), dtype=int64]."""
+        return self._kept("source_frames")
+
+    @property
+    def keyframes(self) -> np.ndarray:
+        """Frame numbers of the keyframes [shape=(K,), dtype=int64], ascending.
+
+        A keyframe is a frame that the decoder marks as one, in any codec. If ``frames.fps`` left out a keyframe of the
+        source, the first cached frame after it takes its place. The array may be empty.
+        """
+        return self._kept("keyframes")
+
+    @property
+    def damage(self) -> DamageFacts | None:
+        """Frames of a damaged source that are missing here, or may be wrong. None if the whole source was decoded."""
+        return self.sidecar.damage
+
+    @property
+    def gaps(self) -> np.ndarray:
+        """Numbers of the frames before which frames of a damaged source are missing [shape=(G,), dtype=int64]."""
+        if self.damage is None:
+            return np.empty(0, np.int64)
+        starts = [each.start for each in self.damage.frames if not each.is_cached]
+        found = np.unique(np.searchsorted(self.source_frames, starts))
+        return found[(found > 0) & (found < self.num_frames)].astype(np.int64)
+
+    def _kept(self, name: str) -> np.ndarray:
+        # Not a cached_property: before Python 3.12 it has one lock for all videos. A reader in another thread may hold
+        # that lock while a DataLoader forks, and the worker then waits for it without end
+        if name not in self._arrays:
+            self._arrays[name] = self._array(name)
+        return self._arrays[name]
+
+    @property
+    def picture_types(self) -> np.ndarray:
+        """Type of each frame in the source, I, P or B [shape=(num_frames,), dtype=S1].
+
+        Raises
+        ------
+        FeatureAbsentError
+            If the feature ``motion``, which contains the types, was not cached.
+        """
+        info = self.feature("motion")
+        with open_feature(self._cache, info) as artefact:
+            return artefact.rows("motion.types", range(self.first_row, self.first_row + self.num_frames))
+
+    def _array(self, name: str) -> np.ndarray:
+        for info in self.sidecar.features:
+            if info.file is not None:
+                with open_feature(self._cache, info) as artefact:
+                    return self._in_view(name, artefact.array(name))
+        raise FeatureAbsentError(f"video '{self.key}' has no cached features, so its frame times are unknown")
+
+    def _in_view(self, name: str, array: np.ndarray) -> np.ndarray:
+        """Return the part of an array of all frames in the artefacts that belongs to this video."""
+        if self.sidecar.view is None:
+            return array
+        first, stop = self.first_row, self.first_row + self.num_frames
+        if name != "keyframes":
+            return array[first:stop]
+        return array[(array >= first) & (array < stop)] - first
+
+    def num_rows(self, info: FeatureInfo, array: str) -> int:
+        """Return the number of rows of an array that belong to this video.
+
+        Raises
+        ------
+        FeatureAbsentError
+            If the video shares artefacts with other segments, and the array does not have a row for each frame.
+        """
+        num_missing = self.sidecar.num_stored_frames - info.num_rows[array]
+        if self.sidecar.view is not None and num_missing not in (0, 1):  # flow has none for the last frame
+            raise FeatureAbsentError(
+                f"'{array}' of video '{self.key}' does not have a row for each frame, so segments cannot share it. "
+                "Build with --segments only."
+            )
+        return info.num_rows[array] - (self.sidecar.num_stored_frames - self.num_frames)
+
+    def seconds_of(self, start: int, stop: int) -> tuple[float, float]:
+        """Return the time of frame ``start`` and of the end of frame ``stop - 1``, half open, on the source's clock."""
+        if start >= stop:
+            return 0.0, 0.0
+        if stop < self.num_frames:
+            return float(self.pts_seconds[start]), float(self.pts_seconds[stop])
+        return float(self.pts_seconds[start]), float(np.min(self.pts_seconds)) + self.duration_seconds
+
+
+@contextmanager
+def open_feature(cache: Path, info: FeatureInfo) -> Iterator[Artefact]:
+    """Open the file of a feature. If the file is damaged, the error says how to repair it."""
+    try:
+        with open_artefact(cache / str(info.file), info.num_bytes) as artefact:
+            yield artefact
+    except DamageError as error:
+        raise DamageError(f"{error}; run 'chordcache verify --repair {printable(cache)}'") from None

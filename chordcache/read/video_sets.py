@@ -1,0 +1,61 @@
+"""The place of a dataset's videos: a cache, an index with a cache or without one, or the files themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chordcache.errors import UsageError
+from chordcache.read.cache import Cache
+from chordcache.read.cached_videos import CachedVideos, VideoSet
+from chordcache.read.selection import Videos
+from chordcache.read.sources.base import CachedSource, VideoSource
+
+if TYPE_CHECKING:
+    from chordcache.config import Config
+    from chordcache.index.files import Index
+
+
+def open_videos(
+    cache: str | Path | Cache | None,
+    videos: Videos | None,
+    *,
+    index: Index | str | Path | None,
+    on_miss: str,
+    config: Config | str | Path | None,
+    source: object,
+    features: tuple[str, ...],
+) -> VideoSet:
+    """Open the videos that these arguments of ``ChordVideoDataset`` name.
+
+    Raises
+    ------
+    UsageError
+        If the arguments contradict each other.
+    """
+    if isinstance(source, CachedSource):
+        _check_alone(source, cache=cache)
+        cache, source = source.cache, None
+    if source is not None:
+        _check_alone(source, cache=cache, config=config, on_miss=None if on_miss == "error" else on_miss)
+        if not isinstance(source, VideoSource):
+            what = f"got {source!r}, expected a VideoSource such as MP4Source()"
+            raise UsageError(f"source: {what}. Give a cache as cache=.")
+        from chordcache.read.on_demand.source_videos import SourceVideos  # not before: it loads a decoder
+
+        return SourceVideos(source, index, videos, features)
+    if index is not None or on_miss != "error":
+        from chordcache.read.on_demand.indexed_videos import IndexedVideos  # a cache alone needs no decoder
+
+        return IndexedVideos(index, cache, features, on_miss, config=config, videos=videos)
+    if cache is None or config is not None:
+        raise UsageError("cache and config: got no index, expected a cache and no config. Give cache=.")
+    # The dataset closes its own cache. Other threads may still be reading from the one that was given
+    return CachedVideos(Cache(cache.path if isinstance(cache, Cache) else cache), videos)
+
+
+def _check_alone(source: object, **others: object) -> None:
+    """Raise ``UsageError`` if another argument is given that also says where videos are."""
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise UsageError(f"{given[0]}: got a value and source={type(source).__name__}, expected one of them")

@@ -1,0 +1,149 @@
+"""Lists with named columns, over real clips: the records are those that the lists state."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+from helpers.lists import indexed, place, write
+
+from chordcache.errors import UsageError
+from chordcache.records import Segment, VideoRecord
+
+
+def test_columns_of_a_table_become_fields(tmp_path: Path, clips: Path) -> None:
+    videos = place(clips, tmp_path, "a.mp4", "b.mp4")
+    source = write(
+        tmp_path / "list.csv",
+        "path,label,caption,start_seconds,end_seconds,score:float,note\n"
+        'a.mp4,run,"A man, running",0,0:00:01.5,0.5,first\n'
+        "a.mp4,,,1.5,,,\n"
+        "b.mp4,10,,,,2,\n",
+    )
+    records, columns, summary = indexed(source, "csv", videos=[videos])
+    assert records == [
+        VideoRecord(
+            "videos",
+            "a.mp4",
+            segment=Segment(0.0, 1.5),
+            label="run",
+            caption="A man, running",
+            extra={"score": 0.5, "note": "first"},
+        ),
+        VideoRecord("videos", "a.mp4", segment=Segment(1.5)),
+        VideoRecord("videos", "b.mp4", label="10", extra={"score": 2}),
+    ]
+    assert columns == {"score": "float"}
+    assert (summary.num_items, summary.num_files, summary.num_missing_items) == (3, 2, 0)
+
+
+ROWS = [
+    {"video": "a.mp4", "text": ["one", "two"], "labels": [3, 0], "n": 7, "x": 1, "ok": True, "tags": ["s"]},
+    {"video": "b.mp4", "text": "alone", "labels": 2, "n": -1, "x": 0.5, "tags": [], "raw": {"k": [1, None]}},
+]
+ROW_RECORDS = [
+    VideoRecord(
+        "videos",
+        "a.mp4",
+        labels=("3", "0"),
+        captions=("one", "two"),
+        extra={"n": 7, "x": 1, "ok": True, "tags": ["s"]},
+    ),
+    VideoRecord(
+        "videos",
+        "b.mp4",
+        label="2",
+        caption="alone",
+        extra={"n": -1, "x": 0.5, "tags": [], "raw": '{"k": [1, null]}'},
+    ),
+]
+ROW_COLUMNS = {"n": "int", "x": "float", "ok": "bool", "tags": "list[str]"}
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl"])
+def test_json_lists_keep_the_types_of_their_values(tmp_path: Path, clips: Path, suffix: str) -> None:
+    text = json.dumps(ROWS, indent=1) if suffix == "json" else "\r\n\r\n".join(json.dumps(row) for row in ROWS)
+    source = write(tmp_path / f"list.{suffix}", "\ufeff" + text)
+    records, columns, _ = indexed(source, "csv", videos=[place(clips, tmp_path, "a.mp4", "b.mp4")])
+    assert records == ROW_RECORDS
+    assert columns == ROW_COLUMNS
+
+
+def test_parquet_lists_keep_the_types_of_their_columns(tmp_path: Path, clips: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    rows = [
+        {"file_name": "a.mp4", "labels": [3, 0], "n": 7, "x": float("nan"), "ok": True, "tags": ["s"], "start": 0.5},
+        {"file_name": "b.mp4", "labels": [2], "n": -1, "x": 0.5, "ok": None, "tags": [], "start": None},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "list.parquet")
+    options = {"start_column": "start"}
+    records, columns, _ = indexed(
+        tmp_path / "list.parquet", "csv", videos=[place(clips, tmp_path, "a.mp4", "b.mp4")], options=options
+    )
+    assert records == [
+        VideoRecord(
+            "videos",
+            "a.mp4",
+            segment=Segment(0.5),
+            labels=("3", "0"),
+            extra={"n": 7, "x": None, "ok": True, "tags": ["s"]},
+        ),
+        VideoRecord("videos", "b.mp4", label="2", extra={"n": -1, "x": 0.5, "tags": []}),
+    ]
+    assert columns == ROW_COLUMNS
+
+
+def test_empty_cells_and_times_of_parquet(tmp_path: Path, clips: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    day = datetime.date(2024, 2, 29)
+    rows = [{"path": "a.mp4", "label": 3.0, "day": day}, {"path": "b.mp4", "label": float("nan"), "day": None}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "list.parquet")
+    videos = place(clips, tmp_path, "a.mp4", "b.mp4")
+    records, columns, _ = indexed(tmp_path / "list.parquet", "csv", videos=[videos])
+    assert records == [
+        VideoRecord("videos", "a.mp4", label="3", extra={"day": "2024-02-29"}),
+        VideoRecord("videos", "b.mp4"),
+    ]
+    assert columns == {}
+
+
+def test_named_columns_and_frame_numbers(tmp_path: Path, clips: Path) -> None:
+    source = write(tmp_path / "list.tsv", 'clip\tclass\tsays\tstart_frame\tend_frame\nx/a.mp4\tc\tit\'s "a"\t5\t12\n')
+    options = {"path_column": "clip", "label_column": "class", "caption_column": "says"}
+    records, _, _ = indexed(source, "csv", videos=[place(clips, tmp_path, "x/a.mp4")], options=options)
+    segment = Segment(start_frame=5, end_frame=12)
+    assert records == [VideoRecord("videos", "x/a.mp4", segment=segment, label="c", caption='it\'s "a"')]
+
+
+def test_a_template_makes_paths_of_columns(tmp_path: Path, clips: Path) -> None:
+    source = write(tmp_path / "list.csv", "id,split,start_seconds\n7,train,0\n")
+    options = {"video_template": "{split}/clip_{id:03d}.*"}
+    records, _, _ = indexed(source, "csv", videos=[place(clips, tmp_path, "train/clip_007.webm")], options=options)
+    extra = {"id": "7", "split": "train"}
+    assert records == [VideoRecord("videos", "train/clip_007.webm", segment=Segment(0.0), extra=extra)]
+
+
+def test_rows_that_follow_each_other_are_merged(tmp_path: Path, clips: Path) -> None:
+    source = write(tmp_path / "list.csv", "path,label,caption\na.mp4,1,x\na.mp4,1,y\na.mp4,2,y\nb.mp4,,z\n")
+    records, _, summary = indexed(source, "csv", videos=[place(clips, tmp_path, "a.mp4", "b.mp4")])
+    assert records == [
+        VideoRecord("videos", "a.mp4", labels=("1", "2"), captions=("x", "y")),
+        VideoRecord("videos", "b.mp4", caption="z"),
+    ]
+    assert summary.num_merged == 2
+
+
+def test_where_keeps_rows_with_a_value(tmp_path: Path, clips: Path) -> None:
+    source = write(tmp_path / "list.csv", "path,split,fold:int\na.mp4,train,1\nb.mp4,train,2\nc.mp4,test,1\n")
+    videos = place(clips, tmp_path, "a.mp4", "b.mp4", "c.mp4")
+    records, _, summary = indexed(source, "csv", videos=[videos], where={"split": "train", "fold": "1"})
+    assert [record.path for record in records] == ["a.mp4"]
+    assert summary.num_not_chosen == 2
+    with pytest.raises(UsageError, match=r"^where: got split=val, expected one of test, train$"):
+        indexed(source, "csv", videos=[videos], where={"split": "val"})
+    with pytest.raises(UsageError, match=r"^where: got subset=val, expected an extra column that the items have$"):
+        indexed(source, "csv", videos=[videos], where={"subset": "val"})
