@@ -13,64 +13,10 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from chordcache.choices import ON_DAMAGE
+from chordcache.config_checks import check_choice, check_number, check_short_side
 from chordcache.errors import ConfigError, NotFoundError, printable
+from chordcache.frames_config import FramesConfig, PictureConfig
 from chordcache.train_config import checked_train
-
-
-@dataclass(frozen=True)
-class PictureConfig:
-    """The settings of the pictures that all features are made from."""
-
-    short_side: int | None = 256
-    """[pixels] of the display picture, even. The picture is never enlarged. None keeps the source's size"""
-    fps: float | None = None
-    """[frames per second] at most. None keeps every frame"""
-    hdr: str = "as_is"
-    """"tonemap" converts PQ and HLG to BT.709. "as_is" keeps their code values"""
-    stereo: str = "as_is"
-    """"left" or "right" selects one eye of a stereo picture"""
-    stereo_layout: str = "auto"
-    """Position of the eyes: "side_by_side", "top_bottom", or "auto" to use the file's own statement"""
-
-    def __post_init__(self) -> None:
-        _check_short_side("frames.short_side", self.short_side)
-        if self.fps is not None:
-            _in_range("frames.fps", self.fps, (int, float), 0.001, 1000)
-        _one_of("frames.hdr", self.hdr, ("as_is", "tonemap"))
-        _one_of("frames.stereo", self.stereo, ("as_is", "left", "right"))
-        _one_of("frames.stereo_layout", self.stereo_layout, ("auto", "side_by_side", "top_bottom"))
-
-    def normalized(self) -> PictureConfig:
-        """Return the config with one value for each meaning, so that equal pictures have equal settings."""
-        return dataclasses.replace(
-            self,
-            fps=None if self.fps is None else float(self.fps),
-            stereo_layout="auto" if self.stereo == "as_is" else self.stereo_layout,
-        )
-
-
-@dataclass(frozen=True)
-class FramesConfig(PictureConfig):
-    """The settings of cached frames: of the pictures, and of the record made of each."""
-
-    codec: str = "jpeg"
-    """"jpeg", or "raw" for RGB24"""
-    quality: int = 90
-    """JPEG quality, 1 to 100"""
-    on_damage: str = ON_DAMAGE[0]
-    """Choice for damaged files: "quarantine", "keep" or "keep-concealed", see ``BuildOptions``"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _one_of("frames.codec", self.codec, ("jpeg", "raw"))
-        _in_range("frames.quality", self.quality, int, 1, 100)
-        _one_of("frames.on_damage", self.on_damage, ON_DAMAGE)
-
-    @property
-    def picture(self) -> PictureConfig:
-        """Settings of the pictures alone."""
-        return PictureConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(PictureConfig)})
 
 
 @dataclass(frozen=True)
@@ -85,10 +31,10 @@ class FlowConfig:
     dtype: str = "float16"
 
     def __post_init__(self) -> None:
-        _one_of("features.flow.method", self.method, ("farneback", "dis"))
-        _one_of("features.flow.preset", self.preset, ("ultrafast", "fast", "medium"))
-        _check_short_side("features.flow.short_side", self.short_side)
-        _one_of("features.flow.dtype", self.dtype, ("float32", "float16", "int8"))
+        check_choice("features.flow.method", self.method, ("farneback", "dis"))
+        check_choice("features.flow.preset", self.preset, ("ultrafast", "fast", "medium"))
+        check_short_side("features.flow.short_side", self.short_side)
+        check_choice("features.flow.dtype", self.dtype, ("float32", "float16", "int8"))
 
 
 @dataclass(frozen=True)
@@ -115,14 +61,14 @@ class MelConfig:
     """True to mix all channels to one. Otherwise one spectrogram for each"""
 
     def __post_init__(self) -> None:
-        _in_range("features.mel.sample_rate", self.sample_rate, int, 1000, 192000)
-        _in_range("features.mel.n_fft", self.n_fft, int, 16, 65536)
-        _in_range("features.mel.hop_length", self.hop_length, int, 1, self.n_fft)
-        _in_range("features.mel.n_mels", self.n_mels, int, 1, self.n_fft // 2 + 1)
+        check_number("features.mel.sample_rate", self.sample_rate, int, 1000, 192000)
+        check_number("features.mel.n_fft", self.n_fft, int, 16, 65536)
+        check_number("features.mel.hop_length", self.hop_length, int, 1, self.n_fft)
+        check_number("features.mel.n_mels", self.n_mels, int, 1, self.n_fft // 2 + 1)
         nyquist = self.sample_rate / 2
-        _in_range("features.mel.fmin", self.fmin, (int, float), 0, nyquist)
+        check_number("features.mel.fmin", self.fmin, (int, float), 0, nyquist)
         if self.fmax is not None:
-            _in_range("features.mel.fmax", self.fmax, (int, float), 0, nyquist)
+            check_number("features.mel.fmax", self.fmax, (int, float), 0, nyquist)
         fmax = nyquist if self.fmax is None else self.fmax
         if self.fmin >= fmax:
             raise ConfigError(f"features.mel.fmin: got {self.fmin}, expected a frequency below fmax")
@@ -132,7 +78,7 @@ class MelConfig:
                 f"features.mel.n_mels: got {self.n_mels}, expected a lowest band that is not narrower than a bin of "
                 f"n_fft {self.n_fft}. Take fewer bands or a longer window."
             )
-        _one_of("features.mel.mono", self.mono, (True, False))
+        check_choice("features.mel.mono", self.mono, (True, False))
 
 
 @dataclass(frozen=True)
@@ -143,7 +89,7 @@ class PoseConfig:
     """Number of kept frames from one search for a person to the next"""
 
     def __post_init__(self) -> None:
-        _in_range("features.pose.stride", self.stride, int, 1, 1000)
+        check_number("features.pose.stride", self.stride, int, 1, 1000)
 
 
 @dataclass(frozen=True)
@@ -196,8 +142,8 @@ class Hdf5Config:
         if len(set(names)) < len(names):
             raise ConfigError(f"hdf5.features: got {list(names)}, expected each name once")
         object.__setattr__(self, "features", tuple(names))
-        _in_range("hdf5.chunk_frames", self.chunk_frames, int, 1, 4096)
-        _one_of("hdf5.compression", self.compression, ("none", "lzf", "gzip"))
+        check_number("hdf5.chunk_frames", self.chunk_frames, int, 1, 4096)
+        check_choice("hdf5.compression", self.compression, ("none", "lzf", "gzip"))
 
 
 @dataclass(frozen=True)
@@ -249,23 +195,6 @@ def _mel(hertz: float) -> float:
 
 def _hertz(mel: float) -> float:
     return 200 * mel / 3 if mel < 15 else 1000 * math.exp(math.log(6.4) * (mel - 15) / 27)
-
-
-def _check_short_side(name: str, value: int | None) -> None:
-    if value is not None:
-        _in_range(name, value, int, 2, 16384)
-        if value % 2:
-            raise ConfigError(f"{name}: got {value}, expected an even number")
-
-
-def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    if value not in allowed or type(value) is not type(allowed[0]):
-        raise ConfigError(f"{name}: got {value!r}, expected one of {', '.join(map(str, allowed))}")
-
-
-def _in_range(name: str, value: Any, kinds: Any, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-        raise ConfigError(f"{name}: got {value!r}, expected a number from {low} to {high}")
 
 
 def _section(cls: type, name: str, data: Any) -> Any:

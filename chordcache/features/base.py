@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:  # the modules of features are also imported where a cache is read, without a decoder
-    from chordcache.config import PictureConfig
+    from chordcache.frames_config import PictureConfig
     from chordcache.media.audio_track import Sound
     from chordcache.media.scaling import Frame
 
@@ -78,8 +78,11 @@ class Extractor:
         return picture
 
     @classmethod
-    def missing_requirement(cls) -> str | None:
-        """Return what must be installed first, with the command that installs it, or None if nothing is missing."""
+    def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
+        """Return what must be installed first, with the command that installs it, or None if nothing is missing.
+
+        ``arguments`` are the keyword arguments that the extractor will get.
+        """
         return None
 
     def begin(self, video: VideoInfo) -> str | None:

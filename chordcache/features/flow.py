@@ -20,7 +20,7 @@ from chordcache.storage.artefacts.base import Artefact
 from chordcache.storage.flow_int8 import dequantize, quantize
 
 if TYPE_CHECKING:
-    from chordcache.config import PictureConfig
+    from chordcache.frames_config import PictureConfig
     from chordcache.media.scaling import Frame
 
 Estimator: TypeAlias = "Callable[[np.ndarray, np.ndarray], np.ndarray]"
@@ -104,7 +104,7 @@ class FlowExtractor(Extractor):
         self._num_clipped = 0
 
     @classmethod
-    def missing_requirement(cls) -> str | None:
+    def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs OpenCV. It is an extra because its wheels overwrite each other."""
         return None if importlib.util.find_spec("cv2") else "needs OpenCV; run: pip install 'chordcache[cv]'"
 

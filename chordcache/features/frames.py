@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from chordcache.errors import UsageError
-from chordcache.features.base import Extractor, Rows
+from chordcache.features import packet_frames
+from chordcache.features.base import NO_ROWS, Extractor, Rows
+from chordcache.features.packet_frames import PACKET_CODECS
 from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.media import jpeg
 from chordcache.media.cropping import CropBox, cut, resize
@@ -17,7 +19,8 @@ from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.base import Artefact, checked_out
 
 if TYPE_CHECKING:
-    from chordcache.config import PictureConfig
+    from chordcache.frames_config import PictureConfig
+    from chordcache.media.packet_encoder import PacketEncoder
     from chordcache.media.scaling import Frame
 
 _BLOCK_BYTES = 1 << 20
@@ -31,30 +34,53 @@ class FramesExtractor(Extractor):
     ----------
     name : str
         Name of the feature.
-    codec : {"jpeg", "raw"}
-        "jpeg" for a JPEG per frame, "raw" for RGB24 [shape=(H, W, 3), dtype=uint8].
-    quality : int
-        JPEG quality, 1 to 100.
+    codec : {"jpeg", "raw", "mpeg4", "h264"}
+        "jpeg" for a JPEG per frame, "raw" for RGB24 [shape=(H, W, 3), dtype=uint8], the others for a packet per frame.
+    settings : int
+        Settings of the codec, see ``FramesConfig``.
     """
 
     version = 2
     is_local = True
 
-    def __init__(self, name: str, *, codec: str, quality: int = 90) -> None:
+    def __init__(self, name: str, *, codec: str, **settings: int) -> None:
         super().__init__(name)
         self._codec = codec
-        self._quality = quality
+        self._settings = settings
+        self._encoder: PacketEncoder | None = None
 
     @classmethod
     def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
-        """Return the codec, and the quality of JPEG."""
-        return {"codec": "raw"} if section.codec == "raw" else {"codec": "jpeg", "quality": section.quality}
+        """Return the codec, and its settings."""
+        return {"codec": section.codec, **section.codec_settings}
+
+    @classmethod
+    def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
+        """Return what to do if FFmpeg was built without the encoder."""
+        if arguments["codec"] not in PACKET_CODECS:
+            return None
+        from chordcache.media.packet_encoder import missing_encoder
+
+        return missing_encoder(arguments["codec"])
 
     def add_frame(self, frame: Frame) -> Rows:
-        """Return one record, or one row of pixels."""
+        """Return one record, or one row of pixels. Packets may come later."""
         if self._codec == "raw":
             return {self.name: frame.rgb()[None]}
-        return {self.name: [jpeg.encode_planes(*frame.planes(), quality=self._quality)]}
+        if self._codec in PACKET_CODECS:
+            return {self.name: self._packet_encoder().add(*frame.limited_planes())}
+        return {self.name: [jpeg.encode_planes(*frame.planes(), quality=self._settings["quality"])]}
+
+    def finish(self) -> Rows:
+        """Return the packets that did not come yet."""
+        return {self.name: self._encoder.finish()} if self._encoder else NO_ROWS
+
+    def _packet_encoder(self) -> PacketEncoder:
+        if self._encoder is None:
+            from chordcache.media.packet_encoder import PacketEncoder
+
+            self._encoder = PacketEncoder(self._codec, **self._settings)
+        return self._encoder
 
 
 class FpsFilter:
@@ -99,6 +125,9 @@ class FramesReadSide(ReadSide):
         out = checked_out(array, (len(numbers), *info.shape[1:]), np.dtype(np.uint8), out)
         if info.params["codec"] == "raw":
             return artefact.rows(array, numbers, out)
+        if info.params["codec"] in PACKET_CODECS:
+            packet_frames.read_rgb(artefact, info, numbers, out)
+            return out
         for i, record in enumerate(artefact.records(array, numbers)):
             if i and numbers[i] == numbers[i - 1]:  # the repeated last frame of a short video
                 out[i] = out[i - 1]
@@ -108,6 +137,10 @@ class FramesReadSide(ReadSide):
 
     def iter_rows(self, artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield frames a few at a time [shape=(t, H, W, 3), dtype=uint8, RGB], each time in the same memory."""
+        if info.params["codec"] in PACKET_CODECS:  # one at a time: the decode of a chain is not interrupted
+            for frame in packet_frames.iter_rgb(artefact, info, numbers, np.empty(info.shape[1:], np.uint8)):
+                yield frame[None]
+            return
         num_frames = max(1, _BLOCK_BYTES // max(1, math.prod(info.shape[1:])))
         block = np.empty((min(num_frames, len(numbers)), *info.shape[1:]), np.uint8)
         for start in range(0, len(numbers), num_frames):
@@ -124,6 +157,18 @@ class FramesReadSide(ReadSide):
             return {}
         # Contiguous: stacking permuted views without a worker takes several times as long as this copy
         return {"frames": pictures.transpose(0, 3, 1, 2).copy()}
+
+
+def record_decoder(info: FeatureInfo) -> Callable[[int, Any], None]:
+    """Return a function that decodes the records of an artefact, which it takes in order, each with its number.
+
+    It raises ``DamageError`` for a record that does not give its frame. Rows of pixels need no decoder.
+    """
+    codec = info.params["codec"]
+    if codec in PACKET_CODECS:
+        return packet_frames.PacketCheck(info).look
+    out = np.empty(info.shape[1:], np.uint8)
+    return lambda _number, record: jpeg.decode_into(record, out) if codec == "jpeg" else None
 
 
 def _cut_in_blocks(clip: Clip, crop: CropBox) -> np.ndarray:

@@ -58,7 +58,7 @@ class PoseExtractor(Extractor):
         self._tracker: Any = None
 
     @classmethod
-    def missing_requirement(cls) -> str | None:
+    def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs MediaPipe. It is an extra because it needs NumPy 1 and adds a gigabyte."""
         if importlib.util.find_spec("mediapipe") is None:
             return "needs the package mediapipe; run: pip install 'chordcache[pose]'"

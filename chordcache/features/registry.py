@@ -87,7 +87,7 @@ def resolve(name: str, config: Config) -> FeatureSpec:
 
 def check_requirement(spec: FeatureSpec) -> None:
     """Raise ``UsageError`` if a package that the feature needs is not installed."""
-    missing = _class_of(spec.name, spec.extractor).missing_requirement()
+    missing = _class_of(spec.name, spec.extractor).missing_requirement(spec.arguments)
     if missing is not None:
         raise UsageError(f"feature '{spec.name}': {missing}")
 

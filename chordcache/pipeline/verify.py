@@ -16,7 +16,7 @@ from chordcache.digests import digest_file
 from chordcache.engine import pool, terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, MediaError, UsageError
-from chordcache.media import jpeg
+from chordcache.features.frames import record_decoder
 from chordcache.media.source_file import bytes_changed, check_unchanged, hash_source, look, real_folder
 from chordcache.pipeline.findings import Damage, VerifyReport
 from chordcache.pipeline.fix_commands import build_command, repair_command
@@ -218,14 +218,14 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
     file = str(infos[0].file)
     path = check.cache / file
     frames = next((info for info in infos if info.feature == "frames"), None)
-    out = np.empty(frames.shape[1:] if frames else 0, np.uint8)
+    decode = record_decoder(frames) if frames else None
     last = ""
 
     def look(name: str, number: int, row: Any) -> None:
         nonlocal last
         last = f"{name} {number}"
-        if frames and name == "frames" and frames.params["codec"] == "jpeg":
-            jpeg.decode_into(row, out)
+        if decode is not None and name == "frames":
+            decode(number, row)
 
     try:
         with open_artefact(path, infos[0].num_bytes) as artefact:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from chordcache.config import Config
 from chordcache.errors import ConfigError, DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
-from chordcache.features.registry import FeatureSpec, resolve
+from chordcache.features.packet_frames import PACKET_CODECS
+from chordcache.features.registry import FeatureSpec, read_side, resolve
 from chordcache.media import jpeg
 from chordcache.pipeline.keep_damaged import frames_to_keep
 from chordcache.records import FeatureInfo
@@ -25,6 +27,10 @@ NUM_SOURCE_FRAMES = 4
 MIN_SOURCE_PSNR_DB = 40.0
 """PSNR below which a frame is a different picture [dB]. Both frames went through the same lossy steps. Another version
 of a codec library may round differently, but stays far above."""
+
+_BLOCK = 8
+"""Side of the squares [pixels] whose means are compared of frames that are packets. The details of such a frame depend
+on the frames before it."""
 
 MIN_ALIKE = 0.98
 """Share of a feature's values that must agree. It is below 1 for the same reason."""
@@ -98,7 +104,8 @@ def _comparable(sidecar: Sidecar, config: Config) -> Mapping[str, FeatureSpec]:
             except ConfigError:  # a plug-in that is not installed here
                 continue
             if spec.fingerprint == info.fingerprint and (spec.is_local or spec.is_of_sound):
-                specs[info.feature] = spec
+                is_packets = info.feature == "frames" and info.params["codec"] in PACKET_CODECS
+                specs[info.feature] = replace(spec, arguments={"codec": "raw"}) if is_packets else spec
     return specs
 
 
@@ -130,7 +137,9 @@ class _Comparer:
                     cached = self._decoded(next(iter(artefact.records(name, [number]))))
                     self._compare_pictures(number, self._decoded(row), cached)
                 elif info.feature == "frames":
-                    self._compare_pictures(number, np.asarray(row), artefact.rows(name, [number])[0])
+                    again, cached = np.asarray(row), read_side(name).rows(artefact, info, name, [number], None)[0]
+                    is_packets = info.params["codec"] in PACKET_CODECS
+                    self._compare_pictures(number, *(map(_means, (again, cached)) if is_packets else (again, cached)))
                 else:
                     self._compare(name, number, np.asarray(row)[None], artefact.rows(name, [number]))
 
@@ -175,6 +184,15 @@ def _share_alike(a: np.ndarray, b: np.ndarray) -> float:
     x, y = a.astype(np.float64), b.astype(np.float64)
     close = np.isclose(x, y, rtol=_TOLERANCE, atol=1 if a.dtype.kind in "iu" else _TOLERANCE, equal_nan=True)
     return float(np.mean(close)) if a.size else 1.0
+
+
+def _means(picture: np.ndarray) -> np.ndarray:
+    """Return the means of squares of a picture [shape=(H, W, 3)]. Pixels of squares that are not whole are left out."""
+    rows, columns = (max(1, min(_BLOCK, side)) for side in picture.shape[:2])
+    height, width = picture.shape[0] // rows, picture.shape[1] // columns
+    whole = picture[: height * rows, : width * columns]
+    means: np.ndarray = whole.reshape(height, rows, width, columns, 3).mean(axis=(1, 3))
+    return means
 
 
 def _psnr_db(a: np.ndarray, b: np.ndarray) -> float:

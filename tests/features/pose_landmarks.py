@@ -11,9 +11,9 @@ import mediapipe
 import numpy as np
 import pytest
 
-from chordcache.config import PictureConfig
 from chordcache.features.base import VideoInfo
 from chordcache.features.pose import PoseExtractor
+from chordcache.frames_config import PictureConfig
 from chordcache.media.demux import open_media
 from chordcache.media.scaling import FrameMaker
 
@@ -104,7 +104,7 @@ def test_two_videos_do_not_share_a_tracker(clips: Path, make_video: Callable[...
 
 
 def test_nothing_is_missing() -> None:
-    assert PoseExtractor.missing_requirement() is None
+    assert PoseExtractor.missing_requirement({}) is None
 
 
 def run_python(code: str, *args: object) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 MISSING = "needs the package mediapipe; run: pip install 'chordcache[pose]'"
 
-PRINT_REQUIREMENT = "from chordcache.features.pose import PoseExtractor; print(PoseExtractor.missing_requirement())"
+PRINT_REQUIREMENT = "from chordcache.features.pose import PoseExtractor; print(PoseExtractor.missing_requirement({}))"
 
 
 def message_with(folder: Path) -> str:

@@ -16,8 +16,8 @@ import pytest
 from helpers import box_average, ffmpeg_reference, scaled
 
 import chordcache as cc
-from chordcache.config import PictureConfig
 from chordcache.errors import MediaError
+from chordcache.frames_config import PictureConfig
 from chordcache.media.ffmpeg_log import capture
 from chordcache.media.geometry import Orientation
 from chordcache.media.resample import Resampler
@@ -238,7 +238,7 @@ def test_decoded_pictures_stay_as_they_are(media: Path, name: str) -> None:
         before = [bytes(plane) for plane in picture.planes]
         resampler = Resampler()
         for width, height in ((picture.width & ~1, picture.height & ~1), (picture.width // 4 * 2, 32)):
-            resampler.jpeg(picture, width, height)
+            resampler.planes(picture, width, height)
             resampler.rgb(picture, width, height)
         assert [bytes(plane) for plane in picture.planes] == before
 

@@ -13,8 +13,9 @@ import pytest
 from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
-from chordcache.config import Config, FramesConfig
+from chordcache.config import Config
 from chordcache.errors import MediaError, UsageError
+from chordcache.frames_config import FramesConfig
 from chordcache.media.demux import open_media
 from chordcache.pipeline.build import dry_run
 from chordcache.pipeline.keep_damaged import frames_after

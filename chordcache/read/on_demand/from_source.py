@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.config import Config, FramesConfig, config_from_json
+from chordcache.config import Config, config_from_json
 from chordcache.errors import CacheWriteError, MediaError, NotFoundError
 from chordcache.features.decode_pass import DecodePass
+from chordcache.features.packet_frames import PACKET_CODECS
 from chordcache.features.registry import resolve
+from chordcache.frames_config import FramesConfig
 from chordcache.media import jpeg
 from chordcache.media.scaling import PictureScaler
 from chordcache.media.source_file import identify
@@ -187,7 +189,12 @@ class _TemporaryBuild:
 
 
 def _source_of_frames(path: str, config: Config, stack: ExitStack) -> MP4Source | None:
-    """Open a source of frames as the cache will hold them. None if they can only be counted from the file's start."""
+    """Open a source of frames as the cache will hold them.
+
+    Return None if this takes the whole file: its frames are counted from its start, or stored as packets.
+    """
+    if config.frames is not None and config.frames.codec in PACKET_CODECS:
+        return None
     source = stack.enter_context(_Stored(config).open(path))
     return None if source.sequential_reason else source
 

@@ -61,7 +61,7 @@ class RegularClipSampler(EvenClipSampler):
     In a video of 30 frames, 3 frames that are 5 apart span 11 frames. Clips therefore start in [0, 20):
 
     >>> from types import SimpleNamespace
-    >>> video, sampler = SimpleNamespace(num_frames=30), RegularClipSampler(num_frames=3, stride=5)
+    >>> video, sampler = SimpleNamespace(num_frames=30, gaps=()), RegularClipSampler(num_frames=3, stride=5)
     >>> sampler.frame_numbers(video, ClipRequest()).tolist()
     [9, 14, 19]
     >>> [sampler.frame_numbers(video, ClipRequest(clip=k, num_clips=3)).tolist() for k in range(3)]
@@ -109,7 +109,7 @@ class UniformFrameSampler:
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> video = SimpleNamespace(num_frames=100)
+    >>> video = SimpleNamespace(num_frames=100, gaps=())
     >>> UniformFrameSampler(5).frame_numbers(video, ClipRequest()).tolist()
     [0, 24, 49, 74, 99]
     >>> UniformFrameSampler(5, position="middle").frame_numbers(video, ClipRequest()).tolist()

@@ -3,8 +3,11 @@
 Layout of an environment (a single file)::
 
     key                                 value
-    4-byte big-endian frame number      one row of "frames": JPEG bytes, or raw RGB24, HWC
+    4-byte big-endian frame number      one row of "frames": JPEG bytes, or raw RGB24, HWC.
+                                        With chains, all packets of a chain, under the number of its first frame
     b"frames.shape"                     only with raw rows: a whole array, int64, the shape of a row
+    b"frames.sizes"                     only with chains: a whole array, uint32 [T], the size of each packet
+    b"frames.starts"                    only with chains: a whole array, uint32 [T], the first frame of its chain
     b"frames.xxh3_64"                   a whole array, uint64 [T]: digest of each row
     b"pts_seconds" ...                  the other whole arrays
 
@@ -35,12 +38,15 @@ from chordcache.digests import digest64
 from chordcache.errors import UsageError
 from chordcache.storage.artefacts import npy, open_files
 from chordcache.storage.artefacts.base import DIGESTS, Artefact, Layout
+from chordcache.storage.artefacts.chains import ChainIndex, ChainWriter
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
 
 STREAM = "frames"
 """Name of the only streamed array."""
 
 _SHAPE = f"{STREAM}.shape"
+_SIZES = f"{STREAM}.sizes"
+_STARTS = f"{STREAM}.starts"
 
 _FIRST_MAP_BYTES = 1 << 28
 """Address space that is reserved first, not disk space [bytes]. It is doubled when a batch does not fit."""
@@ -68,10 +74,21 @@ def _key(number: int) -> bytes:
 
 
 class LmdbArtefactWriter(ArtefactWriter):
-    """A writer of one environment."""
+    """A writer of one environment.
 
-    def __init__(self, path: Path) -> None:
+    Parameters
+    ----------
+    path : Path
+        As in ``ArtefactWriter``.
+    gop : int
+        Number of records that are stored as one value. Values begin at a page, and the rest of the last page is empty.
+    stride : int
+        Distance of the records in a value.
+    """
+
+    def __init__(self, path: Path, *, gop: int = 1, stride: int = 1) -> None:
         super().__init__(path)
+        self._chains = ChainWriter(gop, stride) if gop > 1 else None
         self._batch: list[tuple[bytes, bytes]] = []
         self._batch_bytes = 0
         self._num_rows = 0
@@ -86,12 +103,16 @@ class LmdbArtefactWriter(ArtefactWriter):
 
     def _write(self, name: str, block: np.ndarray | list[bytes]) -> None:
         for row in block:
-            self._put(_key(self._num_rows), row if isinstance(row, bytes) else row.tobytes())
+            value = row if isinstance(row, bytes) else row.tobytes()
+            self._put_all({self._num_rows: value} if self._chains is None else self._chains.add(value))
             self._num_rows += 1
 
     def _finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
         values = {**arrays, **self._digests()}
         stream = self._streams.get(STREAM)
+        if self._chains is not None:
+            self._put_all(self._chains.finish())
+            values |= {_SIZES: self._chains.sizes, _STARTS: self._chains.starts}
         if stream is not None and stream.dtype is not None:
             values[_SHAPE] = np.array(stream.row_shape, "<i8")
         for name in sorted(values):  # LMDB appends in the order of keys only
@@ -112,6 +133,10 @@ class LmdbArtefactWriter(ArtefactWriter):
     def _open(self) -> Any:
         with self._errors():
             return lmdb.open(str(self.path), subdir=False, lock=False, sync=False, map_size=self._map_bytes)
+
+    def _put_all(self, values: Mapping[int, bytes]) -> None:
+        for number, value in values.items():
+            self._put(_key(number), value)
 
     def _put(self, key: bytes, value: bytes) -> None:
         self._batch.append((key, value))
@@ -226,6 +251,7 @@ class LmdbArtefact(Artefact):
             raise self._damage(f"its pages end at byte {end}, it has {num_bytes}")
         self._found: frozenset[str] | None = None
         self._stream = Layout(0)
+        self._chains: ChainIndex | None = None
 
     def _check_tree(self, num_bytes: int) -> None:
         """Raise ``DamageError`` if the pages of the tree are not what was written."""
@@ -254,16 +280,28 @@ class LmdbArtefact(Artefact):
             cursor.set_range(_FIRST_NAME if digests is None else _key(len(digests)))
             names = {bytes(key).decode("ascii", "replace") for key in cursor.iternext(values=False)}
             num_rows = self._environment.stat()["entries"] - len(names)
-            shape = self._unpack(transaction, _SHAPE) if _SHAPE in names else None
+            shape, sizes, starts = (self._unpack(transaction, name) for name in (_SHAPE, _SIZES, _STARTS))
         if digests is None:
             if num_rows:
                 raise self._damage("digests of rows are missing")
             return frozenset(names)
         self._arrays[STREAM + DIGESTS] = digests
+        if sizes is not None and starts is not None:
+            self._chains = self._chain_index(sizes, starts, num_rows)
+            num_rows = len(sizes)
         self._stream = Layout(num_rows)
         if shape is not None:
             self._stream = Layout(num_rows, tuple(shape.tolist()), np.dtype(np.uint8))
-        return frozenset({STREAM, *names} - {_SHAPE})
+        return frozenset({STREAM, *names} - {_SHAPE, _SIZES, _STARTS})
+
+    def _chain_index(self, sizes: np.ndarray, starts: np.ndarray, num_values: int) -> ChainIndex:
+        try:
+            chains = ChainIndex(sizes, starts)
+        except ValueError as error:
+            raise self._damage(error) from None
+        if chains.num_chains != num_values:
+            raise self._damage(f"got {num_values} chains of records, expected {chains.num_chains}")
+        return chains
 
     def _layout(self, name: str) -> Layout:
         return self._stream
@@ -296,12 +334,12 @@ class LmdbArtefact(Artefact):
 
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[memoryview]:
         with self._transaction() as transaction:
-            get = transaction.get
+            get, chains = transaction.get, self._chains
             for number in numbers:
-                record = get(_key(number))
+                record = get(_key(number if chains is None else chains.start(number)))
                 if record is None:
                     raise self._damage(f"record {number} is missing")
-                yield record
+                yield record if chains is None else chains.cut(record, number)
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:

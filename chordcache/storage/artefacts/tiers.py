@@ -47,6 +47,11 @@ def _listed(config: Config) -> tuple[str, ...]:
     return config.hdf5.features
 
 
+def _lmdb_options(config: Config) -> Mapping[str, Any]:
+    settings = config.frames.codec_settings if config.frames else {}
+    return {name: settings[name] for name in ("gop", "stride") if name in settings}
+
+
 def _hdf5_options(config: Config) -> Mapping[str, Any]:
     return {"compression": config.hdf5.compression, "chunk_frames": config.hdf5.chunk_frames}
 
@@ -59,6 +64,7 @@ TIERS: Mapping[str, Tier] = {
         writer=f"{_STORES}.lmdb_store:LmdbArtefactWriter",
         artefact=f"{_STORES}.lmdb_store:LmdbArtefact",
         features=_frames,
+        options=_lmdb_options,
     ),
     "npz": Tier(
         suffix=".npz",

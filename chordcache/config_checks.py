@@ -1,0 +1,27 @@
+"""Checks of the values in a config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chordcache.errors import ConfigError
+
+
+def check_short_side(name: str, value: int | None) -> None:
+    """Raise ``ConfigError`` if a value is neither None nor an even number of pixels."""
+    if value is not None:
+        check_number(name, value, int, 2, 16384)
+        if value % 2:
+            raise ConfigError(f"{name}: got {value}, expected an even number")
+
+
+def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    """Raise ``ConfigError`` if a value is not one of those allowed."""
+    if value not in allowed or type(value) is not type(allowed[0]):
+        raise ConfigError(f"{name}: got {value!r}, expected one of {', '.join(map(str, allowed))}")
+
+
+def check_number(name: str, value: Any, kinds: Any, low: float, high: float) -> None:
+    """Raise ``ConfigError`` if a value is not a number of such a kind from ``low`` to ``high``."""
+    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+        raise ConfigError(f"{name}: got {value!r}, expected a number from {low} to {high}")

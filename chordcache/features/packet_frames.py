@@ -1,0 +1,147 @@
+"""Frames that are cached as packets of a video codec: the decode of any of them from their chains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from chordcache.errors import DamageError, printable
+from chordcache.records import FeatureInfo
+from chordcache.storage.artefacts.base import Artefact
+from chordcache.storage.artefacts.chains import first_of_chain
+
+if TYPE_CHECKING:  # reading frames that are not packets does not load a decoder
+    from chordcache.media.packet_decoder import Picture
+
+PACKET_CODECS = ("h264", "mpeg4")
+"""Values of ``frames.codec`` that store packets."""
+
+
+class _Step(NamedTuple):
+    """A packet to decode."""
+
+    number: int
+    """Number of its frame"""
+    is_first: bool
+    """True if a chain begins"""
+    num_wanted: int
+    """Number of times that its frame is wanted: 0 if only later frames of the chain are"""
+
+
+def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out: np.ndarray) -> Iterator[np.ndarray]:
+    """Decode frames, in the order of ``numbers``.
+
+    Parameters
+    ----------
+    artefact : Artefact
+        An artefact that has the frames.
+    info : FeatureInfo
+        The record of the frames.
+    numbers : sequence of int
+        Row numbers in any order, repeats allowed. Ascending numbers are the fast case.
+    out : np.ndarray [shape=(H, W, 3), dtype=uint8]
+        Memory of each frame.
+
+    Yields
+    ------
+    np.ndarray [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]
+        ``out``, with the next frame.
+
+    Raises
+    ------
+    DamageError
+        If a packet is not what was written, or does not give its frame.
+    """
+    from chordcache.media.packet_decoder import to_rgb
+
+    for picture in _iter_pictures(artefact, info, numbers):
+        to_rgb(picture, 0, 0, out)
+        yield out
+
+
+def read_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out: np.ndarray) -> None:
+    """Decode frames into ``out`` [shape=(T, H, W, 3), dtype=uint8], in the order of the file. See ``iter_rgb``."""
+    from chordcache.media.packet_decoder import to_rgb
+
+    order = np.argsort(np.asarray(numbers, np.int64), kind="stable").tolist()
+    pictures = _iter_pictures(artefact, info, [numbers[i] for i in order])
+    for position, picture in zip(order, pictures, strict=True):
+        to_rgb(picture, 0, 0, out[position])
+
+
+class PacketCheck:
+    """Check that packets decode, which takes all packets of a file in order.
+
+    Parameters
+    ----------
+    info : FeatureInfo
+        The record of the frames.
+    """
+
+    def __init__(self, info: FeatureInfo) -> None:
+        from chordcache.media.packet_decoder import PacketDecoder
+
+        self._info = info
+        self._decoder = PacketDecoder(info.params["codec"], info.params["stride"])
+
+    def look(self, number: int, packet: Any) -> None:
+        """Decode the next packet. Raises ``DamageError``."""
+        gop, stride = self._info.params["gop"], self._info.params["stride"]
+        is_first = first_of_chain(number, gop, stride) == number
+        _check_size(self._decoder.decode(number % stride, packet, is_first=is_first), self._info)
+
+
+def _iter_pictures(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -> Iterator[Picture]:
+    """Yield the decoded picture of each number. The packets before it in its chain are decoded too."""
+    from chordcache.media.packet_decoder import PacketDecoder
+
+    stride = info.params["stride"]
+    steps = list(_steps(numbers, info.params["gop"], stride))
+    with PacketDecoder(info.params["codec"], stride) as decoder:
+        for step, packet in zip(steps, artefact.records(info.feature, [s.number for s in steps]), strict=True):
+            try:
+                picture = decoder.decode(step.number % stride, packet, is_first=step.is_first)
+                _check_size(picture, info)
+            except DamageError as error:
+                raise DamageError(f"'{printable(artefact.path)}' is damaged: frame {step.number}: {error}") from None
+            for _ in range(step.num_wanted):
+                yield picture
+
+
+def _check_size(picture: Picture, info: FeatureInfo) -> None:
+    height, width = info.shape[1:3]
+    if (picture.width, picture.height) != (width, height):
+        raise DamageError(f"the picture is {picture.width}x{picture.height}, expected {width}x{height}")
+
+
+def _steps(numbers: Sequence[int], gop: int, stride: int) -> Iterator[_Step]:
+    """Yield the packets to decode for some frames, in this order.
+
+    Each of the ``stride`` chains that are open at the same time continues where it is, if the next frame lies ahead.
+
+    Examples
+    --------
+    >>> [(s.number, s.num_wanted) for s in _steps([9, 10, 10, 12], gop=8, stride=1)]
+    [(8, 0), (9, 1), (10, 2), (11, 0), (12, 1)]
+    >>> [(s.number, s.num_wanted) for s in _steps([4, 5, 6], gop=4, stride=2)]
+    [(0, 0), (2, 0), (4, 1), (1, 0), (3, 0), (5, 1), (6, 1)]
+    """
+    last: dict[int, int] = {}
+    pending: _Step | None = None
+    for number in numbers:
+        if pending is not None and pending.number == number:
+            pending = pending._replace(num_wanted=pending.num_wanted + 1)
+            continue
+        if pending is not None:
+            yield pending
+        first = first_of_chain(number, gop, stride)
+        done = last.get(number % stride, -1)
+        start = done + stride if first <= done < number else first
+        for before in range(start, number, stride):
+            yield _Step(before, before == first, 0)
+        pending = _Step(number, number == first, 1)
+        last[number % stride] = number
+    if pending is not None:
+        yield pending

@@ -1,0 +1,99 @@
+"""The section ``frames`` of a config: the pictures, and the record that is made of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chordcache.choices import ON_DAMAGE
+from chordcache.config_checks import check_choice, check_number, check_short_side
+from chordcache.errors import ConfigError
+
+CODEC_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "jpeg": ("quality",),
+    "raw": (),
+    "mpeg4": ("quantizer", "gop", "stride"),
+    "h264": ("crf", "gop", "stride"),
+}
+"""Each codec of frames to the settings that it has"""
+
+
+@dataclass(frozen=True)
+class PictureConfig:
+    """The settings of the pictures that all features are made from."""
+
+    short_side: int | None = 256
+    """[pixels] of the display picture, even. The picture is never enlarged. None keeps the source's size"""
+    fps: float | None = None
+    """[frames per second] at most. None keeps every frame"""
+    hdr: str = "as_is"
+    """"tonemap" converts PQ and HLG to BT.709. "as_is" keeps their code values"""
+    stereo: str = "as_is"
+    """"left" or "right" selects one eye of a stereo picture"""
+    stereo_layout: str = "auto"
+    """Position of the eyes: "side_by_side", "top_bottom", or "auto" to use the file's own statement"""
+
+    def __post_init__(self) -> None:
+        check_short_side("frames.short_side", self.short_side)
+        if self.fps is not None:
+            check_number("frames.fps", self.fps, (int, float), 0.001, 1000)
+        check_choice("frames.hdr", self.hdr, ("as_is", "tonemap"))
+        check_choice("frames.stereo", self.stereo, ("as_is", "left", "right"))
+        check_choice("frames.stereo_layout", self.stereo_layout, ("auto", "side_by_side", "top_bottom"))
+
+    def normalized(self) -> PictureConfig:
+        """Return the config with one value for each meaning, so that equal pictures have equal settings."""
+        return dataclasses.replace(
+            self,
+            fps=None if self.fps is None else float(self.fps),
+            stereo_layout="auto" if self.stereo == "as_is" else self.stereo_layout,
+        )
+
+
+@dataclass(frozen=True)
+class FramesConfig(PictureConfig):
+    """The settings of cached frames: of the pictures, and of the record made of each."""
+
+    codec: str = "jpeg"
+    """"jpeg", "raw" for RGB24, or "mpeg4" or "h264" for chains of packets of a video codec"""
+    quality: int = 90
+    """JPEG quality, 1 to 100"""
+    quantizer: int = 2
+    """Quantizer of MPEG-4, 1 to 8. Lower is better. 2 is about as good as JPEG 90"""
+    crf: int = 17
+    """CRF of H.264, 0 to 40. Lower is better. 17 is about as good as JPEG 90"""
+    gop: int = 8
+    """[frames] Length of the chains of a video codec. A frame is decoded from the first of its chain on"""
+    stride: int = 1
+    """[frames] Distance of the frames of a chain. Clips of this stride are decoded fastest"""
+    on_damage: str = ON_DAMAGE[0]
+    """Choice for damaged files: "quarantine", "keep" or "keep-concealed", see ``BuildOptions``"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("frames.codec", self.codec, tuple(CODEC_SETTINGS))
+        check_number("frames.quality", self.quality, int, 1, 100)
+        check_number("frames.quantizer", self.quantizer, int, 1, 8)
+        check_number("frames.crf", self.crf, int, 0, 40)
+        check_number("frames.gop", self.gop, int, 1, 64)
+        check_number("frames.stride", self.stride, int, 1, 16)
+        valid = CODEC_SETTINGS[self.codec]
+        for name in sorted({each for names in CODEC_SETTINGS.values() for each in names}.difference(valid)):
+            if getattr(self, name) != getattr(FramesConfig, name):
+                raise ConfigError(
+                    f"frames.{name}: got {getattr(self, name)} with codec {self.codec}, expected "
+                    f"{'one of ' + ', '.join(valid) if valid else 'none of the settings of other codecs'}. "
+                    f"Remove frames.{name}, or choose another frames.codec."
+                )
+        check_choice("frames.on_damage", self.on_damage, ON_DAMAGE)
+
+    @property
+    def codec_settings(self) -> dict[str, int]:
+        """Settings of the codec alone."""
+        return {name: getattr(self, name) for name in CODEC_SETTINGS[self.codec]}
+
+    @property
+    def picture(self) -> PictureConfig:
+        """Settings of the pictures alone."""
+        return PictureConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(PictureConfig)})

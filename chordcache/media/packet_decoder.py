@@ -1,0 +1,144 @@
+"""Decoder of the packets that ``packet_encoder`` makes, and the conversion of their pictures to RGB."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import av
+import numpy as np
+
+from chordcache.errors import DamageError
+from chordcache.media.opencv import cv2
+from chordcache.media.picture_data import plane_array
+
+Picture: TypeAlias = av.VideoFrame
+"""A decoded picture, of format yuv420p"""
+
+_LOW_DELAY = 1 << 19
+"""AV_CODEC_FLAG_LOW_DELAY: a packet gives its picture at once"""
+
+_MAX_IDLE = 16
+"""Number of idle contexts that a thread keeps for each codec. A context of 456x256 pixels takes about 1 MiB"""
+
+_MAX_PIXELS = 320 * 240 - 1
+"""Number of pixels that OpenCV converts in the thread that calls it. It gives larger pictures to threads of its own,
+which do not exist in a forked process (OpenCV 5.0)"""
+
+_idle = threading.local()
+
+
+class PacketDecoder:
+    """Decoder of one or several chains at the same time. It is a context manager.
+
+    Parameters
+    ----------
+    codec : {"h264", "mpeg4"}
+        The codec.
+    stride : int
+        Number of chains at the same time.
+    """
+
+    def __init__(self, codec: str, stride: int) -> None:
+        self._codec = codec
+        self._contexts: list[Any] = [None] * stride
+
+    def __enter__(self) -> PacketDecoder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if not isinstance(error, DamageError):
+            idle = _idle_contexts(self._codec)
+            idle += filter(None, self._contexts[: _MAX_IDLE - len(idle)])
+
+    def decode(self, chain: int, packet: Any, *, is_first: bool) -> Picture:
+        """Return the picture of a packet.
+
+        Parameters
+        ----------
+        chain : int
+            Number of the open chain, in [0, stride).
+        packet : bytes-like
+            The next packet of the chain, already checked: the decoder does not notice every change.
+        is_first : bool
+            True if the packet is the first of a chain.
+
+        Raises
+        ------
+        DamageError
+            If the packet does not give exactly one whole picture, or a chain does not begin with a keyframe.
+        """
+        context = self._contexts[chain]
+        if context is None:
+            idle = _idle_contexts(self._codec)
+            context = self._contexts[chain] = idle.pop() if idle else _open(self._codec)
+        if is_first:
+            context.flush_buffers()
+        coded = av.Packet(len(packet))  # of libavcodec's own memory, which has the padding that decoders read
+        coded.update(packet)
+        try:
+            pictures = context.decode(coded)
+        except av.error.FFmpegError as error:
+            raise DamageError(f"a packet of {self._codec} cannot be decoded: {error.strerror}") from None
+        if len(pictures) != 1 or pictures[0].is_corrupt or pictures[0].format.name != "yuv420p":
+            raise DamageError(f"a packet of {self._codec} gave {len(pictures)} pictures, expected a whole one")
+        if is_first and not pictures[0].key_frame:
+            raise DamageError(f"a chain of {self._codec} begins with another packet than a keyframe")
+        picture: Picture = pictures[0]
+        return picture
+
+
+def _idle_contexts(codec: str) -> list[Any]:
+    found: list[Any] = _idle.__dict__.setdefault(codec, [])
+    return found
+
+
+def _open(codec: str) -> Any:
+    context = av.VideoCodecContext.create(codec, "r")
+    context.thread_count = 1
+    context.flags |= _LOW_DELAY
+    context.open()
+    return context
+
+
+def to_rgb(picture: Picture, top: int, left: int, out: np.ndarray) -> None:
+    """Convert a part of a picture of limited-range BT.601.
+
+    Each 2x2 pixels have the chroma that is stored for them, so that a part is equal to the same part of the whole.
+
+    Parameters
+    ----------
+    picture : Picture
+        The picture.
+    top, left : int
+        First row and column of the part, [pixels].
+    out : np.ndarray [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]
+        C-contiguous array that is filled. Its size is that of the part.
+    """
+    planes = [plane_array(plane) for plane in picture.planes]
+    height, width = out.shape[:2]
+    left_even, right_even = left // 2 * 2, (left + width + 1) // 2 * 2
+    num_rows = max(2, _MAX_PIXELS // (right_even - left_even) // 2 * 2)
+    for first in range(top // 2 * 2, top + height, num_rows):
+        last = min(first + num_rows, (top + height + 1) // 2 * 2)
+        stacked = _stacked(planes, slice(first, last), slice(left_even, right_even))
+        begin, end = max(first, top), min(last, top + height)
+        target = out[begin - top : end - top]
+        if target.shape[:2] == (last - first, right_even - left_even):
+            cv2.cvtColor(stacked, cv2.COLOR_YUV2RGB_I420, dst=target)
+        else:
+            rgb = cv2.cvtColor(stacked, cv2.COLOR_YUV2RGB_I420)
+            target[:] = rgb[begin - first : end - first, left - left_even :][:, :width]
+
+
+def _stacked(planes: Sequence[np.ndarray], rows: slice, columns: slice) -> np.ndarray:
+    """Return a part of three planes, which begins and ends at even pixels, in one array as OpenCV expects it."""
+    height, width = rows.stop - rows.start, columns.stop - columns.start
+    stacked = np.empty((height * 3 // 2, width), np.uint8)
+    stacked[:height] = planes[0][rows, columns]
+    chroma = stacked[height:].reshape(2, height // 2, width // 2)
+    for target, plane in zip(chroma, planes[1:], strict=True):
+        target[:] = plane[rows.start // 2 : rows.stop // 2, columns.start // 2 : columns.stop // 2]
+    return stacked

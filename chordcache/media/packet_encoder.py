@@ -1,0 +1,137 @@
+"""Encoder of pictures to packets of a video codec, one packet for each picture, in short closed chains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+import av
+import numpy as np
+
+from chordcache.errors import MediaError
+from chordcache.media.picture_data import plane_array
+
+_LIMITED_RANGE, _BT601 = 1, 5
+"""FFmpeg's numbers of the color range and the matrix of all packets"""
+
+_MAX_MPEG4_SIDE = 8191
+"""Longest side of a picture that libavcodec's MPEG-4 encoder takes [pixels]"""
+
+
+def _h264_options(crf: int, gop: int) -> Mapping[str, str]:
+    # fastdecode: no CABAC and no deblocking, which take more than half of the time of decoding
+    chains = f"keyint={gop}:min-keyint={gop}:scenecut=0:bframes=0:open-gop=0:log-level=error"
+    return {"preset": "veryfast", "tune": "psnr,fastdecode", "crf": str(crf), "x264-params": chains}
+
+
+def _mpeg4_options(quantizer: int, gop: int) -> Mapping[str, str]:
+    # The quantizer is kept by its bounds, since PyAV does not pass global_quality on. A scene does not begin a chain
+    bounds = {"qmin": str(quantizer), "qmax": str(quantizer), "b": "80M", "sc_threshold": "1000000000"}
+    return {**bounds, "mpeg_quant": "1", "mbd": "rd"}
+
+
+_ENCODERS: Mapping[str, tuple[str, Callable[[int, int], Mapping[str, str]]]] = {
+    "h264": ("libx264", _h264_options),
+    "mpeg4": ("mpeg4", _mpeg4_options),
+}
+"""Name of each codec to FFmpeg's encoder, and its options for a quality and a length of chains"""
+
+
+def missing_encoder(codec: str) -> str | None:
+    """Return what to do if FFmpeg was built without the encoder of a codec, or None if the encoder is there."""
+    encoder = _ENCODERS[codec][0]
+    if encoder in av.codecs_available:
+        return None
+    return (
+        f"frames.codec: got {codec}, expected a codec whose encoder is in this FFmpeg, which lacks {encoder}. "
+        "Run 'pip install --force-reinstall --only-binary av av', or set frames.codec to mpeg4."
+    )
+
+
+class PacketEncoder:
+    """Encoder of pictures of one size.
+
+    Pictures whose numbers differ by ``stride`` follow each other in a chain of ``gop`` packets. A chain begins with a
+    keyframe, and does not depend on other chains. Its packets in a row are a stream that players can play.
+
+    Parameters
+    ----------
+    codec : {"h264", "mpeg4"}
+        The codec.
+    gop : int
+        Number of pictures in a chain.
+    stride : int
+        Distance of the pictures in a chain.
+    quality : int
+        ``crf`` of H.264, or ``quantizer`` of MPEG-4. Lower is better.
+    """
+
+    def __init__(self, codec: str, *, gop: int, stride: int, **quality: int) -> None:
+        self._codec = codec
+        (self._quality,) = quality.values()
+        self._gop = gop
+        self._stride = stride
+        self._contexts: list[Any] = []
+        """The encoder of the pictures 0, ``stride``, 2 ``stride`` ..., then that of 1, ``stride`` + 1 ..."""
+        self._waiting: dict[int, bytes] = {}
+        """Packets by the number of their picture, until all pictures before it have theirs"""
+        self._num_pictures = self._num_returned = 0
+
+    def add(self, y: np.ndarray, u: np.ndarray, v: np.ndarray) -> list[bytes]:
+        """Take the next picture. Return the packets that are complete now, in the order of the pictures.
+
+        Parameters
+        ----------
+        y, u, v : np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8]
+            Limited-range BT.601 planes. May be strided.
+
+        Raises
+        ------
+        MediaError
+            ``refused-size`` if the codec does not take pictures of this size.
+        """
+        phase = self._num_pictures % self._stride
+        if phase == len(self._contexts):
+            self._contexts.append(self._open(y.shape[1], y.shape[0]))
+        picture = av.VideoFrame(y.shape[1], y.shape[0], "yuv420p")
+        for plane, samples in zip(picture.planes, (y, u, v), strict=True):
+            plane_array(plane)[:] = samples
+        picture.pts, picture.time_base = self._num_pictures // self._stride, Fraction(1, 25)
+        self._num_pictures += 1
+        self._take(phase, picture)
+        return self._returned()
+
+    def finish(self) -> list[bytes]:
+        """Return the remaining packets."""
+        for phase in range(len(self._contexts)):
+            self._take(phase, None)
+        return self._returned()
+
+    def _take(self, phase: int, picture: av.VideoFrame | None) -> None:
+        for packet in self._contexts[phase].encode(picture):
+            assert packet.pts is not None
+            if packet.is_keyframe != (packet.pts % self._gop == 0):
+                raise ValueError(f"{self._codec} encoder: got a keyframe inside of a chain, or a chain without one")
+            self._waiting[packet.pts * self._stride + phase] = bytes(packet)
+
+    def _returned(self) -> list[bytes]:
+        packets = []
+        while self._num_returned in self._waiting:
+            packets.append(self._waiting.pop(self._num_returned))
+            self._num_returned += 1
+        return packets
+
+    def _open(self, width: int, height: int) -> Any:
+        if self._codec == "mpeg4" and max(width, height) > _MAX_MPEG4_SIDE:
+            what = f"got pictures of {width}x{height} pixels, expected at most {_MAX_MPEG4_SIDE} on a side for mpeg4"
+            raise MediaError("frames", "refused-size", f"{what}. Set frames.short_side, or frames.codec to h264.")
+        encoder, options = _ENCODERS[self._codec]
+        context: Any = av.VideoCodecContext.create(encoder, "w")
+        context.options = dict(options(self._quality, self._gop))
+        context.width, context.height, context.pix_fmt = width, height, "yuv420p"
+        context.time_base, context.framerate = Fraction(1, 25), Fraction(25)
+        context.thread_count, context.gop_size, context.max_b_frames = 1, self._gop, 0
+        context.color_range, context.colorspace = _LIMITED_RANGE, _BT601
+        context.open()
+        return context

@@ -1,0 +1,106 @@
+"""Records that are stored together in chains: how they are joined to one value, and found in it again."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+def first_of_chain(number: int, gop: int, stride: int) -> int:
+    """Return the first record of the chain that a record belongs to.
+
+    A chain holds ``gop`` records at a distance of ``stride``.
+
+    Examples
+    --------
+    >>> [first_of_chain(number, gop=2, stride=3) for number in range(12)]
+    [0, 1, 2, 0, 1, 2, 6, 7, 8, 6, 7, 8]
+    """
+    return number - number % (gop * stride) + number % stride
+
+
+class ChainWriter:
+    """A writer that joins the records of each chain.
+
+    Parameters
+    ----------
+    gop : int
+        Number of records in a chain.
+    stride : int
+        Distance of the records in a chain.
+    """
+
+    def __init__(self, gop: int, stride: int) -> None:
+        self._gop = gop
+        self._stride = stride
+        self._open: dict[int, list[bytes]] = {}
+        self._sizes, self._starts = array("L"), array("L")
+
+    def add(self, record: bytes) -> Mapping[int, bytes]:
+        """Take the next record. Return the chains that are complete now, by their first record, ascending."""
+        number = len(self._sizes)
+        start = first_of_chain(number, self._gop, self._stride)
+        self._open.setdefault(start, []).append(record)
+        self._sizes.append(len(record))
+        self._starts.append(start)
+        return self.finish() if (number + 1) % (self._gop * self._stride) == 0 else {}
+
+    def finish(self) -> Mapping[int, bytes]:
+        """Return the chains that are not complete, as in ``add``."""
+        chains = {start: b"".join(records) for start, records in self._open.items()}
+        self._open.clear()
+        return chains
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Size of each record [shape=(T,), dtype=uint32, bytes]."""
+        return np.array(self._sizes, "<u4")
+
+    @property
+    def starts(self) -> np.ndarray:
+        """First record of the chain of each record [shape=(T,), dtype=uint32]."""
+        return np.array(self._starts, "<u4")
+
+
+class ChainIndex:
+    """The place of each record in its chain.
+
+    Parameters
+    ----------
+    sizes, starts : np.ndarray
+        As in ``ChainWriter``.
+
+    Raises
+    ------
+    ValueError
+        If the arrays do not describe chains.
+    """
+
+    def __init__(self, sizes: np.ndarray, starts: np.ndarray) -> None:
+        numbers = np.arange(len(starts))
+        if not (sizes.dtype == starts.dtype == np.uint32 and sizes.shape == starts.shape == (len(starts),)):
+            raise ValueError("sizes and starts of records: got other types or lengths than those of one for each row")
+        if np.any(starts > numbers) or np.any(starts[starts.astype(np.int64)] != starts):
+            raise ValueError("starts of records: got a chain that does not begin with its first record")
+        order = np.argsort(starts, kind="stable")
+        ends = np.cumsum(sizes[order], dtype=np.int64)
+        is_first = starts[order] == order
+        base = np.repeat((ends - sizes[order])[is_first], np.diff(np.flatnonzero(np.append(is_first, True))))
+        self._starts = starts.tolist()
+        self._ends = np.empty(len(starts), np.int64)
+        self._ends[order] = ends - base
+        self._begins: list[int] = (self._ends - sizes).tolist()
+        self._ends_list: list[int] = self._ends.tolist()
+        self.num_chains = int(np.count_nonzero(is_first))
+
+    def start(self, number: int) -> int:
+        """Return the first record of the chain that a record belongs to."""
+        start: int = self._starts[number]
+        return start
+
+    def cut(self, chain: Any, number: int) -> Any:
+        """Return a record [bytes-like] of its chain [bytes-like]. It is shorter if the chain is too short."""
+        return chain[self._begins[number] : self._ends_list[number]]
