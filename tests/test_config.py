@@ -45,6 +45,8 @@ def test_default_yaml_has_every_key_with_a_comment() -> None:
         ("frames: {quality: 75}", FramesConfig(quality=75)),
         ("frames: {short_side: null, fps: 12.5}", FramesConfig(short_side=None, fps=12.5)),
         ("frames: {codec: raw, fps: 2}", FramesConfig(codec="raw", fps=2)),
+        ("frames: {codec: mpeg4, quantizer: 3, stride: 4}", FramesConfig(codec="mpeg4", quantizer=3, stride=4)),
+        ("frames: {codec: h264, crf: 20, gop: 16}", FramesConfig(codec="h264", crf=20, gop=16)),
         ("frames: null", None),
     ],
 )
@@ -54,7 +56,9 @@ def test_merges_onto_the_defaults(tmp_path: Path, text: str, frames: FramesConfi
     assert load_config(path) == Config(frames=frames)
 
 
-@pytest.mark.parametrize("name", ["default", "flow", "multimodal", "hdf5-mixed", "everything", "train"])
+@pytest.mark.parametrize(
+    "name", ["default", "flow", "multimodal", "hdf5-mixed", "everything", "train", "compact", "smallest"]
+)
 def test_presets_load_and_survive_json(name: str) -> None:
     config = load_config(CONFIGS / f"{name}.yaml")
     assert config_from_json(json.loads(json.dumps(config_to_json(config)))) == config

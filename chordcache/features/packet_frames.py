@@ -56,7 +56,7 @@ def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out:
     """
     from chordcache.media.packet_decoder import to_rgb
 
-    for picture in _iter_pictures(artefact, info, numbers):
+    for picture in iter_pictures(artefact, info, numbers):
         to_rgb(picture, 0, 0, out)
         yield out
 
@@ -66,7 +66,7 @@ def read_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out:
     from chordcache.media.packet_decoder import to_rgb
 
     order = np.argsort(np.asarray(numbers, np.int64), kind="stable").tolist()
-    pictures = _iter_pictures(artefact, info, [numbers[i] for i in order])
+    pictures = iter_pictures(artefact, info, [numbers[i] for i in order])
     for position, picture in zip(order, pictures, strict=True):
         to_rgb(picture, 0, 0, out[position])
 
@@ -93,7 +93,7 @@ class PacketCheck:
         _check_size(self._decoder.decode(number % stride, packet, is_first=is_first), self._info)
 
 
-def _iter_pictures(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -> Iterator[Picture]:
+def iter_pictures(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -> Iterator[Picture]:
     """Yield the decoded picture of each number. The packets before it in its chain are decoded too."""
     from chordcache.media.packet_decoder import PacketDecoder
 

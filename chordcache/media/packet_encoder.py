@@ -44,8 +44,8 @@ def missing_encoder(codec: str) -> str | None:
     if encoder in av.codecs_available:
         return None
     return (
-        f"frames.codec: got {codec}, expected a codec whose encoder is in this FFmpeg, which lacks {encoder}. "
-        "Run 'pip install --force-reinstall --only-binary av av', or set frames.codec to mpeg4."
+        f"codec {codec} needs the encoder {encoder}, which this build of FFmpeg lacks; "
+        "run: pip install --force-reinstall --only-binary av av"
     )
 
 

@@ -247,7 +247,7 @@ def failure_of(task: BuildTask, source: SourceState | None, error: MediaError) -
             check_unchanged(task.source_path, source, task.inside, num_frames_ok=error.num_frames_ok)
         except MediaError as change:
             error = change
-    of_feature = task.specs.get(error.stage) if error.cause == "extractor" else None
+    of_feature = task.specs.get(error.stage) if error.cause in ("extractor", "refused-size") else None
     row = f"row {task.row} of the index: " if error.cause == "segment" and task.row else ""
     return Failure(
         key=task.key,

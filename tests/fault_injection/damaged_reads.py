@@ -50,6 +50,8 @@ _FLOW = {**CONFIG["features"], "flow": {"method": "dis"}}
 CODECS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "lmdb-jpeg": ("lmdb", CONFIG),
     "lmdb-raw": ("lmdb", {**CONFIG, "frames": {"short_side": 48, "codec": "raw"}}),
+    "lmdb-mpeg4": ("lmdb", {**CONFIG, "frames": {"short_side": 48, "codec": "mpeg4", "gop": 4, "stride": 2}}),
+    "lmdb-h264": ("lmdb", {**CONFIG, "frames": {"short_side": 48, "codec": "h264"}}),
     "npz": ("npz", {**CONFIG, "features": _FLOW}),
     "hdf5-jpeg": ("hdf5", CONFIG),
     "hdf5-raw": ("hdf5", {**CONFIG, "frames": {"short_side": 48, "codec": "raw"}}),

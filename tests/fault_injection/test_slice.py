@@ -19,7 +19,7 @@ SOME_VARIANTS: Mapping[str, Sequence[str]] = {
     "same_answer": ("h264.mp4", "hevc.ts"),
     "tables_that_lie": ("h264.mp4",),
     "every_byte_at_the_edges": (),
-    "flip_and_read": ("lmdb-jpeg", "hdf5-gzip"),
+    "flip_and_read": ("lmdb-jpeg", "lmdb-mpeg4", "hdf5-gzip"),
     "bad_items": ("fork-2", "spawn-2"),
     "crowd": ("as another user",),
     "stopped": ("scan at work", "build decoding", "build publishing", "verify --repair"),

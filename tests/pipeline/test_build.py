@@ -535,7 +535,7 @@ def test_a_source_that_changes_during_the_decode(tmp_path: Path, make_video: Mak
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", ["jpeg", "raw"])
+@pytest.mark.parametrize("codec", ["jpeg", "raw", "mpeg4"])
 def test_a_full_disk(longer: Path, small_disk: tuple, run_cli: Cli, codec: str) -> None:
     disk, limit, free = small_disk
     (disk / "c.yaml").write_text(f"frames: {{codec: {codec}, short_side: {'null' if codec == 'jpeg' else 64}}}")

@@ -225,7 +225,9 @@ def test_the_index_orders_and_labels(sources: Path, sparse: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "frames", ["{codec: raw, short_side: 48}", "{fps: 10, quality: 70}"], ids=["raw", "ten a second"]
+    "frames",
+    ["{codec: raw, short_side: 48}", "{fps: 10, quality: 70}", "{codec: mpeg4}", "{codec: h264, stride: 2}"],
+    ids=["raw", "ten a second", "mpeg4", "h264"],
 )
 def test_the_config_of_the_cache_counts(sources: Path, tmp_path: Path, frames: str) -> None:
     config = tmp_path / "config.yaml"

@@ -428,6 +428,16 @@ class TestLmdbRecords(RecordsOf, StoreContract):
     suffix, name = ".lmdb", "frames"
 
 
+class TestLmdbChains(RecordsOf, StoreContract):
+    suffix, name = ".lmdb", "frames"
+    options: ClassVar = {"gop": 8}
+
+
+class TestLmdbInterleavedChains(RecordsOf, StoreContract):
+    suffix, name = ".lmdb", "frames"
+    options: ClassVar = {"gop": 3, "stride": 4}
+
+
 class TestLmdbRows(RowsOf, StoreContract):
     suffix, name, row_shape, dtype = ".lmdb", "frames", (12, 16, 3), np.uint8
 

@@ -1,0 +1,500 @@
+"""Frames that are cached as packets of MPEG-4 and H.264: against ffmpeg, in any order, damaged, at odd sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from helpers import processes
+from hypothesis import given
+from hypothesis import strategies as st
+
+import chordcache as cc
+from chordcache.config import config_from_json
+from chordcache.errors import DamageError, UsageError
+from chordcache.features.packet_frames import iter_pictures
+from chordcache.media.packet_decoder import to_rgb
+from chordcache.media.picture_data import plane_array
+from chordcache.storage.artefacts.open_files import forget, open_artefact
+
+CODECS: Mapping[str, Mapping[str, Any]] = {
+    "mpeg4": {"codec": "mpeg4"},
+    "h264": {"codec": "h264"},
+    "mpeg4, interleaved": {"codec": "mpeg4", "gop": 4, "stride": 3},
+    "h264, interleaved": {"codec": "h264", "gop": 3, "stride": 4, "crf": 23},
+    "keyframes only": {"codec": "mpeg4", "gop": 1, "quantizer": 4},
+}
+NUM_FRAMES = 45  # the last chain is not full
+STREAMS = {"mpeg4": "m4v", "h264": "h264"}
+"""ffmpeg's name of the format of a bare stream"""
+
+
+def build(
+    folder: Path, settings: Mapping[str, Any], *, tiers: Sequence[str] = ("lmdb",), **frames: Any
+) -> cc.RunSummary:
+    """Cache the videos of a folder."""
+    config = config_from_json(
+        {
+            "frames": {**settings, **frames},
+            "features": dict.fromkeys(("flow", "motion", "mel")),
+            "hdf5": {"features": ["frames"]},
+        }
+    )
+    return cc.build(cc.scan([folder / "videos"], jobs=1), folder / "cache", tiers=tiers, config=config, jobs=1)
+
+
+@pytest.fixture(scope="module")
+def pieces(clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two pieces of real clips of different sizes."""
+    folder = tmp_path_factory.mktemp("pieces")
+    (folder / "videos").mkdir()
+    for name in ("animation/bigbuckbunny.mp4", "street/bikes.mp4"):
+        subprocess.run(
+            [
+                "ffmpeg",
+                "-v",
+                "error",
+                "-i",
+                clips / name,
+                "-frames:v",
+                str(NUM_FRAMES),
+                "-an",
+                "-crf",
+                "12",
+                folder / "videos" / Path(name).name,
+            ],
+            check=True,
+        )
+    return folder
+
+
+@pytest.fixture(scope="module", params=CODECS, ids=str)
+def cache(pieces: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> cc.Cache:
+    folder = tmp_path_factory.mktemp("cache")
+    shutil.copytree(pieces / "videos", folder / "videos")
+    assert build(folder, CODECS[request.param], short_side=128).num_done == 2
+    return cc.open_cache(folder / "cache")
+
+
+@pytest.fixture(scope="module")
+def jpegs(pieces: Path) -> cc.Cache:
+    build(pieces, {}, short_side=128)
+    return cc.open_cache(pieces / "cache")
+
+
+def stored(cache: cc.Cache, video: cc.Video) -> list[bytes]:
+    """All records of a video."""
+    info = video.feature("frames")
+    with open_artefact(cache.path / str(info.file), info.num_bytes) as artefact:
+        return [bytes(record) for record in artefact.records("frames", range(video.num_frames))]
+
+
+def planes(cache: cc.Cache, video: cc.Video, numbers: Sequence[int]) -> list[bytes]:
+    """The planes of decoded frames."""
+    info = video.feature("frames")
+    with open_artefact(cache.path / str(info.file), info.num_bytes) as artefact:
+        pictures = iter_pictures(artefact, info, numbers)
+        return [b"".join(plane_array(plane).tobytes() for plane in picture.planes) for picture in pictures]
+
+
+def psnr(a: np.ndarray, b: np.ndarray) -> float:
+    return float(10 * np.log10(255**2 / max(1e-9, np.mean(np.square(a.astype(np.float32) - b)))))
+
+
+# What is stored
+
+
+def test_ffmpeg_plays_each_chain_and_shows_the_same(cache: cc.Cache, tmp_path: Path) -> None:
+    for video in cache:
+        records, params = stored(cache, video), video.feature("frames").params
+        span = params["gop"] * params["stride"]
+        for first in (0, params["stride"] - 1, span, (NUM_FRAMES - 1) // span * span):
+            chain = range(first, min(first // span * span + span, NUM_FRAMES), params["stride"])
+            (tmp_path / "chain").write_bytes(b"".join(records[number] for number in chain))
+            command = ["ffmpeg", "-v", "error", "-f", STREAMS[params["codec"]], "-i", tmp_path / "chain"]
+            shown = subprocess.run(
+                [*command, "-fps_mode", "passthrough", "-f", "rawvideo", "-"], capture_output=True, check=True
+            )
+            assert shown.stdout == b"".join(planes(cache, video, chain))
+            assert not shown.stderr
+
+
+def test_players_see_limited_range(cache: cc.Cache, tmp_path: Path) -> None:
+    video = cache[0]
+    darkest, brightest = (np.frombuffer(b"".join(planes(cache, video, range(NUM_FRAMES))), np.uint8) for _ in range(2))
+    assert np.percentile(darkest, 0.1) >= 14
+    assert np.percentile(brightest, 99.9) <= 241
+
+
+def test_frames_are_near_those_of_jpeg(cache: cc.Cache, jpegs: cc.Cache) -> None:
+    for video, other in zip(cache, jpegs, strict=True):
+        assert video.path == other.path
+        for frame, jpeg in zip(cache.read(video), jpegs.read(other), strict=True):
+            assert psnr(frame, jpeg) >= 30
+        assert np.array_equal(video.pts_seconds, other.pts_seconds)
+
+
+def test_every_frame_is_nearest_to_its_own(cache: cc.Cache, jpegs: cc.Cache) -> None:
+    video, other = cache[0], jpegs[0]
+    sources = jpegs.read(other).astype(np.float32)
+    for number, frame in enumerate(cache.read(video)):
+        nearby = range(max(0, number - 3), min(NUM_FRAMES, number + 4))
+        errors = {n: float(np.mean(np.abs(sources[n] - frame))) for n in nearby}
+        moved = [n for n in nearby if n == number or np.mean(np.abs(sources[n] - sources[number])) >= 2]
+        assert min(moved, key=lambda n: errors[n]) == number
+
+
+def test_other_tiers_give_the_same(pieces: Path, tmp_path: Path) -> None:
+    shutil.copytree(pieces / "videos", tmp_path / "videos")
+    build(tmp_path, {"codec": "h264", "stride": 2}, tiers=("lmdb", "hdf5"), short_side=64)
+    with cc.open_cache(tmp_path / "cache") as cache:
+        for video in cache:
+            assert np.array_equal(cache.read(video, tier="lmdb"), cache.read(video, tier="hdf5"))
+    assert not cc.verify(tmp_path / "cache", level="deep", source=True).damage
+
+
+# Any order
+
+
+ORDERS: Mapping[str, Sequence[int]] = {
+    "reversed": range(NUM_FRAMES - 1, -1, -1),
+    "strided": range(3, NUM_FRAMES, 4),
+    "one": [NUM_FRAMES - 1],
+    "none": [],
+    "repeated": [7, 7, 7, 8, 8, 9, 7, 0, 0],
+    "random": np.random.default_rng(0).integers(0, NUM_FRAMES, 120).tolist(),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_any_order_gives_the_same(cache: cc.Cache, order: str) -> None:
+    numbers = ORDERS[order]
+    for video in cache:
+        whole = cache.read(video)
+        assert np.array_equal(cache.read(video, indices=numbers), whole[list(numbers)])
+        one_by_one = [frames.copy() for frames in cache.iter_frames(video, numbers)]
+        assert sum(map(len, one_by_one)) == len(numbers)
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip((f for fs in one_by_one for f in fs), whole[list(numbers)], strict=True)
+        )
+
+
+def test_two_readers_of_a_thread_do_not_disturb_each_other(cache: cc.Cache) -> None:
+    first, second = cache
+    pairs = zip(cache.iter_frames(first, range(20)), cache.iter_frames(second, range(5, 25)), strict=True)
+    for number, (a, b) in enumerate(pairs):
+        assert np.array_equal(a[0], cache.read(first, indices=[number])[0])
+        assert np.array_equal(b[0], cache.read(second, indices=[number + 5])[0])
+
+
+def test_threads_give_the_same(cache: cc.Cache) -> None:
+    whole = [cache.read(video) for video in cache]
+    wrong: list[int] = []
+
+    def read(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for _ in range(30):
+            position, number = int(random.integers(2)), int(random.integers(NUM_FRAMES - 4))
+            if not np.array_equal(
+                cache.read(position, "frames", number, number + 4), whole[position][number : number + 4]
+            ):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_processes_of_a_loader_give_the_same(cache: cc.Cache, start: str) -> None:
+    pytest.importorskip("torch")
+    clip_sampler = cc.RegularClipSampler(num_frames=8, stride=2)
+    dataset = cc.ChordVideoDataset(cache.path, clip_sampler=clip_sampler, size=(96, 96), clips_per_video=2)
+    expected = [dataset[i]["frames"] for i in range(len(dataset))]  # opens contexts that a fork inherits
+    sampler = cc.ChordSampler(dataset, shuffle=False, batch_size=2)
+    loader = cc.make_loader(dataset, batch_size=2, num_workers=2, sampler=sampler, start_method=start)
+    found = [clip for batch in loader for clip in batch["frames"]]
+    assert len(found) == len(expected)
+    assert all((a.numpy() == b.numpy()).all() for a, b in zip(found, expected, strict=True))
+
+
+@given(st.integers(0, 60), st.integers(0, 90), st.integers(1, 65), st.integers(1, 100), st.integers(0, 3))
+def test_a_part_is_that_of_the_whole(top: int, left: int, height: int, width: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    picture = av.VideoFrame(190, 126, "yuv420p")
+    for plane in picture.planes:
+        plane_array(plane)[:] = random.integers(0, 256, (plane.height, plane.width))
+    whole, part = np.empty((126, 190, 3), np.uint8), np.empty((height, width, 3), np.uint8)
+    to_rgb(picture, 0, 0, whole)
+    to_rgb(picture, top, left, part)
+    assert np.array_equal(part, whole[top : top + height, left : left + width])
+
+
+def test_large_pictures_are_converted_in_this_thread() -> None:
+    """OpenCV's own threads do not exist in a forked worker, which would wait for them."""
+    code = """
+import os, numpy as np, av
+from chordcache.media.packet_decoder import to_rgb
+before = len(os.listdir("/proc/self/task"))
+to_rgb(av.VideoFrame(1920, 1080, "yuv420p"), 0, 0, np.empty((1080, 1920, 3), np.uint8))
+assert len(os.listdir("/proc/self/task")) == before, os.listdir("/proc/self/task")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_colors_are_those_of_swscale() -> None:
+    """Flat colors, against ffmpeg's own conversion with exact rounding."""
+    for y, u, v in ((16, 128, 128), (235, 128, 128), (81, 90, 240), (145, 54, 34), (41, 240, 110), (126, 100, 160)):
+        picture = av.VideoFrame(16, 16, "yuv420p")
+        for plane, value in zip(picture.planes, (y, u, v), strict=True):
+            plane_array(plane)[:] = value
+        out = np.empty((16, 16, 3), np.uint8)
+        to_rgb(picture, 0, 0, out)
+        red = 255 / 219 * (y - 16) + 1.402 * 255 / 224 * (v - 128)
+        blue = 255 / 219 * (y - 16) + 1.772 * 255 / 224 * (u - 128)
+        green = 255 / 219 * (y - 16) - 255 / 224 * (0.344136 * (u - 128) + 0.714136 * (v - 128))
+        assert np.abs(out[0, 0] - np.clip([red, green, blue], 0, 255)).max() <= 1
+
+
+# Damage
+
+
+def test_a_changed_packet_costs_its_chain_only(cache: cc.Cache, tmp_path: Path) -> None:
+    shutil.copytree(cache.path, tmp_path / "cache")
+    with cc.open_cache(tmp_path / "cache") as copy:
+        video = copy[0]
+        info, whole = video.feature("frames"), cache.read(0)
+        path, number = copy.path / str(info.file), 20
+        data, record = path.read_bytes(), stored(copy, video)[number]
+        forget(path)
+        processes.flip(path, data.index(record) + len(record) // 2)
+        with pytest.raises(DamageError, match=f"record {number} is not what was written"):
+            copy.read(video, indices=[number])
+        gop, stride = info.params["gop"], info.params["stride"]
+        for other in range(NUM_FRAMES):
+            in_its_chain = other // (gop * stride) == number // (gop * stride) and other % stride == number % stride
+            if in_its_chain and other >= number:
+                with pytest.raises(DamageError, match="verify --repair"):
+                    copy.read(video, indices=[other])
+            else:
+                assert np.array_equal(copy.read(video, indices=[other])[0], whole[other])
+    assert [each.kind for each in cc.verify(tmp_path / "cache").damage] == ["damaged"]
+
+
+def test_packets_that_are_not_of_a_chain_are_damage(cache: cc.Cache) -> None:
+    """Digests are right, but the decoder would begin in the middle, or show pictures of another size."""
+    video = cache[0]
+    info = video.feature("frames")
+    wrong = [{"gop": info.params["gop"] + 1}] if info.params["gop"] > 1 else []
+    for params in [*wrong, {"codec": "h264" if info.params["codec"] == "mpeg4" else "mpeg4"}]:
+        lies = info.replace(params={**info.params, **params})
+        with open_artefact(cache.path / str(info.file), info.num_bytes) as artefact, pytest.raises(DamageError):
+            list(iter_pictures(artefact, lies, range(NUM_FRAMES)))
+    lies = info.replace(shape=(NUM_FRAMES, 64, 64, 3))
+    with (
+        open_artefact(cache.path / str(info.file), info.num_bytes) as artefact,
+        pytest.raises(DamageError, match="expected 64x64"),
+    ):
+        list(iter_pictures(artefact, lies, [0]))
+
+
+def test_a_context_that_failed_is_not_used_again(cache: cc.Cache) -> None:
+    video = cache[0]
+    info, whole = video.feature("frames"), cache.read(0)
+    lies = info.replace(params={**info.params, "codec": "h264" if info.params["codec"] == "mpeg4" else "mpeg4"})
+    for number in range(0, NUM_FRAMES, 5):
+        with open_artefact(cache.path / str(info.file), info.num_bytes) as artefact, pytest.raises(DamageError):
+            list(iter_pictures(artefact, lies, [number]))
+        assert np.array_equal(cache.read(0, indices=[number])[0], whole[number])
+
+
+def test_verify_finds_nothing(cache: cc.Cache) -> None:
+    assert not cc.verify(cache.path, level="deep", source=True).damage
+
+
+def test_verify_sees_another_picture_in_the_source(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    def brighter(number: int, width: int, height: int) -> tuple[np.ndarray, ...]:
+        chroma = np.full((height // 2, width // 2), 128, np.uint8)
+        return np.full((height, width), 40 + 3 * number, np.uint8), chroma, chroma
+
+    def darker(number: int, width: int, height: int) -> tuple[np.ndarray, ...]:
+        y, u, v = brighter(number, width, height)
+        return y - 9, u, v
+
+    source = make_video(tmp_path / "videos/a.mp4", planes=brighter, num_frames=20)
+    build(tmp_path, CODECS["h264"])
+    state = source.stat()
+    other = make_video(tmp_path / "other.mp4", planes=darker, num_frames=20)
+    data = other.read_bytes()
+    assert len(data) <= state.st_size + 200
+    source.write_bytes(data.ljust(state.st_size, b"\0")[: max(len(data), state.st_size)])
+    os.utime(source, ns=(state.st_mtime_ns, state.st_mtime_ns))
+    found = cc.verify(tmp_path / "cache", source=True).damage
+    assert [each.kind for each in found] == ["stale"]
+
+
+# Sizes
+
+
+def gray_video(path: Path, size: tuple[int, int], num_frames: int) -> None:
+    """A lossless video whose frame n has the gray level 7 n."""
+    pixels = b"".join(bytes([7 * number]) * (size[0] * size[1]) for number in range(num_frames))
+    path.parent.mkdir(parents=True)
+    source = ["-f", "rawvideo", "-pix_fmt", "gray", "-s", f"{size[0]}x{size[1]}", "-r", "25", "-i", "-"]
+    subprocess.run(["ffmpeg", "-v", "error", *source, "-c:v", "ffv1", path], input=pixels, check=True)
+
+
+@pytest.mark.parametrize("settings", CODECS.values(), ids=CODECS)
+@pytest.mark.parametrize(
+    ("size", "num_frames"), [((2, 2), 3), ((2, 130), 9), ((130, 2), 1), ((174, 142), 2), ((18, 16), 17), ((640, 16), 8)]
+)
+def test_odd_sizes(tmp_path: Path, settings: Mapping[str, Any], size: tuple[int, int], num_frames: int) -> None:
+    gray_video(tmp_path / "videos/a.mkv", size, num_frames)
+    assert build(tmp_path, settings, short_side=None).num_done == 1
+    with cc.open_cache(tmp_path / "cache") as cache:
+        frames = cache.read(0)
+        assert frames.shape == (num_frames, size[1], size[0], 3)
+        for number, frame in enumerate(frames):
+            assert np.array_equal(frame, cache.read(0, indices=[number])[0])
+            assert np.abs(frame.astype(int) - 7 * number).max() <= 4
+    assert not cc.verify(tmp_path / "cache", level="deep", source=True).damage
+
+
+def test_8192_pixels_are_refused_by_mpeg4_only(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "videos/a.mkv", codec="ffv1", size=(8192, 64), num_frames=2)
+    assert build(tmp_path, {"codec": "mpeg4"}, short_side=None).num_failed == 1
+    (failure,) = processes.quarantine(tmp_path / "cache").values()
+    assert failure["cause"] == "refused-size"
+    assert failure["message"] == (
+        "got pictures of 8192x64 pixels, expected at most 8191 on a side for mpeg4. "
+        "Set frames.short_side, or frames.codec to h264."
+    )
+    assert build(tmp_path, {"codec": "h264"}, short_side=None).num_done == 1
+    with cc.open_cache(tmp_path / "cache") as cache:
+        assert cache.read(0).shape == (2, 64, 8192, 3)
+
+
+def test_a_source_that_changes_its_size(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    for name, size in (("a.h264", (64, 48)), ("b.h264", (96, 64))):
+        make_video(tmp_path / name, size=size, num_frames=12, options={"bf": "0"})
+    (tmp_path / "videos").mkdir()
+    joined = (tmp_path / "a.h264").read_bytes() + (tmp_path / "b.h264").read_bytes()
+    (tmp_path / "videos/a.h264").write_bytes(joined)
+    build(tmp_path, CODECS["mpeg4, interleaved"])
+    with cc.open_cache(tmp_path / "cache") as cache:
+        assert cache.read(0).shape == (24, 48, 64, 3)
+    assert not cc.verify(tmp_path / "cache", level="deep").damage
+
+
+# Builds
+
+
+def test_a_build_without_the_encoder_is_refused(tmp_path: Path, make_video, monkeypatch) -> None:
+    """FFmpeg has libx264 only if it was built under the GPL."""
+    make_video(tmp_path / "videos/a.mp4")
+    monkeypatch.setattr(av, "codecs_available", av.codecs_available - {"libx264"})
+    with pytest.raises(
+        UsageError, match=r"feature 'frames': codec h264 needs the encoder libx264, .* run: pip install"
+    ):
+        build(tmp_path, {"codec": "h264"})
+    assert build(tmp_path, {"codec": "mpeg4"}).num_done == 1
+
+
+def test_a_cache_may_hold_both_codecs(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    """A config with another codec makes frames stale. Until they are built again, the old ones are read."""
+    for name in ("a.mp4", "b.mp4"):
+        make_video(tmp_path / "videos" / name, num_frames=20)
+    build(tmp_path, {})
+    (tmp_path / "list.csv").write_text("path\nvideos/b.mp4\n")
+    config = config_from_json({"frames": {"codec": "mpeg4"}, "features": dict.fromkeys(("flow", "motion", "mel"))})
+    cc.build(tmp_path / "list.csv", tmp_path / "cache", tiers=("lmdb",), config=config, jobs=1)
+    with cc.open_cache(tmp_path / "cache") as cache:
+        codecs = {video.path: video.feature("frames").params["codec"] for video in cache}
+        assert sorted(codecs.values()) in (["jpeg", "mpeg4"], ["jpeg", "jpeg", "mpeg4"])
+        assert all(cache.read(video).shape == (20, 48, 64, 3) for video in cache)
+    assert build(tmp_path, {"codec": "mpeg4"}).num_done >= 1
+    assert build(tmp_path, {"codec": "mpeg4"}).num_up_to_date == 2
+
+
+def test_segments_read_their_part(pieces: Path, tmp_path: Path) -> None:
+    shutil.copytree(pieces / "videos", tmp_path / "videos")
+    (tmp_path / "list.csv").write_text("path,start_frame,end_frame\nvideos/bikes.mp4,5,17\nvideos/bikes.mp4,13,40\n")
+    config = config_from_json(
+        {"frames": {"codec": "h264", "short_side": 64}, "features": {"flow": None, "motion": None, "mel": None}}
+    )
+    build(tmp_path, {"codec": "h264"}, short_side=64)
+    with cc.open_cache(tmp_path / "cache") as whole:
+        frames = whole.read(next(video for video in whole if video.path.endswith("bikes.mp4")))
+    cc.build(
+        tmp_path / "list.csv",
+        tmp_path / "shared",
+        tiers=("lmdb",),
+        config=config,
+        jobs=1,
+        options=cc.BuildOptions(segments="share"),
+    )
+    with cc.open_cache(tmp_path / "shared") as cache:
+        for video in cache:
+            segment = video.sidecar.segment
+            assert segment is not None
+            assert np.array_equal(cache.read(video), frames[segment.start_frame : segment.end_frame])
+    assert not cc.verify(tmp_path / "shared", level="deep").damage
+
+
+def test_reading_loads_a_decoder_and_nothing_that_builds(cache: cc.Cache) -> None:
+    code = """
+import json, sys, chordcache
+with chordcache.open_cache(sys.argv[1]) as cache:
+    assert len(cache.read(0, "frames", 3, 9)) == 6
+loaded = {name.split(".")[0] for name in sys.modules}
+assert "av" in loaded and not loaded & {"librosa", "joblib", "click", "yaml", "torch"}, loaded
+"""
+    subprocess.run([sys.executable, "-c", code, cache.path], check=True, timeout=60)
+
+
+def test_many_frames_take_little_memory(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    """20,000 frames, in a build and in a walk through half of them."""
+    piece = make_video(
+        tmp_path / "piece.mp4", num_frames=250, size=(32, 32), options={"preset": "ultrafast", "bf": "0"}
+    )
+    (tmp_path / "videos").mkdir()
+    subprocess.run(
+        ["ffmpeg", "-v", "error", "-stream_loop", "79", "-i", piece, "-c", "copy", tmp_path / "videos/a.mp4"],
+        check=True,
+    )
+    assert build(tmp_path, {"codec": "mpeg4", "stride": 2}).num_done == 1
+    code = """
+import resource, sys, chordcache
+with chordcache.open_cache(sys.argv[1]) as cache:
+    assert cache[0].num_frames == 20_000
+    assert sum(len(frames) for frames in cache.iter_frames(0, range(5_000, 15_000))) == 10_000
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "cache"], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 400
+
+
+def test_settings_of_another_codec_are_refused() -> None:
+    """The settings that the codec has are named."""
+    for frames, message in (
+        ({"codec": "mpeg4", "crf": 20}, "frames.crf: got 20 with codec mpeg4, expected one of quantizer, gop, stride."),
+        ({"gop": 16}, "frames.gop: got 16 with codec jpeg, expected one of quality."),
+        ({"codec": "raw", "quality": 80}, "frames.quality: got 80 with codec raw, expected none of the settings"),
+    ):
+        with pytest.raises(cc.ConfigError, match=message):
+            config_from_json({"frames": frames})
+    assert dataclasses.asdict(config_from_json({"frames": {"codec": "h264"}}).frames)["crf"] == 17
