@@ -91,8 +91,7 @@ def stored_luma(cache: cc.Cache, video: cc.Video) -> list[np.ndarray]:
     with open_artefact(cache.path / str(info.file), info.num_bytes) as artefact:
         if info.params["codec"] in PACKET_CODECS:
             pictures = iter_pictures(artefact, info, range(video.num_frames))
-            limited = (plane_array(picture.planes[0]).astype(np.float32) for picture in pictures)
-            return [np.clip((plane - 16) * (255 / 219), 0, 255) for plane in limited]
+            return [plane_array(picture.planes[0]).astype(np.float32) for picture in pictures]
         records = artefact.records("frames", range(video.num_frames))
         return [cv2.imdecode(np.frombuffer(r, np.uint8), cv2.IMREAD_GRAYSCALE).astype(np.float32) for r in records]
 

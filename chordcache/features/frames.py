@@ -68,7 +68,7 @@ class FramesExtractor(Extractor):
         if self._codec == "raw":
             return {self.name: frame.rgb()[None]}
         if self._codec in PACKET_CODECS:
-            return {self.name: self._packet_encoder().add(*frame.limited_planes())}
+            return {self.name: self._packet_encoder().add(*frame.planes())}
         return {self.name: [jpeg.encode_planes(*frame.planes(), quality=self._settings["quality"])]}
 
     def finish(self) -> Rows:

@@ -84,13 +84,13 @@ class PacketCheck:
         from chordcache.media.packet_decoder import PacketDecoder
 
         self._info = info
-        self._decoder = PacketDecoder(info.params["codec"], info.params["stride"])
+        self._decoder = PacketDecoder(info.params["codec"], (info.shape[2], info.shape[1]), info.params["stride"])
 
     def look(self, number: int, packet: Any) -> None:
         """Decode the next packet. Raises ``DamageError``."""
         gop, stride = self._info.params["gop"], self._info.params["stride"]
         is_first = first_of_chain(number, gop, stride) == number
-        _check_size(self._decoder.decode(number % stride, packet, is_first=is_first), self._info)
+        self._decoder.decode(number % stride, packet, is_first=is_first)
 
 
 def iter_pictures(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -> Iterator[Picture]:
@@ -99,21 +99,14 @@ def iter_pictures(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int])
 
     stride = info.params["stride"]
     steps = list(_steps(numbers, info.params["gop"], stride))
-    with PacketDecoder(info.params["codec"], stride) as decoder:
+    with PacketDecoder(info.params["codec"], (info.shape[2], info.shape[1]), stride) as decoder:
         for step, packet in zip(steps, artefact.records(info.feature, [s.number for s in steps]), strict=True):
             try:
                 picture = decoder.decode(step.number % stride, packet, is_first=step.is_first)
-                _check_size(picture, info)
             except DamageError as error:
                 raise DamageError(f"'{printable(artefact.path)}' is damaged: frame {step.number}: {error}") from None
             for _ in range(step.num_wanted):
                 yield picture
-
-
-def _check_size(picture: Picture, info: FeatureInfo) -> None:
-    height, width = info.shape[1:3]
-    if (picture.width, picture.height) != (width, height):
-        raise DamageError(f"the picture is {picture.width}x{picture.height}, expected {width}x{height}")
 
 
 def _steps(numbers: Sequence[int], gop: int, stride: int) -> Iterator[_Step]:

@@ -12,7 +12,7 @@ import numpy as np
 from chordcache.errors import MediaError
 from chordcache.media.picture_data import plane_array
 
-_LIMITED_RANGE, _BT601 = 1, 5
+_FULL_RANGE, _BT601 = 2, 5
 """FFmpeg's numbers of the color range and the matrix of all packets"""
 
 _MAX_MPEG4_SIDE = 8191
@@ -84,7 +84,7 @@ class PacketEncoder:
         Parameters
         ----------
         y, u, v : np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8]
-            Limited-range BT.601 planes. May be strided.
+            Full-range BT.601 planes, as JPEG stores them. May be strided.
 
         Raises
         ------
@@ -132,6 +132,6 @@ class PacketEncoder:
         context.width, context.height, context.pix_fmt = width, height, "yuv420p"
         context.time_base, context.framerate = Fraction(1, 25), Fraction(25)
         context.thread_count, context.gop_size, context.max_b_frames = 1, self._gop, 0
-        context.color_range, context.colorspace = _LIMITED_RANGE, _BT601
+        context.color_range, context.colorspace = _FULL_RANGE, _BT601
         context.open()
         return context

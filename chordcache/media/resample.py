@@ -89,28 +89,21 @@ class PictureFilter:
 
 
 class Resampler:
-    """Scaler of pictures that are not interlaced. Matrix, range and format may change from one to the next.
+    """Scaler of pictures that are not interlaced. Matrix, range and format may change from one to the next."""
 
-    Parameters
-    ----------
-    full_range : bool
-        True for planes of full range, as JPEG stores them. False for limited range, as video codecs store them.
-    """
-
-    def __init__(self, *, full_range: bool = True) -> None:
-        self._range = "pc" if full_range else "tv"
+    def __init__(self) -> None:
         self._one_pass: Filters = ()
         self._made_for: tuple[object, ...] = ()
         self._filter = PictureFilter()
         self._fine_filter = PictureFilter()
         self._fine_scaler, self._coarse_scaler, self._rgb_scaler = (VideoReformatter() for _ in range(3))
 
-    def planes(self, picture: av.VideoFrame, width: int, height: int) -> Planes:
-        """Scale to BT.601 with chroma in the middle of its four pixels, as JPEG requires.
+    def jpeg(self, picture: av.VideoFrame, width: int, height: int) -> Planes:
+        """Scale to full-range BT.601 with chroma in the middle of its four pixels, as JPEG requires.
 
         Returns
         -------
-        tuple of np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255, or 16 to 235 and 16 to 240]
+        tuple of np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255]
             Views that may be strided.
 
         Raises
@@ -124,7 +117,7 @@ class Resampler:
             layout = (picture.width, picture.height, picture.format.name, picture.colorspace, picture.color_range)
             if self._made_for != (layout, width, height):  # read a chroma location once, since this takes a while
                 self._made_for = (layout, width, height)
-                self._one_pass = _one_pass(picture, width, height, self._range)
+                self._one_pass = _one_pass(picture, width, height)
             if not self._one_pass:
                 return self._two_passes(picture, width, height)
             y, u, v = map(plane_array, self._filter.apply(picture, *self._one_pass).planes)
@@ -146,9 +139,9 @@ class Resampler:
         for target, source in zip(halved.planes, (fine.planes[0], *coarse.planes[1:]), strict=True):
             num_bytes = min(target.line_size, source.line_size)
             _rows(target)[:, :num_bytes] = _rows(source)[:, :num_bytes]
-        y, u, v = self._filter.apply(halved, _to_bt601(matrix, samples.is_full, self._range, "yuv420p")).planes
+        y, u, v = self._filter.apply(halved, _to_jpeg(matrix, samples.is_full, "yuv420p")).planes
         if is_mixed:
-            y = self._fine_filter.apply(fine, _to_bt601(matrix, samples.is_full, self._range, "yuv444p")).planes[0]
+            y = self._fine_filter.apply(fine, _to_jpeg(matrix, samples.is_full, "yuv444p")).planes[0]
         return plane_array(y), plane_array(u), plane_array(v)
 
     def rgb(self, picture: av.VideoFrame, width: int, height: int, pixel_format: str = "gbrp") -> av.VideoFrame:
@@ -238,25 +231,24 @@ class _Samples(NamedTuple):
         return cls(picture.format.components[0].bits, is_full)
 
 
-def _one_pass(picture: av.VideoFrame, width: int, height: int, to_range: str) -> Filters:
+def _one_pass(picture: av.VideoFrame, width: int, height: int) -> Filters:
     """Return filters that scale all planes at once, and round them once; empty if the result would be wrong."""
     scale = f"{width}:{height}:flags={_FLAGS}:{_NO_TRANSFER}:out_chroma_loc=center:out_color_matrix=bt601"
     if not _is_yuv(picture):
-        to_bt601 = _to_bt601(_UNSTATED_MATRIX, False, to_range, "yuv420p")
-        return ("scale", f"{scale}:out_range=limited"), ("format", "yuv420p10le"), to_bt601
+        to_jpeg = _to_jpeg(_UNSTATED_MATRIX, False, "yuv420p")
+        return ("scale", f"{scale}:out_range=limited"), ("format", "yuv420p10le"), to_jpeg
     samples, matrix, location = _Samples.of(picture), _matrix(picture), _chroma_location(picture)
     is_scaled = (picture.width, picture.height) != (width, height)
     if matrix not in _BT601 or not (is_scaled or location == "center"):  # swscale moves chroma only when it scales
         return ()
     color_range = "full" if samples.is_full else "limited"
     scale += f":in_color_matrix=bt601:in_range={color_range}:out_range={color_range}:in_chroma_loc={location}"
-    to_bt601 = _to_bt601(matrix, samples.is_full, to_range, "yuv420p")
-    return ("scale", scale), ("format", "yuv420" + samples.scaled_depth), to_bt601
+    return ("scale", scale), ("format", "yuv420" + samples.scaled_depth), _to_jpeg(matrix, samples.is_full, "yuv420p")
 
 
-def _to_bt601(matrix: str, is_full: bool, to_range: str, pixel_format: str) -> tuple[str, str]:
-    """Return the filter that converts other matrices and ranges to BT.601 and a range."""
-    return _recolored(matrix, "pc" if is_full else "tv", "smpte170m", to_range, pixel_format)
+def _to_jpeg(matrix: str, is_full: bool, pixel_format: str) -> tuple[str, str]:
+    """Return the filter that converts other matrices and ranges to those of JPEG."""
+    return _recolored(matrix, "pc" if is_full else "tv", "smpte170m", "pc", pixel_format)
 
 
 def _recolored(matrix: str, color_range: str, to_matrix: str, to_range: str, pixel_format: str) -> tuple[str, str]:

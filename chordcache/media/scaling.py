@@ -99,7 +99,6 @@ class PictureScaler:
         self._aspect = aspect
         self._view = View()
         self._resampler = Resampler()
-        self._limited_resampler = Resampler(full_range=False)
         self._filter = PictureFilter()
         self._transfers: list[str] = []
         self._first_size: tuple[int, int] | None = None
@@ -119,16 +118,15 @@ class PictureScaler:
         width, height = map(round, self._square_size)
         return (height, width) if self.orientation.transpose else (width, height)
 
-    def planes(self, picture: av.VideoFrame, *, full_range: bool = True) -> Planes:
-        """Scale to BT.601 YUV 4:2:0. JPEG stores full range, video codecs limited range.
+    def planes(self, picture: av.VideoFrame) -> Planes:
+        """Scale to full-range BT.601 YUV 4:2:0, as JPEG stores it.
 
         Returns
         -------
-        tuple of np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255, or 16 to 235 and 16 to 240]
+        tuple of np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255]
             Views that may be strided.
         """
-        resampler = self._resampler if full_range else self._limited_resampler
-        y, u, v = map(self.orientation.apply, resampler.planes(self._shown(picture), *self._stored_size))
+        y, u, v = map(self.orientation.apply, self._resampler.jpeg(self._shown(picture), *self._stored_size))
         return y, u, v
 
     def rgb(self, picture: av.VideoFrame) -> np.ndarray:
@@ -267,12 +265,8 @@ class Frame:
         return self._maker.scaler.region_of(self.picture)
 
     def planes(self) -> Planes:
-        """Return the full-range planes of the cached frame, see ``PictureScaler.planes``."""
+        """Return the planes of the cached frame, see ``PictureScaler.planes``."""
         return self._scaled(self._maker.scaler)
-
-    def limited_planes(self) -> Planes:
-        """Return the limited-range planes of the cached frame. Only one extractor takes them: they are not kept."""
-        return self._maker.scaler.planes(self.picture, full_range=False)
 
     def luma(self, short_side: int | None) -> np.ndarray:
         """Return the upright gray picture [shape=(H, W), dtype=uint8, 0 to 255], C-contiguous, with this short side."""

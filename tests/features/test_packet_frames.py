@@ -125,15 +125,14 @@ def test_ffmpeg_plays_each_chain_and_shows_the_same(cache: cc.Cache, tmp_path: P
             shown = subprocess.run(
                 [*command, "-fps_mode", "passthrough", "-f", "rawvideo", "-"], capture_output=True, check=True
             )
-            assert shown.stdout == b"".join(planes(cache, video, chain))
+            found, expected = (
+                np.frombuffer(b, np.uint8) for b in (b"".join(planes(cache, video, chain)), shown.stdout)
+            )
             assert not shown.stderr
-
-
-def test_players_see_limited_range(cache: cc.Cache, tmp_path: Path) -> None:
-    video = cache[0]
-    darkest, brightest = (np.frombuffer(b"".join(planes(cache, video, range(NUM_FRAMES))), np.uint8) for _ in range(2))
-    assert np.percentile(darkest, 0.1) >= 14
-    assert np.percentile(brightest, 99.9) <= 241
+            differences = np.abs(found.astype(int) - expected)
+            # The transform of MPEG-4 is only nearly defined, and other versions of FFmpeg have another one
+            assert differences.max() <= (0 if params["codec"] == "h264" else 2)
+            assert differences.mean() < 0.001
 
 
 def test_frames_are_near_those_of_jpeg(cache: cc.Cache, jpegs: cc.Cache) -> None:
@@ -256,18 +255,17 @@ assert len(os.listdir("/proc/self/task")) == before, os.listdir("/proc/self/task
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_colors_are_those_of_swscale() -> None:
-    """Flat colors, against ffmpeg's own conversion with exact rounding."""
-    for y, u, v in ((16, 128, 128), (235, 128, 128), (81, 90, 240), (145, 54, 34), (41, 240, 110), (126, 100, 160)):
+def test_colors_are_those_of_jpeg() -> None:
+    """Flat colors, against the equations of JFIF."""
+    for y, u, v in ((0, 128, 128), (255, 128, 128), (76, 85, 255), (150, 44, 21), (29, 255, 107), (126, 100, 160)):
         picture = av.VideoFrame(16, 16, "yuv420p")
         for plane, value in zip(picture.planes, (y, u, v), strict=True):
             plane_array(plane)[:] = value
         out = np.empty((16, 16, 3), np.uint8)
         to_rgb(picture, 0, 0, out)
-        red = 255 / 219 * (y - 16) + 1.402 * 255 / 224 * (v - 128)
-        blue = 255 / 219 * (y - 16) + 1.772 * 255 / 224 * (u - 128)
-        green = 255 / 219 * (y - 16) - 255 / 224 * (0.344136 * (u - 128) + 0.714136 * (v - 128))
-        assert np.abs(out[0, 0] - np.clip([red, green, blue], 0, 255)).max() <= 1
+        red, blue = y + 1.402 * (v - 128), y + 1.772 * (u - 128)
+        green = y - 0.344136 * (u - 128) - 0.714136 * (v - 128)
+        assert np.abs(out[0, 0] - np.clip([red, green, blue], 0, 255)).max() <= 2
 
 
 # Damage
@@ -353,7 +351,7 @@ def test_verify_sees_another_picture_in_the_source(tmp_path: Path, make_video: C
 def gray_video(path: Path, size: tuple[int, int], num_frames: int) -> None:
     """A lossless video whose frame n has the gray level 7 n."""
     pixels = b"".join(bytes([7 * number]) * (size[0] * size[1]) for number in range(num_frames))
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     source = ["-f", "rawvideo", "-pix_fmt", "gray", "-s", f"{size[0]}x{size[1]}", "-r", "25", "-i", "-"]
     subprocess.run(["ffmpeg", "-v", "error", *source, "-c:v", "ffv1", path], input=pixels, check=True)
 
@@ -372,6 +370,16 @@ def test_odd_sizes(tmp_path: Path, settings: Mapping[str, Any], size: tuple[int,
             assert np.array_equal(frame, cache.read(0, indices=[number])[0])
             assert np.abs(frame.astype(int) - 7 * number).max() <= 4
     assert not cc.verify(tmp_path / "cache", level="deep", source=True).damage
+
+
+def test_small_pictures_after_large_ones(tmp_path: Path) -> None:
+    """A context of FFmpeg 8.1 that had larger pictures refuses packets of a few bytes."""
+    for name, size in (("a", (320, 240)), ("b", (2, 2))):
+        gray_video(tmp_path / "videos" / f"{name}.mkv", size, 10)
+    build(tmp_path, CODECS["mpeg4"], short_side=None)
+    with cc.open_cache(tmp_path / "cache") as cache:
+        for _ in range(3):
+            assert [cache.read(position).shape[1] for position in range(2)] == [240, 2]
 
 
 def test_8192_pixels_are_refused_by_mpeg4_only(tmp_path: Path, make_video: Callable[..., Path]) -> None:
