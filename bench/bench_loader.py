@@ -1,7 +1,8 @@
 """Speed of the loaders, as ratios inside one run: part of ``make bench``.
 
 Measured as in ``bench_spine``: interleaved, medians of pairwise ratios. The sources are 720p H.264 with a keyframe in
-250 frames, cached at short side 224; each sample is 16 random frames, 4 apart, cut to 224x224.
+250 frames, cached at short side 224; each sample is 16 random frames, 4 apart, cut to 224x224. Crops are compared on a
+cache of short side 256, the default.
 
 The bare loop decodes the same records in the same order into one batch that it uses again and again, and cuts nothing.
 LitData holds the same JPEGs as ready-made clips, which is what suits it best, and decodes them with the same library.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ import torch
 from measure import encode_loop, report_all
 
 import chordcache as cc
+from chordcache.media.cropping import CropBox
 from chordcache.read.sampling.clip_request import ClipRequest
 
 BATCH_SIZE, NUM_VIDEOS, CLIPS_PER_VIDEO, SECONDS = 8, 3, 32, 24
@@ -31,22 +34,32 @@ CROP = (224, 224)
 OPENCV_CLIPS = 2
 
 
-def make_cache(work: Path, clip: Path, codec: str) -> Path:
+class Cut:
+    """A crop in the middle that is not scaled."""
+
+    def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:
+        """Choose the crop. See ``SpatialTransform``."""
+        return CropBox((height - CROP[0]) // 2, (width - CROP[1]) // 2, *CROP, CROP)
+
+
+def make_cache(work: Path, clip: Path, codec: str, short_side: int = CROP[0]) -> Path:
     """Build a cache of a few videos in one codec."""
     videos = work / "videos"
     if not videos.exists():
         videos.mkdir()
         for i in range(NUM_VIDEOS):
             encode_loop(clip, videos / f"{i}.mp4", SECONDS)
-    config = work / f"{codec}.yaml"
-    config.write_text(f"frames: {{codec: {codec}, short_side: {CROP[0]}}}\n")
-    cc.build(cc.scan([videos]), work / codec, config=config)
-    return work / codec
+    folder = work / f"{codec}-{short_side}"
+    config = work / f"{folder.name}.yaml"
+    config.write_text(f"frames: {{codec: {codec}, short_side: {short_side}}}\n")
+    cc.build(cc.scan([videos]), folder, config=config)
+    return folder
 
 
-def dataset_of(cache: Path, size: tuple[int, int] | None = CROP) -> cc.ChordVideoDataset:
-    """All clips of a cache."""
-    return cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, size=size, clips_per_video=CLIPS_PER_VIDEO)
+def dataset_of(cache: Path, crop: Any = None, size: tuple[int, int] | None = CROP) -> cc.ChordVideoDataset:
+    """All clips of a cache, at a size or through a crop."""
+    how = {"crop": crop} if crop else {"size": size}
+    return cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, clips_per_video=CLIPS_PER_VIDEO, **how)
 
 
 def epoch_of(loader: Any) -> Callable[[], None]:
@@ -146,6 +159,26 @@ def opencv_seeks(folder: Path, videos: Path) -> Callable[[], None]:
     return run
 
 
+def report_crops(folder: Path, runs: int) -> None:
+    """Compare crops of a cache of short side 256 with decoding its pictures alone, by CPU time."""
+    rivals = [("cut to 224x224", "none", Cut()), ("size=(224, 224)", ">= 0.87, that is 1 / 1.15", cc.CenterCrop(CROP))]
+    rivals.append(("RandomResizedCrop", ">= 0.77, that is 1 / 1.3", cc.RandomResizedCrop(CROP)))
+    report_all(
+        [
+            (f"bare JPEG loop / ClipLoader, 1 thread, {name}", target, epoch_of(one_thread(dataset_of(folder, crop))))
+            for name, target, crop in rivals
+        ],
+        bare_loop(folder, Records(folder)),
+        runs,
+        time.process_time,
+    )
+
+
+def one_thread(dataset: cc.ChordVideoDataset) -> cc.ClipLoader:
+    """Read batches by one thread."""
+    return cc.ClipLoader(dataset, BATCH_SIZE, num_threads=1)
+
+
 def main() -> None:
     """Run everything."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -159,7 +192,7 @@ def main() -> None:
         records = Records(jpeg)
         bare = bare_loop(jpeg, records)
         one, two = (epoch_of(cc.ClipLoader(dataset_of(jpeg), BATCH_SIZE, num_threads=n)) for n in (1, 2))
-        whole = epoch_of(cc.ClipLoader(dataset_of(jpeg, None), BATCH_SIZE, num_threads=1))
+        whole = epoch_of(cc.ClipLoader(dataset_of(jpeg, size=None), BATCH_SIZE, num_threads=1))
         report_all(
             [
                 ("bare JPEG loop / ClipLoader, 1 thread", ">= 0.9", one),
@@ -169,6 +202,7 @@ def main() -> None:
             bare,
             options.runs,
         )
+        report_crops(make_cache(work, clip, "jpeg", 256), options.runs)
         worker = epoch_of(cc.make_loader(dataset_of(jpeg), BATCH_SIZE, 1))
         raw = epoch_of(cc.ClipLoader(dataset_of(make_cache(work, clip, "raw")), BATCH_SIZE, num_threads=1))
         report_all(

@@ -26,11 +26,11 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
 """Runs a command and prints the peak memory of the largest process below it, in MiB."""
 
 
-def seconds(function: Callable[[], object]) -> float:
-    """Wall time of one call."""
-    started = time.perf_counter()
+def seconds(function: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Time of one call, by default wall time."""
+    started = clock()
     function()
-    return time.perf_counter() - started
+    return clock() - started
 
 
 def report(name: str, target: str, a: Callable[[], object], b: Callable[[], object], runs: int) -> None:
@@ -38,12 +38,17 @@ def report(name: str, target: str, a: Callable[[], object], b: Callable[[], obje
     report_all([(name, target, b)], a, runs)
 
 
-def report_all(rivals: Sequence[tuple[str, str, Callable[[], object]]], a: Callable[[], object], runs: int) -> None:
+def report_all(
+    rivals: Sequence[tuple[str, str, Callable[[], object]]],
+    a: Callable[[], object],
+    runs: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
     """Print the medians of time(a) / time(b) for each (name, target, b), all measured in turn in each round."""
     functions = [a, *(b for _, _, b in rivals)]
     for function in functions:
         function()
-    rounds = [[seconds(function) for function in functions] for _ in range(runs)]
+    rounds = [[seconds(function, clock) for function in functions] for _ in range(runs)]
     medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
     for i, (name, target, _) in enumerate(rivals, start=1):
         ratios = sorted(times[0] / times[i] for times in rounds)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from chordcache.features.base import NO_ROWS, Extractor, Rows
 from chordcache.features.packet_frames import PACKET_CODECS
 from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.media import jpeg
-from chordcache.media.cropping import CropBox, cut, resize
+from chordcache.media.cropping import CropBox, Rectangle, blacken_padding, cut, resize_pictures
 from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.base import Artefact, checked_out
 
@@ -128,24 +129,35 @@ class FramesReadSide(ReadSide):
         if info.params["codec"] in PACKET_CODECS:
             packet_frames.read_rgb(artefact, info, numbers, out)
             return out
-        for i, record in enumerate(artefact.records(array, numbers)):
-            if i and numbers[i] == numbers[i - 1]:  # the repeated last frame of a short video
-                out[i] = out[i - 1]
-            else:
-                jpeg.decode_into(record, out[i])
+        _decode_each(artefact.records(array, numbers), numbers, out, jpeg.decode_into)
         return out
 
-    def iter_rows(self, artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield frames a few at a time [shape=(t, H, W, 3), dtype=uint8, RGB], each time in the same memory."""
+    def iter_rows(
+        self, artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], part: Rectangle | None = None
+    ) -> Iterator[np.ndarray]:
+        """Yield frames a few at a time [shape=(t, H, W, 3), dtype=uint8, RGB], each time in the same memory.
+
+        With ``part``, yield only those pixels.
+        """
+        picture = info.shape[1], info.shape[2]
         if info.params["codec"] in PACKET_CODECS:  # one at a time: the decode of a chain is not interrupted
-            for frame in packet_frames.iter_rgb(artefact, info, numbers, np.empty(info.shape[1:], np.uint8)):
+            for frame in packet_frames.iter_rgb(artefact, info, numbers, part or Rectangle(0, 0, *picture)):
                 yield frame[None]
             return
-        num_frames = max(1, _BLOCK_BYTES // max(1, math.prod(info.shape[1:])))
-        block = np.empty((min(num_frames, len(numbers)), *info.shape[1:]), np.uint8)
+        region = jpeg.region_around(part, picture) if part and info.params["codec"] == "jpeg" else None
+        shape = (*(region[2:] if region else picture), *info.shape[3:])
+        num_frames = max(1, _BLOCK_BYTES // max(1, math.prod(shape)))
+        block = _scratch((min(num_frames, len(numbers)), *shape))
         for start in range(0, len(numbers), num_frames):
             few = numbers[start : start + num_frames]
-            yield self.rows(artefact, info, self.name, few, block[: len(few)])
+            frames = block[: len(few)]
+            if region and part:
+                decode = partial(jpeg.decode_region_into, region=region, picture=picture)
+                _decode_each(artefact.records(self.name, few), few, frames, decode)
+                yield part.within(region).of(frames)
+            else:
+                frames = self.rows(artefact, info, self.name, few, frames)
+                yield part.of(frames) if part else frames
 
     def read_clip(self, clip: Clip) -> Arrays:
         """Return ``frames`` [shape=(T, 3, h, w), dtype=uint8], or nothing if the clip has memory for them."""
@@ -171,13 +183,34 @@ def record_decoder(info: FeatureInfo) -> Callable[[int, Any], None]:
     return lambda _number, record: jpeg.decode_into(record, out) if codec == "jpeg" else None
 
 
+def _decode_each(
+    records: Iterable[Any], numbers: Sequence[int], out: np.ndarray, decode_into: Callable[..., None]
+) -> None:
+    """Decode the records of some frames into ``out`` [shape=(T, ...)]."""
+    for i, record in enumerate(records):
+        if i and numbers[i] == numbers[i - 1]:  # the repeated last frame of a short video
+            out[i] = out[i - 1]
+        else:
+            decode_into(record, out=out[i])
+
+
+def _scratch(shape: tuple[int, ...]) -> np.ndarray:
+    """Return memory for pictures that are read at once, at an odd address.
+
+    libjpeg-turbo writes rows that are aligned to 32 bytes past the processor's cache. Samples take 1 to 3 % less
+    time, with parts of JPEGs 4 to 9 %.
+    """
+    return np.empty(math.prod(shape) + 1, np.uint8)[1:].reshape(shape)
+
+
 def _cut_in_blocks(clip: Clip, crop: CropBox) -> np.ndarray:
     """Decode and crop the frames, a few at a time, while their pixels are still in the CPU's cache."""
     out = clip.frames_out
     if out is None:
         out = np.empty((len(clip.numbers), *crop.size, 3), np.uint8)
-    done = 0
-    for frames in clip.iter_frames(clip.numbers):
+    done, part = 0, crop.visible(clip.picture)
+    crop = crop.within(part) if part else crop
+    for frames in clip.iter_frames(clip.numbers, part=part):
         cut_frames(frames, crop, out=out[done : done + len(frames)], one_thread=clip.one_thread)
         done += len(frames)
     return out
@@ -188,8 +221,8 @@ def cut_frames(
 ) -> np.ndarray:
     """Cut a crop out of frames, scale it, and mirror it.
 
-    The cut comes first, so that only the remaining pixels are scaled. Scaling is by area when the crop shrinks, and
-    linear when it grows.
+    The cut comes first, so that only the remaining pixels are scaled. The filter is linear, and antialiased when the
+    crop shrinks: see ``media.cropping.resize_pictures``.
 
     Parameters
     ----------
@@ -223,7 +256,8 @@ def cut_frames(
     part = cut(frames, crop)
     if part.shape[1:3] != crop.size:
         scaled = np.empty((len(frames), *crop.size, 3), np.uint8) if out is None else out
-        resize(part, scaled, one_thread)
+        resize_pictures(part, scaled, one_thread)
+        blacken_padding(scaled, crop, frames.shape[1:3])
         part = scaled
     if crop.flip:
         part = part[:, :, ::-1]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from chordcache.errors import DamageError, printable
+from chordcache.media.cropping import Rectangle
 from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.base import Artefact
 from chordcache.storage.artefacts.chains import first_of_chain
@@ -30,8 +31,8 @@ class _Step(NamedTuple):
     """Number of times that its frame is wanted: 0 if only later frames of the chain are"""
 
 
-def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out: np.ndarray) -> Iterator[np.ndarray]:
-    """Decode frames, in the order of ``numbers``.
+def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], part: Rectangle) -> Iterator[np.ndarray]:
+    """Decode a part of frames, in the order of ``numbers``.
 
     Parameters
     ----------
@@ -41,13 +42,13 @@ def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out:
         The record of the frames.
     numbers : sequence of int
         Row numbers in any order, repeats allowed. Ascending numbers are the fast case.
-    out : np.ndarray [shape=(H, W, 3), dtype=uint8]
-        Memory of each frame.
+    part : Rectangle
+        The pixels to convert to RGB. The others are decoded, but not converted.
 
     Yields
     ------
-    np.ndarray [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]
-        ``out``, with the next frame.
+    np.ndarray [shape=(part.height, part.width, 3), dtype=uint8, 0 to 255, RGB]
+        The next frame, in the same memory.
 
     Raises
     ------
@@ -56,8 +57,9 @@ def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out:
     """
     from chordcache.media.packet_decoder import to_rgb
 
+    out = np.empty((part.height, part.width, 3), np.uint8)
     for picture in iter_pictures(artefact, info, numbers):
-        to_rgb(picture, 0, 0, out)
+        to_rgb(picture, part.top, part.left, out)
         yield out
 
 

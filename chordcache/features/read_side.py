@@ -50,8 +50,8 @@ class Clip:
 
     read: Callable[..., np.ndarray]
     """``Cache.read`` for this video: (feature, start, stop) or (feature, indices=), both with an optional ``out``"""
-    iter_frames: Callable[[np.ndarray], Iterator[np.ndarray]]
-    """``Cache.iter_frames`` for this video"""
+    iter_frames: Callable[..., Iterator[np.ndarray]]
+    """``Cache.iter_frames`` for this video: (indices), with an optional ``part``"""
     video: ClipVideo
     numbers: np.ndarray
     """[shape=(T,), dtype=int64, frame numbers]"""

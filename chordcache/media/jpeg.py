@@ -1,13 +1,19 @@
-"""Conversion of planes to JPEG bytes, and of JPEG bytes to RGB in the caller's memory."""
+"""Conversion of planes to JPEG bytes, and of JPEG bytes, or a part of them, to RGB in the caller's memory."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import simplejpeg
 
 from chordcache.errors import DamageError
+from chordcache.media import turbojpeg
+from chordcache.media.cropping import Rectangle
+
+_BLOCK_PX = 16
+"""Width of the blocks of chroma of 4:2:0, [pixels]. A part of a JPEG starts with one"""
 
 
 def encode_planes(y: np.ndarray, u: np.ndarray, v: np.ndarray, *, quality: int) -> bytes:
@@ -55,3 +61,60 @@ def decode_into(data: Any, out: np.ndarray) -> None:
         raise DamageError(f"not the expected JPEG: {error}") from None
     if image.shape != out.shape:
         raise DamageError(f"the JPEG is {image.shape[1]}x{image.shape[0]}, expected {out.shape[1]}x{out.shape[0]}")
+
+
+def region_around(part: Rectangle, picture: tuple[int, int]) -> Rectangle | None:
+    """Return the region to decode for a part of a JPEG, or None where the whole picture has to be decoded.
+
+    ``picture`` is its (height, width). The region has one more column on each side, because the decoder interpolates
+    chroma, and would do so without the neighbors of the first and the last column.
+    """
+    if _part_decoder() is None:
+        return None
+    left = max(0, part.left - 1) // _BLOCK_PX * _BLOCK_PX
+    num_blocks = -(-(part.left + part.width + 1 - left) // _BLOCK_PX)  # a part of a block takes longer than all of it
+    right = min(picture[1], left + num_blocks * _BLOCK_PX)
+    return Rectangle(part.top, left, part.height, right - left)
+
+
+def decode_region_into(data: Any, region: Rectangle, picture: tuple[int, int], out: np.ndarray) -> None:
+    """Decompress a region of a JPEG directly into ``out``. All but its outer columns equal those of ``decode_into``.
+
+    Parameters
+    ----------
+    data : bytes-like
+        A JFIF file.
+    region : Rectangle
+        What ``region_around`` returned.
+    picture : tuple of int
+        (height, width) of the JPEG, [pixels].
+    out : np.ndarray [shape=(region.height, region.width, 3), dtype=uint8, 0 to 255, RGB]
+        Contiguous array that is filled.
+
+    Raises
+    ------
+    DamageError
+        If the data is not a JPEG, or has another size.
+    """
+    decoder = _part_decoder()
+    if decoder is None or not decoder.decode(data, picture, region, out):
+        whole = np.empty((1, *picture, 3), np.uint8)  # another kind of JPEG, or damage: this decoder names it
+        decode_into(data, whole[0])
+        out[...] = region.of(whole)[0]
+
+
+@lru_cache(maxsize=1)
+def _part_decoder() -> turbojpeg.PartDecoder | None:
+    """Return the decoder of parts if the library is installed, and decodes a noisy picture as simplejpeg does."""
+    library = turbojpeg.load_library(turbojpeg.candidates())
+    if library is None:
+        return None
+    decoder, picture = turbojpeg.PartDecoder(library), (40, 70)
+    noise = np.random.default_rng(0).integers(0, 256, (*picture, 3), np.uint8)
+    data = simplejpeg.encode_jpeg(noise, 90, "RGB", "420", False)
+    whole, part = np.empty((1, *picture, 3), np.uint8), np.empty((1, 21, 30, 3), np.uint8)
+    decode_into(data, whole[0])
+    region = Rectangle(11, 16, *part.shape[1:3])
+    is_same = decoder.decode(data, picture, region, part[0])
+    is_same = is_same and np.array_equal(part[:, :, 1:-1], region.of(whole)[:, :, 1:-1])
+    return decoder if is_same else None

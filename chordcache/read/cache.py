@@ -14,6 +14,7 @@ import numpy as np
 from chordcache.errors import FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.features.frames import FramesReadSide
 from chordcache.features.registry import read_side
+from chordcache.media.cropping import Rectangle
 from chordcache.media.frame_numbers import frame_numbers
 from chordcache.read.video import Video, open_feature
 from chordcache.records import FeatureInfo
@@ -227,7 +228,9 @@ class Cache:
             chosen = _row_numbers(video, feature, info, range(video.num_frames)[start:stop], indices)
             return side.rows(artefact, info, feature, chosen, out)
 
-    def iter_frames(self, video: Video | str | int, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
+    def iter_frames(
+        self, video: Video | str | int, indices: Sequence[int] | np.ndarray, *, part: Rectangle | None = None
+    ) -> Iterator[np.ndarray]:
         """Read frames of one video, a few at a time. Memory use does not grow with the number of frames.
 
         Parameters
@@ -236,11 +239,13 @@ class Cache:
             The video, its key, or its position.
         indices : sequence of int
             Frame numbers in any order, repeats allowed.
+        part : Rectangle, optional
+            The part of the frames that is read, inside of them. By default all of it.
 
         Yields
         ------
         np.ndarray [shape=(t, H, W, 3), dtype=uint8, 0 to 255, RGB]
-            The next frames. Their memory is overwritten with the frames after them.
+            The next frames, of the size of ``part``. Their memory is overwritten with the frames after them.
 
         Raises
         ------
@@ -252,7 +257,7 @@ class Cache:
         info = video.feature("frames")
         with open_feature(self.path, info) as artefact:
             numbers = _checked_numbers(video, "frames", info, indices)
-            yield from FramesReadSide("frames").iter_rows(artefact, info, numbers)
+            yield from FramesReadSide("frames").iter_rows(artefact, info, numbers, part)
 
 
 def _row_numbers(

@@ -12,7 +12,7 @@ import numpy as np
 from chordcache.errors import FeatureAbsentError, UsageError
 from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.features.registry import read_side, read_sides
-from chordcache.media.cropping import CropBox
+from chordcache.media.cropping import CropBox, Rectangle
 from chordcache.read.crops import SpatialTransform
 from chordcache.read.video import Video
 from chordcache.records import FeatureInfo
@@ -42,7 +42,7 @@ class FeatureReader(Protocol):
         """Read a feature of one video, as ``Cache.read`` does."""
         ...
 
-    def iter_frames(self, video: Video, indices: np.ndarray) -> Iterator[np.ndarray]:
+    def iter_frames(self, video: Video, indices: np.ndarray, *, part: Rectangle | None = None) -> Iterator[np.ndarray]:
         """Read frames a few at a time, as ``Cache.iter_frames`` does."""
         ...
 

@@ -278,12 +278,6 @@ def test_resize_agrees_with_scaling_first_and_cutting_after(shape: tuple[int, in
     assert difference[..., 2].max() == 0
 
 
-def test_shrinking_takes_means_of_areas() -> None:
-    frames = np.zeros((1, 8, 8, 3), np.uint8)
-    frames[:, ::2, ::2] = 200  # a quarter of the pixels: linear interpolation at this scale would see some other share
-    assert (cut_frames(frames, crop_of(frames, (2, 2))) == 50).all()
-
-
 def test_exact_crop_moves_no_pixel() -> None:
     frames = gradient(256, 456)
     found = cut_frames(frames, crop_of(frames, (256, 256)))

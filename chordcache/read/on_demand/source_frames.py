@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from chordcache.features.frames import FpsFilter
+from chordcache.media.cropping import Rectangle
 from chordcache.media.segments import span_of
 from chordcache.read.sources.base import VideoSource
 from chordcache.read.video import Video
@@ -59,9 +60,12 @@ class SourceFrames:
         out[...] = frames
         return out
 
-    def iter_frames(self, video: Video, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
+    def iter_frames(
+        self, video: Video, indices: Sequence[int] | np.ndarray, *, part: Rectangle | None = None
+    ) -> Iterator[np.ndarray]:
         """Decode all frames at once, and yield them. See ``Cache.iter_frames``."""
-        yield self.read(video, indices=indices)
+        frames = self.read(video, indices=indices)
+        yield part.of(frames) if part else frames
 
 
 def sidecar_of(
