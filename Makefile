@@ -69,6 +69,8 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python bench/bench_spine.py $(CLIPS)
 	$(BIN)/python bench/bench_features.py $(CLIPS)
 	$(BIN)/python bench/bench_sources.py $(CLIPS)
+	$(BIN)/python bench/bench_tiers.py $(CLIPS)
+	$(BIN)/python bench/bench_parts.py $(CLIPS)
 	$(BIN)/python -m pip install -q boto3 lightning-utilities obstore requests tifffile
 	$(BIN)/python -m pip install -q --no-deps litdata  # its torchvision would bring another torch
 	$(BIN)/python bench/bench_loader.py $(CLIPS)

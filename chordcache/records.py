@@ -123,9 +123,10 @@ class ContentFacts(Record, frozen=True):
     """The facts measured by decoding: motion of the picture and loudness of the sound, second by second."""
 
     motion_source: str
-    """"codec" (mean length of its motion vectors, pixels) or "luma" (mean absolute difference, 0 to 255)"""
+    """"luma": mean absolute difference from the frame before, 0 to 255. "codec" in facts of an earlier version:
+    mean length of motion vectors [pixels]"""
     motion_per_second: tuple[float, ...]
-    """[pixels or gray levels] Mean over the frames that start in each second"""
+    """[gray levels] Mean over the frames that start in each second"""
     motion_histogram: tuple[int, ...]
     """Number of frames per bin. Bin 0 is [0, 0.5), bin i is [2 ** (i - 2), 2 ** (i - 1)), and the last one is open"""
     audio_energy_per_second: tuple[float, ...]

@@ -131,7 +131,7 @@ class DecodePass:
         """Make the extractors for a file."""
         video = _video_info(media)
         self._maker = FrameMaker(self._picture, media.require_video().sample_aspect_ratio)
-        self._meter = ContentMeter(video.codec) if self._with_content else None
+        self._meter = ContentMeter() if self._with_content else None
         for name, spec in self._specs.items():
             with _calling(name, 0):
                 extractor = spec.make()
@@ -148,7 +148,7 @@ class DecodePass:
     @property
     def needs_motion_vectors(self) -> bool:
         """True if something takes the decoder's motion vectors."""
-        return self._with_content or any(spec.needs_motion_vectors for spec in self._specs.values())
+        return any(spec.needs_motion_vectors for spec in self._specs.values())
 
     def add_sound(self, sound: Sound) -> None:
         """Take the next part of the audio track."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
+from chordcache.features.mel_tables import Filters, window_and_filters
 from chordcache.features.read_side import Arrays, Clip, ReadSide, in_memory, num_rows_in
 from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.base import Artefact
@@ -22,9 +22,6 @@ MAX_AMPLITUDE = 1e9
 
 SILENCE_DECIBELS = -100.0
 """Lower limit of the power of a band [dB], as in librosa."""
-
-Filters: TypeAlias = "tuple[tuple[slice, np.ndarray], ...]"
-"""For each mel band, the slice of its frequencies and the weight of the power of each [dtype=float32]."""
 
 BLOCK_SAMPLES = 1 << 18
 """Number of windowed samples, over all channels, that are processed at once. It bounds the memory and does not change
@@ -68,7 +65,7 @@ class MelExtractor(Extractor):
 
     Notes
     -----
-    Source: librosa 0.11, ``power_to_db(feature.melspectrogram(y=y, ...), ref=1.0, top_db=None)``.
+    Source: librosa, ``power_to_db(feature.melspectrogram(y=y, ...), ref=1.0, top_db=None)``.
     """
 
     version: ClassVar[int] = 2
@@ -176,31 +173,6 @@ class MelReadSide(ReadSide):
         return {"audio": np.zeros((info.params["n_mels"], num_rows), np.float32)}
 
 
-@lru_cache(maxsize=4)
-def window_and_filters(
-    sample_rate: int, n_fft: int, n_mels: int, fmin: float, fmax: float | None
-) -> tuple[np.ndarray, Filters]:
-    """Return the window and the filters that turn samples into bands. The parameters are as in ``MelExtractor``.
-
-    Returns
-    -------
-    tuple of np.ndarray [shape=(n_fft,), dtype=float64], Filters
-        The window, and the weights of each band.
-    """
-    # Import only librosa.filters: the first use of librosa.stft or librosa.feature makes numba compile for 11 s. Import
-    # it only here: the import takes 0.7 s, and a process that only needs the extractor's version must not wait for it
-    import librosa
-
-    window = librosa.filters.get_window("hann", n_fft, fftbins=True)
-    filters = librosa.filters.mel(sr=sample_rate, n_fft=n_fft, n_mels=n_mels, fmin=fmin, fmax=fmax)
-    bands = []
-    for weights in filters:
-        used = np.flatnonzero(weights)
-        band = slice(used[0], used[-1] + 1) if len(used) else slice(0, 0)
-        bands.append((band, weights[band].astype(np.float32)))
-    return window, tuple(bands)
-
-
 def log_mel(samples: np.ndarray, window: np.ndarray, filters: Filters, hop_length: int) -> np.ndarray:
     """Return each whole window of a signal as a row of bands. Samples that are not a number count as 0.
 
@@ -210,7 +182,7 @@ def log_mel(samples: np.ndarray, window: np.ndarray, filters: Filters, hop_lengt
         At least one window long.
     window : np.ndarray
     filters : Filters
-        See ``window_and_filters``.
+        See ``mel_tables.window_and_filters``.
     hop_length : int
         [samples]
 
@@ -235,7 +207,7 @@ class Spectrogram:
     ----------
     window : np.ndarray
     filters : Filters
-        See ``window_and_filters``.
+        See ``mel_tables.window_and_filters``.
     hop_length : int
         [samples] 1 to n_fft.
     """

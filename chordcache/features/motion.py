@@ -72,7 +72,7 @@ class MotionExtractor(Extractor):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        from chordcache.media.activity import (  # not at the top: it loads PyAV, which readers do without
+        from chordcache.media.motion_vectors import (  # not at the top: it loads PyAV, which readers do without
             MOTION_VECTOR_CODECS,
             motion_vectors,
         )
@@ -124,7 +124,7 @@ def motion_grid(vectors: np.ndarray | None, region: tuple[int, int, int, int]) -
 
     Parameters
     ----------
-    vectors : np.ndarray [shape=(n,), dtype=activity.MOTION_VECTOR] or None
+    vectors : np.ndarray [shape=(n,), dtype=motion_vectors.MOTION_VECTOR] or None
     region : tuple of int
         [pixels] (left, top, width, height) of the shown part in the stored picture.
 

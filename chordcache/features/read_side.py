@@ -1,7 +1,7 @@
 """The read side of a feature: how its rows are decoded, and how they become the arrays of a sample.
 
 Each feature's module owns the read side of the feature, and ``registry.read_side`` returns it. Such a module imports a
-decoder, OpenCV or librosa only where it needs them, because reading a cache loads none of them.
+decoder or OpenCV only where it needs them, because reading a cache loads none of them.
 """
 
 from __future__ import annotations

@@ -7,29 +7,20 @@ from typing import Any
 
 import av
 import numpy as np
-from av.sidedata.sidedata import Type as SideDataType
-from av.video.reformatter import Interpolation, VideoReformatter
+from av.video.reformatter import ColorRange, Interpolation, VideoReformatter
 
 from chordcache.media.audio_track import AudioClock, Sound, is_readable
 from chordcache.media.decoding import DecodedFrame
-from chordcache.media.picture_data import plane_array, side_data
+from chordcache.media.picture_data import plane_array
 from chordcache.records import ContentFacts
 
-MOTION_VECTOR_CODECS = frozenset(
-    "h264 mpeg1video mpeg2video mpeg4 h263 h263p wmv1 wmv2 flv1 msmpeg4v1 msmpeg4v2 msmpeg4v3".split()
-)
-"""Codecs whose motion vectors libavcodec exports"""
-
 _NUM_BINS = 16
-_LUMA_SIZE = (160, 90)
-"""Columns and rows of the points that are compared without motion vectors. On real clips, the mean difference
-of these points is within 5 % of that of all pixels. swscale picks the points out of a 720p picture in 0.02 ms. Averages
-take 0.15 ms."""
+_NUM_COLUMNS, _NUM_ROWS = 160, 90
+"""Most points that are compared, evenly distributed over the picture. On real clips, their mean difference is within 5
+% of that of all pixels. It takes 0.02 ms, and up to 0.05 ms if a 720p picture has left the CPU's cache."""
 
-_ENOUGH_VECTORS = 1_000
-"""Number of motion vectors up to which all of a picture are used. Of more vectors, only every third, fifth ... is used.
-The step is odd, since a block's two vectors, or an odd and an even block, may differ. The step changes the mean of a
-picture by 3 %, and that of a second by less."""
+_PLANAR_LUMA = ("yuv4", "yuvj4", "yuva4", "nv1", "nv2", "gray")
+"""Beginnings of the names of pixel formats whose first plane is luma, alone"""
 
 _WINDOWS_PER_SECOND = 100
 _MAX_SECONDS = 86_400
@@ -45,6 +36,9 @@ _ENOUGH_HERTZ = 8_000
 _FULL_SCALE = {"u8": 2.0**7, "s16": 2.0**15, "s32": 2.0**31, "flt": 1.0, "dbl": 1.0}
 """Value that stands for 1, by sample format, packed or planar. numpy has no array of the other formats from PyAV."""
 
+_DTYPES: dict[str, Any] = {"u8": np.uint8, "s16": np.int16, "s32": np.int32, "flt": np.float32, "dbl": np.float64}
+"""Type of the samples, by the same names"""
+
 _LOWEST_PEAK = 0.001
 """[root mean square, 0 to 1] Sound that is not louder, -60 dB, counts as noise. In digital silence the median second is
 0, and dither of one bit, -90 dB, would be a peak of each second that has it."""
@@ -53,48 +47,13 @@ _MAX_SQUARE = 1e18
 """Largest square of a sample. Float samples may have any value. What is larger, or not a number, counts as silence."""
 
 
-MOTION_VECTOR = np.dtype(
-    {
-        "names": ["source", "size", "position", "motion", "motion_scale"],
-        "formats": ["<i4", "(2,)u1", "(2,)<i2", "(2,)<i4", "<u2"],
-        "offsets": [0, 4, 10, 24, 32],
-        "itemsize": 40,
-    }
-)
-"""AVMotionVector of libavutil/motion_vector.h, without the fields that are not used. Pairs are (x, y): ``size`` is
-(w, h), ``position`` is (dst_x, dst_y), the center. ``motion_scale`` is the same for all vectors of a picture."""
-
-
-def motion_vectors(picture: av.VideoFrame) -> np.ndarray | None:
-    """Return the motion vectors that libavcodec exported with a picture.
-
-    Returns
-    -------
-    np.ndarray [shape=(n,), n >= 1, dtype=MOTION_VECTOR] or None
-        None if there are none, as for intra pictures, or if PyAV cannot list them.
-    """
-    try:
-        vectors = side_data(picture, SideDataType.MOTION_VECTORS)
-    except ValueError:
-        return None
-    if vectors is None or not len(vectors):
-        return None
-    return np.frombuffer(vectors, MOTION_VECTOR)
-
-
 class ContentMeter:
     """Meter that gathers ``ContentFacts`` from frames and sound as they are decoded, in any order of the two.
 
     Each second of video takes 1 kB of memory, up to one day.
-
-    Parameters
-    ----------
-    codec : str
-        libavcodec's canonical name. For one of ``MOTION_VECTOR_CODECS``, the pictures must come with motion vectors.
     """
 
-    def __init__(self, codec: str) -> None:
-        self._source = "codec" if codec in MOTION_VECTOR_CODECS else "luma"
+    def __init__(self) -> None:
         self._start_seconds: float | None = None
         self._motion: dict[int, list[float]] = {}
         """Sum and number of frames, by second"""
@@ -106,7 +65,7 @@ class ContentMeter:
         """Take the next frame, in presentation order."""
         if self._start_seconds is None:
             self._start_seconds = frame.pts_seconds
-        motion = _mean_length(frame.picture) if self._source == "codec" else self._luma.change(frame.picture)
+        motion = self._luma.change(frame.picture)
         second = math.floor(frame.pts_seconds - self._start_seconds)
         if motion is None or not 0 <= second < _MAX_SECONDS:
             return
@@ -124,7 +83,7 @@ class ContentMeter:
         windows = self._sound.windows(self._start_seconds)
         energies, peaks = _energies_and_peaks(windows) if len(windows) else ((), ())
         return ContentFacts(
-            motion_source=self._source,
+            motion_source="luma",
             motion_per_second=self._motion_per_second(),
             motion_histogram=tuple(self._histogram.tolist()),
             audio_energy_per_second=energies,
@@ -137,19 +96,6 @@ class ContentMeter:
         return tuple(round(total / count, 4) for total, count in totals)
 
 
-def _mean_length(picture: av.VideoFrame) -> float | None:
-    """Return the mean length of the motion vectors, weighted by area [pixels]; None if a picture has none."""
-    vectors = motion_vectors(picture)
-    if vectors is None:
-        return None
-    vectors = vectors[:: 1 + 2 * (len(vectors) // (2 * _ENOUGH_VECTORS))]
-    widths, heights = vectors["size"].T.astype(np.float32, order="C")
-    x, y = vectors["motion"].T.astype(np.float32, order="C")
-    areas = widths * heights
-    lengths = np.sqrt(x * x + y * y)
-    return float(np.vdot(lengths, areas) / areas.sum() / vectors["motion_scale"][0])
-
-
 class _LumaMeter:
     """Meter of the difference between each picture and the one before it."""
 
@@ -158,16 +104,36 @@ class _LumaMeter:
         self._last: np.ndarray | None = None
 
     def change(self, picture: av.VideoFrame) -> float | None:
-        """Return the mean absolute difference, 0 to 255; None for the first picture, or if swscale fails."""
+        """Return the mean absolute difference, 0 to 255 in full range.
+
+        None for the first picture, for one of another size than the one before, or if swscale fails.
+        """
+        luma, white = self._luma(picture)
+        last, self._last = self._last, luma
+        if luma is None or last is None or luma.shape != last.shape:
+            return None
+        differences = np.maximum(luma, last) - np.minimum(luma, last)
+        return min(255.0, float(differences.mean()) * 255 / white)
+
+    def _luma(self, picture: av.VideoFrame) -> tuple[np.ndarray | None, int]:
+        """Return a copy of some points of the luma, and the distance of white from black."""
+        video_format = picture.format
+        if video_format.name.startswith(_PLANAR_LUMA) and video_format.components[0].bits == 8:
+            is_full = picture.color_range == ColorRange.JPEG or video_format.name.startswith(("yuvj", "gray"))
+            luma = plane_array(picture.planes[0])
+            columns, rows = (
+                -(-size // most) for size, most in ((luma.shape[1], _NUM_COLUMNS), (luma.shape[0], _NUM_ROWS))
+            )
+            return luma[rows // 2 :: rows, columns // 2 :: columns].copy(), 255 if is_full else 219
         try:
-            scaled = self._scaler.reformat(picture, *_LUMA_SIZE, "gray", interpolation=Interpolation.POINT, threads=1)
+            scaled = self._scaler.reformat(
+                picture, _NUM_COLUMNS, _NUM_ROWS, "gray", interpolation=Interpolation.POINT, threads=1
+            )
         except MemoryError:
             raise
         except (av.error.FFmpegError, ValueError):
-            return None
-        luma = plane_array(scaled.planes[0])
-        last, self._last = self._last, luma
-        return None if last is None else float((np.maximum(luma, last) - np.minimum(luma, last)).mean())
+            return None, 255
+        return plane_array(scaled.planes[0]), 255
 
 
 class _SoundMeter:
@@ -239,19 +205,32 @@ class _SoundMeter:
         return dense.reshape(-1, _WINDOWS_PER_SECOND, 2)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _squares(sounds: list[Sound], step: int) -> np.ndarray:
     """Return the mean square over the channels of every ``step``-th sample [shape=(n,), dtype=float32, 0 to 1]."""
-    sound_format, num_channels = sounds[0].format, sounds[0].layout.nb_channels
-    samples = np.concatenate([sound.to_ndarray() for sound in sounds], axis=1)
-    if not sound_format.is_planar:
-        samples = samples.reshape(-1, num_channels).T
-    samples = samples[:, ::step].astype(np.float32)
-    if sound_format.packed.name == "u8":
+    name, num_channels = sounds[0].format.packed.name, sounds[0].layout.nb_channels
+    num_samples = sum(sound.samples for sound in sounds)
+    samples = np.empty((num_channels, -(-num_samples // step)), np.float32)
+    start = 0
+    for sound in sounds:  # view each plane and copy the few samples that are used: to_ndarray copies all of them
+        first, stop = -(-start // step), -(-(start + sound.samples) // step)
+        for channel, values in enumerate(_channels(sound)):
+            samples[channel, first:stop] = values[first * step - start : sound.samples : step]
+        start += sound.samples
+    if name == "u8":
         samples -= 128
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.einsum("cn,cn->n", samples, samples)
-    mean = squares / np.float32(num_channels * _FULL_SCALE[sound_format.packed.name] ** 2)
+    mean = np.einsum("cn,cn->n", samples, samples) / np.float32(num_channels * _FULL_SCALE[name] ** 2)
     return np.where(mean < _MAX_SQUARE, mean, np.float32(0))
+
+
+def _channels(sound: Sound) -> list[np.ndarray]:
+    """Return the samples of each channel, as views [shape=(n,)]. Planes may be longer than the sound."""
+    planes: Any = sound.planes
+    dtype, num_channels = _DTYPES[sound.format.packed.name], sound.layout.nb_channels
+    if sound.format.is_planar:
+        return [np.frombuffer(plane, dtype) for plane in planes]
+    samples = np.frombuffer(planes[0], dtype, sound.samples * num_channels)
+    return list(samples.reshape(-1, num_channels).T)
 
 
 def _energies_and_peaks(windows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:

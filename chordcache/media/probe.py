@@ -210,7 +210,7 @@ def _from_segments(media: Media, segments: list[_Segment], last_duration: Any) -
 
 def _content_facts(path: str) -> ContentFacts:
     with open_media(path) as media:
-        meter = ContentMeter(media.require_video().codec_context.codec.canonical_name)
-        for frame in media.frames(motion_vectors=True, on_sound=meter.add_sound):
+        meter = ContentMeter()
+        for frame in media.frames(on_sound=meter.add_sound):
             meter.add_frame(frame)
     return meter.facts()

@@ -17,9 +17,9 @@ from helpers.ffmpeg import ffprobe_column
 from chordcache.features.base import VideoInfo
 from chordcache.features.motion import MotionExtractor, motion_grid, resampled, turned
 from chordcache.frames_config import PictureConfig
-from chordcache.media.activity import MOTION_VECTOR, MOTION_VECTOR_CODECS, motion_vectors
 from chordcache.media.demux import open_media
 from chordcache.media.geometry import Orientation
+from chordcache.media.motion_vectors import MOTION_VECTOR, MOTION_VECTOR_CODECS, motion_vectors
 from chordcache.media.scaling import FrameMaker
 
 ORIENTATIONS = [Orientation(t, c, r) for t in (False, True) for c in (False, True) for r in (False, True)]

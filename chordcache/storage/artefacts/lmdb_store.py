@@ -327,10 +327,16 @@ class LmdbArtefact(Artefact):
             raise self._damage(f"its array '{name}' is {error}") from None
 
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
-        for values, record in zip(out, self._iter_records(name, range(start, stop)), strict=True):
-            if len(record) != values.nbytes:
-                raise self._damage(f"a row of '{name}' has {len(record)} bytes, expected {values.nbytes}")
-            values[...] = np.frombuffer(record, np.uint8).reshape(values.shape)
+        self._read_runs(name, [(range(start, stop), out)])
+
+    def _read_runs(self, name: str, pieces: Sequence[tuple[range, np.ndarray]]) -> None:
+        """Copy all runs in one transaction: to begin one takes as long as to copy a third of a picture."""
+        numbers = [number for run, _ in pieces for number in run]
+        rows = (row for _, out in pieces for row in out.reshape(len(out), -1))
+        for row, record in zip(rows, self._iter_records(name, numbers), strict=True):
+            if len(record) != row.nbytes:
+                raise self._damage(f"a row of '{name}' has {len(record)} bytes, expected {row.nbytes}")
+            row[:] = np.frombuffer(record, np.uint8)
 
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[memoryview]:
         with self._transaction() as transaction:
