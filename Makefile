@@ -75,6 +75,7 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python -m pip install -q --no-deps litdata  # its torchvision would bring another torch
 	$(BIN)/python bench/bench_loader.py $(CLIPS)
 	$(BIN)/python bench/bench_million.py $(CLIPS)/animation/bigbuckbunny.mp4
+	$(BIN)/python bench/bench_plan.py $(CLIPS)
 
 compare: $(STAMP) ## CPU time of another commit and of this one: make compare BASE=<commit>
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)

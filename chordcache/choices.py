@@ -11,3 +11,7 @@ SEGMENT_MODES = ("only", "share")
 
 ON_DAMAGE = ("quarantine", "keep", "keep-concealed")
 """Choices for a damaged file, from the strictest to the most permissive"""
+
+PLAN_FILES = 24
+"""Number of files that ``plan`` builds by default. Of 83 videos, the sizes that 60 samples of 24 gave were wrong by at
+most 15 %, and those of 60 samples of 16 by up to 20 %"""

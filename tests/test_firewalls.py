@@ -39,7 +39,7 @@ def test_import_loads_nothing_heavy(command: str) -> None:
     [
         ["--help"],
         ["--version"],
-        *([name, "--help"] for name in ("scan", "index", "build", "verify", "merge", "info", "gc")),
+        *([name, "--help"] for name in ("scan", "index", "plan", "build", "verify", "merge", "info", "gc", "doctor")),
     ],
 )
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:

@@ -21,6 +21,7 @@ LEVELS = {
     "index": 2,
     "pipeline": 3,
     "read": 4,
+    "tools": 5,
     "cli": 6,
 }
 """Level of each folder. A folder imports only from folders with a lower level; those with the same level do not know

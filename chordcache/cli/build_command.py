@@ -13,6 +13,7 @@ import chordcache as cc
 from chordcache.choices import ON_DAMAGE, SEGMENT_MODES
 from chordcache.cli.options import (
     PATH,
+    build_settings_options,
     echo_json,
     echo_summary,
     jobs_option,
@@ -20,7 +21,6 @@ from chordcache.cli.options import (
     limits_options,
     roots_option,
     skipped_frames,
-    split_names,
     wait_option,
 )
 from chordcache.config import config_to_json
@@ -49,20 +49,7 @@ _BUILD_OPTIONS = (
     "-o", "--output", "cache", type=PATH, default="cache", show_default=True, metavar="CACHE",
     help="Folder of the cache.",
 )  # fmt: skip
-@click.option(
-    "--tier", "tiers", multiple=True, default=("lmdb",), show_default=True, metavar="lmdb|npz|hdf5",
-    help="Kind of file to store in; may be given several times.",
-)  # fmt: skip
-@click.option(
-    "--features",
-    metavar="A,B",
-    callback=split_names,
-    help="Build only these features, such as frames,flow.  [default: all that the config has for the tiers]",
-)
-@click.option(
-    "-c", "--config", type=PATH, metavar="FILE",
-    help="YAML file with settings that differ from the defaults. configs/default.yaml lists all.",
-)  # fmt: skip
+@build_settings_options
 @click.option("--dry-run", is_flag=True, help="Print what would be built, and build nothing.")
 @click.option(
     "--max-failures",

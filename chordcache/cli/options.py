@@ -45,6 +45,30 @@ _LIMITS = (
 """Options for ``Limits``, which checks the bounds of their values."""
 
 
+_BUILD_SETTINGS = (
+    click.option(
+        "--tier", "tiers", multiple=True, default=("lmdb",), show_default=True, metavar="lmdb|npz|hdf5",
+        help="Kind of file to store in; may be given several times.",
+    ),
+    click.option(
+        "--features", metavar="A,B", callback=lambda _ctx, _param, value: split_names(value),
+        help="Build only these features, such as frames,flow.  [default: all that the config has for the tiers]",
+    ),
+    click.option(
+        "-c", "--config", type=PATH, metavar="FILE",
+        help="YAML file with settings that differ from the defaults. configs/default.yaml lists all.",
+    ),
+)  # fmt: skip
+"""Options for what a build makes."""
+
+
+def build_settings_options(function: Function) -> Function:
+    """Add ``--tier``, ``--features`` and ``-c``."""
+    for option in reversed(_BUILD_SETTINGS):
+        function = option(function)
+    return function
+
+
 def jobs_option(function: Function) -> Function:
     """Add the option ``-j N``."""
     return click.option(
@@ -109,7 +133,7 @@ def _parse_roots(_ctx: click.Context, _param: click.Parameter, values: Sequence[
     return roots
 
 
-def split_names(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Sequence[str] | None:
+def split_names(value: str | None) -> Sequence[str] | None:
     """Split names at commas."""
     return None if value is None else [name.strip() for name in value.split(",") if name.strip()]
 

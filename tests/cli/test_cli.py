@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-COMMANDS = ("scan", "index", "build", "verify", "merge", "gc", "info")
+COMMANDS = ("scan", "index", "plan", "build", "verify", "merge", "gc", "info", "doctor")
 
 
 @pytest.fixture(scope="module")

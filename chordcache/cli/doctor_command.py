@@ -1,0 +1,36 @@
+"""``chordcache doctor``."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from chordcache.cli.options import PATH, echo_json, jobs_option, json_option
+from chordcache.tools.doctor import diagnose
+
+
+@click.command()
+@click.argument("path", type=PATH, default=".")
+@jobs_option
+@json_option
+def doctor(path: str, jobs: int | None, as_json: bool) -> None:
+    """Check the limits and settings of this machine.
+
+    PATH is the folder of the cache, or one that it will be made in (the working folder by default). Each finding that
+    matters comes with the reason and with what to type.
+
+    Exit code 0, also with findings.
+
+    \b
+    Example:
+      chordcache doctor /data/cache
+    """
+    findings = diagnose(path, jobs=jobs)
+    if as_json:
+        echo_json([dataclasses.asdict(each) for each in findings])
+        return
+    for each in findings:
+        click.echo(f"{each.severity:8} {each.name:12} {each.what}")
+        if each.severity != "ok":
+            click.echo(f"{'':21} {each.why}\n{'':21} run: {each.action}")
