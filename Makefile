@@ -15,7 +15,7 @@ CLIPS := .clips
 TESTS_OF_SHAPE := tests/test_layers.py tests/test_firewalls.py tests/test_words.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pose reliability check format bench compare clean tools
+.PHONY: help install demo test test-pose reliability check format bench bench-peers compare clean tools
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -74,8 +74,18 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python -m pip install -q boto3 lightning-utilities obstore requests tifffile
 	$(BIN)/python -m pip install -q --no-deps litdata  # its torchvision would bring another torch
 	$(BIN)/python bench/bench_loader.py $(CLIPS)
-	$(BIN)/python bench/bench_million.py $(CLIPS)/animation/bigbuckbunny.mp4
 	$(BIN)/python bench/bench_plan.py $(CLIPS)
+	$(BIN)/python bench/scale.py $(CLIPS)/animation/bigbuckbunny.mp4
+
+bench-peers: $(STAMP) ## the same clips through other libraries, each in an environment of its own in .venv-peers
+	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
+	@for list in bench/peers/*.txt; do \
+		name=$$(basename $$list .txt); place=.venv-peers/$$name; \
+		[ -f $$place/.installed ] && continue; echo "installing $$name"; \
+		$(PYTHON) -m venv $$place && $$place/bin/python -m pip install -q -r $$list && touch $$place/.installed \
+			|| { echo "$$name cannot be installed"; rm -rf $$place; }; \
+	done
+	$(BIN)/python bench/peers.py $(CLIPS)
 
 compare: $(STAMP) ## CPU time of another commit and of this one: make compare BASE=<commit>
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
@@ -83,7 +93,7 @@ compare: $(STAMP) ## CPU time of another commit and of this one: make compare BA
 	$(BIN)/python bench/compare_commits.py .base $(CLIPS); git worktree remove --force .base
 
 clean: ## remove .venv, the demo and the caches of the tools
-	rm -rf .venv .venv-pose demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-pose .venv-peers demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The tests compare with ffmpeg's command line tools, and cut builds short with strace and faketime. OpenCV's packages with
 # windows need libGL and GLib. The package itself needs none of this

@@ -50,6 +50,7 @@ LONGEST_FILES = (
     "test_build.py",
     "test_lost_frames.py",
     "test_colors.py",
+    "test_bench.py",
 )
 """Test files that take minutes, the longest first"""
 

@@ -38,7 +38,9 @@ def test_every_exit_code_is_documented_once():
     assert set(listed) >= raised | {0, 6, 129, 130, 143}
 
 
-@pytest.mark.parametrize("command", ["scan", "index", "plan", "build", "verify", "merge", "gc", "info", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["scan", "index", "plan", "build", "verify", "merge", "gc", "info", "bench", "doctor"]
+)
 def test_every_command_is_documented(command):
     assert f"`chordcache {command}`" in README
     assert f"## chordcache {command}\n" in COMMAND_LINE

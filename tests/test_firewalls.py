@@ -12,6 +12,8 @@ import pytest
 HEAVY = {"av", "cv2", "librosa", "h5py", "lmdb", "msgspec", "torch"}
 """Not for ``chordcache --help``."""
 
+COMMANDS = ("scan", "index", "plan", "build", "verify", "merge", "info", "gc", "bench", "doctor")
+
 BUILDING = {"av", "cv2", "librosa", "joblib", "click"}
 """Not for reading a cached clip."""
 
@@ -39,7 +41,7 @@ def test_import_loads_nothing_heavy(command: str) -> None:
     [
         ["--help"],
         ["--version"],
-        *([name, "--help"] for name in ("scan", "index", "plan", "build", "verify", "merge", "info", "gc", "doctor")),
+        *([name, "--help"] for name in COMMANDS),
     ],
 )
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:

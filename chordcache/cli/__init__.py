@@ -12,7 +12,7 @@ import click
 from chordcache import __version__
 from chordcache.errors import ChordcacheError
 
-_COMMANDS = ("scan", "index", "plan", "build", "verify", "merge", "gc", "info", "doctor")
+_COMMANDS = ("scan", "index", "plan", "build", "verify", "merge", "gc", "info", "bench", "doctor")
 """Commands in the order in which a user needs them. Each is the function of that name in its own module."""
 
 _PARAMETERS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ def open_videos(
     if cache is None or config is not None:
         raise UsageError("cache and config: got no index, expected a cache and no config. Give cache=.")
     # The dataset closes its own cache. Other threads may still be reading from the one that was given
-    return CachedVideos(Cache(cache.path if isinstance(cache, Cache) else cache), videos)
+    return CachedVideos(copy(cache) if isinstance(cache, Cache) else Cache(cache), videos)
 
 
 def _check_alone(source: object, **others: object) -> None:

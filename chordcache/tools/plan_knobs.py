@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from chordcache.config import config_from_json, config_to_json
+from chordcache.frames_config import CODEC_SETTINGS, FramesConfig
 from chordcache.pipeline.plan import requested_features
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.tools.plan_sample import Settings
@@ -26,7 +27,11 @@ class Knob:
 
 
 KNOBS = (
+    Knob("frames.codec", ("mpeg4", "h264")),
     Knob("frames.quality", (80, 70)),
+    Knob("frames.quantizer", (3, 4)),
+    Knob("frames.crf", (20, 23)),
+    Knob("frames.gop", (16,)),
     Knob("frames.short_side", (224, 192, 160)),
     Knob("frames.fps", (1 / 2, 1 / 4), of_rate=True),
     Knob("features.flow.dtype", ("float16", "int8")),
@@ -35,7 +40,10 @@ KNOBS = (
 )
 """Knobs in the order in which they are printed. A knob that saves nothing is left out."""
 
-_OF_RECORDS = ("frames.quality", "frames.codec", "frames.gop")
+_OF_CODECS = frozenset(f"frames.{name}" for names in CODEC_SETTINGS.values() for name in names)
+"""Settings that only some codecs have"""
+
+_OF_RECORDS = _OF_CODECS | {"frames.codec"}
 """Knobs of the section "frames" that have no effect on the pictures that other features are made from"""
 
 
@@ -63,6 +71,9 @@ def changes_of(settings: Settings, fps: float) -> Iterator[tuple[Change, ...]]:
     for knob in KNOBS:
         section, name, *_ = knob.path.split(".")
         is_picture = section == "frames" and settings.config.frames is not None and knob.path not in _OF_RECORDS
+        codec = settings.config.frames.codec if settings.config.frames else "raw"
+        if knob.path in _OF_CODECS and name not in CODEC_SETTINGS[codec]:
+            continue
         if is_picture or (name if section == "features" else section) in made:
             values = _stronger(knob, settings, fps)
             yield tuple(Change(f"{knob.path}: {value}", partial(_set, knob.path, value)) for value in values)
@@ -92,6 +103,12 @@ def _set(path: str, value: Any, settings: Settings) -> Settings:
     for name in sections:
         section = section[name]
     section[key] = value
+    if path == "frames.codec" or path in _OF_CODECS:  # the codec may have been changed by a knob before this one
+        defaults = FramesConfig()
+        others = {name for names in CODEC_SETTINGS.values() for name in names}.difference(
+            CODEC_SETTINGS[section["codec"]]
+        )
+        section.update({name: getattr(defaults, name) for name in others})
     return replace(settings, config=config_from_json(data))
 
 

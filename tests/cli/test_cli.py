@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-COMMANDS = ("scan", "index", "plan", "build", "verify", "merge", "gc", "info", "doctor")
+COMMANDS = ("scan", "index", "plan", "build", "verify", "merge", "gc", "info", "bench", "doctor")
 
 
 @pytest.fixture(scope="module")
