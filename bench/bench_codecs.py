@@ -25,6 +25,7 @@ import chordcache as cc
 from chordcache.config import config_from_json
 from chordcache.features.feed import decode_whole
 from chordcache.features.packet_frames import PACKET_CODECS, iter_pictures
+from chordcache.media.cropping import Rectangle
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
 from chordcache.media.picture_data import plane_array
@@ -134,8 +135,8 @@ def reader(cache: cc.Cache, num_frames: int, stride: int, starts: Mapping[str, S
             for start in starts[video.path]:
                 numbers = np.arange(start, start + num_frames * stride, stride)
                 done = 0
-                for frames in cache.iter_frames(video, numbers):
-                    out[done : done + len(frames)] = frames[:, :CROP, :CROP]
+                for frames in cache.iter_frames(video, numbers, part=Rectangle(16, 16, CROP, CROP)):
+                    out[done : done + len(frames)] = frames
                     done += len(frames)
 
     return read
