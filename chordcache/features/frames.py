@@ -13,7 +13,7 @@ from chordcache.errors import UsageError
 from chordcache.features import packet_frames
 from chordcache.features.base import NO_ROWS, Extractor, Rows
 from chordcache.features.packet_frames import PACKET_CODECS
-from chordcache.features.read_side import Arrays, Clip, ReadSide
+from chordcache.features.read_side import Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.media import jpeg
 from chordcache.media.cropping import CropBox, Rectangle, blacken_padding, cut, resize_pictures
 from chordcache.records import FeatureInfo
@@ -161,10 +161,14 @@ class FramesReadSide(ReadSide):
 
     def read_clip(self, clip: Clip) -> Arrays:
         """Return ``frames`` [shape=(T, 3, h, w), dtype=uint8], or nothing if the clip has memory for them."""
+        if isinstance(clip.frames_out, EncodedFrames):
+            clip.frames_out.jpegs += clip.iter_jpegs(clip.numbers)
+            clip.frames_out.crop = clip.crop
+            return {}
         if clip.crop is None or clip.crop == CropBox(0, 0, *clip.picture, clip.picture):
             pictures = clip.read(self.name, indices=clip.numbers, out=clip.frames_out)
         else:
-            pictures = _cut_in_blocks(clip, clip.crop)
+            pictures = _cut_in_blocks(clip, clip.crop, clip.frames_out)
         if clip.frames_out is not None:
             return {}
         # Contiguous: stacking permuted views without a worker takes several times as long as this copy
@@ -203,9 +207,8 @@ def _scratch(shape: tuple[int, ...]) -> np.ndarray:
     return np.empty(math.prod(shape) + 1, np.uint8)[1:].reshape(shape)
 
 
-def _cut_in_blocks(clip: Clip, crop: CropBox) -> np.ndarray:
+def _cut_in_blocks(clip: Clip, crop: CropBox, out: np.ndarray | None) -> np.ndarray:
     """Decode and crop the frames, a few at a time, while their pixels are still in the CPU's cache."""
-    out = clip.frames_out
     if out is None:
         out = np.empty((len(clip.numbers), *crop.size, 3), np.uint8)
     done, part = 0, crop.visible(clip.picture)

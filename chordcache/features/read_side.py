@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
@@ -44,6 +44,17 @@ class ClipVideo(Protocol):
         ...
 
 
+@dataclass
+class EncodedFrames:
+    """The JPEGs of a clip, in place of memory for its decoded frames. A GPU decodes them later."""
+
+    shape: tuple[int, ...]
+    """(T, h, w, 3) of the frames after the crop. With several clips in a sample, (N, T, h, w, 3)"""
+    jpegs: list[bytes] = field(default_factory=list)
+    """JPEGs of all frames, in this order"""
+    crop: CropBox | None = None
+
+
 @dataclass(frozen=True)
 class Clip:
     """Some frames of a video, and the settings for reading them."""
@@ -52,6 +63,8 @@ class Clip:
     """``Cache.read`` for this video: (feature, start, stop) or (feature, indices=), both with an optional ``out``"""
     iter_frames: Callable[..., Iterator[np.ndarray]]
     """``Cache.iter_frames`` for this video: (indices), with an optional ``part``"""
+    iter_jpegs: Callable[[np.ndarray], Iterator[bytes]]
+    """``Cache.iter_jpegs`` for this video"""
     video: ClipVideo
     numbers: np.ndarray
     """[shape=(T,), dtype=int64, frame numbers]"""
@@ -61,8 +74,8 @@ class Clip:
     """"between" or "adjacent", see ``ChordVideoDataset``"""
     one_thread: bool
     """True to switch OpenCV's own threads off, for the whole process and from now on, if OpenCV is used"""
-    frames_out: np.ndarray | None = None
-    """Memory for the frames [shape=(T, h, w, 3), dtype=uint8]"""
+    frames_out: np.ndarray | EncodedFrames | None = None
+    """Memory for the frames [shape=(T, h, w, 3), dtype=uint8], or the place of their JPEGs"""
 
     def __post_init__(self) -> None:
         check_frame_numbers("clip_sampler", self.numbers.tolist(), self.video.num_frames, f"video '{self.video.key}'")

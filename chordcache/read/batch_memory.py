@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
+from chordcache.features.read_side import EncodedFrames
+
 Allocate: TypeAlias = Callable[[tuple[int, ...]], torch.Tensor]
 """Function that makes a uint8 tensor of a shape. Its contents are undefined."""
 
@@ -89,8 +91,8 @@ class RecycledMemory:
                 return memory
 
 
-FrameBuffer = Callable[[tuple[int, ...]], "torch.Tensor | None"]
-"""Function from the shape of a clip's frames to the memory to decode them into, or None."""
+FrameBuffer = Callable[[tuple[int, ...]], "torch.Tensor | EncodedFrames | None"]
+"""Function from the shape of a clip's frames to the memory to decode them into, the place of their JPEGs, or None."""
 
 
 def as_one(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:

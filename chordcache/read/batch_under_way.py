@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch.profiler import record_function
 
+from chordcache.features.read_side import EncodedFrames
 from chordcache.read.batch_memory import Allocate, FrameMemory
 from chordcache.read.clip_dataset import ClipDataset
+from chordcache.read.gpu_decode import DecodeJpegs, decode_clips
 
 Batch: TypeAlias = dict[str, Any]
 Collate: TypeAlias = Callable[[Sequence[Batch]], Batch]
@@ -29,12 +32,14 @@ class BatchUnderWay:
         allocate: Allocate,
         device: torch.device | None,
         stream: SideStream | None,
+        decode: DecodeJpegs | None = None,
     ) -> None:
         self._dataset = dataset
         self._indices = indices
         self._collate = collate
         self._device = device
         self._stream = stream
+        self._decode = decode
         self._memory = FrameMemory(len(indices), allocate)
         self._samples: list[Batch] = [{} for _ in indices]
         self._num_left = len(indices)
@@ -49,7 +54,8 @@ class BatchUnderWay:
 
     def _read(self, place: int) -> None:
         with record_function("chordcache: read a clip"):
-            self._samples[place] = self._dataset.read_sample(self._indices[place], partial(self._memory.clip, place))
+            buffer = partial(self._memory.clip, place) if self._decode is None else EncodedFrames
+            self._samples[place] = self._dataset.read_sample(self._indices[place], buffer)
         with self._lock:
             self._num_left -= 1
             is_last = not self._num_left
@@ -57,13 +63,25 @@ class BatchUnderWay:
             self._finish()
 
     def _finish(self) -> None:
-        self._batch = self._collate(self._samples)
         if self._stream is not None:
-            self._batch, self._is_sent = self._stream.send(self._batch)
-        elif self._device is not None:
+            with self._stream.current():
+                self._collate_samples()
+                self._batch, self._is_sent = self._stream.send(self._batch)
+            return
+        self._collate_samples()
+        if self._device is not None:
             self._batch = _on_tensors(self._batch, lambda tensor: tensor.to(self._device))
         elif torch.cuda.is_available():
             self._batch = _on_tensors(self._batch, torch.Tensor.pin_memory)
+
+    def _collate_samples(self) -> None:
+        """Make the batch. Frames that are not decoded yet are decoded together, on the current stream."""
+        encoded = [sample for sample in self._samples if isinstance(sample.get("frames"), EncodedFrames)]
+        if encoded and self._decode is not None:
+            decoded = decode_clips([sample["frames"] for sample in encoded], self._decode)
+            for sample, frames in zip(encoded, decoded, strict=True):
+                sample["frames"] = frames
+        self._batch = self._collate(self._samples)
 
     def result(self) -> Batch:
         """Wait for the batch, or raise the exception of its first clip that failed."""
@@ -82,11 +100,16 @@ class SideStream:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
+    def current(self) -> AbstractContextManager[Any]:
+        """Return a context in which the GPU's work of this thread is queued on this stream."""
+        return torch.cuda.stream(self._stream)
+
     def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event]:
-        """Start to copy. The tensors may be used after ``receive``."""
-        with torch.cuda.stream(self._stream):
-            sent = _on_tensors(batch, lambda tensor: tensor.pin_memory().to(self._device, non_blocking=True))
-            return sent, self._stream.record_event()
+        """Start to copy, on the current stream. The tensors may be used after ``receive``."""
+        return _on_tensors(batch, self._sent), self._stream.record_event()
+
+    def _sent(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.is_cuda else tensor.pin_memory().to(self._device, non_blocking=True)
 
     def receive(self, batch: Batch, is_sent: torch.cuda.Event) -> None:
         """Make later work on the current stream wait for the copies of a batch."""

@@ -259,6 +259,36 @@ class Cache:
             numbers = _checked_numbers(video, "frames", info, indices)
             yield from FramesReadSide("frames").iter_rows(artefact, info, numbers, part)
 
+    def iter_jpegs(self, video: Video | str | int, indices: Sequence[int] | np.ndarray) -> Iterator[bytes]:
+        """Read frames of one video as they are stored, without a decode.
+
+        Parameters
+        ----------
+        video, indices
+            As in ``iter_frames``.
+
+        Yields
+        ------
+        bytes
+            The JPEG of the next frame. Its digest was checked.
+
+        Raises
+        ------
+        FeatureAbsentError, DamageError, IndexError
+            As in ``read``.
+        UsageError
+            If the frames are not JPEGs.
+        """
+        if not isinstance(video, Video):
+            video = self[video]
+        info = video.feature("frames")
+        if info.params["codec"] != "jpeg":
+            codec = info.params["codec"]
+            raise UsageError(f"video '{video.key}': got codec {codec}, expected jpeg. Decode the frames on the CPU.")
+        with open_feature(self.path, info) as artefact:
+            for record in artefact.records("frames", _checked_numbers(video, "frames", info, indices)):
+                yield bytes(record)
+
 
 def _row_numbers(
     video: Video,

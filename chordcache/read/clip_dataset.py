@@ -39,7 +39,8 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
             As in ``__getitem__``.
         buffer : callable, optional
             Function that takes the shape (T, h, w, 3) of the frames, and returns a uint8 tensor of that shape or None.
-            If it returns a tensor, ``frames`` is a permuted view of it instead of a contiguous tensor of its own.
+            If it returns a tensor, ``frames`` is a permuted view of it instead of a contiguous tensor of its own. If it
+            returns an ``EncodedFrames``, that is ``frames``, and has the JPEGs.
 
         Returns
         -------

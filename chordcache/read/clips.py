@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from chordcache.errors import FeatureAbsentError, UsageError
-from chordcache.features.read_side import Arrays, Clip, ReadSide
+from chordcache.features.read_side import Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.features.registry import read_side, read_sides
 from chordcache.media.cropping import CropBox, Rectangle
 from chordcache.read.crops import SpatialTransform
@@ -44,6 +44,10 @@ class FeatureReader(Protocol):
 
     def iter_frames(self, video: Video, indices: np.ndarray, *, part: Rectangle | None = None) -> Iterator[np.ndarray]:
         """Read frames a few at a time, as ``Cache.iter_frames`` does."""
+        ...
+
+    def iter_jpegs(self, video: Video, indices: np.ndarray) -> Iterator[bytes]:
+        """Read frames without a decode, as ``Cache.iter_jpegs`` does."""
         ...
 
 
@@ -107,7 +111,7 @@ class ClipReader:
         crop: CropBox | None,
         *,
         one_thread: bool,
-        frames_out: np.ndarray | None = None,
+        frames_out: np.ndarray | EncodedFrames | None = None,
     ) -> Arrays:
         """Read a clip, or several of one video.
 
@@ -123,8 +127,9 @@ class ClipReader:
             The crop that the method ``crop`` chose.
         one_thread : bool
             Switch OpenCV's own threads off, for the whole process and from now on, if OpenCV is used.
-        frames_out : np.ndarray, optional [shape=``frames_shape``, dtype=uint8]
-            Contiguous memory for the frames. The returned arrays then do not include the frames.
+        frames_out : np.ndarray, optional [shape=``frames_shape``, dtype=uint8], or EncodedFrames
+            Contiguous memory for the frames, or the place of their JPEGs. The returned arrays then do not include the
+            frames.
 
         Returns
         -------
@@ -142,14 +147,23 @@ class ClipReader:
             If frames go backwards and the flow between them is requested, or if several clips differ in a shape.
         """
         if numbers.ndim > 1:
-            outs = [None] * len(numbers) if frames_out is None else frames_out
+            outs = [frames_out] * len(numbers) if not isinstance(frames_out, np.ndarray) else frames_out
             clips = [
                 self.read(cache, video, each, crop, one_thread=one_thread, frames_out=out)
                 for each, out in zip(numbers, outs, strict=True)
             ]
             return {name: _stacked(name, video, [clip[name] for clip in clips]) for name in clips[0]}
-        read, iter_frames = partial(cache.read, video), partial(cache.iter_frames, video)
-        clip = Clip(read, iter_frames, video, numbers, crop, self.flow_mode, one_thread, frames_out)
+        clip = Clip(
+            partial(cache.read, video),
+            partial(cache.iter_frames, video),
+            partial(cache.iter_jpegs, video),
+            video,
+            numbers,
+            crop,
+            self.flow_mode,
+            one_thread,
+            frames_out,
+        )
         arrays: Arrays = {}
         present = []
         for name in self.features:

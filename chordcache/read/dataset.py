@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
+from chordcache.errors import UsageError
+from chordcache.features.read_side import EncodedFrames
 from chordcache.media.cropping import CropBox
 from chordcache.read.arguments import check_at_least, checked_names
 from chordcache.read.batch_memory import FrameBuffer
@@ -313,11 +315,17 @@ class ChordVideoDataset(ClipDataset):
             numbers,
             crop,
             one_thread=get_worker_info() is not None,
-            frames_out=None if memory is None else memory.numpy(),
+            frames_out=memory.numpy() if isinstance(memory, torch.Tensor) else memory,
         )
-        sample: dict[str, Any] = {} if memory is None else {"frames": memory.transpose(-1, -2).transpose(-2, -3)}
+        sample: dict[str, Any] = {} if memory is None else {"frames": memory}
+        if isinstance(memory, torch.Tensor):
+            sample["frames"] = memory.transpose(-1, -2).transpose(-2, -3)
         sample |= {name: torch.from_numpy(array) for name, array in arrays.items()}
         if self._transform is not None and "frames" in sample:
+            if isinstance(memory, EncodedFrames):
+                raise UsageError(
+                    "transform: got one with frames that a GPU decodes, expected None. Take augment= of ClipLoader."
+                )
             sample["frames"] = self._transform(sample["frames"])
         return {
             **sample,

@@ -21,6 +21,7 @@ from chordcache.read.batch_under_way import Batch, BatchUnderWay, Collate, SideS
 from chordcache.read.clip_dataset import ClipDataset
 from chordcache.read.collate import collate
 from chordcache.read.from_config import AugmentingCollate, ConfigLike, loader_parts, within
+from chordcache.read.gpu_decode import nvjpeg_decoder
 from chordcache.read.named import make_named
 from chordcache.read.sampling.budget_batches import BudgetBatchSampler
 from chordcache.read.sampling.distributed import ChordSampler, check_not_of_torch
@@ -160,6 +161,9 @@ def _in_workers(
     )
 
 
+_DECODERS = ("cpu", "cuda")
+
+
 class ClipLoader:
     """Loader of batches that threads of this process decode, a few ahead. It starts, pickles and copies nothing.
 
@@ -191,6 +195,9 @@ class ClipLoader:
     augment : callable, optional
         Function that takes each batch on its device and returns another one, such as a ``BatchAugment``. The thread
         of the consumer calls it.
+    decode : {"cpu", "cuda"}
+        "cuda" decodes, cuts and scales the JPEGs of a batch on ``device``, with torchvision. ``frames`` is then a
+        contiguous tensor, and differs a little where it is scaled.
 
     Raises
     ------
@@ -221,6 +228,7 @@ class ClipLoader:
         drop_last: bool = False,
         collate: Collate = collate,
         augment: Callable[[Batch], Batch] | None = None,
+        decode: str = "cpu",
     ) -> None:
         check_at_least(1, num_threads=num_threads)
         check_at_least(0, prefetch=prefetch)
@@ -239,6 +247,9 @@ class ClipLoader:
         self._collate = collate
         self._augment = augment
         self._device = None if device is None else torch.device(device)
+        if decode not in _DECODERS:
+            raise UsageError(f"decode: got {decode!r}, expected one of {', '.join(_DECODERS)}")
+        self._decode = nvjpeg_decoder(self._device or torch.device("cpu")) if decode == "cuda" else None
         self._allocate = allocate_pinned if torch.cuda.is_available() else RecycledMemory(prefetch + 2).allocate
         self._consumed = 0, 0
         """Epoch, and number of its batches that this pass has returned"""
@@ -291,7 +302,9 @@ class ClipLoader:
         stream = SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
         pending: deque[BatchUnderWay] = deque()
         for indices in self._index_lists():
-            pending.append(BatchUnderWay(self._dataset, indices, self._collate, self._allocate, self._device, stream))
+            pending.append(
+                BatchUnderWay(self._dataset, indices, self._collate, self._allocate, self._device, stream, self._decode)
+            )
             pending[-1].begin(pool)
             if len(pending) > self._prefetch:
                 yield pending.popleft()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from chordcache.errors import UsageError
 from chordcache.features.frames import FpsFilter
 from chordcache.media.cropping import Rectangle
 from chordcache.media.segments import span_of
@@ -66,6 +67,12 @@ class SourceFrames:
         """Decode all frames at once, and yield them. See ``Cache.iter_frames``."""
         frames = self.read(video, indices=indices)
         yield part.of(frames) if part else frames
+
+    def iter_jpegs(self, video: Video, indices: Sequence[int] | np.ndarray) -> Iterator[bytes]:
+        """Raise ``UsageError``: a source does not have JPEGs."""
+        raise UsageError(
+            f"video '{video.key}': got frames from its source, expected a cache of JPEGs. Decode them on the CPU."
+        )
 
 
 def sidecar_of(

@@ -87,15 +87,14 @@ class SourceClips(ClipDataset):
         video = self._cache[self._keys[place]]
         numbers = self._sampler.frame_numbers(video, self._request(epoch or 0, number, clip))
         memory = buffer(self._shape) if buffer else None
-        out = np.empty(self._shape, np.uint8) if memory is None else memory.numpy()
+        out = memory.numpy() if isinstance(memory, torch.Tensor) else np.empty(self._shape, np.uint8)
         is_worker = get_worker_info() is not None
         frames = self._decode(self._paths[place], video.source_frames[numbers].tolist())
         for i, frame in enumerate(frames):
             box = self._crop.choose(frame.shape[0], frame.shape[1], np.random.default_rng(0))
             cut_frames(frame[None], box, out=out[i : i + 1], one_thread=is_worker)
-        tensor = torch.from_numpy(out) if memory is None else memory
         return {
-            "frames": tensor.permute(0, 3, 1, 2),
+            "frames": torch.from_numpy(out).permute(0, 3, 1, 2),
             "pts_seconds": torch.from_numpy(video.pts_seconds[numbers]),
             "label": torch.tensor(-1),
             "caption": "",
