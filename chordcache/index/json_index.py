@@ -30,7 +30,7 @@ class JsonSource:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._start: int | None = None
-        """Offset of the array of records [bytes]"""
+        """Place of the array of records [bytes]"""
         self.num_records = 0
         members: dict[str, Any] = {}
         try:

@@ -257,7 +257,7 @@ class Hdf5Artefact(Artefact):
     def __init__(self, path: Path, num_bytes: int) -> None:
         super().__init__(path, num_bytes)
         self._offsets: dict[str, np.ndarray] = {}
-        """Offsets of the records of each array that was read, in the file instead of in the array"""
+        """Places of the records of each array that was read, in the file instead of in the array"""
         with self._errors():
             self._file = _open_file(path)
         try:

@@ -103,7 +103,7 @@ class _Member:
     """The place of an array's values."""
 
     offset: int
-    """Offset of the first value in the file"""
+    """Place of the first value in the file"""
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
