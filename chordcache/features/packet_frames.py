@@ -14,7 +14,7 @@ from chordcache.storage.artefacts.base import Artefact
 from chordcache.storage.artefacts.chains import first_of_chain
 
 if TYPE_CHECKING:  # reading frames that are not packets does not load a decoder
-    from chordcache.media.packet_decoder import Picture
+    from chordcache.media.packet_decoder import PacketDecoder, Picture
 
 PACKET_CODECS = ("h264", "mpeg4")
 """Values of ``frames.codec`` that store packets."""
@@ -83,10 +83,8 @@ class PacketCheck:
     """
 
     def __init__(self, info: FeatureInfo) -> None:
-        from chordcache.media.packet_decoder import PacketDecoder
-
         self._info = info
-        self._decoder = PacketDecoder(info.params["codec"], (info.shape[2], info.shape[1]), info.params["stride"])
+        self._decoder = _decoder(info)
 
     def look(self, number: int, packet: Any) -> None:
         """Decode the next packet. Raises ``DamageError``."""
@@ -97,11 +95,9 @@ class PacketCheck:
 
 def iter_pictures(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -> Iterator[Picture]:
     """Yield the decoded picture of each number. The packets before it in its chain are decoded too."""
-    from chordcache.media.packet_decoder import PacketDecoder
-
     stride = info.params["stride"]
     steps = list(_steps(numbers, info.params["gop"], stride))
-    with PacketDecoder(info.params["codec"], (info.shape[2], info.shape[1]), stride) as decoder:
+    with _decoder(info) as decoder:
         for step, packet in zip(steps, artefact.records(info.feature, [s.number for s in steps]), strict=True):
             try:
                 picture = decoder.decode(step.number % stride, packet, is_first=step.is_first)
@@ -109,6 +105,12 @@ def iter_pictures(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int])
                 raise DamageError(f"'{printable(artefact.path)}' is damaged: frame {step.number}: {error}") from None
             for _ in range(step.num_wanted):
                 yield picture
+
+
+def _decoder(info: FeatureInfo) -> PacketDecoder:
+    from chordcache.media.packet_decoder import PacketDecoder
+
+    return PacketDecoder(info.params["codec"], (info.shape[2], info.shape[1]), info.params["stride"])
 
 
 def _steps(numbers: Sequence[int], gop: int, stride: int) -> Iterator[_Step]:

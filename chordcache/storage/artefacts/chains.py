@@ -89,11 +89,11 @@ class ChainIndex:
         ends = np.cumsum(sizes[order], dtype=np.int64)
         is_first = starts[order] == order
         base = np.repeat((ends - sizes[order])[is_first], np.diff(np.flatnonzero(np.append(is_first, True))))
+        ends_in_chain = np.empty(len(starts), np.int64)
+        ends_in_chain[order] = ends - base
         self._starts = starts.tolist()
-        self._ends = np.empty(len(starts), np.int64)
-        self._ends[order] = ends - base
-        self._begins: list[int] = (self._ends - sizes).tolist()
-        self._ends_list: list[int] = self._ends.tolist()
+        self._begins: list[int] = (ends_in_chain - sizes).tolist()
+        self._ends: list[int] = ends_in_chain.tolist()
         self.num_chains = int(np.count_nonzero(is_first))
 
     def start(self, number: int) -> int:
@@ -103,4 +103,4 @@ class ChainIndex:
 
     def cut(self, chain: Any, number: int) -> Any:
         """Return a record [bytes-like] of its chain [bytes-like]. It is shorter if the chain is too short."""
-        return chain[self._begins[number] : self._ends_list[number]]
+        return chain[self._begins[number] : self._ends[number]]
