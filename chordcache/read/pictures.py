@@ -1,0 +1,123 @@
+"""Pictures of features for people: flow and mel as colors, rows of small frames, and their files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from chordcache.media.opencv import cv2
+
+MIN_FLOW_PX = 0.5
+"""Least length of a vector that gets the full color. It keeps the noise of still videos pale, [pixels]"""
+
+_FULL_FLOW_PERCENT = 99
+"""Percentile of the vectors' lengths that gets the full color. A few wrong vectors do not make all others pale"""
+
+_MEL_RANGE_DECIBELS = 80.0
+"""Range of the colors of mel below its loudest band, [dB]"""
+
+_MAX_ASPECT = 16 / 9
+"""Widest picture of a row. A wider one is squeezed, so that a row has a bounded width"""
+
+
+def evenly_spread(length: int, count: int) -> np.ndarray:
+    """Return at most ``count`` positions in [0, length) from the first to the last [shape=(K,), dtype=int64]."""
+    return np.unique(np.linspace(0, max(0, length - 1), min(length, count)).round().astype(np.int64))
+
+
+def flow_scale(flow: np.ndarray) -> float:
+    """Return the length that gets the full color in ``flow_colors``, at least ``MIN_FLOW_PX``.
+
+    Parameters
+    ----------
+    flow : np.ndarray [shape=(..., 2), dtype=float, pixels, (dx, dy)]
+        Vectors of all pictures that are compared with each other.
+
+    Returns
+    -------
+    float [pixels]
+    """
+    lengths = np.hypot(flow[..., 0], flow[..., 1], dtype=np.float32)
+    return max(MIN_FLOW_PX, float(np.percentile(lengths, _FULL_FLOW_PERCENT))) if lengths.size else MIN_FLOW_PX
+
+
+def flow_colors(flow: np.ndarray, scale_px: float) -> np.ndarray:
+    """Return flow as colors: the hue is the direction, the saturation the length.
+
+    Parameters
+    ----------
+    flow : np.ndarray [shape=(H, W, 2), dtype=float, pixels, (dx, dy)]
+        One picture of vectors.
+    scale_px : float
+        Length of the full color, from ``flow_scale``. Longer vectors have the same color.
+
+    Returns
+    -------
+    np.ndarray [shape=(H, W, 3), dtype=uint8, RGB, 0 to 255]
+    """
+    x, y = (np.ascontiguousarray(flow[..., axis], np.float32) for axis in (0, 1))
+    length, angle = cv2.cartToPolar(x, y)
+    hue = (angle * (90 / np.pi)).astype(np.uint8)
+    saturation = np.clip(length * (255 / scale_px), 0, 255).astype(np.uint8)
+    return cv2.cvtColor(np.dstack([hue, saturation, np.full_like(hue, 255)]), cv2.COLOR_HSV2RGB)
+
+
+def color_wheel(size_px: int) -> np.ndarray:
+    """Return the colors of all directions and lengths, as a disc on white [shape=(S, S, 3), dtype=uint8, RGB]."""
+    y, x = np.mgrid[-1 : 1 : size_px * 1j, -1 : 1 : size_px * 1j]
+    colors = flow_colors(np.stack([x, y], -1), 1.0)
+    colors[np.hypot(x, y) > 1] = 255
+    return colors
+
+
+def mel_colors(mel: np.ndarray, width: int, height: int) -> np.ndarray:
+    """Return a mel spectrogram as colors, the lowest band at the bottom.
+
+    Parameters
+    ----------
+    mel : np.ndarray [shape=(n, n_mels) or (n, C, n_mels), dtype=float, dB]
+        Rows in time. The channels are averaged.
+    width, height : int
+        [pixels] Size of the picture.
+
+    Returns
+    -------
+    np.ndarray [shape=(height, width, 3), dtype=uint8, RGB]
+        The brightest color is the loudest band. Black is 80 dB below it, or less.
+    """
+    bands = np.asarray(mel, np.float32)
+    if bands.ndim == 3:
+        bands = bands.mean(1)
+    gray = (bands.T[::-1] - bands.max()) * (255 / _MEL_RANGE_DECIBELS) + 255
+    small = cv2.resize(np.clip(gray, 0, 255).astype(np.uint8), (width, height), interpolation=cv2.INTER_AREA)
+    colors: np.ndarray = cv2.cvtColor(cv2.applyColorMap(small, cv2.COLORMAP_MAGMA), cv2.COLOR_BGR2RGB)
+    return colors
+
+
+def scaled_to_height(picture: np.ndarray, height: int) -> np.ndarray:
+    """Scale a picture to a height [shape=(height, W, 3), dtype=uint8]. W is at least 8 and at most 16 / 9 of it."""
+    width = min(max(8, round(picture.shape[1] * height / picture.shape[0])), int(height * _MAX_ASPECT))
+    return cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
+
+
+def side_by_side(pictures: Sequence[np.ndarray], height: int) -> np.ndarray:
+    """Return pictures of any sizes in a row of one height [shape=(height, W, 3), dtype=uint8, RGB]."""
+    return np.hstack([scaled_to_height(picture, height) for picture in pictures])
+
+
+def webp(picture: np.ndarray, quality: int) -> bytes:
+    """Compress a picture [shape=(H, W, 3), dtype=uint8, RGB] as WebP; ``quality`` is 1 to 100."""
+    return _encoded(".webp", picture, [cv2.IMWRITE_WEBP_QUALITY, quality])
+
+
+def png(picture: np.ndarray) -> bytes:
+    """Compress a picture [shape=(H, W, 3), dtype=uint8, RGB] as PNG, without loss."""
+    return _encoded(".png", picture, [])
+
+
+def _encoded(suffix: str, picture: np.ndarray, options: Sequence[int]) -> bytes:
+    is_written, data = cv2.imencode(suffix, cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), list(options))
+    if not is_written:
+        raise ValueError(f"OpenCV cannot write a picture of shape {picture.shape} as {suffix}")
+    return data.tobytes()
