@@ -27,7 +27,7 @@ REMEDIES = {
     "timeout": f"Raise --stall-timeout or --file-timeout, {_AGAIN}",
     "truncated": "Fetch the file again. To cache the frames before the end, build with --on-damage keep.",
 }
-"""Cause of a ``MediaError`` or of a failure in quarantine, to the next step. A test compares the causes with the code."""
+"""Cause of a ``MediaError`` or of a failure in quarantine, to the next step. A test compares it with the code."""
 
 
 def remedy(cause: str) -> str:
