@@ -9,6 +9,9 @@ LIST_FORMATS = ("csv", "kinetics", "ucf101", "ssv2", "activitynet", "ava", "mmac
 SEGMENT_MODES = ("only", "share")
 """Forms of cached segments, see ``BuildOptions``"""
 
+SHELLS = ("bash", "zsh", "fish")
+"""Shells that have a completion"""
+
 ON_DAMAGE = ("quarantine", "keep", "keep-concealed")
 """Choices for a damaged file, from the strictest to the most permissive"""
 

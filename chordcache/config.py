@@ -1,10 +1,11 @@
-"""The configuration: YAML to frozen, validated dataclasses. It opens only the YAML file that the user named."""
+"""The configuration: YAML to frozen, validated dataclasses. It opens only the file or the preset that is named."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ import yaml
 from chordcache.config_checks import check_choice, check_number, check_short_side
 from chordcache.errors import ConfigError, NotFoundError, printable
 from chordcache.frames_config import FramesConfig, PictureConfig
+from chordcache.presets import is_preset_like, preset_names, preset_path
+from chordcache.suggestions import did_you_mean
 from chordcache.train_config import checked_train
 
 
@@ -210,7 +213,8 @@ def _section(cls: type, name: str, data: Any) -> Any:
 def _check_keys(prefix: str, data: Mapping[str, Any], valid: Sequence[str]) -> None:
     for key in data:
         if key not in valid:
-            raise ConfigError(f"{prefix}{key}: got an unknown key, expected one of {', '.join(valid)}")
+            names = f"{', '.join(valid)}{did_you_mean(key, valid)}"
+            raise ConfigError(f"{prefix}{key}: got an unknown key, expected one of {names}")
 
 
 def _features(data: Any) -> dict[str, FeatureConfig]:
@@ -237,7 +241,7 @@ def _feature(name: Any, section: Any) -> FeatureConfig:
     if not isinstance(section, Mapping) or "extractor" not in section:
         raise ConfigError(
             f"features.{name}: got an unknown feature, expected one of {', '.join(_FEATURES)}, "
-            "or one of your own with 'extractor: package.module:Class'"
+            f"or one of your own with 'extractor: package.module:Class'{did_you_mean(name, _FEATURES)}"
         )
     params = {key: value for key, value in section.items() if key != "extractor"}
     return PluginConfig(name, section["extractor"], params)
@@ -280,29 +284,78 @@ def config_to_json(config: Config) -> dict[str, Any]:
     return data
 
 
+def config_to_yaml(config: Config) -> str:
+    """Return YAML from which ``load_config`` makes an equal config, with every key, ``train`` too."""
+    data = json.loads(json.dumps({**config_to_json(config), "train": config.train}))  # tuples become lists
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's parser of plain data. Its errors about a value, such as a date that does not exist, have a place too."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:
+            raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from None
+
+
+def _syntax_error(name: str, text: str, error: Exception) -> ConfigError:
+    """Return the error about text that is not YAML, as file:line:column with numbers from 1."""
+    place, what = "", str(error)
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        place = f":{error.problem_mark.line + 1}:{error.problem_mark.column + 1}"
+        what = " ".join(filter(None, (error.context, error.problem)))
+    elif isinstance(error, yaml.reader.ReaderError):
+        before = text[: error.position]
+        place = f":{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
+        what = f"the character #x{error.character:04x}: {error.reason}"
+    elif isinstance(error, RecursionError):
+        what = "it is nested too deeply"
+    return ConfigError(f"{name}{place}: got text that is not YAML: {printable(' '.join(what.split()))}")
+
+
+def _config_file(path: str | Path) -> Path:
+    """Return the YAML file that a path or the name of a preset means. A path that exists comes first."""
+    if not is_preset_like(path) or os.path.lexists(path):
+        return Path(path)
+    names, name = preset_names(), os.fspath(path)
+    if name not in names:
+        valid = f"a YAML file or a preset: {', '.join(names)}{did_you_mean(name, names)}"
+        raise NotFoundError(f"config: got '{printable(name)}', expected {valid}")
+    return preset_path(name)
+
+
 def load_config(path: str | Path | None) -> Config:
-    """Read a YAML file and merge it onto the packaged defaults. None returns the defaults.
+    """Read a YAML file or a preset, and merge it onto the packaged defaults. None returns the defaults.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        A YAML file; or, if no file has this name, the name of a preset, such as ``"flow"``.
 
     Raises
     ------
     NotFoundError
-        If the file does not exist.
+        If the file or the preset does not exist.
     ConfigError
-        If the file is not YAML. Also as in ``config_from_json``.
+        If the file is not YAML. The message begins with file:line:column. Also as in ``config_from_json``.
     """
     if path is None:
         return Config()
     name = printable(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
+        text = _config_file(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        if isinstance(error, NotFoundError):
+            raise
         raise NotFoundError(f"no config file '{name}'") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ConfigError(f"cannot read config '{name}': {error}") from None
     try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the parser of dates raises ValueError
-        raise ConfigError(f"config '{name}' is not YAML: {' '.join(str(error).split())}") from None
+        data = yaml.load(text, _Loader)  # plain data only, as safe_load
+    except (yaml.YAMLError, RecursionError) as error:
+        raise _syntax_error(name, text, error) from None
     try:
         return config_from_json(data)
     except ConfigError as error:

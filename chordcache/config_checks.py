@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chordcache.errors import ConfigError
+from chordcache.suggestions import did_you_mean
 
 
 def check_short_side(name: str, value: int | None) -> None:
@@ -18,7 +19,8 @@ def check_short_side(name: str, value: int | None) -> None:
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     """Raise ``ConfigError`` if a value is not one of those allowed."""
     if value not in allowed or type(value) is not type(allowed[0]):
-        raise ConfigError(f"{name}: got {value!r}, expected one of {', '.join(map(str, allowed))}")
+        names = f"{', '.join(map(str, allowed))}{did_you_mean(value, allowed)}"
+        raise ConfigError(f"{name}: got {value!r}, expected one of {names}")
 
 
 def check_number(name: str, value: Any, kinds: Any, low: float, high: float) -> None:

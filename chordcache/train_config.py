@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chordcache.errors import ConfigError
+from chordcache.suggestions import did_you_mean
 
 TRAIN_SECTIONS = (
     "source",
@@ -36,7 +37,8 @@ def checked_train(data: Any) -> dict[str, Any]:
         raise ConfigError(f"train: got {data!r}, expected a mapping of sections")
     for key in data:
         if key not in TRAIN_SECTIONS:
-            raise ConfigError(f"train.{key}: got an unknown key, expected one of {', '.join(TRAIN_SECTIONS)}")
+            names = f"{', '.join(TRAIN_SECTIONS)}{did_you_mean(key, TRAIN_SECTIONS)}"
+            raise ConfigError(f"train.{key}: got an unknown key, expected one of {names}")
     sections = {key: section for key, section in data.items() if section is not None}
     for key, section in sections.items():
         _check_section(key, section)

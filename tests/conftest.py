@@ -10,6 +10,8 @@ CI=true
     Every skip is a failure, except that of a missing corpus.
 HYPOTHESIS_PROFILE=explore
     New random examples at each run; without it the same ones each time.
+
+Other variables CHORDCACHE_* are removed: they are options of the command line, and could name a cache of the developer.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ import av
 import hypothesis
 import numpy as np
 import pytest
-from helpers import small_disks
+from helpers import processes, small_disks
 
 import chordcache.media.opencv  # noqa: F401 -- before a test imports cv2, which puts the working folder into LD_LIBRARY_PATH
 
@@ -40,6 +42,10 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+
+for variable in [name for name in os.environ if name.startswith("CHORDCACHE_")]:
+    if variable not in ("CHORDCACHE_CORPUS", "CHORDCACHE_REQUIRE_CORPUS", processes.MARK):
+        del os.environ[variable]
 
 LONGEST_FILES = (
     "test_slice.py",

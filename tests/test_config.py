@@ -204,13 +204,13 @@ def test_unknown_section_lists_the_valid_ones() -> None:
     ("text", "match"),
     [
         ("frames: {quality: 200}", "config '.*config.yaml': frames.quality: got 200"),
-        ("frames: [", "config '.*config.yaml' is not YAML: "),
+        ("frames: [", "config.yaml.*: got text that is not YAML: "),
         ("- frames", "config '.*config.yaml': got a list, expected a mapping of sections"),
-        ("!!python/object/apply:os.getcwd []", "config '.*config.yaml' is not YAML: "),
+        ("!!python/object/apply:os.getcwd []", "config.yaml.*: got text that is not YAML: "),
         (b"\xff\xfe\x00", "cannot read config '.*config.yaml'"),
-        (b"frames: \x01", "config '.*config.yaml' is not YAML: "),
-        ("frames: {fps: 2020-99-99}", "config '.*config.yaml' is not YAML: "),
-        ("[" * 10_000, "config '.*config.yaml' is not YAML: "),
+        (b"frames: \x01", "config.yaml.*: got text that is not YAML: "),
+        ("frames: {fps: 2020-99-99}", "config.yaml.*: got text that is not YAML: "),
+        ("[" * 10_000, "config.yaml.*: got text that is not YAML: "),
     ],
 )
 def test_refuses_files(tmp_path: Path, text: str | bytes, match: str) -> None:

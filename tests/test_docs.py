@@ -39,7 +39,11 @@ def test_every_exit_code_is_documented_once():
 
 
 @pytest.mark.parametrize(
-    "command", ["scan", "index", "plan", "build", "verify", "merge", "gc", "info", "bench", "doctor"]
+    "command",
+    [
+        *("scan", "index", "config", "plan", "build", "verify", "merge", "gc", "info", "bench", "doctor"),
+        *("completion", "help"),
+    ],
 )
 def test_every_command_is_documented(command):
     assert f"`chordcache {command}`" in README

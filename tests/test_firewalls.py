@@ -12,7 +12,10 @@ import pytest
 HEAVY = {"av", "cv2", "librosa", "h5py", "lmdb", "msgspec", "torch"}
 """Not for ``chordcache --help``."""
 
-COMMANDS = ("scan", "index", "plan", "build", "verify", "merge", "info", "gc", "bench", "doctor")
+COMMANDS = (
+    *("scan", "index", "config", "plan", "build", "verify", "merge", "info", "gc", "bench", "doctor"),
+    *("completion", "help"),
+)
 
 BUILDING = {"av", "cv2", "librosa", "joblib", "click"}
 """Not for reading a cached clip."""

@@ -43,7 +43,7 @@ OWNERS = {
     "numpy": ("*",),
     "pyarrow": ("chordcache.index.lists.parquet",),
     "simplejpeg": ("chordcache.media.jpeg",),
-    "sqlite3": ("chordcache.storage.catalog",),
+    "sqlite3": ("chordcache.storage.catalog", "chordcache.storage.catalog_keys"),
     "tokenizers": ("chordcache.read.text",),
     "torch": (
         "chordcache.read.augment",

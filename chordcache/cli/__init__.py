@@ -3,17 +3,47 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
-import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from chordcache import __version__
+from chordcache.cli.commands import SuggestingGroup, write_sections
+from chordcache.cli.values import variables_in
+from chordcache.cli.version import version_options
 from chordcache.errors import ChordcacheError
 
-_COMMANDS = ("scan", "index", "plan", "build", "verify", "merge", "gc", "info", "bench", "doctor")
-"""Commands in the order in which a user needs them. Each is the function of that name in its own module."""
+if TYPE_CHECKING:  # --help does not need it
+    from click.shell_completion import CompletionItem
+
+COMMANDS = {
+    "Make a cache": {
+        "scan": "Find all videos in folders and write an index.",
+        "index": "Write an index from a published list of videos, without opening the videos.",
+        "config": "List the presets, or show all settings of a config.",
+        "plan": "Estimate the size and the time of a build.",
+        "build": "Decode the videos of an index into a cache.",
+    },
+    "Keep it": {
+        "verify": "Check a cache for damage.",
+        "merge": "Join caches into a new one, without decoding.",
+        "gc": "Remove files that a cache does not use any more.",
+    },
+    "Look at it": {
+        "info": "Show what a cache or an index contains.",
+        "bench": "Measure how fast the cache feeds a training job, against reading the videos themselves.",
+    },
+    "This machine and this program": {
+        "doctor": "Check the limits and settings of this machine.",
+        "completion": "Print the script that completes commands in a shell.",
+        "help": "Print the help of a command.",
+    },
+}
+"""Heading to its commands, in the order in which a user needs them, with the first sentence of each. A command is the
+function of that name in its own module, which --help does not load"""
+
+_SUMMARIES = {name: summary for commands in COMMANDS.values() for name, summary in commands.items()}
 
 _PARAMETERS = {
     "stall_seconds": "stall_timeout",
@@ -23,14 +53,23 @@ _PARAMETERS = {
 """Python parameter to the parameter of the commands, if they have different names"""
 
 
-class _Commands(click.Group):
+class _Commands(SuggestingGroup):
     """Group of commands that turns exceptions into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(_SUMMARIES)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_sections(formatter, {heading: list(commands.items()) for heading, commands in COMMANDS.items()})
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=text) for name, text in _SUMMARIES.items() if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in _SUMMARIES:
             return None
         command: click.Command = getattr(importlib.import_module(f"chordcache.cli.{cmd_name}_command"), cmd_name)
         return command
@@ -49,8 +88,11 @@ class _Commands(click.Group):
 
     def _fail(self, ctx: click.Context, message: str, exit_code: int) -> None:
         if ctx.params.get("debug"):
+            import traceback  # not before: --help does not need it
+
             click.echo(traceback.format_exc(), err=True, nl=False)
         message = self._with_option(ctx, message)
+        message += variables_in(ctx, message)
         name = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
         click.echo(f"{name}: error: {' '.join(message.split())}", err=True)
         ctx.exit(exit_code)
@@ -67,7 +109,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="chordcache")
+@version_options
 @click.option("--debug", is_flag=True, help="Print the Python traceback of an error. Give it before the command.")
 def cli(debug: bool) -> None:
     """Decode videos once, and store their frames and features where a training job reads them fast.
@@ -84,4 +126,6 @@ def cli(debug: bool) -> None:
 
 def main() -> None:
     """Run the ``chordcache`` command."""
+    if "_CHORDCACHE_COMPLETE" in os.environ:
+        from chordcache.cli import shells  # noqa: F401 # replaces the scripts of click
     cli(prog_name="chordcache")

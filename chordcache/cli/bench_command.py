@@ -9,7 +9,9 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from chordcache.cli.options import PATH, echo_json, json_option, roots_option
+from chordcache.cli.commands import GroupedCommand
+from chordcache.cli.options import CONFIG_VARIABLE, PATH, cache_argument, echo_json, json_option, roots_option
+from chordcache.cli.values import CONFIG, variable_option, words
 from chordcache.errors import UsageError, printable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -52,12 +54,14 @@ def _measurement_options(function: Function) -> Function:
     return cast(Function, command)
 
 
-@click.command()
-@click.argument("path", type=PATH, default="cache", metavar="[CACHE|INDEX]")
+@click.command(cls=GroupedCommand)
+@cache_argument("path", type=PATH, metavar="[CACHE|INDEX]")
 @_measurement_options
-@click.option("--tier", "tiers", multiple=True, default=("lmdb",), show_default=True, metavar="lmdb|hdf5",
+@click.option("--tier", "tiers", type=words("lmdb", "hdf5"), multiple=True, default=("lmdb",), show_default=True,
+              metavar="lmdb|hdf5",
               help="Kind of file of the temporary cache of an INDEX; may be given several times.")  # fmt: skip
-@click.option("-c", "--config", type=PATH, metavar="FILE", help="Config of the temporary cache of an INDEX.")
+@click.option("-c", "--config", type=CONFIG, metavar="NAME|FILE", **variable_option(CONFIG_VARIABLE),
+              help="Preset or YAML file: config of the temporary cache of an INDEX.")  # fmt: skip
 @roots_option
 @json_option
 @click.option("--md", "markdown", type=PATH, metavar="FILE", help="Also write the result as Markdown.")
@@ -74,9 +78,9 @@ def bench(
 ) -> None:
     """Measure how fast the cache feeds a training job, against reading the videos themselves.
 
-    The argument is a cache folder (cache by default), or an index file, of which a small temporary cache is built. All
-    ways to read make the same clips, each in its own process, in turn. Nothing in the cache changes. The defaults take
-    about two minutes.
+    The argument is a cache folder, or an index file, of which a small temporary cache is built. By default, it is the
+    value of the variable CHORDCACHE_CACHE, or else the folder cache. All ways to read make the same clips, each in its
+    own process, in turn. Nothing in the cache changes. The defaults take about two minutes.
 
     \b
     Example:

@@ -11,7 +11,9 @@ import click
 
 import chordcache as cc
 from chordcache.choices import ON_DAMAGE, SEGMENT_MODES
+from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
+    CACHE_VARIABLE,
     PATH,
     build_settings_options,
     echo_json,
@@ -23,6 +25,7 @@ from chordcache.cli.options import (
     skipped_frames,
     wait_option,
 )
+from chordcache.cli.values import FOLDER, Choice, variable_option
 from chordcache.config import config_to_json
 from chordcache.errors import printable
 
@@ -43,11 +46,11 @@ _BUILD_OPTIONS = (
 """Options that are fields of ``BuildOptions``."""
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("index", type=PATH, default="index.json")
 @click.option(
-    "-o", "--output", "cache", type=PATH, default="cache", show_default=True, metavar="CACHE",
-    help="Folder of the cache.",
+    "-o", "--output", "cache", type=FOLDER, default="cache", show_default=True, metavar="CACHE",
+    help="Folder of the cache.", **variable_option(CACHE_VARIABLE),
 )  # fmt: skip
 @build_settings_options
 @click.option("--dry-run", is_flag=True, help="Print what would be built, and build nothing.")
@@ -64,14 +67,14 @@ _BUILD_OPTIONS = (
     help="Store a hash of each video file. verify --source compares it, and a renamed file keeps what is cached of it.",
 )  # fmt: skip
 @click.option(
-    "--on-damage", type=click.Choice(ON_DAMAGE),
+    "--on-damage", type=Choice(ON_DAMAGE),
     help="Of a damaged file, cache nothing, the frames that are right, or also those that the decoder concealed.  "
     "[default: as in the config or the cache, else quarantine]",
 )  # fmt: skip
 @click.option("--prune", is_flag=True, help="Afterwards, drop the cached videos that INDEX does not name.")
 @click.option("-y", "--yes", "prune_many", is_flag=True, help="Let --prune drop more than a tenth of the cache.")
 @click.option(
-    "--segments", type=click.Choice(SEGMENT_MODES),
+    "--segments", type=Choice(SEGMENT_MODES),
     help="Cache only the frames of the segments that INDEX names, or the whole file once, with the segments as views. "
     "The cache remembers it.  [default: only]",
 )  # fmt: skip

@@ -6,12 +6,13 @@ import dataclasses
 
 import click
 
-from chordcache.cli.options import PATH, echo_json, jobs_option, json_option
+from chordcache.cli.options import echo_json, jobs_option, json_option
+from chordcache.cli.values import FOLDER
 from chordcache.tools.doctor import diagnose
 
 
 @click.command()
-@click.argument("path", type=PATH, default=".")
+@click.argument("path", type=FOLDER, default=".")
 @jobs_option
 @json_option
 def doctor(path: str, jobs: int | None, as_json: bool) -> None:

@@ -7,19 +7,19 @@ import sys
 import click
 
 import chordcache as cc
-from chordcache.cli.options import PATH
+from chordcache.cli.options import cache_argument
 from chordcache.errors import UsageError, printable
 
 
 @click.command()
-@click.argument("cache", type=PATH, default="cache")
+@cache_argument()
 @click.option("--dry-run", is_flag=True, help="List the files and remove nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Remove the files without asking.")
 def gc(cache: str, dry_run: bool, yes: bool) -> None:
     """Remove files that a cache does not use any more.
 
     Such files stay after a video was built again with other settings, and after a build was killed. The command lists
-    them and asks.
+    them and asks. CACHE is the value of the variable CHORDCACHE_CACHE by default, or else the folder cache.
 
     \b
     Example:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chordcache.choices import LIST_FORMATS
+from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import PATH, echo_json, json_option
+from chordcache.cli.values import NAMED_FOLDER, Choice
 from chordcache.errors import UsageError, printable
 
 if TYPE_CHECKING:
@@ -39,18 +41,18 @@ def _parse_where(_ctx: click.Context, _param: click.Parameter, values: Sequence[
     return {name: value for name, _, value in pairs}
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("source", type=PATH, metavar="LIST")
 @click.option(
     "-o", "--output", type=PATH, default="index.json", show_default=True, metavar="FILE",
     help="Index to write: a .json, .jsonl or .csv file.",
 )  # fmt: skip
 @click.option(
-    "--format", type=click.Choice(LIST_FORMATS), default="csv", show_default=True,
+    "--format", type=Choice(LIST_FORMATS), default="csv", show_default=True,
     help="Format of the list. csv is also for .tsv, .json, .jsonl and .parquet files with named columns.",
 )  # fmt: skip
 @click.option(
-    "--videos", multiple=True, metavar="DIR|NAME=DIR",
+    "--videos", type=NAMED_FOLDER, multiple=True, metavar="DIR|NAME=DIR",
     help="Folder where the paths of the list begin; further ones for absolute paths.  [default: the list's folder]",
 )  # fmt: skip
 @click.option(

@@ -5,17 +5,18 @@ from __future__ import annotations
 import click
 
 import chordcache as cc
-from chordcache.cli.options import PATH, echo_json, json_option
+from chordcache.cli.options import PATH, cache_argument, echo_json, json_option
 from chordcache.errors import printable
 
 
 @click.command()
-@click.argument("path", type=PATH, default="cache", metavar="[CACHE|INDEX]")
+@cache_argument("path", type=PATH, metavar="[CACHE|INDEX]")
 @json_option
 def info(path: str, as_json: bool) -> None:
     """Show what a cache or an index contains.
 
-    The argument is a cache folder (cache by default) or an index file.
+    The argument is a cache folder or an index file. By default, it is the value of the variable CHORDCACHE_CACHE, or
+    else the folder cache.
 
     \b
     Example:

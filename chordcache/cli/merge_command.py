@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 import chordcache as cc
-from chordcache.cli.options import PATH, echo_summary, json_option
+from chordcache.cli.options import echo_summary, json_option
+from chordcache.cli.values import FOLDER
 
 
 @click.command()
-@click.argument("caches", nargs=-1, required=True, type=PATH, metavar="CACHE...")
-@click.option("-o", "--output", type=PATH, required=True, metavar="CACHE", help="Folder of the new cache.")
+@click.argument("caches", nargs=-1, required=True, type=FOLDER, metavar="CACHE...")
+@click.option("-o", "--output", type=FOLDER, required=True, metavar="CACHE", help="Folder of the new cache.")
 @json_option
 def merge(caches: tuple[str, ...], output: str, as_json: bool) -> None:
     """Join caches into a new one, without decoding.

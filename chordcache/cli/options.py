@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from chordcache.cli.values import CONFIG, FEATURES, FOLDER, NAMED_FOLDER, TIER, variable_argument, variable_option
+from chordcache.cli.values import PATH as PATH  # commands import it from here
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError
 
@@ -19,23 +21,24 @@ if TYPE_CHECKING:  # --help does not need what they load
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-PATH = click.STRING
-"""Type of path arguments. Not ``click.Path``, which checks the file, and fails on a name that no file can have. The
-public functions have a message and an exit code for both cases."""
+CACHE_VARIABLE = "CHORDCACHE_CACHE"
+CONFIG_VARIABLE = "CHORDCACHE_CONFIG"
+"""Environment variables of the two paths that most commands take"""
 
 
 _LIMITS = (
     click.option(
         "--stall-timeout", type=float, default=Limits.stall_seconds, show_default=True, metavar="SECONDS",
-        help="Skip a file after this long without progress.",
+        help="Skip a file after this long without progress.", **variable_option("CHORDCACHE_STALL_TIMEOUT"),
     ),
     click.option(
         "--file-timeout", type=float, metavar="SECONDS",
         help="Skip a file that takes longer than this.  [default: no limit]",
+        **variable_option("CHORDCACHE_FILE_TIMEOUT"),
     ),
     click.option(
         "--file-memory", type=int, default=(Limits.memory_bytes or 0) >> 20, show_default=True, metavar="MIB",
-        help="Skip a file that needs more memory than this.",
+        help="Skip a file that needs more memory than this.", **variable_option("CHORDCACHE_FILE_MEMORY"),
     ),
     click.option(
         "--retries", type=int, default=Limits.retries, show_default=True, metavar="N",
@@ -47,16 +50,16 @@ _LIMITS = (
 
 _BUILD_SETTINGS = (
     click.option(
-        "--tier", "tiers", multiple=True, default=("lmdb",), show_default=True, metavar="lmdb|npz|hdf5",
-        help="Kind of file to store in; may be given several times.",
+        "--tier", "tiers", type=TIER, multiple=True, default=("lmdb",), show_default=True, metavar="lmdb|npz|hdf5",
+        help="Kind of file to store in; may be given several times.", **variable_option("CHORDCACHE_TIER"),
     ),
     click.option(
-        "--features", metavar="A,B", callback=lambda _ctx, _param, value: split_names(value),
+        "--features", type=FEATURES, metavar="A,B", callback=lambda _ctx, _param, value: split_names(value),
         help="Build only these features, such as frames,flow.  [default: all that the config has for the tiers]",
     ),
     click.option(
-        "-c", "--config", type=PATH, metavar="FILE",
-        help="YAML file with settings that differ from the defaults. configs/default.yaml lists all.",
+        "-c", "--config", type=CONFIG, metavar="NAME|FILE", **variable_option(CONFIG_VARIABLE),
+        help="Preset, such as flow, or YAML file with settings that differ from the defaults. See 'chordcache config'.",
     ),
 )  # fmt: skip
 """Options for what a build makes."""
@@ -69,6 +72,12 @@ def build_settings_options(function: Function) -> Function:
     return function
 
 
+def cache_argument(name: str = "cache", **arguments: Any) -> Callable[[Function], Function]:
+    """Return the decorator that adds the argument CACHE: "cache", or the value of the variable CHORDCACHE_CACHE."""
+    arguments = {"type": FOLDER, "default": "cache", **arguments, **variable_argument(CACHE_VARIABLE)}
+    return click.argument(name, **arguments)
+
+
 def jobs_option(function: Function) -> Function:
     """Add the option ``-j N``."""
     return click.option(
@@ -77,6 +86,7 @@ def jobs_option(function: Function) -> Function:
         type=click.IntRange(1),
         metavar="N",
         help="Number of worker processes.  [default: one for each processor]",
+        **variable_option("CHORDCACHE_JOBS"),
     )(function)
 
 
@@ -92,6 +102,7 @@ def roots_option(function: Function) -> Function:
     return click.option(
         "--root",
         "roots",
+        type=NAMED_FOLDER,
         multiple=True,
         metavar="NAME=PATH",
         callback=_parse_roots,

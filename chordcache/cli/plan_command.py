@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chordcache.choices import ON_DAMAGE, PLAN_FILES, SEGMENT_MODES
+from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
     PATH,
     build_settings_options,
@@ -19,6 +20,7 @@ from chordcache.cli.options import (
     limits_options,
     roots_option,
 )
+from chordcache.cli.values import FOLDER, Choice
 from chordcache.errors import UsageError, printable
 from chordcache.pipeline.options import BuildOptions
 
@@ -42,7 +44,7 @@ def _parse_size(_ctx: click.Context, _param: click.Parameter, value: str | None)
     return float(found[1]) * _UNITS[found[2] or ""]
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("index", type=PATH, default="index.json")
 @build_settings_options
 @click.option(
@@ -55,10 +57,12 @@ def _parse_size(_ctx: click.Context, _param: click.Parameter, value: str | None)
     help="Number of files to build, at most 30 seconds of each.",
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of the choice of these files.")
-@click.option("--scratch", type=PATH, metavar="DIR", help="Folder for temporary files.  [default: that of the system]")
+@click.option(
+    "--scratch", type=FOLDER, metavar="DIR", help="Folder for temporary files.  [default: that of the system]"
+)
 @click.option("--follow-symlinks", is_flag=True, help="Read videos behind symbolic links that lead out of their root.")
-@click.option("--on-damage", type=click.Choice(ON_DAMAGE), help="As in build.")
-@click.option("--segments", type=click.Choice(SEGMENT_MODES), help="As in build.")
+@click.option("--on-damage", type=Choice(ON_DAMAGE), help="As in build.")
+@click.option("--segments", type=Choice(SEGMENT_MODES), help="As in build.")
 @roots_option
 @jobs_option
 @limits_options

@@ -8,22 +8,25 @@ import click
 
 import chordcache as cc
 from chordcache.choices import SCAN_LEVELS
+from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option, limits_options, skipped_frames
+from chordcache.cli.values import Choice, words
 from chordcache.errors import printable
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("roots", nargs=-1, required=True, type=PATH, metavar="ROOT...")
 @click.option(
     "-o", "--output", type=PATH, default="index.json", show_default=True, metavar="FILE",
     help="Index to write: a .json, .jsonl or .csv file.",
 )  # fmt: skip
 @click.option(
-    "--level", type=click.Choice(SCAN_LEVELS), default="packets", show_default=True,
+    "--level", type=Choice(SCAN_LEVELS), default="packets", show_default=True,
     help="Read only the headers of each file; or also every packet; or also decode it, to measure motion and loudness.",
 )  # fmt: skip
 @click.option(
     "--labels",
+    type=words("dir", kind="file"),
     metavar="dir|FILE.csv",
     help="Label each video by its parent folder, or by a CSV file with the columns path,label,caption.",
 )

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import chordcache as cc
+from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
-    PATH,
+    cache_argument,
     echo_json,
     jobs_option,
     json_option,
@@ -25,8 +26,8 @@ if TYPE_CHECKING:  # --help does not need what it loads
     from chordcache.pipeline.findings import Damage
 
 
-@click.command()
-@click.argument("cache", type=PATH, default="cache")
+@click.command(cls=GroupedCommand)
+@cache_argument()
 @click.option("--quick", "level", flag_value="quick", default=None, help="Only compare file names and sizes.")
 @click.option(
     "--deep", "level", flag_value="deep", help="Also decode every stored frame, and compare counts and times."
@@ -52,6 +53,8 @@ def verify(
     **options: Any,
 ) -> None:
     """Check a cache for damage.
+
+    CACHE is the value of the variable CHORDCACHE_CACHE by default, or else the folder cache.
 
     Every file of CACHE must exist with the size and the checksum that were written, and other files must not exist.
     Findings are printed with the command that fixes them, if there is one. --wait, --stall-timeout, --file-timeout,

@@ -22,6 +22,7 @@ from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.sidecar import Sidecar
+from chordcache.suggestions import did_you_mean
 
 Features: TypeAlias = Mapping[str, tuple[str, ...]]
 """Tier to the names of its features."""
@@ -205,10 +206,11 @@ def requested_features(config: Config, tiers: Sequence[str], features: Sequence[
     """
     for tier in tiers:
         if tier not in TIERS:
-            raise UsageError(f"tiers: got '{tier}', expected one of {', '.join(TIERS)}")
+            raise UsageError(f"tiers: got '{tier}', expected one of {', '.join(TIERS)}{did_you_mean(tier, TIERS)}")
     for name in features or ():
         if name not in config.names():
-            raise UsageError(f"features: got '{name}', expected one of {', '.join(config.names())}")
+            valid = f"{', '.join(config.names())}{did_you_mean(name, config.names())}"
+            raise UsageError(f"features: got '{name}', expected one of {valid}")
     requested = {}
     for tier in dict.fromkeys(tiers):
         names = TIERS[tier].features(config)

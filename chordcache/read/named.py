@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chordcache.errors import ConfigError
+from chordcache.suggestions import did_you_mean
 
 
 def make_named(section: str, kinds: Mapping[str, Callable[..., Any]], config: Mapping[str, Any], **given: Any) -> Any:
@@ -38,7 +39,8 @@ def make_named(section: str, kinds: Mapping[str, Callable[..., Any]], config: Ma
     arguments = {key: frozen(value) for key, value in config.items() if key != "name"}
     name: Any = config.get("name")
     if name not in kinds:
-        raise ConfigError(f"{section}: got the name {name!r}, expected one of {', '.join(kinds)}")
+        names = f"{', '.join(kinds)}{did_you_mean(name, kinds)}"
+        raise ConfigError(f"{section}: got the name {name!r}, expected one of {names}")
     kind = kinds[name]
     parameters = {n: p for n, p in inspect.signature(kind).parameters.items() if n not in given}
     check_arguments(f"{section} '{name}'", arguments, list(parameters))

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
 
-COMMANDS = ("scan", "index", "plan", "build", "verify", "merge", "gc", "info", "bench", "doctor")
+COMMANDS = (
+    *("scan", "index", "config", "plan", "build"),
+    *("verify", "merge", "gc"),
+    *("info", "bench"),
+    *("doctor", "completion", "help"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +62,7 @@ def test_every_command_has_help(run_cli, command):
 
 def test_the_group_lists_the_journey_in_order(run_cli):
     result = run_cli("--help")
-    listed = [line.split()[0] for line in result.stdout.partition("Commands:\n")[2].splitlines()]
+    listed = re.findall(r"^  ([a-z]+)  ", result.stdout.partition("\nMake a cache:\n")[2], re.M)
     assert tuple(listed) == COMMANDS
 
 
@@ -69,7 +75,7 @@ def test_the_group_lists_the_journey_in_order(run_cli):
         (("info", "nowhere"), 10, "chordcache info: error: no cache at "),
         (("gc", "nowhere"), 10, "chordcache gc: error: no cache at "),
         (("scan",), 2, "Missing argument"),
-        (("play",), 2, "No such command 'play'"),
+        (("play",), 2, "got 'play', expected a command"),
         (("verify", "--dry-run"), 2, "--dry-run: got no --repair, expected both"),
         (
             ("build", "index.json", "-o", "s3://bucket/cache"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chordcache.errors import ConfigError, UsageError, printable
+from chordcache.suggestions import did_you_mean
 
 if TYPE_CHECKING:  # reading a cache does not load the parser of YAML
     from chordcache.config import Config
@@ -43,7 +44,8 @@ def _all_but_frames(config: Config) -> tuple[str, ...]:
 def _listed(config: Config) -> tuple[str, ...]:
     for name in config.hdf5.features:
         if name not in config.names():
-            raise ConfigError(f"hdf5.features: got '{name}', expected some of {', '.join(config.names())}.")
+            similar = did_you_mean(name, config.names()) or "."
+            raise ConfigError(f"hdf5.features: got '{name}', expected some of {', '.join(config.names())}{similar}")
     return config.hdf5.features
 
 

@@ -1,0 +1,62 @@
+"""``chordcache config``."""
+
+from __future__ import annotations
+
+import click
+
+from chordcache.cli.commands import SuggestingGroup
+from chordcache.cli.options import CONFIG_VARIABLE, echo_json, json_option
+from chordcache.cli.values import CONFIG, variable_argument
+from chordcache.presets import preset_names, preset_summary
+
+
+@click.group(cls=SuggestingGroup)
+def config() -> None:
+    """List the presets, or show all settings of a config.
+
+    'build', 'plan' and 'bench' take the name of a preset, or a YAML file, with -c.
+
+    \b
+    Example:
+      chordcache config list
+      chordcache config show flow > my.yaml
+    """
+
+
+@config.command("list")
+@json_option
+def list_presets(as_json: bool) -> None:
+    """List the presets.
+
+    \b
+    Example:
+      chordcache config list
+    """
+    found = {name: preset_summary(name) for name in preset_names()}
+    if as_json:
+        echo_json(found)
+        return
+    for name, summary in found.items():
+        click.echo(f"{name:12} {summary}")
+
+
+@config.command()
+@click.argument("config", type=CONFIG, required=False, metavar="[NAME|FILE]", **variable_argument(CONFIG_VARIABLE))
+@json_option
+def show(config: str | None, as_json: bool) -> None:
+    """Print all settings of a config as YAML.
+
+    The argument is the name of a preset or a YAML file. Settings that it does not name have their defaults. Without an
+    argument, the config is that of the variable CHORDCACHE_CONFIG, or else the defaults.
+
+    \b
+    Example:
+      chordcache config show flow
+    """
+    from chordcache.config import config_to_json, config_to_yaml, load_config
+
+    found = load_config(config)
+    if as_json:
+        echo_json({**config_to_json(found), "train": found.train})
+    else:
+        click.echo(config_to_yaml(found), nl=False)

@@ -1,0 +1,179 @@
+"""Types of arguments and options. A shell completes their values, and an error names the variable of a value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chordcache.errors import ChordcacheError, printable
+from chordcache.suggestions import did_you_mean
+
+if TYPE_CHECKING:  # --help does not need it
+    from click.shell_completion import CompletionItem
+
+    _Choice = click.Choice[str]
+else:
+    _Choice = click.Choice  # generic since click 8.2
+
+Completer = Callable[[click.Context, str], Sequence["CompletionItem"]]
+"""Function of the words before and the beginning of a word, which returns the words that it may become"""
+
+
+class Completed(click.types.StringParamType):
+    """Text whose end a shell completes. All values are valid, since the public functions check them.
+
+    ``click.Path`` is not used. It fails on a name that no file can have, with another exit code.
+    """
+
+    def __init__(self, completer: Completer) -> None:
+        self.completer = completer
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the words that the beginning of a word may become."""
+        return list(self.completer(ctx, incomplete))
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """Split the value of a variable at spaces and commas, for an option that may be given several times."""
+        return rv.replace(",", " ").split()
+
+
+def _items(kind: str, *values: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(value, type=kind) for value in values]
+
+
+def words(*words: str, kind: str | None = None) -> Completed:
+    """Return the type of some words, and of a path too if ``kind`` is "file" or "dir"."""
+
+    def complete(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = _items("plain", *(word for word in words if word.startswith(incomplete)))
+        return found + (_items(kind, incomplete) if kind else [])
+
+    return Completed(complete)
+
+
+def _tiers(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    from chordcache.storage.artefacts.tiers import TIERS
+
+    return _items("plain", *(tier for tier in TIERS if tier.startswith(incomplete)))
+
+
+def _presets(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    from chordcache.presets import preset_names, preset_summary
+
+    names = [name for name in preset_names() if name.startswith(incomplete)]
+    return [*(CompletionItem(name, help=preset_summary(name)) for name in names), *_items("file", incomplete)]
+
+
+def _features(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """Return names of features of the config, after those that are already in the list."""
+    from chordcache.config import Config, load_config
+
+    try:
+        config = load_config(ctx.params.get("config"))
+    except ChordcacheError:
+        config = Config()
+    before, comma, last = incomplete.rpartition(",")
+    names = [name for name in config.names() if name.startswith(last) and name not in before.split(",")]
+    return _items("plain", *(f"{before}{comma}{name}" for name in names))
+
+
+def _keys(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """Return keys of the cache that is named before, in an argument or an option ``cache`` or ``path``."""
+    from chordcache.storage.catalog_keys import keys_beginning_with
+
+    cache = ctx.params.get("cache") or ctx.params.get("path") or "cache"
+    return _items("plain", *keys_beginning_with(cache, incomplete))
+
+
+PATH = Completed(lambda _ctx, incomplete: _items("file", incomplete))
+FOLDER = Completed(lambda _ctx, incomplete: _items("dir", incomplete))
+NAMED_FOLDER = Completed(lambda _ctx, incomplete: _items("dir", incomplete[incomplete.find("=") + 1 :]))
+"""A folder, also with a name before it: NAME=PATH"""
+TIER = Completed(_tiers)
+FEATURES = Completed(_features)
+"""Names of features with commas between them"""
+CONFIG = Completed(_presets)
+"""A YAML file or the name of a preset"""
+KEY = Completed(_keys)
+"""The key of a video of the cache in the argument ``cache`` or ``path``"""
+
+
+class Choice(_Choice):
+    """A choice whose error names the value that is most like a mistyped one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the choice. Raises ``click.BadParameter``."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            message = f"{error.message.rstrip('.')}{did_you_mean(value, self.choices) or '.'}"
+            raise click.BadParameter(message, ctx=ctx, param=param) from None
+
+
+# Values of environment variables
+
+_FROM_VARIABLES = "chordcache.cli.values"
+"""Key in ``click.Context.meta`` of the parameters whose values come from variables, with the values"""
+
+
+def _note_variable(ctx: click.Context, param: click.Parameter, value: Any, source: Any) -> None:
+    if source is click.core.ParameterSource.ENVIRONMENT:
+        ctx.meta.setdefault(_FROM_VARIABLES, {})[param] = value
+
+
+class _Option(click.Option):
+    """Option that may take its value from an environment variable. An error about it then names the variable."""
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
+        value, source = super().consume_value(ctx, opts)
+        _note_variable(ctx, self, value, source)
+        return value, source
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        hint = click.Parameter.get_error_hint(self, ctx)
+        from_variable = ctx is not None and self in ctx.meta.get(_FROM_VARIABLES, {})
+        return f"{hint} (from {self.envvar})" if from_variable else hint
+
+
+class _Argument(click.Argument):
+    """Argument that may take its value from an environment variable. An error about it then names the variable."""
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
+        value, source = super().consume_value(ctx, opts)
+        _note_variable(ctx, self, value, source)
+        return value, source
+
+
+def variable_option(variable: str) -> dict[str, Any]:
+    """Return the arguments of ``click.option`` for an option whose default is the value of a variable."""
+    return {"cls": _Option, "envvar": variable, "show_envvar": True}
+
+
+def variable_argument(variable: str) -> dict[str, Any]:
+    """Return the arguments of ``click.argument`` for an argument whose default is the value of a variable."""
+    return {"cls": _Argument, "envvar": variable}
+
+
+def variables_in(ctx: click.Context, message: str) -> str:
+    """Return the end of an error message that quotes values of environment variables: the names of the variables."""
+    found = [
+        f"{param.envvar}={printable(os.environ.get(str(param.envvar), ''))}"
+        for param, value in ctx.meta.get(_FROM_VARIABLES, {}).items()
+        if _is_about(param, value, message)
+    ]
+    return f" ({', '.join(found)} is set in the environment)" if found else ""
+
+
+def _is_about(param: click.Parameter, value: Any, message: str) -> bool:
+    """Return whether a message begins with a parameter or quotes its value."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    begins = message.startswith(tuple(f"{name}:" for name in (param.name, *param.opts)))
+    quoted = [f"{printable(str(each))}'" for each in values]
+    return begins or any(f"'{each}" in message or f"/{each}" in message for each in quoted)

@@ -1,0 +1,198 @@
+"""Completion: the answers to the scripts, and the scripts in real shells."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+
+import click
+import pytest
+from helpers.shell import Shell, make_files
+
+from chordcache.choices import SHELLS
+from chordcache.cli import cli, shells
+from chordcache.cli.options import cache_argument
+from chordcache.cli.values import KEY
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.catalog_keys import keys_beginning_with
+
+FILES = ("my index.json", "vidéo été.yaml", "größe/", "größte.json", "labels of all.csv", "it's.json", "a&b;c.json")
+
+
+@pytest.fixture
+def answer(monkeypatch, tmp_path):
+    """Function that returns the lines that a script gets for the beginning of a line."""
+    monkeypatch.chdir(tmp_path)
+
+    def complete(line: str, *, shell: type = shells._Bash, command: click.Command = cli) -> list[str]:
+        monkeypatch.setenv("COMP_LINE", line)
+        return shell(command, {}, "chordcache", "_CHORDCACHE_COMPLETE").complete().split("\n")
+
+    return complete
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "begin", "words"),
+    [
+        ("chordcache bui", "none", "", ["build"]),
+        ("chordcache in", "none", "", ["index", "info"]),
+        ("chordcache build --ti", "none", "", ["--tier"]),
+        ("chordcache build ", "file", "", []),
+        ("chordcache build my\\ in", "file", "", []),
+        ("chordcache build 'my in", "file", "", []),
+        ("chordcache build -o ", "dir", "", []),
+        ("chordcache build --output=ca", "dir", "--output=", []),
+        ("chordcache build --tier ", "none", "", list(TIERS)),
+        ("chordcache build --tier=n", "none", "--tier=", ["npz"]),
+        ("chordcache bench --tier ", "none", "", ["lmdb", "hdf5"]),
+        ("chordcache build --features ", "none", "", ["frames", "flow", "motion", "mel"]),
+        ("chordcache build --features mel,", "none", "", ["mel,frames", "mel,flow", "mel,motion"]),
+        ("chordcache build -c flow --features m", "none", "", []),
+        ("chordcache build -c nothing --features m", "none", "", ["motion", "mel"]),
+        ("chordcache build -c s", "file", "", ["smallest"]),
+        ("chordcache build --on-damage keep-", "none", "", ["keep-concealed"]),
+        ("chordcache build --root videos=/da", "dir", "videos=", []),
+        ("chordcache build --root=videos=/da", "dir", "--root=videos=", []),
+        ("chordcache scan --labels d", "file", "", ["dir"]),
+        ("chordcache scan a b ", "file", "", []),
+        ("chordcache verify ", "dir", "", []),
+        ("chordcache merge a b", "dir", "", []),
+        ("chordcache info ", "file", "", []),
+        ("chordcache config sh", "none", "", ["show"]),
+        ("chordcache config show tr", "file", "", ["train"]),
+        ("chordcache completion z", "none", "", ["zsh"]),
+        ("chordcache nonsense ", "none", "", None),
+        ("", "none", "", None),
+    ],
+)
+def test_answers(answer, line, kind, begin, words):
+    found = answer(line)
+    assert found[:2] == [kind, begin]
+    if words is not None:
+        assert found[2:] == words
+
+
+def test_words_have_descriptions_where_the_shell_shows_them(answer):
+    assert "build:Decode the videos of an index into a cache." in answer("chordcache ", shell=shells._Zsh)
+    assert "build\tDecode the videos of an index into a cache." in answer("chordcache ", shell=shells._Fish)
+    assert answer("chordcache build --tier=n", shell=shells._Fish)[2:] == ["--tier=npz"]
+
+
+# Keys
+
+
+@click.group()
+def looking() -> None:
+    """Group of a command that takes a key."""
+
+
+@looking.command()
+@cache_argument()
+@click.argument("key", type=KEY)
+def look(cache: str, key: str) -> None:
+    """Take a cache and a key, as ``show`` does."""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory, make_video, run_cli):
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("apple", "apricot", "berry"):
+        make_video(folder / "videos" / f"{name}.mp4")
+    for step in (("scan", "videos"), ("build", "-o", "my cache")):
+        result = run_cli(*step, cwd=folder)
+        assert result.returncode == 0, result.stderr
+    return folder / "my cache"
+
+
+def test_keys_of_a_cache(answer, cache, monkeypatch):
+    quoted = str(cache).replace(" ", "\\ ")
+    assert [key[:-17] for key in answer(f"chordcache look {quoted} ", command=looking)[2:]] == [
+        "apple",
+        "apricot",
+        "berry",
+    ]
+    assert [key[:-17] for key in answer(f"chordcache look {quoted} ap", command=looking)[2:]] == ["apple", "apricot"]
+    assert answer("chordcache look nowhere a", command=looking)[2:] == []
+    monkeypatch.setenv("CHORDCACHE_CACHE", str(cache))
+    assert len(keys_beginning_with(cache, "b")) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\0" + bytes(100)])
+def test_damaged_catalogs_have_no_keys(tmp_path, content):
+    (tmp_path / "catalog.sqlite").write_bytes(content)
+    assert keys_beginning_with(tmp_path, "") == []
+
+
+def test_a_shell_gets_no_other_letters_than_those_of_keys(tmp_path):
+    with sqlite3.connect(tmp_path / "catalog.sqlite") as database:
+        database.execute("CREATE TABLE videos (position INTEGER PRIMARY KEY, key)")
+        database.executemany(
+            "INSERT INTO videos (key) VALUES (?)", [("good-1",), ("$(reboot)",), ("a\nb",), (b"x",), (None,)]
+        )
+    database.close()
+    assert keys_beginning_with(tmp_path, "") == ["good-1"]
+    assert keys_beginning_with("a\0b", "") == []
+
+
+@pytest.mark.parametrize("line", ["chordcache ", "chordcache build --tier ", "chordcache look {cache} a"])
+def test_completion_loads_nothing_heavy(cache, line):
+    """A completion of a key by the type itself, since a user waits for it."""
+    code = (
+        "import os, sys\n"
+        f"os.environ['COMP_LINE'] = {line.format(cache=cache.name)!r}\n"
+        "from chordcache.cli import cli, shells\n"
+        "shells._Bash(cli, {}, 'chordcache', '').complete()\n"
+        "from chordcache.storage.catalog_keys import keys_beginning_with\n"
+        f"assert keys_beginning_with({str(cache)!r}, 'b')\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", "av", "cv2", "h5py", "lmdb", "msgspec", "torch", "tqdm"} & set(loaded)
+
+
+# Real shells
+
+
+@pytest.fixture(scope="module", params=SHELLS)
+def shell(request, tmp_path_factory):
+    if shutil.which(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "work").mkdir()
+    make_files(folder / "work", FILES)
+    shell = Shell(request.param, folder / "work", folder / "home")
+    yield shell
+    shell.close()
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("chordcache bui", ["build"]),
+        ("chordcache build --dry", ["build", "--dry-run"]),
+        ("chordcache build my", ["build", "my index.json"]),
+        ("chordcache build my\\ in", ["build", "my index.json"]),
+        ("chordcache build 'my in", ["build", "my index.json"]),
+        ("chordcache build größt", ["build", "größte.json"]),
+        ("chordcache build it", ["build", "it's.json"]),
+        ("chordcache build a", ["build", "a&b;c.json"]),
+        ("chordcache verify gr", ["verify", "größe/"]),
+        ("chordcache build --tier np", ["build", "--tier", "npz"]),
+        ("chordcache build --tier=np", ["build", "--tier=npz"]),
+        ("chordcache build --features frames,mo", ["build", "--features", "frames,motion"]),
+        ("chordcache build -c multi", ["build", "-c", "multimodal"]),
+        ("chordcache build -c vid", ["build", "-c", "vidéo été.yaml"]),
+        ("chordcache build -o gr", ["build", "-o", "größe/"]),
+        ("chordcache build --output=gr", ["build", "--output=größe/"]),
+        ("chordcache build --root=videos=gr", ["build", "--root=videos=größe/"]),
+        ("chordcache build --root videos=gr", ["build", "--root", "videos=größe/"]),
+        ("chordcache scan --labels lab", ["scan", "--labels", "labels of all.csv"]),
+        ("chordcache config show tra", ["config", "show", "train"]),
+        ("cd . && chordcache doct", ["doctor"]),
+    ],
+)
+def test_tab_in_a_real_shell(shell, typed, words):
+    # zsh takes the slash at the end of a folder away again when Enter follows
+    assert [word.rstrip("/") for word in shell.words(typed)] == [word.rstrip("/") for word in words]

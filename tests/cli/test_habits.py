@@ -1,0 +1,266 @@
+"""The habits that people expect of a command line: suggestions, groups, versions, variables."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from chordcache.cli import COMMANDS, cli
+from chordcache.cli.commands import OTHER_OPTIONS, GroupedCommand, heading_of
+from chordcache.suggestions import did_you_mean
+
+NAMES = [name for commands in COMMANDS.values() for name in commands]
+CONTEXT = click.Context(cli, info_name="chordcache", **cli.context_settings)
+GROUPED = [name for name in NAMES if isinstance(cli.get_command(CONTEXT, name), GroupedCommand)]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Function that runs a command in an empty folder, in this process."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *args, **env: CliRunner().invoke(cli, args, prog_name="chordcache", env=env)
+
+
+# Suggestions
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["biuld"], 2, "chordcache: error: got 'biuld', expected a command. Did you mean 'build'?\n"),
+        (["help", "biuld"], 2, "chordcache help: error: got 'biuld', expected a command. Did you mean 'build'?\n"),
+        (["config", "shwo"], 2, "chordcache config: error: got 'shwo', expected a command. Did you mean 'show'?\n"),
+        (["config", "xyz"], 2, "got 'xyz', expected a command: list, show\n"),
+        (["\x1b[31m"], 2, "chordcache: error: got '\\x1b[31m', expected a command: scan, index"),
+        (["build", "--teir", "npz"], 2, "No such option"),
+        (["build", "--on-damage", "kepp"], 2, "'quarantine', 'keep', 'keep-concealed'. Did you mean 'keep'?"),
+        (["scan", ".", "--level", "HEADER"], 2, "Did you mean 'headers'?"),
+        (["scan", ".", "--level", "x"], 2, "is not one of 'headers', 'packets', 'content'.\n"),
+        (["completion", "fsh"], 2, "Did you mean 'fish'?"),
+        (["config", "show", "flwo"], 10, "got 'flwo', expected a YAML file or a preset: compact, default, "),
+        (["config", "show", "flwo"], 10, ". Did you mean 'flow'?\n"),
+        (["config", "show", "quite-another"], 10, ", smallest, train\n"),
+    ],
+)  # fmt: skip
+def test_mistyped_words(run, args, code, message):
+    result = run(*args)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert message in result.stderr
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory, make_video, run_cli):
+    folder = tmp_path_factory.mktemp("habits")
+    make_video(folder / "videos" / "a.mp4")
+    assert run_cli("scan", "videos", cwd=folder).returncode == 0
+    return folder / "index.json"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--tier", "lmbd"], "--tier: got 'lmbd', expected one of lmdb, npz, hdf5. Did you mean 'lmdb'?\n"),
+        (["--features", "farmes"], "--features: got 'farmes', expected one of frames, flow, motion, mel. Did you mean"),
+        (["-c", "multi"], "--config: got 'multi', expected a YAML file or a preset: "),
+        (["-c", "wrong.yaml"], "frames.qualty: got an unknown key, expected one of short_side, fps"),
+        (["-c", "wrong.yaml"], ". Did you mean 'quality'?\n"),
+    ],
+)
+def test_mistyped_settings_of_a_build(run, tmp_path, index, args, message):
+    (tmp_path / "wrong.yaml").write_text("frames: {qualty: 80}")
+    result = run("build", str(index), *args)
+    assert result.exit_code in (2, 10)
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize("text", ["", "\0", "x" * 100_000, "\udcff"])
+def test_odd_words_are_compared(text):
+    assert did_you_mean(text, ["build"]) == ""
+
+
+def test_a_word_is_compared_without_case():
+    assert did_you_mean("LMDB", ["lmdb"]) == ". Did you mean 'lmdb'?"
+
+
+# Help and versions
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_of_a_command(run, name):
+    result = run("help", name)
+    assert result.exit_code == 0
+    assert result.stdout == run(name, "--help").stdout
+    assert f"Usage: chordcache {name}" in result.stdout
+
+
+def test_help_alone_and_of_a_command_in_a_group(run):
+    assert run("help").stdout == run("--help").stdout
+    assert run("help", "config", "show").stdout == run("config", "show", "-h").stdout
+
+
+@pytest.mark.parametrize(
+    "name", [[], *([name] for name in NAMES), ["config", "list"], ["config", "show"]], ids=" ".join
+)
+def test_help_fits_100_columns(name):
+    result = CliRunner().invoke(cli, [*name, "--help"], prog_name="chordcache", terminal_width=100)
+    assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines())) <= 100
+    assert "Example:\n    chordcache" in result.stdout
+
+
+def test_the_list_of_commands_has_their_first_sentences():
+    for commands in COMMANDS.values():
+        for name, summary in commands.items():
+            assert cli.get_command(CONTEXT, name).get_short_help_str(200) == summary
+
+
+def test_help_loads_nothing_but_click():
+    code = (
+        "import sys\n"
+        "from chordcache.cli import main\n"
+        "sys.argv = ['chordcache', '--help']\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit:\n"
+        "    print('LOADED', *sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(result.stdout.rpartition("LOADED")[2].split())
+    packages = {name.partition(".")[0] for name in loaded} - {"__main__", "chordcache", "click"}
+    assert {name for name in packages if name not in sys.stdlib_module_names and not name.startswith("_")} == set()
+    assert {name for name in loaded if name.startswith("chordcache")} == {
+        "chordcache",
+        "chordcache.cli",
+        "chordcache.cli.commands",
+        "chordcache.cli.values",
+        "chordcache.cli.version",
+        "chordcache.errors",
+        "chordcache.suggestions",
+    }
+
+
+@pytest.mark.parametrize("args", [["-V"], ["--version"]])
+def test_version(run, args):
+    assert run(*args).stdout == f"chordcache, version {importlib.metadata.version('chordcache')}\n"
+
+
+@pytest.mark.parametrize("args", [["-V", "-v"], ["-v", "--version"], ["-vV"], ["--version", "--verbose"]])
+def test_version_of_the_libraries(run, args):
+    first, *lines = run(*args).stdout.splitlines()
+    found = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
+    assert first.startswith("chordcache, version ")
+    names = ["Python", "platform", "av", "FFmpeg", "OpenCV", "numpy", "simplejpeg", "lmdb", "h5py", "torch"]
+    assert list(found) == names
+    assert found["Python"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["numpy"] == importlib.metadata.version("numpy")
+    assert "libavcodec " in found["FFmpeg"]
+
+
+def test_a_broken_library_does_not_end_the_list(run_cli, tmp_path):
+    (tmp_path / "av.py").write_text("raise SystemError('libavcodec.so.62: cannot open\\nshared object file')")
+    result = run_cli("--version", "-v", cwd=tmp_path)
+    assert result.returncode == 0
+    message = "FFmpeg      cannot be loaded: SystemError: libavcodec.so.62: cannot open shared object file\n"
+    assert message in result.stdout
+    assert "\nh5py " in result.stdout
+
+
+def test_a_missing_library_is_not_an_error(monkeypatch, run):
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: _raise(importlib.metadata.PackageNotFoundError(name))
+    )
+    assert "torch       not installed\n" in run("-vV").stdout
+
+
+def _raise(error):
+    raise error
+
+
+def test_verbose_needs_a_version_or_a_command(run):
+    result = run("-v", "doctor")
+    assert result.exit_code == 2
+    assert "-v: got no --version, expected both. Give -v after the command" in result.stderr
+
+
+# Groups of options
+
+
+def test_commands_with_many_options_have_groups():
+    assert {"build", "scan", "verify", "plan", "bench", "index"} <= set(GROUPED)
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_every_option_belongs_to_a_group(name, run):
+    command = cli.get_command(CONTEXT, name)
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    assert [option.name for option in options if heading_of(name, option.name) is None] == []
+    text = run(name, "--help").stdout
+    assert OTHER_OPTIONS not in text
+    sections = text.partition("Example:")[2]
+    for option in options:
+        assert sections.count(f"  {', '.join(option.opts)}") == 1
+    assert "--help" in sections.partition("\nOutput:")[2]
+
+
+# Environment variables
+
+
+def test_variables_are_defaults(run, tmp_path, index):
+    variables = {"CHORDCACHE_CACHE": "mine", "CHORDCACHE_TIER": "lmdb,npz", "CHORDCACHE_CONFIG": "multimodal"}
+    planned = json.loads(run("build", str(index), "--dry-run", "--json", **variables).stdout)
+    assert planned["cache"].endswith("mine")
+    assert {tier: sorted(features) for tier, features in planned["features"].items()} == {
+        "lmdb": ["frames"],
+        "npz": ["mel"],
+    }
+    planned = json.loads(run("build", str(index), "--dry-run", "--json", "--tier", "lmdb", **variables).stdout)
+    assert list(planned["features"]) == ["lmdb"]
+    assert "no cache at 'mine'" in run("info", **variables).stderr
+    assert "no cache at 'other'" in run("info", "other", **variables).stderr
+    assert "features:\n  mel:" in run("config", "show", **variables).stdout.replace(
+        "  flow: null\n  motion: null\n", ""
+    )
+
+
+@pytest.mark.parametrize("name", ["verify", "gc", "info"])
+def test_the_cache_of_the_variable(run, name):
+    result = run(name, CHORDCACHE_CACHE="mine")
+    assert result.exit_code == 10
+    assert "CHORDCACHE_CACHE=mine" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"CHORDCACHE_JOBS": "many"}, "'-j' / '--jobs' (from CHORDCACHE_JOBS): 'many' is not a valid integer"),
+        ({"CHORDCACHE_TIER": "lmdb npx"}, "--tier: got 'npx', expected one of lmdb, npz, hdf5. Did you mean 'npz'?"),
+        ({"CHORDCACHE_TIER": "npx"}, "(CHORDCACHE_TIER=npx is set in the environment)\n"),
+        ({"CHORDCACHE_CONFIG": "flwo"}, "(CHORDCACHE_CONFIG=flwo is set in the environment)\n"),
+        ({"CHORDCACHE_CONFIG": "no.yaml"}, "(CHORDCACHE_CONFIG=no.yaml is set in the environment)\n"),
+        ({"CHORDCACHE_FILE_MEMORY": "7"}, "(CHORDCACHE_FILE_MEMORY=7 is set in the environment)\n"),
+        ({"CHORDCACHE_STALL_TIMEOUT": "0"}, "(CHORDCACHE_STALL_TIMEOUT=0 is set in the environment)\n"),
+        ({"CHORDCACHE_FILE_TIMEOUT": "x"}, "'--file-timeout' (from CHORDCACHE_FILE_TIMEOUT): 'x' is not a valid float"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_variable(run, index, variables, message):
+    result = run("build", str(index), **variables)
+    assert result.exit_code in (2, 10)
+    assert message in result.stderr
+
+
+def test_an_error_of_an_option_does_not_name_the_variable(run, index):
+    result = run("build", str(index), "-j", "0", "--tier", "npx", CHORDCACHE_JOBS="2", CHORDCACHE_TIER="lmdb")
+    assert result.exit_code == 2
+    assert "CHORDCACHE_" not in result.stderr
+
+
+def test_variables_are_in_the_help(run):
+    text = " ".join(run("build", "--help").stdout.split())
+    for name in ("JOBS", "TIER", "CONFIG", "CACHE", "FILE_MEMORY", "FILE_TIMEOUT", "STALL_TIMEOUT"):
+        assert f"env var: CHORDCACHE_{name}" in text
