@@ -326,6 +326,11 @@ def _config_file(path: str | Path) -> Path:
     return preset_path(name)
 
 
+def config_sections() -> dict[str, type[Any]]:
+    """Return the class of settings of each built-in feature."""
+    return {"frames": FramesConfig, **_FEATURES}
+
+
 def load_config(path: str | Path | None) -> Config:
     """Read a YAML file or a preset, and merge it onto the packaged defaults. None returns the defaults.
 

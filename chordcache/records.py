@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeVar
 import msgspec
 
 from chordcache.choices import SCAN_LEVELS
-from chordcache.errors import UsageError
+from chordcache.errors import UsageError, printable
 
 T = TypeVar("T")
 
@@ -252,6 +252,21 @@ class VideoRecord(Description, frozen=True):
     packets: PacketFacts | None = None
     content: ContentFacts | None = None
     audio: AudioFacts | None = None
+
+    def __repr__(self) -> str:
+        """Return a few of the facts. All of them are thousands of letters, with a time for each keyframe."""
+        facts = [f"root={printable(self.root)!r}", f"path={printable(self.path)!r}"]
+        if self.segment is not None:
+            facts.append(f"segment={self.segment}")
+        if self.header is not None:
+            facts.append(f"{self.header.codec} {self.header.display_width}x{self.header.display_height}")
+        if self.packets is not None:
+            facts.append(f"{self.packets.num_frames} frames, {self.packets.duration_seconds:.2f} s")
+        if self.label is not None:
+            facts.append(f"label={printable(self.label)!r}")
+        if self.error is not None:
+            facts.append(f"error={printable(self.error)!r}")
+        return f"<VideoRecord {', '.join(facts)}>"
 
     def __post_init__(self) -> None:
         if self.level not in (None, *SCAN_LEVELS):

@@ -41,7 +41,22 @@ def test_every_exit_code_is_documented_once():
 @pytest.mark.parametrize(
     "command",
     [
-        *("scan", "index", "config", "plan", "build", "verify", "merge", "gc", "info", "bench", "doctor"),
+        *(
+            "scan",
+            "index",
+            "config",
+            "plan",
+            "build",
+            "verify",
+            "merge",
+            "gc",
+            "info",
+            "ls",
+            "show",
+            "extractors",
+            "bench",
+            "doctor",
+        ),
         *("completion", "help"),
     ],
 )

@@ -13,7 +13,22 @@ HEAVY = {"av", "cv2", "librosa", "h5py", "lmdb", "msgspec", "torch"}
 """Not for ``chordcache --help``."""
 
 COMMANDS = (
-    *("scan", "index", "config", "plan", "build", "verify", "merge", "info", "gc", "bench", "doctor"),
+    *(
+        "scan",
+        "index",
+        "config",
+        "plan",
+        "build",
+        "verify",
+        "merge",
+        "info",
+        "ls",
+        "show",
+        "extractors",
+        "gc",
+        "bench",
+        "doctor",
+    ),
     *("completion", "help"),
 )
 

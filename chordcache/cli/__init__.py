@@ -31,10 +31,13 @@ COMMANDS = {
         "gc": "Remove files that a cache does not use any more.",
     },
     "Look at it": {
-        "info": "Show what a cache or an index contains.",
+        "info": "Show what a cache, an index or one video contains.",
+        "ls": "List the videos of a cache, one in a line.",
+        "show": "Draw one video as a PNG: frames, flow, motion and sound on one time axis.",
         "bench": "Measure how fast the cache feeds a training job, against reading the videos themselves.",
     },
     "This machine and this program": {
+        "extractors": "List the features that can be built: parameters, tiers, and what is missing.",
         "doctor": "Check the limits and settings of this machine.",
         "completion": "Print the script that completes commands in a shell.",
         "help": "Print the help of a command.",
@@ -104,7 +107,8 @@ class _Commands(SuggestingGroup):
         for parameter in command.params if command else ():
             if colon and parameter.name == _PARAMETERS.get(name, name):
                 is_option = isinstance(parameter, click.Option)
-                return f"{max(parameter.opts, key=len) if is_option else parameter.human_readable_name}: {rest}"
+                name = max(parameter.opts, key=len) if is_option else parameter.human_readable_name.strip("[]")
+                return f"{name}: {rest}"
         return message
 
 

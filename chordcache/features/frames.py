@@ -29,7 +29,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class FramesExtractor(Extractor):
-    """The extractor of the kept frames themselves.
+    """Kept frames: JPEG, raw pixels, or short chains of packets of a video codec.
 
     Parameters
     ----------

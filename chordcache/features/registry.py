@@ -92,6 +92,26 @@ def check_requirement(spec: FeatureSpec) -> None:
         raise UsageError(f"feature '{spec.name}': {missing}")
 
 
+def extractor_class(name: str, extractor: str | None = None) -> tuple[str, type[Extractor]]:
+    """Return "module:Class" of an extractor, and the class.
+
+    Parameters
+    ----------
+    name : str
+        Name of the feature.
+    extractor : str, optional
+        "module:Class" of a plug-in. By default the built-in extractor of that name.
+
+    Raises
+    ------
+    ConfigError
+        If the class cannot be imported, or is not an extractor.
+    """
+    reference = extractor or _BUILT_IN[name].extractor
+    cls: type[Extractor] = _class_of(name, reference)
+    return reference, cls
+
+
 @cache
 def read_side(name: str) -> ReadSide:
     """Return the read side of a feature. That of a plug-in's feature is the base class."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, BinaryIO, TextIO, TypeAlias
 
+from chordcache.amounts import first_few
 from chordcache.errors import UsageError, printable
 from chordcache.index.csv_index import CsvSink, CsvSource
 from chordcache.index.csv_table import open_for_reading
@@ -61,6 +62,12 @@ class Index:
         self.path, self.roots, self.level = path, dict(header.roots), header.level
         self.follow_symlinks, self.whole_roots = header.follow_symlinks, header.whole_roots
         self.columns = dict(header.columns)
+
+    def __repr__(self) -> str:
+        roots = ", ".join(first_few(sorted(self.roots), 3))
+        level = "hand-written" if self.is_hand_written else f"level {self.level}"
+        name, place = type(self).__name__, printable(self.path)
+        return f"<{name} '{place}': {len(self)} records, {level}, roots {printable(roots) or 'none'}>"
 
     @property
     def is_hand_written(self) -> bool:

@@ -89,6 +89,12 @@ class Cache:
     def __repr__(self) -> str:
         return f"<Cache '{printable(self.path)}': {len(self)} videos>"
 
+    def _repr_html_(self) -> str:
+        """Return a page for notebooks: the facts of the cache and a few pictures."""
+        from chordcache.read.notebook import cache_html  # not at the top: it needs this module
+
+        return cache_html(self)
+
     def __len__(self) -> int:
         return len(self._videos)
 
@@ -129,6 +135,14 @@ class Cache:
     def keys(self) -> list[str]:
         """Return all keys, sorted, which is the order of iteration."""
         return self._videos.keys()
+
+    def keys_from(self, beginning: str, limit: int) -> list[str]:
+        """Return the first ``limit`` keys that begin with a text, sorted. Case matters."""
+        return self._videos.keys_from(beginning, limit)
+
+    def keys_around(self, text: str, limit: int) -> list[str]:
+        """Return up to ``limit`` keys before and after the place of a text in the order of keys, sorted."""
+        return self._videos.keys_around(text, limit)
 
     def labels(self) -> list[str]:
         """Return the distinct labels, sorted."""

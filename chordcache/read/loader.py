@@ -254,6 +254,14 @@ class ClipLoader:
         self._consumed = 0, 0
         """Epoch, and number of its batches that this pass has returned"""
 
+    def __repr__(self) -> str:
+        size = "clips of a budget" if self._batch_size is None else f"{self._batch_size} clips"
+        device = "" if self._device is None else f", device {self._device}"
+        return (
+            f"<ClipLoader of {self._dataset!r}: {len(self)} batches of {size}, {self._num_threads} threads, "
+            f"epoch {self.epoch}{device}>"
+        )
+
     @property
     def epoch(self) -> int:
         """Epoch of this pass, or of the first one if none has begun."""

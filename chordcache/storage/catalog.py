@@ -104,7 +104,7 @@ class Catalog:
         self._path = cache / _FILE
         if not self._path.exists():
             raise NotFoundError(
-                f"cache '{printable(cache)}' has no catalog: its build was killed; "
+                f"cache '{printable(cache)}' has no catalog: its first build is running, or was killed; "
                 "run the same 'chordcache build', or 'chordcache verify --repair'"
             )
         uri = f"file:{urllib.parse.quote(os.fsencode(self._path.absolute()))}?mode=ro&immutable=1"
@@ -195,6 +195,18 @@ class Catalog:
         """Return the sidecar of a video, or None if the catalog does not name the video."""
         rows = self._query("SELECT sidecar FROM videos WHERE key = ?", key)
         return self._sidecar(rows[0][0]) if rows else None
+
+    def keys_from(self, beginning: str, limit: int) -> list[str]:
+        """Return the first keys that begin with a text, sorted. Case matters."""
+        end = beginning + "\x7f"  # above all characters of a key
+        query = "SELECT key FROM videos WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
+        return [key for (key,) in self._query(query, beginning, end, limit)]
+
+    def keys_around(self, text: str, limit: int) -> list[str]:
+        """Return up to ``limit`` keys before and after the place of a text in the order of keys, sorted."""
+        before = self._query("SELECT key FROM videos WHERE key < ? ORDER BY key DESC LIMIT ?", text, limit)
+        after = self._query("SELECT key FROM videos WHERE key >= ? ORDER BY key LIMIT ?", text, limit)
+        return [key for (key,) in [*reversed(before), *after]]
 
     def check(self) -> Iterator[tuple[str, Sidecar]]:
         """Check the file and yield key and sidecar of every row, in order. Raises ``DamageError``."""

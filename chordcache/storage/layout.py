@@ -47,12 +47,16 @@ def video_key(root: str, path: str, segment: Segment | None = None) -> str:
 
     The digits are a hash of the root's label, the raw bytes of the path, and the segment if there is one.
     """
-    stem = path.rpartition("/")[2].rsplit(".", 1)[0]
-    slug = _OTHER_LETTERS.sub("-", stem).strip("-")[:_SLUG_LENGTH] or "video"
     raw = root.encode("utf-8", "surrogateescape") + b"\0" + os.fsencode(path)
     if segment is not None:
         raw += b"\0" + str(segment).encode()
-    return f"{slug}-{hex64(raw)}"
+    return f"{key_slug(path)}-{hex64(raw)}"
+
+
+def key_slug(path: str) -> str:
+    """Return the readable part of the keys of a file and its segments. Other files may have the same."""
+    stem = path.rpartition("/")[2].rsplit(".", 1)[0]
+    return _OTHER_LETTERS.sub("-", stem).strip("-")[:_SLUG_LENGTH] or "video"
 
 
 def key_of(record: VideoRecord) -> str:

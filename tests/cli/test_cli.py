@@ -11,8 +11,8 @@ import pytest
 COMMANDS = (
     *("scan", "index", "config", "plan", "build"),
     *("verify", "merge", "gc"),
-    *("info", "bench"),
-    *("doctor", "completion", "help"),
+    *("info", "ls", "show", "bench"),
+    *("extractors", "doctor", "completion", "help"),
 )
 
 

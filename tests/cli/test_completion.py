@@ -11,12 +11,14 @@ import click
 import pytest
 from helpers.shell import Shell, make_files
 
+import chordcache as cc
 from chordcache.choices import SHELLS
 from chordcache.cli import cli, shells
 from chordcache.cli.options import cache_argument
 from chordcache.cli.values import KEY
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog_keys import keys_beginning_with
+from chordcache.storage.layout import video_key
 
 FILES = ("my index.json", "vidéo été.yaml", "größe/", "größte.json", "labels of all.csv", "it's.json", "a&b;c.json")
 
@@ -156,12 +158,15 @@ def test_completion_loads_nothing_heavy(cache, line):
 
 
 @pytest.fixture(scope="module", params=SHELLS)
-def shell(request, tmp_path_factory):
+def shell(request, tmp_path_factory, make_video):
     if shutil.which(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "work").mkdir()
     make_files(folder / "work", FILES)
+    make_video(folder / "videos/applause.mp4", num_frames=2)
+    cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
+    cc.build(folder / "index.json", folder / "work/kept", jobs=1)
     shell = Shell(request.param, folder / "work", folder / "home")
     yield shell
     shell.close()
@@ -190,6 +195,7 @@ def shell(request, tmp_path_factory):
         ("chordcache build --root videos=gr", ["build", "--root", "videos=größe/"]),
         ("chordcache scan --labels lab", ["scan", "--labels", "labels of all.csv"]),
         ("chordcache config show tra", ["config", "show", "train"]),
+        ("chordcache show kept appl", ["show", "kept", video_key("videos", "applause.mp4")]),
         ("cd . && chordcache doct", ["doctor"]),
     ],
 )

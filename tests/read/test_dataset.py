@@ -349,7 +349,10 @@ def test_a_cache_of_another_version(cache: Cache, tmp_path: Path) -> None:
 
 def test_a_cache_without_its_catalog(cache: Cache, tmp_path: Path) -> None:
     shutil.copy(cache.path / "chordcache.json", tmp_path)
-    with pytest.raises(NotFoundError, match="has no catalog: its build was killed; run the same 'chordcache build'"):
+    with pytest.raises(
+        NotFoundError,
+        match="has no catalog: its first build is running, or was killed; run the same 'chordcache build'",
+    ):
         ChordVideoDataset(tmp_path)
 
 

@@ -1,0 +1,49 @@
+"""Amounts as people read them: bytes with a unit, and lists that end early."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_UNITS = ("kB", "MB", "GB", "TB", "PB")
+
+
+def human_bytes(num_bytes: float) -> str:
+    """Return a number of bytes with three digits and a decimal unit.
+
+    Examples
+    --------
+    >>> [human_bytes(value) for value in (0, 999, 1000, 15_237_120, 999_999, 2.5e15)]
+    ['0 B', '999 B', '1 kB', '15.2 MB', '1 MB', '2.5 PB']
+    """
+    if num_bytes < 1000:
+        return f"{num_bytes:.0f} B"
+    number, value = 0, num_bytes / 1000
+    while value >= 999.5 and number < len(_UNITS) - 1:
+        number, value = number + 1, value / 1000
+    return f"{value:.3g} {_UNITS[number]}" if value < 999.5 else f"{value:.0f} {_UNITS[number]}"
+
+
+def first_few(texts: Sequence[str], count: int) -> list[str]:
+    """Return at most ``count`` texts. If there are more, a last one says how many.
+
+    Examples
+    --------
+    >>> first_few(["a", "b", "c", "d"], 2)
+    ['a', 'b', '... and 2 more']
+    """
+    rest = len(texts) - count
+    return [*texts[:count], f"... and {rest:,} more"] if rest > 0 else list(texts)
+
+
+def shortened(text: str, length: int) -> str:
+    """Return a text of at most ``length`` characters. A longer one ends with its length.
+
+    Examples
+    --------
+    >>> shortened("a caption of many words", 20)
+    'a ca... (23 letters)'
+    """
+    if len(text) <= length:
+        return text
+    end = f"... ({len(text):,} letters)"
+    return text[: max(0, length - len(end))] + end

@@ -1,0 +1,49 @@
+"""``chordcache show``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from chordcache.cli.options import PATH
+from chordcache.cli.values import KEY
+from chordcache.errors import DamageError, UsageError, printable
+
+
+@click.command()
+@click.argument("cache", type=PATH, metavar="CACHE")
+@click.argument("video", type=KEY, metavar="KEY|PATH")
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="PNG file.  [default: KEY.png in the working folder]")
+@click.option("--frames", "num_frames", type=int, default=12, show_default=True, metavar="N", help="Number of frames.")
+@click.option("--start", "start_seconds", type=float, metavar="S", help="Time of the source, in seconds.")
+@click.option("--stop", "stop_seconds", type=float, metavar="S", help="Time of the source, in seconds.")
+def show(cache: str, video: str, output: str | None, **view: int | float | None) -> None:
+    """Draw one video as a PNG: frames, flow, motion and sound on one time axis.
+
+    The beginning of a key is enough, or the path of the video.
+
+    \b
+    Example:
+      chordcache show cache bikes -o sheet.png
+    """
+    target, damage = _draw(cache, video, output, view)
+    click.echo(printable(target))
+    if damage:
+        raise DamageError("; ".join(damage))
+
+
+def _draw(cache: str, video: str, output: str | None, view: dict[str, int | float | None]) -> tuple[Path, list[str]]:
+    from chordcache.read.cache import open_cache  # the imports are not for --help
+    from chordcache.read.find_video import find_video
+
+    with open_cache(cache) as opened:
+        found = find_video(opened, video)
+        target = Path(output or f"{found.key}.png")
+        if target.absolute().resolve().is_relative_to(opened.path.resolve()):
+            raise UsageError(f"output: got '{printable(target)}', which is inside the cache, expected another folder")
+        try:
+            sheet = found.show(**view)  # type: ignore[arg-type]
+        except ImportError as error:
+            raise UsageError(str(error)) from None
+    return sheet.save(target), [f"{name}: {message}" for name, message in sheet.damage.items()]

@@ -1,0 +1,286 @@
+"""Commands that look at a cache: ls, show, info and extractors, compared with the files themselves."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import pytest
+
+import chordcache as cc
+from chordcache.amounts import human_bytes
+from chordcache.pipeline.remedies import REMEDIES
+
+HOSTILE = "evil\x1b[31m\u202egpj.mp4"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, make_video) -> Path:
+    """Three videos, of which one has a hostile name and a long caption, and two files that cannot be cached."""
+    folder = tmp_path_factory.mktemp("looking")
+    videos = folder / "videos"
+    make_video(videos / "people" / "a.mp4", num_frames=20, audio=True)
+    make_video(videos / "people" / "b.webm", num_frames=10, codec="libvpx-vp9")
+    make_video(videos / "street" / HOSTILE, num_frames=5)
+    (videos / "street" / "junk.mp4").write_bytes(b"junk")
+    (videos / "street" / "cut.mp4").write_bytes((videos / "people" / "a.mp4").read_bytes()[:1500])
+    with (folder / "labels.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["path", "label", "caption", "note"])
+        rows.writerow(["people/a.mp4", "people", "two\nlines", "n"])
+        rows.writerow(["people/b.webm", "people", "", ""])
+        rows.writerow([f"street/{HOSTILE}", "street\u202e", "c" * 100_000, "\x1b]0;title\x07"])
+    index = cc.scan([videos], labels=folder / "labels.csv", output=folder / "index.json")
+    summary = cc.build(index, folder / "cache", tiers=["lmdb", "npz"], jobs=1)
+    assert (summary.num_done, summary.num_failed) == (3, 2)
+    return folder
+
+
+def sidecars(folder: Path) -> dict[str, dict]:
+    found = (json.loads(path.read_text()) for path in (folder / "cache" / "videos").glob("*/*.json"))
+    return {data["key"]: data for data in found}
+
+
+def failures(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "cache" / "quarantine.jsonl").read_text().splitlines()]
+
+
+def assert_clean(text: str) -> None:
+    assert all(line.isprintable() for line in text.splitlines())
+
+
+def test_ls_agrees_with_the_files(folder, run_cli):
+    listed = json.loads(run_cli("ls", "--json", cwd=folder).stdout)
+    expected = sidecars(folder)
+    assert [each["key"] for each in listed] == sorted(expected)
+    for each in listed:
+        data = expected[each["key"]]
+        files = {info["file"] for info in data["features"] if "file" in info}
+        assert each["num_bytes"] == sum(os.stat(folder / "cache" / file).st_size for file in files)
+        assert (each["path"], each["num_frames"]) == (data["path"], data["num_frames"])
+        assert each["seconds"] == pytest.approx(data["duration_seconds"], abs=1e-6)
+
+
+def test_ls_prints_a_line_for_each_video(folder, run_cli):
+    result = run_cli("ls", "cache", cwd=folder)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3
+    assert_clean(result.stdout)
+    for line, (key, data) in zip(lines, sorted(sidecars(folder).items()), strict=True):
+        size = sum(os.stat(folder / "cache" / info["file"]).st_size for info in data["features"] if "file" in info)
+        for part in (key, f"{data['num_frames']} frames", "64x48", human_bytes(size)):
+            assert part in line
+    assert "street/evil\\x1b[31m\\u202egpj.mp4" in result.stdout
+
+
+def test_ls_of_a_label(folder, run_cli):
+    assert len(run_cli("ls", "--label", "people", cwd=folder).stdout.splitlines()) == 2
+    assert run_cli("ls", "--label", "other", cwd=folder).stdout == ""
+    assert json.loads(run_cli("ls", "--label", "none", "--json", cwd=folder).stdout) == []
+
+
+def test_problems_are_those_of_the_quarantine_and_the_absent_features(folder, run_cli):
+    found = json.loads(run_cli("ls", "--problems", "--json", cwd=folder).stdout)
+    quarantined = [each for each in found if each["kind"] == "quarantined"]
+    for each, failure in zip(quarantined, failures(folder), strict=True):
+        for name in ("key", "root", "path", "stage", "cause", "message"):
+            assert each[name] == failure[name]
+        assert each["remedy"] == REMEDIES[failure["cause"]]
+    absent = {(each["key"], each["stage"]): each["message"] for each in found if each["kind"] == "absent"}
+    assert absent == {
+        (key, info["feature"]): info["absent"]
+        for key, data in sidecars(folder).items()
+        for info in data["features"]
+        if "absent" in info
+    }
+    lines = run_cli("ls", "--problems", cwd=folder).stdout
+    assert len(lines.splitlines()) == len(found)
+    assert_clean(lines)
+
+
+def test_info_problems_say_what_to_do(folder, run_cli):
+    result = run_cli("info", "cache", "--problems", cwd=folder)
+    assert result.returncode == 0
+    for failure in failures(folder):
+        place = result.stdout.index(failure["path"])
+        for part in (failure["stage"], failure["cause"], failure["message"], REMEDIES[failure["cause"]]):
+            assert part in result.stdout[place:]
+    assert result.stdout.endswith("2 problems\n")
+    of_index = json.loads(run_cli("info", "index.json", "--problems", "--json", cwd=folder).stdout)
+    broken = {r["path"]: r["error"] for r in json.loads((folder / "index.json").read_text())["records"] if "error" in r}
+    assert {each["path"]: each["message"] for each in of_index} == broken
+
+
+def test_damaged_videos_are_problems(tmp_path, make_video, run_cli):
+    whole = make_video(tmp_path / "whole.mkv", num_frames=60, size=(320, 240), gop=10)
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "cut.mkv").write_bytes(whole.read_bytes()[: whole.stat().st_size * 2 // 3])
+    arguments = ("--tier", "lmdb", "--on-damage", "keep")
+    for step in (("scan", "videos"), ("build", *arguments)):
+        run_cli(*step, cwd=tmp_path)
+    (found,) = json.loads(run_cli("ls", "--problems", "--json", cwd=tmp_path).stdout)
+    (data,) = sidecars(tmp_path).values()
+    assert (found["kind"], found["cause"]) == ("damaged", data["damage"]["frames"][0]["cause"])
+    assert data["damage"]["frames"][0]["message"] in found["message"]
+    assert data["damage"]["frames"][0]["message"] in run_cli("info", "cache", "cut", cwd=tmp_path).stdout
+
+
+def test_info_of_one_video_has_all_its_facts(folder, run_cli):
+    for key, data in sidecars(folder).items():
+        result = run_cli("info", "cache", key, cwd=folder)
+        assert result.returncode == 0, result.stderr
+        assert_clean(result.stdout)
+        assert len(result.stdout) < 5000
+        facts = json.loads(run_cli("info", "cache", key, "--json", cwd=folder).stdout)
+        assert (facts["frames"], facts["source_bytes"]) == (data["num_frames"], data["source"]["size"])
+        for feature, info in zip(facts["features"], data["features"], strict=True):
+            assert (feature["shape"], feature["absent"]) == (info.get("shape", []), info.get("absent"))
+            assert info.get("absent", info.get("file", "")) in result.stdout
+        assert f"chordcache show {folder / 'cache'} {key}" in result.stdout
+        assert facts["caption"] == data.get("caption")
+
+
+def test_info_prints_sizes_for_people_and_bytes_for_machines(folder, run_cli):
+    facts = json.loads(run_cli("info", "--json", cwd=folder).stdout)
+    text = run_cli("info", cwd=folder).stdout
+    assert_clean(text)
+    for name, size in facts["bytes"].items():
+        assert f"{name} {human_bytes(size)}" in text
+    old = {"format_version", "videos", "frames", "hours", "bytes", "absent", "labels", "quarantined", "damaged"}
+    assert facts.keys() >= old | {"roots", "features", "config"}
+
+
+def test_info_lists_twenty_labels(tmp_path, run_cli):
+    lines = "".join(f"v{number}.mp4,{number:03}\n" for number in range(700))
+    (tmp_path / "list.csv").write_text("path,label\n" + lines)
+    text = run_cli("info", "list.csv", cwd=tmp_path).stdout
+    assert "019 1, ... and 680 more" in text
+    assert len(json.loads(run_cli("info", "list.csv", "--json", cwd=tmp_path).stdout)["labels"]) == 700
+
+
+def test_show_writes_a_picture_and_prints_its_path(folder, run_cli, tmp_path):
+    cache = folder / "cache"
+    (key,) = (key for key in sidecars(folder) if key.startswith("a-"))
+    result = run_cli("show", cache, "a-", cwd=tmp_path)
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"{key}.png\n", "")
+    assert cv2.imread(os.fspath(tmp_path / f"{key}.png")).shape[1] == 1600
+    for name in ("people/a.mp4", os.fspath(folder / "videos/people/a.mp4")):
+        arguments = ("--frames", "3", "--start", "0.1", "--stop", "0.5")
+        assert run_cli("show", cache, name, "-o", "b.png", *arguments, cwd=tmp_path).stdout == "b.png\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{key}.png", "b.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("nowhere", "a"), 10, "no cache at"),
+        (("cache", "aa"), 10, "KEY|PATH: got 'aa', expected a key, the beginning of a key"),
+        (("cache", "a-", "-o", "cache/x.png"), 2, "--output: got 'cache/x.png', which is inside the cache"),
+        (("cache", "a-", "-o", "nowhere/x.png"), 2, "cannot write the picture 'nowhere/x.png': No such file"),
+        (("cache", "a-", "--frames", "99"), 2, "--frames: got 99, expected a number from 1 to 48"),
+        (("cache", "a-", "--start", "9"), 2, "--start: got 9 with stop"),
+        (("cache",), 2, "Missing argument 'KEY|PATH'"),
+    ],
+)
+def test_wrong_arguments_of_show(folder, run_cli, arguments, code, message):
+    before = sorted(folder.rglob("*"))
+    result = run_cli("show", *arguments, cwd=folder)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert message in result.stderr
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_show_of_a_damaged_video_draws_what_it_can(folder, run_cli, tmp_path):
+    copy = Path(shutil.copytree(folder / "cache", tmp_path / "cache"))
+    for file in copy.glob("npz/*/a-*.mel.*"):
+        os.truncate(file, 100)
+    result = run_cli("show", "cache", "a-", "-o", "a.png", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (5, "a.png\n")
+    assert "mel: " in result.stderr
+    assert (tmp_path / "a.png").exists()
+
+
+def test_show_without_opencv(folder):
+    code = "import sys; sys.modules['cv2'] = None\nfrom chordcache.cli import main\nmain()"
+    command = [sys.executable, "-c", code, "show", "cache", "a-"]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 2
+    assert "error: no OpenCV (cv2) is installed; run: pip install 'chordcache[cv]'" in result.stderr
+
+
+def test_caches_without_videos(tmp_path, run_cli):
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "junk.mp4").write_bytes(b"junk")
+    run_cli("scan", "videos", cwd=tmp_path)
+    assert run_cli("build", "--tier", "lmdb", cwd=tmp_path).returncode == 3
+    assert run_cli("ls", cwd=tmp_path).stdout == ""
+    assert json.loads(run_cli("ls", "--json", cwd=tmp_path).stdout) == []
+    assert "junk.mp4" in run_cli("ls", "--problems", cwd=tmp_path).stdout
+    assert "videos               0\n" in run_cli("info", cwd=tmp_path).stdout
+    assert run_cli("show", "cache", "junk", cwd=tmp_path).returncode == 10
+
+
+def test_a_cache_that_is_built_for_the_first_time(folder, run_cli, tmp_path):
+    copy = Path(shutil.copytree(folder / "cache", tmp_path / "cache"))
+    (copy / "catalog.sqlite").unlink()
+    assert "2 problems" in run_cli("info", "--problems", cwd=tmp_path).stdout
+    result = run_cli("ls", cwd=tmp_path)
+    assert result.returncode == 10
+    assert "has no catalog" in result.stderr
+
+
+def test_a_closed_pipe_is_not_an_error(folder):
+    command = f"{sys.executable} -m chordcache ls cache | head -n 1"
+    result = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert result.stderr == ""
+    assert len(result.stdout.splitlines()) == 1
+
+
+def test_extractors_are_those_of_the_classes(run_cli):
+    found = {each["name"]: each for each in json.loads(run_cli("extractors", "--json").stdout)}
+    assert list(found)[:5] == ["frames", "flow", "motion", "mel", "pose"]
+    assert found["mel"]["parameters"]["n_mels"] == 80
+    assert found["flow"]["tiers"] == ["npz", "hdf5"]
+    assert found["frames"]["tiers"] == ["lmdb", "hdf5"]
+    assert "mediapipe" in (found["pose"]["missing"] or "mediapipe")
+    text = run_cli("extractors").stdout
+    for each in found.values():
+        assert each["description"] in text
+
+
+PLUG_IN = '''
+from chordcache.features.base import Extractor
+
+class Mean(Extractor):
+    """The mean of each frame."""
+
+    def __init__(self, name, *, power, scale=2.5, how=print):
+        super().__init__(name)
+'''
+
+
+def test_plug_ins_are_found_by_entry_points(run_cli, tmp_path):
+    (tmp_path / "pixels.py").write_text(PLUG_IN)
+    facts = tmp_path / "pixels-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: pixels\nVersion: 1.0\n")
+    lines = ("mean = pixels:Mean", "broken = pixels:Missing", "gone = nowhere:Class")
+    (facts / "entry_points.txt").write_text("[chordcache.extractors]\n" + "\n".join(lines) + "\n")
+    path = f"{tmp_path}{os.pathsep}{Path(cc.__file__).parent.parent}"
+    result = run_cli("extractors", "--json", env={"PYTHONPATH": path})
+    assert result.returncode == 0, result.stderr
+    found = {each["name"]: each for each in json.loads(result.stdout) if each["package"] == "pixels"}
+    assert found["mean"]["missing"] is None
+    assert found["mean"]["description"] == "The mean of each frame."
+    assert found["mean"]["parameters"] == {"power": "(required)", "scale": 2.5, "how": "<built-in function print>"}
+    assert found["mean"]["tiers"] == ["npz"]
+    assert "cannot import 'pixels:Missing'" in found["broken"]["missing"]
+    assert "No module named 'nowhere'" in found["gone"]["missing"]
+    assert "from package pixels" in run_cli("extractors", env={"PYTHONPATH": path}).stdout
