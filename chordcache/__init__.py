@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from chordcache.engine.limits import Limits
     from chordcache.index.files import Index, read_index
     from chordcache.index.scan import scan
-    from chordcache.pipeline.build import build, dry_run
+    from chordcache.pipeline.build import build
+    from chordcache.pipeline.dry_run import dry_run
     from chordcache.pipeline.merge import merge
     from chordcache.pipeline.options import BuildOptions
     from chordcache.pipeline.repair import collect_garbage, repair
@@ -136,7 +137,7 @@ _LAZY = {
     "collate": "chordcache.read.collate",
     "collect_garbage": "chordcache.pipeline.repair",
     "concat": "chordcache.read.combined",
-    "dry_run": "chordcache.pipeline.build",
+    "dry_run": "chordcache.pipeline.dry_run",
     "make_dataset": "chordcache.read.from_config",
     "make_loader": "chordcache.read.loader",
     "merge": "chordcache.pipeline.merge",

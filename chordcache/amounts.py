@@ -1,4 +1,4 @@
-"""Amounts as people read them: bytes with a unit, and lists that end early."""
+"""Amounts as people read them: bytes and times with a unit, and lists that end early."""
 
 from __future__ import annotations
 
@@ -21,6 +21,19 @@ def human_bytes(num_bytes: float) -> str:
     while value >= 999.5 and number < len(_UNITS) - 1:
         number, value = number + 1, value / 1000
     return f"{value:.3g} {_UNITS[number]}" if value < 999.5 else f"{value:.0f} {_UNITS[number]}"
+
+
+def unit_of(seconds: float) -> tuple[float, str]:
+    """Return the unit in which a time reads well [seconds], and its name."""
+    if seconds < 60:
+        return 1.0, "s"
+    return (60.0, "min") if seconds < 3600 else (3600.0, "h")
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people, such as "41 min"."""
+    unit, name = unit_of(seconds)
+    return f"{seconds / unit:,.1f} {name}" if name == "h" else f"{seconds / unit:.0f} {name}"
 
 
 def first_few(texts: Sequence[str], count: int) -> list[str]:

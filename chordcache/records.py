@@ -19,6 +19,9 @@ from chordcache.errors import UsageError, printable
 
 T = TypeVar("T")
 
+_MAX_SECONDS = 1e9
+"""[seconds] Length above which a header is not believed: 30 years"""
+
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 """A number that a file states, small enough for the arrays and the files that it counts"""
 
@@ -271,6 +274,25 @@ class VideoRecord(Description, frozen=True):
     def __post_init__(self) -> None:
         if self.level not in (None, *SCAN_LEVELS):
             raise UsageError(f"level: got {self.level!r}, expected one of {', '.join(SCAN_LEVELS)}")
+
+    @property
+    def known_seconds(self) -> float | None:
+        """[seconds] Length of the file, or of the segment of it, as the index states it, or None."""
+        whole = self.packets.duration_seconds if self.packets else None
+        if whole is None and self.header:
+            whole = self.header.header_duration_seconds
+        if whole is not None and not 0 <= whole < _MAX_SECONDS:
+            return None
+        if self.segment is None or whole is None:
+            return whole
+        fps = (self.header.average_fps if self.header else None) or 0.0
+        start, end = self.segment.start_seconds or 0.0, self.segment.end_seconds
+        if self.segment.start_frame is not None or self.segment.end_frame is not None:
+            if not fps:
+                return None
+            start = (self.segment.start_frame or 0) / fps
+            end = None if self.segment.end_frame is None else self.segment.end_frame / fps
+        return max(0.0, min(whole, whole if end is None else end) - start)
 
 
 class FeatureInfo(Record, frozen=True):

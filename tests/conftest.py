@@ -284,12 +284,14 @@ def run_chordcache(
     cwd: str | Path | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float = 120,
+    with_progress: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python -m chordcache`` as a user would, and return its exit code and what it printed.
 
-    ``env`` is laid over the present environment.
+    ``env`` is laid over the present environment. Lines of progress and the names of failures are left out of
+    ``stderr``, unless ``with_progress``.
     """
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "chordcache", *map(os.fspath, args)],
         cwd=cwd,
         env={**os.environ, **(env or {})},
@@ -299,11 +301,14 @@ def run_chordcache(
         encoding="utf-8",
         errors="surrogateescape",
     )
+    if not with_progress:
+        done.stderr = processes.without_progress(done.stderr)
+    return done
 
 
 @pytest.fixture(scope="session")
 def run_cli() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``run_cli(*args, cwd=None, env=None, timeout=120)``: the command line in a process of its own."""
+    """``run_cli(*args, cwd=None, env=None, timeout=120, with_progress=False)``: the command line in its own process."""
     return run_chordcache
 
 

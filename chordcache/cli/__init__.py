@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from chordcache.cli.commands import SuggestingGroup, write_sections
+from chordcache.cli.output import lost_output
 from chordcache.cli.values import variables_in
 from chordcache.cli.version import version_options
-from chordcache.errors import ChordcacheError
+from chordcache.errors import CacheWriteError, ChordcacheError
 
 if TYPE_CHECKING:  # --help does not need it
     from click.shell_completion import CompletionItem
@@ -87,6 +89,8 @@ class _Commands(SuggestingGroup):
         except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
             raise
         except Exception as error:  # cli boundary
+            if isinstance(error, OSError) and (message := lost_output(error)):
+                self._fail(ctx, message, CacheWriteError.exit_code)
             self._fail(ctx, f"a bug: {type(error).__name__}: {error}; run with --debug for the traceback", 1)
 
     def _fail(self, ctx: click.Context, message: str, exit_code: int) -> None:
@@ -132,4 +136,11 @@ def main() -> None:
     """Run the ``chordcache`` command."""
     if "_CHORDCACHE_COMPLETE" in os.environ:
         from chordcache.cli import shells  # noqa: F401 # replaces the scripts of click
-    cli(prog_name="chordcache")
+    try:
+        cli(prog_name="chordcache")
+    except OSError as error:  # of --help and --version, which are printed before a command is invoked
+        message = lost_output(error)
+        if message is None:
+            raise
+        click.echo(f"chordcache: error: {message}", err=True)
+        sys.exit(CacheWriteError.exit_code)

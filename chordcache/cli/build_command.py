@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import chordcache as cc
+from chordcache.amounts import human_bytes
 from chordcache.choices import ON_DAMAGE, SEGMENT_MODES
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
     CACHE_VARIABLE,
     PATH,
     build_settings_options,
+    display_options,
     echo_json,
     echo_summary,
     jobs_option,
@@ -30,7 +32,7 @@ from chordcache.config import config_to_json
 from chordcache.errors import printable
 
 if TYPE_CHECKING:
-    from chordcache.pipeline.build import DryRun
+    from chordcache.pipeline.dry_run import DryRun
 
 _BUILD_OPTIONS = (
     "retry_quarantined",
@@ -82,9 +84,17 @@ _BUILD_OPTIONS = (
 @roots_option
 @jobs_option
 @limits_options
+@display_options
 @json_option
 def build(
-    index: str, cache: str, dry_run: bool, max_failures: str | None, fail_fast: bool, as_json: bool, **arguments: Any
+    index: str,
+    cache: str,
+    dry_run: bool,
+    max_failures: str | None,
+    fail_fast: bool,
+    as_json: bool,
+    quiet: bool,
+    **arguments: Any,
 ) -> None:
     """Decode the videos of an index into a cache.
 
@@ -103,17 +113,17 @@ def build(
     chosen = {name: arguments.pop(name) for name in _BUILD_OPTIONS}
     options = cc.BuildOptions("0" if fail_fast else max_failures, **chosen)
     if dry_run:
-        del arguments["jobs"]
+        del arguments["jobs"], arguments["display"]
         _echo_dry_run(cc.dry_run(index, cache, options=options, **arguments), as_json)
         return
-    summary = cc.build(index, cache, options=options, progress=True, **arguments)
+    summary = cc.build(index, cache, options=options, progress=arguments.pop("display"), **arguments)
     line = (
         f"done {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "
         f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s{skipped_frames(summary)}"
         f"{f', pruned {summary.num_pruned}' if summary.num_pruned else ''}{damaged_videos(summary)}"
     )
     see = f"; see {printable(os.path.join(cache, 'quarantine.jsonl'))}" if summary.num_failed else ""
-    echo_summary(summary, line + see, as_json)
+    echo_summary(summary, line + see, as_json, quiet=quiet)
     click.get_current_context().exit(3 if summary.num_failed else 0)
 
 
@@ -127,22 +137,34 @@ def damaged_videos(summary: cc.RunSummary) -> str:
 
 def _echo_dry_run(found: DryRun, as_json: bool) -> None:
     plan = found.plan
-    counts = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "plan"}
     features = {
         tier: {name: dict(spec.params) if (spec := plan.specs[name]) else None for name in names}
         for tier, names in plan.requested.items()
     }
     if as_json:
+        data = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "plan"}
+        data["reasons"] = [{**asdict(reason), "num_videos": count} for reason, count in found.reasons.items()]
         config = config_to_json(plan.config)
-        echo_json({**counts, "cache": str(plan.cache), "features": features, "roots": plan.roots, "config": config})
+        echo_json({**data, "cache": str(plan.cache), "features": features, "roots": plan.roots, "config": config})
         return
     click.echo(
         f"would build {found.num_missing} of {found.num_inputs} videos into {printable(plan.cache)} "
         f"(up to date {found.num_up_to_date}, failed before {found.num_failed})"
         f"{f' and drop {found.num_pruned} others' if found.num_pruned else ''}"
     )
+    for reason, count in found.reasons.items():
+        detail = f" ({printable(reason.detail)})" if reason.detail else ""
+        click.echo(f"  {count:>7,} {reason.kind}{detail}")
+    if found.num_missing:
+        click.echo(f"  {_rough_size(found)}")
     for tier, made in features.items():
         for name, params in made.items():
             click.echo(f"  {tier:<5} {name:<8} {json.dumps(params)}")
     for label, root in plan.roots.items():
         click.echo(f"  root  {printable(label):<8} {printable(root)}")
+
+
+def _rough_size(found: DryRun) -> str:
+    known = "size unknown" if found.num_bytes is None else f"roughly {human_bytes(found.num_bytes)}"
+    missing = f", without {'; '.join(found.unknown)}" if found.unknown and found.num_bytes is not None else ""
+    return f"{known}{missing}; 'chordcache plan' measures it"

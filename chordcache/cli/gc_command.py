@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import click
 
 import chordcache as cc
-from chordcache.cli.options import cache_argument
+from chordcache.cli.options import cache_argument, echo_json, json_option
 from chordcache.errors import UsageError, printable
 
 
@@ -15,7 +16,8 @@ from chordcache.errors import UsageError, printable
 @cache_argument()
 @click.option("--dry-run", is_flag=True, help="List the files and remove nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Remove the files without asking.")
-def gc(cache: str, dry_run: bool, yes: bool) -> None:
+@json_option
+def gc(cache: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Remove files that a cache does not use any more.
 
     Such files stay after a video was built again with other settings, and after a build was killed. The command lists
@@ -27,10 +29,20 @@ def gc(cache: str, dry_run: bool, yes: bool) -> None:
     """
     files = cc.collect_garbage(cache, dry_run=True)
     for file in files:
-        click.echo(printable(file))
-    if files and not dry_run:
-        if not yes and not sys.stdin.isatty():
-            raise UsageError(f"yes: got no terminal to ask on, expected --yes to remove {len(files)} files. Add --yes.")
-        if yes or click.confirm(f"Remove these {len(files)} files?", err=True):
-            files = cc.collect_garbage(cache, only=files)
-            click.echo(f"removed {len(files)} files")
+        click.echo(printable(file), err=as_json)
+    is_removed = bool(files) and not dry_run and _is_agreed(files, yes)
+    if is_removed:
+        files = cc.collect_garbage(cache, only=files)
+    if as_json:
+        echo_json({"files": files, "num_removed": len(files) if is_removed else 0})
+    elif not files:
+        click.echo("nothing to remove")
+    elif is_removed:
+        click.echo(f"removed {len(files)} files")
+
+
+def _is_agreed(files: Sequence[str], yes: bool) -> bool:
+    """Return whether the user lets the command remove the files."""
+    if not yes and not sys.stdin.isatty():
+        raise UsageError(f"yes: got no terminal to ask on, expected --yes to remove {len(files)} files. Add --yes.")
+    return yes or click.confirm(f"Remove these {len(files)} files?", err=True)

@@ -13,8 +13,9 @@ import click
 
 from chordcache.cli.values import CONFIG, FEATURES, FOLDER, NAMED_FOLDER, TIER, variable_argument, variable_option
 from chordcache.cli.values import PATH as PATH  # commands import it from here
+from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
-from chordcache.errors import UsageError
+from chordcache.errors import UsageError, printable
 
 if TYPE_CHECKING:  # --help does not need what they load
     from chordcache.records import RunSummary
@@ -125,6 +126,51 @@ def limits_options(function: Function) -> Function:
     return cast(Function, command)
 
 
+_DISPLAY = (
+    click.option("-q", "--quiet", is_flag=True, help="Print no progress and no summary, but failures and errors."),
+    click.option("-v", "--verbose", is_flag=True, help="Name each failure with its cause as it happens."),
+    click.option(
+        "--no-progress", is_flag=True, help="Print no progress.", **variable_option("CHORDCACHE_NO_PROGRESS")
+    ),
+    click.option(
+        "--log-file", type=PATH, metavar="FILE",
+        help="Append the start, the progress, each failure and the end to FILE, one line of JSON for each. "
+        "With -v, also each video.",
+    ),
+)  # fmt: skip
+"""Options for ``Display``."""
+
+
+def display_options(function: Function) -> Function:
+    """Add ``-q``, ``-v``, ``--no-progress`` and ``--log-file``, passed on as ``display`` and ``quiet``."""
+
+    @functools.wraps(function)
+    def with_display(
+        *args: Any, quiet: bool, verbose: bool, no_progress: bool, log_file: str | None, **options: Any
+    ) -> Any:
+        if quiet and verbose:
+            raise UsageError("--quiet: got --verbose too, expected one of the two. Leave one out.")
+        display = Display(progress=not (quiet or no_progress), verbose=verbose, log_file=_writable(log_file))
+        return function(*args, display=display, quiet=quiet, **options)
+
+    command: Any = with_display
+    for option in reversed(_DISPLAY):
+        command = option(command)
+    return cast(Function, command)
+
+
+def _writable(log_file: str | None) -> str | None:
+    """Return the path of a log file, or raise ``UsageError`` before the work that it would be about."""
+    if log_file is not None:
+        try:
+            with open(log_file, "ab"):
+                pass
+        except (OSError, ValueError) as error:
+            what = f"--log-file: got '{printable(log_file)}', which cannot be written ({error})"
+            raise UsageError(f"{what}, expected a file. Name another one.") from None
+    return log_file
+
+
 def wait_option(function: Function) -> Function:
     """Add the option ``--wait``."""
     return click.option(
@@ -160,9 +206,9 @@ def skipped_frames(summary: RunSummary) -> str:
     return f", {num_skipped} frame{'s' * (num_skipped != 1)} before a first keyframe skipped" if num_skipped else ""
 
 
-def echo_summary(summary: RunSummary, line: str, as_json: bool) -> None:
-    """Print what a run did: JSON or one line on standard output."""
+def echo_summary(summary: RunSummary, line: str, as_json: bool, *, quiet: bool = False) -> None:
+    """Print what a run did: JSON or, unless ``quiet``, one line on standard output."""
     if as_json:
         echo_json(dataclasses.asdict(summary))
-    else:
+    elif not quiet:
         click.echo(line)

@@ -9,8 +9,17 @@ import click
 import chordcache as cc
 from chordcache.choices import SCAN_LEVELS
 from chordcache.cli.commands import GroupedCommand
-from chordcache.cli.options import PATH, echo_summary, jobs_option, json_option, limits_options, skipped_frames
+from chordcache.cli.options import (
+    PATH,
+    display_options,
+    echo_summary,
+    jobs_option,
+    json_option,
+    limits_options,
+    skipped_frames,
+)
 from chordcache.cli.values import Choice, words
+from chordcache.engine.display import Display
 from chordcache.errors import printable
 
 
@@ -33,8 +42,9 @@ from chordcache.errors import printable
 @click.option("--follow-symlinks", is_flag=True, help="Also follow symbolic links that lead out of a ROOT.")
 @jobs_option
 @limits_options
+@display_options
 @json_option
-def scan(roots: tuple[str, ...], output: str, as_json: bool, **options: Any) -> None:
+def scan(roots: tuple[str, ...], output: str, as_json: bool, quiet: bool, display: Display, **options: Any) -> None:
     """Find all videos in folders and write an index.
 
     ROOT is a folder or a file. NAME=PATH gives it another name than that of the folder. A second scan with the same
@@ -46,7 +56,7 @@ def scan(roots: tuple[str, ...], output: str, as_json: bool, **options: Any) -> 
     Example:
       chordcache scan videos/ --labels dir -o index.json
     """
-    result = cc.scan(roots, output=output, progress=True, **options)
+    result = cc.scan(roots, output=output, progress=display, **options)
     for warning in result.warnings:
         click.echo(f"chordcache scan: warning: {printable(warning)}", err=True)
     summary = result.summary
@@ -56,5 +66,5 @@ def scan(roots: tuple[str, ...], output: str, as_json: bool, **options: Any) -> 
         f"{len(result)} videos in {summary.elapsed_seconds:.1f} s, {skipped}; "
         f"see {printable(output)}"
     )
-    echo_summary(summary, line, as_json)
+    echo_summary(summary, line, as_json, quiet=quiet)
     click.get_current_context().exit(3 if summary.num_failed else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import chordcache as cc
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
     cache_argument,
+    display_options,
     echo_json,
     jobs_option,
     json_option,
@@ -19,6 +21,7 @@ from chordcache.cli.options import (
     roots_option,
     wait_option,
 )
+from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
 
@@ -41,6 +44,7 @@ if TYPE_CHECKING:  # --help does not need what it loads
 @limits_options
 @roots_option
 @jobs_option
+@display_options
 @json_option
 def verify(
     cache: str,
@@ -50,6 +54,8 @@ def verify(
     wait: bool,
     limits: Limits,
     as_json: bool,
+    quiet: bool,
+    display: Display,
     **options: Any,
 ) -> None:
     """Check a cache for damage.
@@ -71,18 +77,24 @@ def verify(
         raise UsageError("--dry-run: got no --repair, expected both. Add --repair.")
     if wait and not repair:
         raise UsageError("--wait: got no --repair, expected both. Add --repair: nothing else waits for a lock.")
-    report = cc.verify(cache, level=level or "default", progress=True, **options)
+    check = functools.partial(cc.verify, cache, level=level or "default", progress=display, **options)
+    report = check()
     if repair and not dry_run and report.exit_code == cc.DamageError.exit_code:
         jobs, roots = options["jobs"], options["roots"]
-        summary = cc.repair(cache, report.damage, jobs=jobs, roots=roots, wait=wait, limits=limits, progress=True)
-        see = f"; see {printable(cache)}/quarantine.jsonl" if summary.num_failed else ""
-        click.echo(f"chordcache verify: built {summary.num_done} of {summary.num_inputs} videos again{see}", err=True)
-        report = cc.verify(cache, level=level or "default", progress=True, **options)
-    _echo(report.damage, cache, as_json)
+        summary = cc.repair(cache, report.damage, jobs=jobs, roots=roots, wait=wait, limits=limits, progress=display)
+        if not quiet:
+            _echo_repaired(summary, cache)
+        report = check()
+    _echo(report.damage, cache, as_json, quiet)
     click.get_current_context().exit(report.exit_code)
 
 
-def _echo(damage: Sequence[Damage], cache: str, as_json: bool) -> None:
+def _echo_repaired(summary: cc.RunSummary, cache: str) -> None:
+    see = f"; see {printable(cache)}/quarantine.jsonl" if summary.num_failed else ""
+    click.echo(f"chordcache verify: built {summary.num_done} of {summary.num_inputs} videos again{see}", err=True)
+
+
+def _echo(damage: Sequence[Damage], cache: str, as_json: bool, quiet: bool) -> None:
     if as_json:
         echo_json([dataclasses.asdict(each) for each in damage])
         return
@@ -90,4 +102,5 @@ def _echo(damage: Sequence[Damage], cache: str, as_json: bool) -> None:
         record = f", record {each.record}" if each.record else ""
         what = f"'{printable(each.file)}'{record}: {printable(each.message)}"
         click.echo(f"{each.kind}: {what}; run '{each.fix_command}'" if each.fix_command else f"{each.kind}: {what}")
-    click.echo(f"{len(damage)} findings" if damage else f"sound: {len(cc.open_cache(cache))} videos")
+    if not quiet:
+        click.echo(f"{len(damage)} findings" if damage else f"sound: {len(cc.open_cache(cache))} videos")

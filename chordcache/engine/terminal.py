@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 from tqdm import tqdm
 
+_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+"""Format of a bar that does not estimate the time left by the number of items"""
 
-def progress_bar(total: int | None, unit: str, *, shown: bool) -> tqdm[Any]:
-    """Return a progress bar on standard error, hidden unless ``shown`` is True and standard error is a terminal."""
-    disable = not (shown and sys.stderr.isatty())
-    return tqdm(total=total, unit=unit, file=sys.stderr, disable=disable, smoothing=0.05)
+
+def is_terminal() -> bool:
+    """Return whether standard error is a terminal."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def progress_bar(total: int | None, unit: str, *, shown: bool, estimates: bool = True) -> tqdm[Any]:
+    """Return a progress bar on standard error, hidden unless ``shown`` is True and standard error is a terminal.
+
+    With ``estimates``, it shows the time left by the number of items.
+    """
+    disable = not (shown and is_terminal())
+    bar_format = None if estimates else _FORMAT
+    return tqdm(total=total, unit=unit, file=sys.stderr, disable=disable, smoothing=0.05, bar_format=bar_format)
 
 
 def say(message: str, *, shown: bool) -> None:
     """Print a line on standard error, above a progress bar, if ``shown`` is True."""
     if shown:
         tqdm.write(f"chordcache: {message}", file=sys.stderr)
+
+
+def write_line(line: str) -> None:
+    """Print a line on standard error, above a progress bar. A closed or full standard error does not end the run."""
+    with suppress(OSError, ValueError):
+        if is_terminal():
+            tqdm.write(line, file=sys.stderr)
+        else:  # one write, so that lines of two threads do not mix, and not tqdm's lock, which a signal may leave held
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()

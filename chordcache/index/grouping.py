@@ -28,6 +28,8 @@ class IndexRows:
     ----------
     keys : set of str
         The key of each item.
+    total_seconds : float or None
+        [seconds] Length of all items, or None if the index does not state that of one that can be read.
 
     Raises
     ------
@@ -39,6 +41,7 @@ class IndexRows:
         self._index = index
         self._file = open(index.path, "rb")  # noqa: SIM115 -- closed by __exit__
         self.keys: set[str] = set()
+        self.total_seconds: float | None = 0.0
         self._order: Iterator[tuple[int, int]] | None = None
         """Number and offset of each row, ordered by file. None if the rows have this order in the index"""
         try:
@@ -62,6 +65,9 @@ class IndexRows:
             if key in self.keys:
                 raise UsageError(f"the index names '{printable(record.path)}' of root '{record.root}' twice")
             self.keys.add(key)
+            if self.total_seconds is not None:
+                seconds = 0.0 if record.error is not None else record.known_seconds
+                self.total_seconds = None if seconds is None else self.total_seconds + seconds
             number = firsts.setdefault(hash((record.root, record.path)), len(firsts))
             is_grouped = is_grouped and number in (last, len(firsts) - 1)
             last = number

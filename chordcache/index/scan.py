@@ -7,15 +7,17 @@ import tempfile
 import time
 import weakref
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chordcache.choices import SCAN_LEVELS
-from chordcache.engine import pool, terminal
+from chordcache.engine import pool
+from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
+from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import UsageError
+from chordcache.errors import UsageError, printable
 from chordcache.index.files import Index, IndexWriter, read_index
 from chordcache.index.labels import Labels
 from chordcache.index.previous import ReusableRecords
@@ -24,6 +26,7 @@ from chordcache.media.probe import probe
 from chordcache.media.source_file import identity_or_none
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.storage import layout
+from chordcache.storage.run_log import RunNotes, recorded
 
 _CHUNK_SIZE = 8
 """Files per task. Demuxing a short clip takes a few milliseconds, sending a task half a millisecond."""
@@ -70,7 +73,7 @@ def scan(
     jobs: int | None = None,
     follow_symlinks: bool = False,
     limits: Limits | None = None,
-    progress: bool = False,
+    progress: bool | Display = False,
 ) -> ScanResult:
     """Scan every video below some folders.
 
@@ -91,8 +94,9 @@ def scan(
         True to follow links that lead out of a root too.
     limits : Limits, optional
         Limits for one file, by default those of ``Limits()``.
-    progress : bool
-        True to show a progress bar on standard error, if that is a terminal.
+    progress : bool or Display
+        True to show progress on standard error: a bar on a terminal, else a line every 30 seconds. At the end, the
+        first failures are named there.
 
     Returns
     -------
@@ -120,8 +124,11 @@ def scan(
     else:
         temporary = tempfile.TemporaryDirectory(prefix="chordcache-")
         path = Path(temporary.name, "index.jsonl")
-    with stop_signals():
-        summary = run.write(path, jobs or pool.default_jobs(), progress)
+    jobs = jobs or pool.default_jobs()
+    with stop_signals(), recorded(path, "scan", jobs=jobs) if temporary is None else nullcontext(RunNotes()) as notes:
+        summary = run.write(path, jobs, display_of(progress))
+        notes.take(summary)
+        notes.video_seconds = run.video_seconds
     result = ScanResult(read_index(path), summary, tuple(run.warnings()))
     if temporary is not None:
         weakref.finalize(result, temporary.cleanup)
@@ -141,8 +148,9 @@ class _Scan:
         self._limits = limits
         self._num_skipped = self._num_links = 0
         self._earlier_problem: str | None = None
+        self.video_seconds = 0.0
 
-    def write(self, path: Path, jobs: int, progress: bool) -> RunSummary:
+    def write(self, path: Path, jobs: int, display: Display) -> RunSummary:
         """Write the index and return the counts."""
         started = time.monotonic()
         roots = {corpus.label: corpus.folder for corpus in self._corpora}
@@ -157,11 +165,11 @@ class _Scan:
                 whole_roots=[corpus.label for corpus in self._corpora if not corpus.names],
                 columns=self._labels.column_types if self._labels else earlier.columns,
             ) as writer,
-            terminal.progress_bar(None, "file", shown=progress) as bar,
+            Progress("scan", display, see=printable(path)) as progress,
             closing(self._outcomes(earlier, jobs)) as outcomes,
         ):
-            if not bar.disable:  # a visible bar needs the total, which takes a separate walk
-                bar.total = sum(file.is_video for corpus in self._corpora for file in self._files(corpus))
+            if progress.needs_total:  # it takes a separate walk
+                progress.expect(sum(file.is_video for corpus in self._corpora for file in self._files(corpus)))
             for task, outcome in outcomes:
                 record = _crashed(task, outcome) if isinstance(outcome, pool.Crash) else outcome
                 writer.write(self._labels.apply(record) if self._labels else record)
@@ -169,7 +177,8 @@ class _Scan:
                 num_failed += record.error is not None
                 num_frames_skipped += record.packets.num_frames_skipped if record.packets else 0
                 num_done += task.known is None and record.error is None
-                bar.update()
+                self.video_seconds += 0.0 if task.known else record.known_seconds or 0.0
+                _report(progress, task, record)
         self._earlier_problem = earlier.problem
         return RunSummary(
             num_inputs=num_done + num_reused + num_failed,
@@ -241,6 +250,16 @@ class _Scan:
                 f"{self._labels.num_unmatched} rows of the labels file name no video, "
                 f"such as '{self._labels.unmatched_example}'"
             )
+
+
+def _report(progress: Progress, task: _ScanTask, record: VideoRecord) -> None:
+    name, seconds = f"{record.root}/{record.path}", record.known_seconds
+    if record.error is not None:
+        progress.fail(name, record.error_cause or "", record.error, seconds=seconds)
+    elif task.known is not None:
+        progress.skip(seconds)
+    else:
+        progress.done(name, seconds=seconds)
 
 
 def _scan_file(task: _ScanTask) -> VideoRecord:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from chordcache.config import Config
 from chordcache.engine import pool, terminal
+from chordcache.engine.display import Display, display_of
+from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import CacheWriteError, ChordcacheError, TooManyFailuresError, printable
 from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
 from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.existing_cache import earlier_header, repairable, tool_versions
+from chordcache.pipeline.fix_commands import problems_command
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.plan import (
     BuildPlan,
@@ -34,6 +36,7 @@ from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
 from chordcache.storage.quarantine import Failure, Quarantine
+from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
 from chordcache.storage.sidecar import Sidecar
 
 
@@ -47,7 +50,7 @@ def build(
     jobs: int | None = None,
     roots: Mapping[str, str] | None = None,
     options: BuildOptions | None = None,
-    progress: bool = False,
+    progress: bool | Display = False,
 ) -> RunSummary:
     """Cache every video of an index. Videos that are up to date stay unchanged.
 
@@ -69,9 +72,9 @@ def build(
         Root label to the folder where its data is now, if it moved.
     options : BuildOptions, optional
         Options of the build: when to stop (by default never), whether to wait for another build, and others.
-    progress : bool
-        True to show a progress bar on standard error, if that is a terminal. While the build waits, a line there names
-        the other process.
+    progress : bool or Display
+        True to show progress on standard error: a bar on a terminal, else a line every 30 seconds. At the end, the
+        first failures are named there. While the build waits, a line there names the other process.
 
     Returns
     -------
@@ -96,12 +99,17 @@ def build(
     options = options or BuildOptions()
     plan_now = functools.partial(make_plan, folder, index, config, tiers, features, roots=roots, options=options)
     plan = plan_now()  # reports wrong arguments before any wait
-    say = functools.partial(terminal.say, shown=progress)
-    with stop_signals(), locked(folder, say if options.wait else None) as has_waited:
+    say = functools.partial(terminal.say, shown=display_of(progress).messages)
+    with (
+        stop_signals(),
+        locked(folder, say if options.wait else None) as has_waited,
+        recorded(folder, "build", jobs=jobs or pool.default_jobs()) as notes,
+    ):
         if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
             plan = plan_now()
+        adopt_last_scan(folder, plan.index.path)
         with IndexRows(plan.index) as rows:
-            return _Build(plan, rows, options).run(jobs, progress)
+            return _Build(plan, rows, options).run(jobs, _progress("build", plan, rows, display_of(progress)), notes)
 
 
 def build_as_before(
@@ -111,63 +119,27 @@ def build_as_before(
     roots: Mapping[str, str] | None = None,
     jobs: int | None = None,
     options: BuildOptions,
-    progress: bool = False,
+    progress: bool | Display = False,
+    notes: RunNotes | None = None,
 ) -> RunSummary:
     """Build the videos of an index with everything that earlier builds of the cache requested, under its lock.
 
-    The parameters are those of ``build``.
+    The parameters are those of ``build``. ``notes`` take what is known of the run at its end.
     """
+    display = display_of(progress)
     plan = plan_as_before(cache, index, roots=roots, options=options)
     for tier in {file.partition("/")[0] for file in options.rebuild} & plan.features.keys():
         lost = [name for name in plan.features[tier] if plan.specs[name] is None]
         if lost and TIERS[tier].one_file:
             what = f"files of tier {tier} are not made again: {', '.join(lost)} needs a package that is not installed"
-            terminal.say(f"{what}; install it, then run the same command", shown=progress)
+            terminal.say(f"{what}; install it, then run the same command", shown=display.messages)
     with IndexRows(plan.index) as rows:
-        return _Build(plan, rows, options).run(jobs, progress)
+        return _Build(plan, rows, options).run(jobs, _progress("repair", plan, rows, display), notes or RunNotes())
 
 
-@dataclass(frozen=True)
-class DryRun:
-    """The result of ``dry_run``: what a build would do."""
-
-    plan: BuildPlan
-    num_inputs: int
-    num_missing: int
-    """Number of videos that would be built"""
-    num_up_to_date: int
-    num_failed: int
-    """Number of inputs that failed before and would not be tried again"""
-    num_pruned: int = 0
-    """Number of cached videos that would be dropped"""
-
-
-def dry_run(
-    index: str | Path | Index,
-    cache: str | Path = "cache",
-    *,
-    tiers: Sequence[str] = ("lmdb",),
-    features: Sequence[str] | None = None,
-    config: str | Path | Config | None = None,
-    roots: Mapping[str, str] | None = None,
-    options: BuildOptions | None = None,
-) -> DryRun:
-    """Return what ``build`` with the same arguments would do. It changes nothing, and needs no lock.
-
-    Raises
-    ------
-    UsageError, ConfigError, NotFoundError, FormatVersionError
-        As in ``build``.
-    """
-    layout.check_local("cache", cache)
-    options = options or BuildOptions()
-    plan = make_plan(Path(cache).absolute(), index, config, tiers, features, roots=roots, options=options)
-    with IndexRows(plan.index) as rows:
-        pruned = keys_to_prune(plan.cache, rows.keys, options)
-        with repairable(plan.cache):
-            quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
-        counts = Counter(video.state for videos in planned_files(plan, rows, quarantine, options) for video in videos)
-        return DryRun(plan, len(rows.keys), counts["missing"], counts["up to date"], counts["failed"], len(pruned))
+def _progress(command: str, plan: BuildPlan, rows: IndexRows, display: Display) -> Progress:
+    see = f"'{problems_command(plan.cache)}'"
+    return Progress(command, display, total=len(rows.keys), total_seconds=rows.total_seconds, see=see)
 
 
 class _Build:
@@ -188,12 +160,24 @@ class _Build:
         self._num_done = self._num_up_to_date = self._num_failed = self._num_frames = 0
         self._num_frames_skipped = self._num_damaged = self._num_frames_missing = 0
         self._num_new_failures = 0
-        self._bar = terminal.progress_bar(None, "video", shown=False)
+        self._video_seconds = 0.0
+        self._num_bytes = 0
+        self._last_files: set[str | None] = set()
+        self._progress = Progress("build", display_of(False))
 
-    def run(self, jobs: int | None, progress: bool) -> RunSummary:
+    def run(self, jobs: int | None, progress: Progress, notes: RunNotes) -> RunSummary:
         """Build what is missing or stale. The catalog and the quarantine are complete, however the run ends."""
         started = time.monotonic()
-        self._bar = terminal.progress_bar(self._num_inputs, "video", shown=progress)
+        try:
+            self._run(jobs, progress)
+        finally:
+            summary = self._summary(time.monotonic() - started)
+            notes.take(summary)
+            notes.video_seconds, notes.num_bytes = self._video_seconds, self._num_bytes
+        return summary
+
+    def _run(self, jobs: int | None, progress: Progress) -> None:
+        self._progress = progress
         try:
             outcomes = pool.run(
                 build_file,
@@ -202,7 +186,7 @@ class _Build:
                 limits=self._options.limits,
                 retry=self._once_more,
             )
-            with self._bar, closing(outcomes):  # no worker may publish after the cleanup
+            with progress, closing(outcomes):  # no worker may publish after the cleanup
                 for tasks, found in outcomes:
                     for number, task in enumerate(tasks):
                         self._take(task, found if isinstance(found, pool.Crash) else found[number])
@@ -216,6 +200,8 @@ class _Build:
         if self._options.prune:
             self._quarantine.keep_only(self._keys)
         self._finish()
+
+    def _summary(self, elapsed_seconds: float) -> RunSummary:
         return RunSummary(
             num_inputs=self._num_inputs,
             num_done=self._num_done,
@@ -226,7 +212,7 @@ class _Build:
             num_pruned=len(self._pruned),
             num_damaged=self._num_damaged,
             num_frames_missing=self._num_frames_missing,
-            elapsed_seconds=time.monotonic() - started,
+            elapsed_seconds=elapsed_seconds,
         )
 
     def _finish(self) -> None:
@@ -252,13 +238,14 @@ class _Build:
             self._describe(video.task)
             self._num_up_to_date += 1
             self._quarantine.discard(video.task.key, requested)
-            self._bar.update()
+            self._progress.skip(video.task.seconds)
         elif video.failure is not None:
-            self._fail(video.task, video.failure)
+            self._fail(video.task, video.failure, is_work=False)
         else:
             drop_if_not_allowed(self._cache, video.task.key, self._plan.on_damage)
             self._num_failed += 1
-            self._bar.update()
+            earlier = self._quarantine.get(video.task.key)
+            self._report(video.task, earlier.cause if earlier else "", earlier.message if earlier else "", False)
 
     def _describe(self, task: BuildTask) -> None:
         """Rewrite the sidecar of a video that needs no decode, but has another label or caption, or lost a feature."""
@@ -293,12 +280,23 @@ class _Build:
             self._num_done += 1
         self._num_frames += outcome.num_frames if task.artefacts else 0
         self._num_frames_skipped += outcome.num_frames_skipped if task.artefacts else 0
+        self._video_seconds += outcome.duration_seconds if task.artefacts else 0.0
+        num_bytes = self._written_bytes(outcome, task)
+        self._num_bytes += num_bytes
         if outcome.damage is not None:
             self._num_damaged += 1
             self._num_frames_missing += outcome.damage.num_missing
-        self._show()
+        num_frames = outcome.num_frames if task.artefacts else 0
+        self._progress.done(_name(task), seconds=task.seconds, num_frames=num_frames, num_bytes=num_bytes)
 
-    def _fail(self, task: BuildTask, failure: Failure) -> None:
+    def _written_bytes(self, sidecar: Sidecar, task: BuildTask) -> int:
+        """Return the size of the new files of a video. Segments of a file that share theirs count them once."""
+        kept = {info.file for info in task.kept} | self._last_files
+        sizes = {info.file: info.num_bytes for info in sidecar.features if info.file and info.file not in kept}
+        self._last_files = {info.file for info in sidecar.features}
+        return sum(sizes.values())
+
+    def _fail(self, task: BuildTask, failure: Failure, *, is_work: bool = True) -> None:
         fails_again = self._quarantine.still_holds(task.key, failure.source, task.fingerprints)
         if self._options.retry_quarantined or not fails_again:
             self._quarantine.add(failure)
@@ -306,14 +304,16 @@ class _Build:
         if failure.source is not None:  # the cached data of a lost source stays
             drop_if_not_allowed(self._cache, task.key, self._plan.on_damage)
         self._num_failed += 1
-        self._show()
+        self._report(task, failure.cause, failure.message, is_work)
         if self._num_new_failures > self._limit:
             raise TooManyFailuresError(
                 f"stopped after {self._num_new_failures} failures, the last one '{printable(task.path)}': "
                 f"{failure.message}; the same command resumes"
             )
 
-    def _show(self) -> None:
-        self._bar.update()
-        frames_per_second = self._num_frames / max(self._bar.format_dict["elapsed"], 1e-3)
-        self._bar.set_postfix_str(f"{frames_per_second:.0f} frames/s, {self._num_failed} failed", refresh=False)
+    def _report(self, task: BuildTask, cause: str, message: str, is_work: bool) -> None:
+        self._progress.fail(_name(task), cause, message, seconds=task.seconds, is_work=is_work)
+
+
+def _name(task: BuildTask) -> str:
+    return f"{task.root}/{task.path}"

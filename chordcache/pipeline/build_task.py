@@ -49,6 +49,8 @@ class BuildTask:
     """Facts that a scan measured, so that the build does not measure them again"""
     description: Description = field(default_factory=Description)
     """Segment, label, caption and other columns of the index"""
+    seconds: float | None = None
+    """[seconds] Length of the video as the index states it"""
     row: int = 0
     """Number of its row in the index, from 1; 0 if it is not from an index"""
     shares: bool = False

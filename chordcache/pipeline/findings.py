@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 
@@ -29,6 +30,12 @@ class VerifyReport:
 
     damage: list[Damage]
     """All findings, empty if the cache is sound"""
+    num_videos: int = 0
+    """Number of videos that were checked"""
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of findings of each kind, such as ``num_damaged``."""
+        return {f"num_{kind}": count for kind, count in sorted(Counter(each.kind for each in self.damage).items())}
 
     @property
     def exit_code(self) -> int:

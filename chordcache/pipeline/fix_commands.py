@@ -13,6 +13,11 @@ def repair_command(cache: Path) -> str:
     return f"chordcache verify --repair {_shell(cache)}"
 
 
+def problems_command(cache: Path) -> str:
+    """Return the command that lists the failures of a cache."""
+    return f"chordcache info {_shell(cache)} --problems"
+
+
 def gc_command(cache: Path) -> str:
     """Return the command that removes the files of a cache that no sidecar names."""
     return f"chordcache gc {_shell(cache)}"

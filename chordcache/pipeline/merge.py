@@ -25,6 +25,7 @@ from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked, locked_for_reading
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
+from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 
@@ -86,7 +87,11 @@ def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = 
         stack.enter_context(locked(folder))
         try:
             with atomic.no_space_as_error(folder):
-                return _Merge(joined, folder).run(progress)
+                with recorded(folder, "merge") as notes:
+                    summary = _Merge(joined, folder).run(progress)
+                    notes.take(summary)
+                    notes.exit_code = 0
+                return summary
         except ChordcacheError:
             raise
         except OSError as error:

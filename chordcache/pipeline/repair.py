@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from chordcache.engine import terminal
+from chordcache.engine import pool, terminal
+from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
-from chordcache.index.files import IndexWriter, read_index, temporary_index
+from chordcache.index.files import Index, IndexWriter, read_index, temporary_index
 from chordcache.pipeline.build import build_as_before
 from chordcache.pipeline.findings import Damage
 from chordcache.pipeline.options import BuildOptions
@@ -21,6 +22,7 @@ from chordcache.storage import atomic, layout, sealed_json
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
+from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
 from chordcache.storage.sidecar import read_sidecar
 
 
@@ -32,7 +34,7 @@ def repair(
     roots: Mapping[str, str] | None = None,
     wait: bool = False,
     limits: Limits | None = None,
-    progress: bool = False,
+    progress: bool | Display = False,
 ) -> RunSummary:
     """Build again what ``verify`` found damaged or missing, and nothing else.
 
@@ -64,9 +66,11 @@ def repair(
     folder = Path(cache).absolute()
     options = BuildOptions(rebuild=frozenset(each.file for each in _broken(damage)), limits=limits or Limits())
     read_header(folder)  # raises before a lock is made in a folder that is not a cache
-    say = functools.partial(terminal.say, shown=progress)
-    with stop_signals(), locked(folder, say if wait else None):
-        return _repair(folder, _broken(damage), jobs, roots, options, progress)
+    say = functools.partial(terminal.say, shown=display_of(progress).messages)
+    jobs = jobs or pool.default_jobs()
+    with stop_signals(), locked(folder, say if wait else None), recorded(folder, "repair", jobs=jobs) as notes:
+        build = functools.partial(build_as_before, folder, roots=roots, jobs=jobs, options=options, notes=notes)
+        return _repair(folder, _broken(damage), options, functools.partial(build, progress=progress))
 
 
 def _broken(damage: Sequence[Damage]) -> list[Damage]:
@@ -76,17 +80,16 @@ def _broken(damage: Sequence[Damage]) -> list[Damage]:
 def _repair(
     folder: Path,
     broken: Sequence[Damage],
-    jobs: int | None,
-    roots: Mapping[str, str] | None,
     options: BuildOptions,
-    progress: bool,
+    build: Callable[[Index], RunSummary],
 ) -> RunSummary:
+    """Repair the lists of a cache, then build the broken videos with a function that takes their index."""
     header = read_header(folder)
     artefacts = [each for each in broken if each.key is not None and each.file != "catalog.sqlite"]
     if "index.jsonl" in options.rebuild:
         _repair_index(folder, header)
-    if "quarantine.jsonl" in options.rebuild:
-        path = folder / "quarantine.jsonl"
+    for name in {"quarantine.jsonl", RUNS_FILE}.intersection(options.rebuild):
+        path = folder / name
         atomic.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
     records = _records_of(folder, {str(each.key) for each in artefacts})
     write_catalog(folder)
@@ -99,7 +102,7 @@ def _repair(
         follow_symlinks=header.follow_symlinks,
         columns=header.columns,
     ) as index:
-        return build_as_before(folder, index, roots=roots, jobs=jobs, options=options, progress=progress)
+        return build(index)
 
 
 def _records_of(cache: Path, keys: set[str]) -> list[VideoRecord]:
@@ -185,7 +188,7 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
     folder = Path(cache).absolute()
     read_header(folder)
     chosen = None if only is None else set(only)
-    with locked(folder):
+    with locked(folder), nullcontext(RunNotes()) if dry_run else recorded(folder, "gc") as notes:
         for key in layout.iter_keys(folder):
             read_sidecar(folder, key)
         files = [
@@ -201,4 +204,5 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
                 (folder / file).unlink()
             atomic.remove_partials(folder)
             write_catalog(folder)
+        notes.counts = {"num_removed": len(files)}
     return files

@@ -27,6 +27,8 @@ class PlannedVideo:
     task: BuildTask
     state: str
     """"missing", "up to date", or "failed" if it failed before and neither its file nor the tools have changed"""
+    record: VideoRecord
+    """Record of the index"""
     failure: Failure | None = None
     """Failure that the scan found"""
 
@@ -77,15 +79,15 @@ class _Planner:
         identity = state.identity if state else None
         task = self._task(record, row, source_path, state)
         if not task.artefacts and not task.needs_hash:
-            return PlannedVideo(task, "up to date")
+            return PlannedVideo(task, "up to date", record)
         if self._options.retry_quarantined:
-            return PlannedVideo(task, "missing")
+            return PlannedVideo(task, "missing", record)
         is_known = record.error is not None and record.identity == identity
         if is_known and not may_be_cached(record, self._plan.on_damage):
-            return PlannedVideo(task, "failed", _failure_of_scan(task, record))
+            return PlannedVideo(task, "failed", record, _failure_of_scan(task, record))
         has_failed = self._quarantine.get(task.key) is not None  # much faster than the fingerprints of every task
         fails = has_failed and self._quarantine.still_holds(task.key, identity, task.fingerprints)
-        return PlannedVideo(task, "failed" if fails else "missing")
+        return PlannedVideo(task, "failed" if fails else "missing", record)
 
     def _task(self, record: VideoRecord, row: int, source_path: str, state: SourceState | None) -> BuildTask:
         """Return the task of one video. It has no artefacts if the video is up to date."""
@@ -119,6 +121,7 @@ class _Planner:
             kept=plan.kept(sidecar, missing) if sidecar else (),
             content=content or (sidecar.content if sidecar else None),
             description=record.description(),
+            seconds=record.known_seconds,
             row=row,
             on_damage=plan.on_damage,
             shares=plan.segments == "share" and record.segment is not None,

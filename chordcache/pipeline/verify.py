@@ -13,7 +13,9 @@ import numpy as np
 
 from chordcache.config import Config, config_from_json
 from chordcache.digests import digest_file
-from chordcache.engine import pool, terminal
+from chordcache.engine import pool
+from chordcache.engine.display import Display, display_of
+from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, MediaError, UsageError
 from chordcache.features.frames import record_decoder
@@ -21,13 +23,14 @@ from chordcache.media.source_file import bytes_changed, check_unchanged, hash_so
 from chordcache.pipeline.findings import Damage, VerifyReport
 from chordcache.pipeline.fix_commands import build_command, repair_command
 from chordcache.pipeline.plan import Features, fingerprints_of, is_stale, resolve_features
-from chordcache.pipeline.verify_lists import check_catalog, check_index, find_orphans
+from chordcache.pipeline.verify_lists import check_catalog, check_index, check_runs, find_orphans
 from chordcache.pipeline.verify_source import compare_with_source
 from chordcache.records import FeatureInfo
 from chordcache.storage import layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact, open_artefact
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.quarantine import Quarantine
+from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 VERIFY_LEVELS = ("quick", "default", "deep")
@@ -62,9 +65,9 @@ def verify(
     source: bool = False,
     jobs: int | None = None,
     roots: Mapping[str, str] | None = None,
-    progress: bool = False,
+    progress: bool | Display = False,
 ) -> VerifyReport:
-    """Check a cache. It changes nothing.
+    """Check a cache. It changes nothing, except for one more line in ``runs.jsonl`` where that can be written.
 
     Parameters
     ----------
@@ -80,8 +83,8 @@ def verify(
         Number of worker processes, by default one for each processor.
     roots : mapping of str to str, optional
         Root label to the folder where its data is now, if it moved.
-    progress : bool
-        True to show a progress bar on standard error, if that is a terminal.
+    progress : bool or Display
+        True to show progress on standard error: a bar on a terminal, else a line every 30 seconds.
 
     Returns
     -------
@@ -98,6 +101,18 @@ def verify(
     if level not in VERIFY_LEVELS:
         raise UsageError(f"level: got '{level}', expected one of {', '.join(VERIFY_LEVELS)}")
     folder = Path(cache).absolute()
+    read_header(folder)  # raises before a log is made in a folder that is not a cache
+    jobs = 1 if level == "quick" and not source else jobs or pool.default_jobs()
+    with recorded(folder, "verify", jobs=jobs) as notes:
+        report = _verify(folder, level, source, jobs, roots, display_of(progress))
+        notes.exit_code = report.exit_code
+        notes.counts = {"num_videos": report.num_videos, **report.counts()}
+    return report
+
+
+def _verify(
+    folder: Path, level: str, source: bool, jobs: int, roots: Mapping[str, str] | None, display: Display
+) -> VerifyReport:
     header = read_header(folder)
     where = {**header.roots, **(roots or {})} if source else None
     keys = sorted(layout.iter_keys(folder))
@@ -108,20 +123,26 @@ def verify(
         level = "default"  # an artefact must be intact before it is compared with its source
     inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
     checks = (_Check(folder, key, level, config, header.features, fingerprints, where, inside) for key in keys)
-    with stop_signals(), terminal.progress_bar(len(keys), "video", shown=progress) as bar:
+    display = replace(display, messages=display.messages and display.verbose)  # the findings are the result
+    with stop_signals(), Progress("verify", display, total=len(keys), failed="damaged") as progress:
         if level == "quick":
             results: _Results = ((check, _check_video(check)) for check in checks)
         else:
-            results = pool.run(_check_video, checks, jobs=jobs or pool.default_jobs(), ordered=True)
+            results = pool.run(_check_video, checks, jobs=jobs, ordered=True)
         with closing(results):
             for check, damage in results:
-                found += _of_crash(check, damage) if isinstance(damage, pool.Crash) else damage
-                bar.update()
+                damage = _of_crash(check, damage) if isinstance(damage, pool.Crash) else damage
+                found += damage
+                if damage and damage[0].kind != "incomplete":  # it may be in quarantine, with the reason
+                    progress.fail(damage[0].file, damage[0].kind, damage[0].message)
+                else:
+                    progress.done(check.key)
     found = _without_quarantined(folder, found)
     found += check_catalog(folder, keys, header.features)
     found += check_index(folder, set(keys), header.features)
+    found += check_runs(folder)
     found += find_orphans(folder)
-    return VerifyReport(found)
+    return VerifyReport(found, len(keys))
 
 
 def _check_video(check: _Check) -> list[Damage]:

@@ -15,10 +15,11 @@ from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.quarantine import Quarantine
+from chordcache.storage.run_log import RUNS_FILE, read_runs
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 _TOP_LEVEL = frozenset(
-    "chordcache.json index.jsonl videos catalog.sqlite quarantine.jsonl .partial .lock .on_demand".split()
+    "chordcache.json index.jsonl videos catalog.sqlite quarantine.jsonl runs.jsonl .partial .lock .on_demand".split()
 ).union(TIERS)
 
 
@@ -75,6 +76,16 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
     prune_command = f"{build_command(cache, features, names)} --prune"
     what = "the index of the last build does not name this video of its root"
     return found + [Damage("orphan", layout.sidecar_file(key), what, prune_command, key) for key in sorted(unnamed)]
+
+
+def check_runs(cache: Path) -> list[Damage]:
+    """Check that every line of the run log is what was written."""
+    try:
+        for _ in read_runs(cache):
+            pass
+    except DamageError as error:
+        return [Damage("damaged", RUNS_FILE, str(error), repair_command(cache))]
+    return []
 
 
 def find_orphans(cache: Path) -> list[Damage]:

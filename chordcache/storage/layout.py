@@ -10,6 +10,7 @@ A cache is a folder::
     hdf5/ab/<key>.<gen>.h5          frames and features, for programs that read several together
     catalog.sqlite                  derived from the sidecars
     quarantine.jsonl                one line per input that could not be cached
+    runs.jsonl                      one line per build, verify, repair, merge and gc
     .partial/<host>-<pid>-<uuid>/   files that a worker is writing
     .on_demand/                     videos that readers ask to be built
 

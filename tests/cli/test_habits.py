@@ -138,6 +138,7 @@ def test_help_loads_nothing_but_click():
         "chordcache",
         "chordcache.cli",
         "chordcache.cli.commands",
+        "chordcache.cli.output",
         "chordcache.cli.values",
         "chordcache.cli.version",
         "chordcache.errors",

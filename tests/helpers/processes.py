@@ -8,6 +8,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -69,6 +70,19 @@ def wait_until(condition: Any, timeout: float, step: float = 0.005) -> bool:
     return bool(condition())
 
 
+_PROGRESS = re.compile(
+    r"^(chordcache (scan|build|repair|verify): [\d,]+( of [\d,]+)? videos(, .*)?|"
+    r"  .+?: [a-z-]+: .*|  \.\.\. and [\d,]+ more.*)\n",
+    re.MULTILINE,
+)
+"""Lines of progress, and those that name failures"""
+
+
+def without_progress(stderr: str) -> str:
+    """Return the errors and warnings of a run. ``tests/cli/test_run_output.py`` is about the other lines."""
+    return _PROGRESS.sub("", stderr)
+
+
 @dataclass
 class Run:
     """A command under way, in a session of its own."""
@@ -106,7 +120,7 @@ class Run:
 
     @property
     def stderr(self) -> str:
-        return (self.folder / f"{self.mark}.err").read_text(errors="surrogateescape")
+        return without_progress((self.folder / f"{self.mark}.err").read_text(errors="surrogateescape"))
 
     @property
     def stdout(self) -> str:

@@ -17,7 +17,7 @@ from chordcache.config import Config
 from chordcache.errors import MediaError, UsageError
 from chordcache.frames_config import FramesConfig
 from chordcache.media.demux import open_media
-from chordcache.pipeline.build import dry_run
+from chordcache.pipeline.dry_run import dry_run
 from chordcache.pipeline.keep_damaged import frames_after
 from chordcache.read.sampling.clip_request import ClipRequest
 from chordcache.read.sampling.clip_samplers import (

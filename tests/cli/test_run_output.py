@@ -1,0 +1,307 @@
+"""The output of scan, build, verify and gc: through pipes, on a terminal, into a full file, and as JSON."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import json
+import os
+import pty
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import run_chordcache, write_video
+
+import chordcache as cc
+from chordcache.pipeline.dry_run import Reason
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+NUM_BROKEN = 7
+
+
+@pytest.fixture(scope="session")
+def run_cli() -> Cli:
+    """The command line in a process of its own, with all that it prints."""
+    return functools.partial(run_chordcache, with_progress=True)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """videos/ with two videos and seven files that are none."""
+    folder = tmp_path_factory.mktemp("output")
+    for name in ("a", "b"):
+        write_video(folder / f"videos/{name}.mp4", num_frames=25, fps=25)
+    for number in range(NUM_BROKEN):
+        (folder / f"videos/broken{number}.mp4").write_text("not a video")
+    return folder
+
+
+@pytest.fixture
+def work(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "work"))
+
+
+@pytest.fixture
+def scanned(work: Path) -> Path:
+    cc.scan([work / "videos"], output=work / "index.json", jobs=1)
+    return work
+
+
+@pytest.fixture
+def built(scanned: Path) -> Path:
+    cc.build(scanned / "index.json", scanned / "cache", jobs=1)
+    return scanned
+
+
+def test_scan_and_build_through_pipes(work: Path, run_cli: Cli) -> None:
+    for command, see in (("scan", "index.json"), ("build", "'chordcache info cache --problems'")):
+        done = run_cli(*((command, "videos") if command == "scan" else (command, "-j", "1")), cwd=work)
+        assert done.returncode == 3
+        assert done.stdout.count("\n") == 1
+        first, last, *failures, more = done.stderr.splitlines()
+        assert first.startswith(f"chordcache {command}: 0")
+        assert re.match(rf"chordcache {command}: 9 of 9 videos, 2.0 (of 2.0 )?s, .*7 failed, done in ", last)
+        assert [line.partition(": ")[0] for line in failures] == [f"  videos/broken{n}.mp4" for n in range(5)]
+        assert all(line.split(": ")[1] == "decode" for line in failures)
+        assert more == f"  ... and 2 more; see {see}"
+    assert re.search(r", [\d,]+ frames/s, [\d.]+ kB, 7 failed, done", last)
+
+
+def test_verify_through_pipes(built: Path, run_cli: Cli) -> None:
+    done = run_cli("verify", "-j", "1", cwd=built)
+    assert done.stdout == "sound: 2 videos\n"
+    first, last = done.stderr.splitlines()
+    assert first == "chordcache verify: 0 of 2 videos"
+    assert last.startswith("chordcache verify: 2 of 2 videos, done in ")
+
+
+def test_verify_and_repair_through_pipes(built: Path, run_cli: Cli) -> None:
+    next((built / "cache/lmdb").rglob("a-*.lmdb")).write_bytes(b"damaged")
+    done = run_cli("verify", "-j", "1", "--repair", "-v", cwd=built)
+    assert (done.returncode, done.stdout) == (0, "sound: 2 videos\n")
+    starts = [line for line in done.stderr.splitlines() if re.match(r"chordcache (verify|repair): 0 of", line)]
+    assert [line.split()[1] for line in starts] == ["verify:", "repair:", "verify:"]
+    assert "2 of 2 videos, 1 damaged, done in" in done.stderr
+    assert re.search(r"^  lmdb/.*/a-.*: damaged: ", done.stderr, re.MULTILINE)
+
+
+def test_quiet_leaves_failures_and_json(scanned: Path, run_cli: Cli) -> None:
+    done = run_cli("build", "-q", cwd=scanned)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert [line[:15] for line in done.stderr.splitlines()] == ["  videos/broken"] * 5 + ["  ... and 2 mor"]
+    assert json.loads(run_cli("build", "-q", "--json", cwd=scanned).stdout)["num_failed"] == NUM_BROKEN
+    done = run_cli("verify", "--quick", "-q", cwd=scanned)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = run_cli("verify", "nowhere", "-q", cwd=scanned)
+    assert (done.returncode, done.stderr.count("error")) == (10, 1)
+
+
+def test_no_progress_leaves_the_summary(scanned: Path, run_cli: Cli) -> None:
+    done = run_cli("build", "--no-progress", cwd=scanned)
+    assert done.stdout.startswith("done 2, up to date 0, quarantined 7 of 9 in ")
+    assert "chordcache build: " not in done.stderr
+
+
+def test_verbose_names_every_failure(scanned: Path, run_cli: Cli) -> None:
+    done = run_cli("build", "-v", "--no-progress", cwd=scanned)
+    assert len(done.stderr.splitlines()) == NUM_BROKEN
+
+
+def test_quiet_and_verbose_exclude_each_other(scanned: Path, run_cli: Cli) -> None:
+    done = run_cli("build", "-q", "-v", cwd=scanned)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--quiet: got --verbose too" in done.stderr
+
+
+def test_log_file(work: Path, run_cli: Cli) -> None:
+    for args in (("scan", "videos"), ("build",), ("verify",)):
+        run_cli(*args, "-j", "1", "-v", "--log-file", "log.jsonl", cwd=work)
+    events = [json.loads(line) for line in (work / "log.jsonl").read_text().splitlines()]
+    assert [each["command"] for each in events if each["event"] == "end"] == ["scan", "build", "verify"]
+    failed = [each for each in events if each["event"] == "failed"]
+    assert len(failed) == 2 * NUM_BROKEN
+    assert {each["cause"] for each in failed} == {"decode"}
+    assert [each["path"] for each in events if each["event"] == "done"][:4] == ["videos/a.mp4", "videos/b.mp4"] * 2
+    assert all(each["time"].endswith("+00:00") for each in events)
+
+
+def test_a_log_file_in_no_folder_is_refused_before_the_run(work: Path, run_cli: Cli) -> None:
+    done = run_cli("scan", "videos", "--log-file", "none/log.jsonl", cwd=work)
+    assert done.returncode == 2
+    assert "--log-file: got 'none/log.jsonl', which cannot be written" in done.stderr
+    assert not (work / "index.json").exists()
+
+
+@pytest.mark.parametrize("command", [("scan", "videos"), ("build",), ("verify",), ("gc",), ("build", "--dry-run")])
+def test_json_is_alone_on_standard_output(built: Path, run_cli: Cli, command: tuple[str, ...]) -> None:
+    json.loads(run_cli(*command, "--json", cwd=built).stdout)
+
+
+@pytest.mark.parametrize(
+    "command", ["scan", "index", "plan", "build", "verify", "merge", "gc", "info", "bench", "doctor"]
+)
+def test_every_command_has_json(run_cli: Cli, command: str) -> None:
+    assert "--json" in run_cli(command, "--help").stdout
+
+
+def on_terminal(work: Path, *args: str) -> tuple[int, str]:
+    """Run the command with standard error on a terminal of its own, and return the exit code and what came there."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 120, 0, 0))  # its width would be 0
+    with subprocess.Popen(
+        [sys.executable, "-m", "chordcache", *args], cwd=work, stdout=subprocess.DEVNULL, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        data = b""
+        while chunk := _read(ours):
+            data += chunk
+        code = process.wait()
+    os.close(ours)
+    return code, data.decode()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # Linux: the other side is closed
+        return b""
+
+
+def test_a_terminal_shows_a_bar(work: Path) -> None:
+    for command in (("scan", "videos"), ("build", "-j", "1"), ("verify", "--quick")):
+        code, text = on_terminal(work, *command)
+        assert code == (0 if command[0] == "verify" else 3)
+        total = 2 if command[0] == "verify" else 9
+        assert f"{total}/{total} [" in text
+        assert "\r" in text
+        assert "chordcache build: 0 of" not in text
+        assert ("... and 2 more" in text) == (command[0] != "verify")
+        if command[0] == "build":
+            assert " frames/s" in text
+
+
+def test_no_progress_shows_no_bar(built: Path) -> None:
+    assert on_terminal(built, "verify", "--quick", "--no-progress") == (0, "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("--help",),
+        ("--version",),
+        ("build", "--help"),
+        ("scan", "videos"),
+        ("build",),
+        ("build", "--json"),
+        ("build", "--dry-run"),
+        ("verify", "--quick"),
+        ("verify", "--quick", "--json"),
+        ("info", "--json"),
+        ("gc",),
+    ],
+)
+def test_a_full_standard_output(built: Path, command: tuple[str, ...], unbuffered: str) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "chordcache", *command],
+            cwd=built,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            check=False,
+        )
+    assert done.returncode == 12, done.stderr
+    assert "cannot write to standard output: no space left on device" in done.stderr
+    assert "a bug" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+# gc
+
+
+def test_gc_with_nothing_to_remove(built: Path, run_cli: Cli) -> None:
+    assert run_cli("gc", cwd=built).stdout == "nothing to remove\n"
+    assert json.loads(run_cli("gc", "--json", cwd=built).stdout) == {"files": [], "num_removed": 0}
+
+
+def test_gc_as_json(built: Path, run_cli: Cli) -> None:
+    (built / "index.json").write_text((built / "index.json").read_text())
+    (built / "c.yaml").write_text(yaml.dump({"frames": {"quality": 50}}))
+    cc.build(built / "index.json", built / "cache", config=built / "c.yaml", jobs=1)
+    dry = json.loads(run_cli("gc", "--json", "--dry-run", cwd=built).stdout)
+    assert (len(dry["files"]), dry["num_removed"]) == (2, 0)
+    assert json.loads(run_cli("gc", "--json", "--yes", cwd=built).stdout) == {"files": dry["files"], "num_removed": 2}
+    assert not any((built / "cache" / file).exists() for file in dry["files"])
+    assert run_cli("gc", cwd=built).stdout == "nothing to remove\n"
+
+
+# The dry run
+
+
+def reasons(work: Path, **arguments: Any) -> dict[Reason, int]:
+    return dict(cc.dry_run(work / "index.json", work / "cache", **arguments).reasons)
+
+
+def test_dry_run_of_a_new_cache(scanned: Path, run_cli: Cli) -> None:
+    assert reasons(scanned) == {Reason("new"): 2}
+    done = run_cli("build", "--dry-run", cwd=scanned)
+    assert "        2 new\n" in done.stdout
+    assert re.search(r"roughly [\d.]+ kB; 'chordcache plan' measures it", done.stdout)
+    rough = cc.dry_run(scanned / "index.json", scanned / "cache").num_bytes
+    assert rough == round(2 * 25 * 64 * 48 * 0.25)
+    data = json.loads(run_cli("build", "--dry-run", "--json", cwd=scanned).stdout)
+    assert data["reasons"] == [{"kind": "new", "detail": "", "num_videos": 2}]
+    assert data["num_bytes"] == rough
+
+
+def test_dry_run_says_what_is_stale(built: Path) -> None:
+    assert reasons(built) == {}
+    changed = {"frames": {"quality": 50, "short_side": 32}}
+    (built / "c.yaml").write_text(yaml.dump(changed))
+    detail = "frames.picture.short_side: 256 -> 32, frames.quality: 90 -> 50"
+    assert reasons(built, config=built / "c.yaml") == {Reason("settings changed", detail): 2}
+    assert reasons(built, tiers=("npz",), features=("flow",)) == {Reason("not requested before", "flow in npz"): 2}
+    write_video(built / "videos/a.mp4", num_frames=30)
+    next((built / "cache/lmdb").rglob("b-*.lmdb")).unlink()
+    assert reasons(built) == {Reason("source changed"): 1, Reason("file lost", "frames in lmdb"): 1}
+    options = cc.BuildOptions(retry_quarantined=True)
+    assert reasons(built, options=options)[Reason("failed before", "decode")] == NUM_BROKEN
+
+
+def test_dry_run_with_hashes_and_labels(built: Path) -> None:
+    assert reasons(built, options=cc.BuildOptions(source_hash=True)) == {Reason("hash missing"): 2}
+    (built / "labels.csv").write_text("path,label,caption\na.mp4,cat,\n")
+    cc.scan([built / "videos"], output=built / "index.json", labels=str(built / "labels.csv"), jobs=1)
+    found = cc.dry_run(built / "index.json", built / "cache")
+    assert found.reasons == {Reason("label or caption"): 1}
+    assert (found.num_described, found.num_missing, found.num_up_to_date) == (1, 0, 2)
+
+
+def test_dry_run_estimates_from_similar_videos(built: Path) -> None:
+    write_video(built / "videos/c.mp4", num_frames=50, fps=25)
+    cc.scan([built / "videos"], output=built / "index.json", jobs=1)
+    found = cc.dry_run(built / "index.json", built / "cache")
+    sizes = [path.stat().st_size for path in (built / "cache/lmdb").rglob("*.lmdb")]
+    assert found.reasons == {Reason("new"): 1}
+    assert found.num_bytes == pytest.approx(sum(sizes), rel=0.01)
+
+
+def test_dry_run_says_whose_size_is_unknown(scanned: Path, run_cli: Cli) -> None:
+    found = cc.dry_run(scanned / "index.json", scanned / "cache", tiers=("lmdb", "npz"), features=("frames", "flow"))
+    assert found.unknown == ("flow in npz",)
+    assert found.num_bytes is not None
+    command = ("build", "--dry-run", "--tier", "npz", "--features", "flow")
+    assert "size unknown; 'chordcache plan' measures it" in run_cli(*command, cwd=scanned).stdout
