@@ -76,6 +76,7 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python bench/bench_loader.py $(CLIPS)
 	$(BIN)/python bench/bench_plan.py $(CLIPS)
 	$(BIN)/python bench/scale.py $(CLIPS)/animation/bigbuckbunny.mp4
+	$(BIN)/python bench/bench_report.py $(CLIPS)
 
 bench-peers: $(STAMP) ## the same clips through other libraries, each in an environment of its own in .venv-peers
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
@@ -95,10 +96,12 @@ compare: $(STAMP) ## CPU time of another commit and of this one: make compare BA
 clean: ## remove .venv, the demo and the caches of the tools
 	rm -rf .venv .venv-pose .venv-peers demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# The tests compare with ffmpeg's command line tools, cut builds short with strace and faketime, and press TAB in bash,
-# zsh and fish. OpenCV's packages with windows need libGL and GLib. The package itself needs none of this
+# The tests compare with ffmpeg's command line tools, cut builds short with strace and faketime, press TAB in bash, zsh and
+# fish, and look at pages in a browser. OpenCV's packages with windows need libGL and GLib. The package itself needs none
+# of this
 tools:
-	@missing=; for each in ffmpeg strace faketime bash zsh fish; do command -v $$each >/dev/null || missing="$$missing $$each"; done; \
+	@missing=; for each in ffmpeg strace faketime bash zsh fish chromium-headless-shell; do \
+		command -v $$each >/dev/null || missing="$$missing $$each"; done; \
 	libraries=$$(ldconfig -p); \
 	case $$libraries in *libGL.so.1*) ;; *) missing="$$missing libgl1" ;; esac; \
 	case $$libraries in *libgthread-2.0.so.0*) ;; *) missing="$$missing libglib2.0-0" ;; esac; \

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from chordcache.read.text import CaptionTokenizer
     from chordcache.read.video import Video
     from chordcache.records import RunSummary, VideoRecord
+    from chordcache.tools.report import report
 
 __version__ = "0.1.0"
 
@@ -106,6 +107,7 @@ __all__ = [
     "open_cache",
     "read_index",
     "repair",
+    "report",
     "scan",
     "subset",
     "summarize",
@@ -144,6 +146,7 @@ _LAZY = {
     "open_cache": "chordcache.read.cache",
     "read_index": "chordcache.index.files",
     "repair": "chordcache.pipeline.repair",
+    "report": "chordcache.tools.report",
     "scan": "chordcache.index.scan",
     "subset": "chordcache.read.combined",
     "summarize": "chordcache.read.summary",

@@ -53,6 +53,7 @@ def test_every_exit_code_is_documented_once():
             "info",
             "ls",
             "show",
+            "report",
             "extractors",
             "bench",
             "doctor",

@@ -24,6 +24,7 @@ COMMANDS = (
         "info",
         "ls",
         "show",
+        "report",
         "extractors",
         "gc",
         "bench",

@@ -1,4 +1,4 @@
-"""The check of frame numbers that a caller asks for."""
+"""Frame numbers: the check of those that a caller asks for, and numbers that are evenly spread."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from chordcache.errors import UsageError
+
+
+def evenly_spread(length: int, count: int) -> np.ndarray:
+    """Return at most ``count`` positions in [0, length) from the first to the last [shape=(K,), dtype=int64]."""
+    return np.unique(np.linspace(0, max(0, length - 1), min(length, count)).round().astype(np.int64))
 
 
 def frame_numbers(indices: Sequence[int] | np.ndarray, num_frames: int | None, owner: str) -> list[int]:

@@ -110,6 +110,11 @@ def verify(
     return report
 
 
+def verify_quickly(cache: Path) -> VerifyReport:
+    """Check files and sizes of a cache for a report, without a line in ``runs.jsonl``. Raises as ``verify`` does."""
+    return _verify(cache.absolute(), "quick", False, 1, None, display_of(False))
+
+
 def _verify(
     folder: Path, level: str, source: bool, jobs: int, roots: Mapping[str, str] | None, display: Display
 ) -> VerifyReport:

@@ -56,6 +56,13 @@ class Cache:
         self._opened: _Opened | None = None
         _ = self._videos  # raises an error now rather than in a worker
 
+    @classmethod
+    def without_catalog(cls, path: Path) -> Cache:
+        """Return a cache whose catalog is opened only when it is needed. ``read`` of a ``Video`` does not need it."""
+        cache = cls.__new__(cls)
+        cache.__setstate__({"path": path.absolute()})
+        return cache
+
     def __getstate__(self) -> dict[str, Path]:
         return {"path": self.path}
 

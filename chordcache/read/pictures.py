@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from chordcache.media.frame_numbers import evenly_spread as evenly_spread  # where OpenCV may be missing
 from chordcache.media.opencv import cv2
 
 MIN_FLOW_PX = 0.5
@@ -19,11 +20,6 @@ _MEL_RANGE_DECIBELS = 80.0
 
 _MAX_ASPECT = 16 / 9
 """Widest picture of a row. A wider one is squeezed, so that a row has a bounded width"""
-
-
-def evenly_spread(length: int, count: int) -> np.ndarray:
-    """Return at most ``count`` positions in [0, length) from the first to the last [shape=(K,), dtype=int64]."""
-    return np.unique(np.linspace(0, max(0, length - 1), min(length, count)).round().astype(np.int64))
 
 
 def flow_scale(flow: np.ndarray) -> float:

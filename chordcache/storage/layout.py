@@ -23,6 +23,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from chordcache.digests import hex64
@@ -31,6 +32,7 @@ from chordcache.records import Identity, Segment, VideoRecord, to_json
 from chordcache.storage.artefacts.tiers import TIERS
 
 _SLUG_LENGTH = 40
+_KEY = r"[A-Za-z0-9_-]+-[0-9a-f]{16}"
 _OTHER_LETTERS = re.compile(r"[^A-Za-z0-9_]+")
 
 
@@ -67,17 +69,22 @@ def key_of(record: VideoRecord) -> str:
 
 def is_key(text: str) -> bool:
     """Return whether ``video_key`` could have made ``text``."""
-    return re.fullmatch(r"[A-Za-z0-9_-]+-[0-9a-f]{16}", text) is not None
+    return re.fullmatch(_KEY, text) is not None
 
 
 def is_artefact_file(tier: str, file: str) -> bool:
     """Return whether ``artefact_file`` could have made ``file``."""
     if tier not in TIERS:
         return False
-    key = os.path.basename(file).partition(".")[0]
-    feature = "" if TIERS[tier].one_file else r"\.[a-z][a-z0-9_]{0,39}"
-    pattern = rf"{tier}/{_fan(key)}/{key}{feature}\.[0-9a-f]{{8}}{re.escape(TIERS[tier].suffix)}"
-    return is_key(key) and re.fullmatch(pattern, file) is not None
+    found = _artefact_pattern(tier, TIERS[tier].suffix, TIERS[tier].one_file).fullmatch(file)
+    return found is not None and found["fan"] == _fan(found["key"])
+
+
+@cache
+def _artefact_pattern(tier: str, suffix: str, one_file: bool) -> re.Pattern[str]:
+    # One for each tier: one for each file took longer than the rest of reading a sidecar
+    feature = "" if one_file else r"\.[a-z][a-z0-9_]{0,39}"
+    return re.compile(rf"{tier}/(?P<fan>..)/(?P<key>{_KEY}){feature}\.[0-9a-f]{{8}}{re.escape(suffix)}")
 
 
 def _fan(key: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 COMMANDS = (
     *("scan", "index", "config", "plan", "build"),
     *("verify", "merge", "gc"),
-    *("info", "ls", "show", "bench"),
+    *("info", "ls", "show", "report", "bench"),
     *("extractors", "doctor", "completion", "help"),
 )
 

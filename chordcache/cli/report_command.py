@@ -1,0 +1,63 @@
+"""``chordcache report``."""
+
+from __future__ import annotations
+
+import dataclasses
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import chordcache as cc
+from chordcache.cli.options import PATH, cache_argument, echo_json, json_option
+from chordcache.errors import printable
+
+if TYPE_CHECKING:  # --help does not need what it loads
+    from chordcache.tools.report import ReportResult
+
+
+@click.command()
+@cache_argument("path", type=PATH, metavar="[CACHE|INDEX]")
+@click.option("-o", "--output", type=PATH, default="report.html", show_default=True, metavar="FILE",
+              help="The page. It must not be in the cache.")  # fmt: skip
+@click.option("--max-mb", type=float, default=30, show_default=True, metavar="MB", help="Largest size of the page.")
+@click.option("--videos", "num_videos", type=int, metavar="N",
+              help="Number of videos that are shown. Figures are of all.  [default: at most 20000]")  # fmt: skip
+@click.option("--folder", is_flag=True, help="Write one WebP for each video into a folder beside the page.")
+@click.option("--verify", type=PATH, metavar="FILE",
+              help="Show the output of 'chordcache verify --json' instead of running verify --quick.")  # fmt: skip
+@click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
+@json_option
+def report(path: str, is_opened: bool, as_json: bool, **options: Any) -> None:
+    """Write a page that shows all videos of a cache, and what is wrong with them.
+
+    The page is one HTML file that works offline. The argument is a cache folder, or an index file, whose page has no
+    pictures. By default, it is the value of the variable CHORDCACHE_CACHE, or else the folder cache.
+
+    \b
+    Example:
+      chordcache report cache -o report.html --open
+    """
+    result = cc.report(path, progress=True, **options)
+    if as_json:
+        echo_json(dataclasses.asdict(result))
+    else:
+        _echo(result)
+    if is_opened and not _open(result.path):
+        click.echo(f"chordcache report: no browser was found; open '{printable(result.path)}' yourself", err=True)
+
+
+def _echo(result: ReportResult) -> None:
+    shown = "" if result.num_shown == result.num_videos else f"{result.num_shown:,} of "
+    click.echo(
+        f"{printable(result.path)}: {shown}{result.num_videos:,} videos, {result.pictures}, "
+        f"{result.num_bytes / 1e6:.1f} MB; {result.num_failures:,} failures, {result.num_findings:,} findings"
+    )
+
+
+def _open(path: str) -> bool:
+    try:
+        return webbrowser.open(Path(path).absolute().as_uri())
+    except webbrowser.Error:
+        return False

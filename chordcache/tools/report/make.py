@@ -1,0 +1,111 @@
+"""``report``: the videos of a cache or an index as one HTML file."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from chordcache.errors import UsageError
+from chordcache.records import to_json
+from chordcache.storage.cache_header import read_header
+from chordcache.tools.report.contents import Contents
+from chordcache.tools.report.inputs import CacheInput, IndexInput
+from chordcache.tools.report.options import check_options
+from chordcache.tools.report.page import new_file, new_folder, pieces_of_page
+from chordcache.tools.report.problems import Problems, check, read_findings
+from chordcache.tools.report.texts import readable
+
+
+@dataclass(frozen=True)
+class ReportResult:
+    """The page that was made."""
+
+    path: str
+    num_videos: int
+    num_shown: int
+    """Videos that have a tile"""
+    num_bytes: int
+    """Size of the page"""
+    pictures: str
+    """Pictures of each video, such as "posters" """
+    num_failures: int
+    num_findings: int
+    notes: tuple[str, ...]
+
+
+def report(
+    path: str | Path = "cache",
+    output: str | Path = "report.html",
+    *,
+    max_mb: float = 30,
+    num_videos: int | None = None,
+    folder: bool = False,
+    verify: str | Path | None = None,
+    progress: bool = False,
+) -> ReportResult:
+    """Write a page of all videos that works offline: figures, pictures, curves, failures.
+
+    Parameters
+    ----------
+    path : str or Path
+        A cache, or an index. The page of an index has no pictures.
+    output : str or Path
+        The HTML file. It appears complete or not at all. It must not be in the cache.
+    max_mb : float
+        [MB] Largest size of the page. Pictures become fewer and smaller, posters last, so that it fits.
+    num_videos : int, optional
+        Number of videos that have a tile, evenly spread. By default all, but at most 20,000 without ``folder``.
+    folder : bool
+        True to write one WebP for each video into a folder beside the page, which then does not contain pictures.
+    verify : str or Path, optional
+        Output of ``chordcache verify --json``. By default the page has the findings of ``verify --quick``.
+    progress : bool
+        True to show a progress bar on standard error, if that is a terminal.
+
+    Returns
+    -------
+    ReportResult
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong, or the page cannot be written.
+    NotFoundError, DamageError, FormatVersionError
+        If the cache or the index cannot be read. Damaged artefacts are shown on the page instead.
+    NoSpaceError
+        If the disk is full.
+    """
+    options = check_options(Path(path), Path(output), max_mb, num_videos, has_folder=folder, progress=progress)
+    problems = Problems(options.max_bytes)
+    if verify is not None:
+        if not options.is_cache:
+            raise UsageError("verify: got it with an index, expected it with a cache. Leave it out.")
+        problems.add_damage(read_findings(Path(verify)))
+        problems.checked = f"chordcache verify --json, read from {readable(Path(verify).name, 80)}"
+    config = to_json(read_header(options.path)) if options.is_cache else {}
+    if options.is_cache:
+        problems.add_quarantine(options.path)
+        if verify is None:
+            check(options.path, problems)
+    problems.seal()
+    with ExitStack() as stack:
+        source: CacheInput | IndexInput = CacheInput(options.path) if options.is_cache else IndexInput(options.path)
+        stack.enter_context(source)
+        problems.notes += [readable(note) for note in (source.problem, source.index_problem) if note]
+        folder_in_progress = stack.enter_context(new_folder(options.folder)) if options.folder else None
+        contents = stack.enter_context(Contents(options, source, problems, config))
+        contents.fill(folder_in_progress)
+        with new_file(options.output) as file:
+            for piece in pieces_of_page(contents.context(), has_folder=folder):
+                file.write(piece)
+    return ReportResult(
+        path=str(options.output),
+        num_videos=contents.totals.num_videos,
+        num_shown=contents.writer.counts["rows"],
+        num_bytes=options.output.stat().st_size,
+        pictures=contents.writer.level.name,
+        num_failures=len(problems.failures),
+        num_findings=len(problems.findings),
+        notes=tuple(problems.notes),
+    )

@@ -1,0 +1,182 @@
+"""Everything that is wrong with a cache, as one list with what to do."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections import Counter
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chordcache.errors import ChordcacheError, NotFoundError, UsageError, printable
+from chordcache.pipeline.findings import Damage
+from chordcache.pipeline.remedies import remedy
+from chordcache.pipeline.verify import verify_quickly
+from chordcache.records import VideoRecord
+from chordcache.storage.quarantine import Quarantine
+from chordcache.tools.report.texts import readable
+
+_MAX_ROWS = 2000
+"""Rows of a list on the page. A browser is slow with more, and the files have all of them"""
+
+_MAX_SHARE = 0.1
+"""Share of the page that each list may have"""
+
+_ROW_BYTES = 200
+"""Markup of a row"""
+
+_ROOM_FOR_UNREADABLE = 300_000
+"""Room for artefacts that cannot be read, which are found while the pictures are made"""
+
+_MESSAGE = 600
+"""Characters of a message"""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A line of the list of failures or of findings."""
+
+    name: str
+    """File of the source or of the cache"""
+    stage: str
+    cause: str
+    message: str
+    action: str
+    """Next step, as a sentence or a command"""
+    key: str = ""
+    """Key of a cached video, if one is concerned"""
+
+
+@dataclass
+class ProblemList:
+    """A list that keeps the first problems and counts all."""
+
+    max_bytes: int
+    """Bytes that the list may have on the page"""
+    num_bytes: int = 0
+    shown: list[Problem] = field(default_factory=list)
+    by_cause: Counter[str] = field(default_factory=Counter)
+
+    def __len__(self) -> int:
+        return self.by_cause.total()
+
+    @property
+    def num_hidden(self) -> int:
+        """Number of problems that are counted but not shown."""
+        return len(self) - len(self.shown)
+
+    def add(self, problem: Problem) -> None:
+        """Count a problem, and keep it if there is room."""
+        self.by_cause[problem.cause] += 1
+        num_bytes = _ROW_BYTES + sum(len(html.escape(text).encode()) for text in astuple(problem))
+        if self.num_bytes + num_bytes <= self.max_bytes and len(self.shown) < _MAX_ROWS:
+            self.shown.append(problem)
+            self.num_bytes += num_bytes
+
+
+class Problems:
+    """The problems of a cache or of an index.
+
+    Parameters
+    ----------
+    max_bytes : int
+        Largest size of the page.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.failures = ProblemList(int(max_bytes * _MAX_SHARE))
+        """Files that could not be scanned or cached"""
+        self.findings = ProblemList(int(max_bytes * _MAX_SHARE))
+        """Findings of ``verify``, and artefacts that could not be read for the page"""
+        self._files: dict[str, list[str]] = {}
+        self.notes: list[str] = []
+        """Reasons why something of the page is missing"""
+        self.checked = ""
+        """Source of the findings, for people"""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the lists need on the page, with room for artefacts that cannot be read."""
+        return self.failures.num_bytes + min(self.findings.max_bytes, self.findings.num_bytes + _ROOM_FOR_UNREADABLE)
+
+    def seal(self) -> None:
+        """Keep the findings that come later within the room that ``num_bytes`` counts for them."""
+        self.findings.max_bytes = min(self.findings.max_bytes, self.findings.num_bytes + _ROOM_FOR_UNREADABLE)
+
+    def add_quarantine(self, cache: Path) -> None:
+        """Take the failures in the quarantine of a cache."""
+        try:
+            for each in Quarantine(cache, {}):
+                self._add_failure(each.path, each.stage, each.cause, each.message)
+        except ChordcacheError as error:
+            self.notes.append(readable(str(error)))
+
+    def add_broken(self, record: VideoRecord) -> None:
+        """Take the error of a record of an index, if it has one."""
+        if record.error:
+            self._add_failure(record.path, record.error_stage or "scan", record.error_cause or "unknown", record.error)
+
+    def _add_failure(self, path: str, stage: str, cause: str, message: str) -> None:
+        text = readable(message, _MESSAGE)
+        self.failures.add(Problem(readable(path, 400), readable(stage, 60), readable(cause, 60), text, remedy(cause)))
+
+    def add_unreadable(self, key: str, message: str, cache: Path) -> None:
+        """Take an artefact that could not be read for the page, unless ``verify`` has named its file."""
+        if any(file in message for file in self._files.get(key, ())):
+            return
+        action = f"chordcache verify --repair {printable(cache)}"
+        self.findings.add(Problem(key, "report", "damaged", readable(message, _MESSAGE), action, key))
+
+    def add_damage(self, damage: list[Damage]) -> None:
+        """Take findings of ``verify``."""
+        for each in damage:
+            self._files.setdefault(each.key or "", []).append(each.file)
+            text = readable(each.message, _MESSAGE)
+            action, key = readable(each.fix_command, 400), readable(each.key or "", 80)
+            self.findings.add(Problem(readable(each.file, 400), "verify", readable(each.kind, 60), text, action, key))
+
+
+def check(cache: Path, problems: Problems) -> None:
+    """Run ``verify --quick`` and take its findings."""
+    problems.checked = "chordcache verify --quick, run for this page"
+    try:
+        problems.add_damage(verify_quickly(cache).damage)
+    except ChordcacheError as error:
+        problems.notes.append(readable(f"The cache could not be checked: {error}"))
+
+
+def read_findings(path: Path) -> list[Damage]:
+    """Read the output of ``chordcache verify --json``.
+
+    Raises
+    ------
+    NotFoundError
+        If the file cannot be read.
+    UsageError
+        If it is not such an output.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotFoundError(f"verify: cannot read '{printable(path)}': {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise _not_findings(path) from None
+    if not isinstance(data, list):
+        raise _not_findings(path)
+    return [_finding(path, each) for each in data]
+
+
+def _finding(path: Path, data: Any) -> Damage:
+    try:
+        found = Damage(**data)
+    except TypeError:
+        raise _not_findings(path) from None
+    texts = (found.kind, found.file, found.message, found.fix_command, found.key or "", found.record or "")
+    if not all(isinstance(text, str) for text in texts):
+        raise _not_findings(path)
+    return found
+
+
+def _not_findings(path: Path) -> UsageError:
+    return UsageError(f"verify: got '{printable(path)}', expected the output of 'chordcache verify --json'")
