@@ -187,10 +187,11 @@ class ItemBuild:
             {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
         )
         fingerprints = {spec.name: spec.fingerprint for spec, _ in present}
-        file = layout.artefact_file(
-            artefact.tier, self._task.key, fingerprints, self._source.identity, self._source.ctime_ns
-        )
         num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
+        source = self._source
+        file = layout.artefact_file(
+            artefact.tier, self._task.key, fingerprints, source.identity, source.ctime_ns, digest
+        )
         # Readers may have a published file open. Segments that share one need it once more, for links to it
         if self._task.shares or not _is_published(self._task.cache / file, digest):
             self._written[writer.path] = file

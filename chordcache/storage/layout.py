@@ -101,8 +101,13 @@ def sidecar_path(cache: Path, key: str) -> Path:
     return cache / sidecar_file(key)
 
 
-def artefact_file(tier: str, key: str, fingerprints: Mapping[str, str], source: Identity, ctime_ns: int) -> str:
-    """Return the relative name of an artefact. Other parameters or another source give another generation and name.
+def artefact_file(
+    tier: str, key: str, fingerprints: Mapping[str, str], source: Identity, ctime_ns: int, digest: str
+) -> str:
+    """Return the relative name of an artefact. Other content gives another generation and name.
+
+    Two processes may build one video at the same time, on processors that round flow differently. Each sidecar then
+    names the file that belongs to it.
 
     Parameters
     ----------
@@ -114,8 +119,10 @@ def artefact_file(tier: str, key: str, fingerprints: Mapping[str, str], source: 
         Identity of the source.
     ctime_ns : int
         [nanoseconds since the epoch] Its ctime, which differs if the source was edited under the same identity.
+    digest : str
+        xxh3-128 of the file, 32 hex digits.
     """
-    generation = hex64(json.dumps([sorted(fingerprints.values()), to_json(source), ctime_ns]).encode())[:8]
+    generation = hex64(json.dumps([sorted(fingerprints.values()), to_json(source), ctime_ns, digest]).encode())[:8]
     feature = "" if TIERS[tier].one_file else f".{next(iter(fingerprints))}"
     return f"{tier}/{_fan(key)}/{key}{feature}.{generation}{TIERS[tier].suffix}"
 

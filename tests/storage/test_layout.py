@@ -91,20 +91,21 @@ def test_a_key_is_a_file_name_and_names_one_video(root_a: str, a: str, root_b: s
         assert layout.sidecar_path(Path("c"), key).parent.name == key[-16:-14]
 
 
-def test_a_generation_follows_fingerprint_and_source() -> None:
+def test_a_generation_follows_fingerprint_source_and_content() -> None:
     names = {
-        layout.artefact_file("hdf5", "k-0123456789abcdef", prints, identity, ctime_ns)
+        layout.artefact_file("hdf5", "k-0123456789abcdef", prints, identity, ctime_ns, digest)
         for prints in ({"flow": "a"}, {"flow": "b"}, {"flow": "a", "mel": "b"})
         for identity in (Identity(1, 2), Identity(9, 2), Identity(1, 9))
         for ctime_ns in (3, 4)
+        for digest in ("d", "e")
     }
-    assert len(names) == 18
+    assert len(names) == 36
     assert all(name.startswith("hdf5/01/k-0123456789abcdef.") and name.endswith(".h5") for name in names)
 
 
 def test_files_of_one_feature_have_its_name() -> None:
     names = [
-        layout.artefact_file("npz", "k-0123456789abcdef", {each: "a"}, Identity(1, 2), 3) for each in ("flow", "mel")
+        layout.artefact_file("npz", "k-0123456789abcdef", {each: "a"}, Identity(1, 2), 3, "d") for each in ("flow", "mel")
     ]
     assert [name.split(".")[1] for name in names] == ["flow", "mel"]
     assert all(layout.is_artefact_file("npz", name) for name in names)

@@ -53,7 +53,7 @@ INFO = FeatureInfo(
     "lmdb",
     "0" * 16,
     {"codec": "jpeg", "picture": {"fps": None}},
-    layout.artefact_file("lmdb", KEY, {"frames": "0" * 16}, IDENTITY, 3),
+    layout.artefact_file("lmdb", KEY, {"frames": "0" * 16}, IDENTITY, 3, "d"),
     (9, 4, 4, 3),
     "uint8",
     77,
