@@ -98,9 +98,9 @@ clean: ## remove .venv, the demo and the caches of the tools
 
 # The tests compare with ffmpeg's command line tools, cut builds short with strace and faketime, press TAB in bash, zsh and
 # fish, and look at pages in a browser. OpenCV's packages with windows need libGL and GLib. The package itself needs none
-# of this
+# of this. bindfs shows one folder as two disks whose locks do not know each other
 tools:
-	@missing=; for each in ffmpeg strace faketime bash zsh fish chromium-headless-shell; do \
+	@missing=; for each in ffmpeg strace faketime bash zsh fish bindfs chromium-headless-shell; do \
 		command -v $$each >/dev/null || missing="$$missing $$each"; done; \
 	libraries=$$(ldconfig -p); \
 	case $$libraries in *libGL.so.1*) ;; *) missing="$$missing libgl1" ;; esac; \

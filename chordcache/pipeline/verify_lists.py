@@ -19,7 +19,7 @@ from chordcache.storage.run_log import RUNS_FILE, read_runs
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 _TOP_LEVEL = frozenset(
-    "chordcache.json index.jsonl videos catalog.sqlite quarantine.jsonl runs.jsonl .partial .lock .on_demand".split()
+    "chordcache.json index.jsonl videos catalog.sqlite quarantine.jsonl runs.jsonl .partial .lock .owner .on_demand".split()
 ).union(TIERS)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from chordcache.errors import LockedError, NoSpaceError, UsageError, printable
 from chordcache.storage.atomic import make_folder, no_space_as_error
+from chordcache.storage.owner import check_not_owned, owned
 
 _MAX_OWNER_BYTES = 400
 
@@ -19,6 +20,8 @@ _MAX_OWNER_BYTES = 400
 @contextmanager
 def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[bool]:
     """Hold the lock of a cache for writing. The kernel frees the lock when the process ends, also after a crash.
+
+    On disks whose locks do not reach other machines, the record of ``owned`` keeps their processes out.
 
     Parameters
     ----------
@@ -47,7 +50,8 @@ def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterato
         with no_space_as_error(cache):
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
-        yield has_waited
+        with owned(cache, on_wait) as has_waited_for_owner:
+            yield has_waited or has_waited_for_owner
     finally:
         os.close(fd)
 
@@ -81,6 +85,7 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
             ) from None
         except OSError as error:
             raise _cannot_lock(cache, error) from None
+        check_not_owned(cache)
         yield
     finally:
         os.close(fd)

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import chordcache as cc
 import numpy as np
 import pytest
-from chordcache.storage.catalog import write_catalog
 from helpers.ffmpeg import copy_start
+
+import chordcache as cc
+from chordcache.storage.catalog import write_catalog
 
 ONE_BUILD = """
 import pathlib, sys, time
@@ -43,7 +44,7 @@ with IndexRows(plan.index) as rows:
     for videos in list(planned_files(plan, rows, quarantine, options)):
         print(build_file([video.task for video in videos])[0].features[0].digest)
 """
-"""A build of one video without the cache's lock. It stops between the artefacts and the sidecar until a file is there."""
+"""A build of one video without the cache's lock. Before the sidecar, it waits for a file."""
 
 WITHOUT_AVX2 = {"OPENCV_CPU_DISABLE": "AVX2"}
 

@@ -1,0 +1,170 @@
+"""The record of the writer keeps out processes that the lock of the disk does not reach."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers import processes
+
+import chordcache as cc
+from chordcache.errors import LockedError
+from chordcache.storage import owner as owner_module
+from chordcache.storage.lock import locked, locked_for_reading
+from chordcache.storage.owner import OWNER_FILE, owned
+
+pytestmark = pytest.mark.timeout(120)
+
+HOLD = """
+import sys
+from pathlib import Path
+from chordcache.storage.owner import owned
+with owned(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that owns cache/ without its flock, as one on another machine, until its standard input ends."""
+    (tmp_path / "cache").mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, tmp_path / "cache"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def two_machines(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """One folder behind two mounts, whose locks do not know each other."""
+    (tmp_path / "disk").mkdir()
+    mounts = tmp_path / "one", tmp_path / "two"
+    with contextlib.ExitStack() as stack:
+        for mount in mounts:
+            mount.mkdir()
+            subprocess.run(["bindfs", tmp_path / "disk", mount], check=True)
+            stack.callback(subprocess.run, ["fusermount", "-u", "-z", mount], check=True)
+        yield mounts
+
+
+def make_foreign(cache: Path) -> None:
+    """Let a record look as if its process ran on another machine."""
+    path = cache / OWNER_FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), "boot": "another", "host": "another"}))
+
+
+def test_a_process_that_counts_is_the_owner(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    with pytest.raises(LockedError, match=f"written by process {holder.pid} on"), locked(tmp_path / "cache"):
+        pass
+    with (
+        pytest.raises(LockedError, match=f"written by process {holder.pid} on"),
+        locked_for_reading(tmp_path / "cache"),
+    ):
+        pass
+    assert holder.stdin is not None
+    holder.stdin.close()
+    holder.wait()
+    assert not (tmp_path / "cache" / OWNER_FILE).exists()
+    with locked(tmp_path / "cache"):
+        pass
+
+
+def test_the_record_of_a_killed_process_of_this_machine_does_not_block(
+    tmp_path: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder.kill()
+    holder.wait()
+    assert (tmp_path / "cache" / OWNER_FILE).exists()
+    monkeypatch.setattr(owner_module.time, "sleep", pytest.fail)
+    with locked_for_reading(tmp_path / "cache"):
+        pass
+    with locked(tmp_path / "cache") as has_waited:
+        assert not has_waited
+    assert not (tmp_path / "cache" / OWNER_FILE).exists()
+
+
+def test_a_process_with_the_same_number_is_another_one(tmp_path: Path) -> None:
+    mine = owner_module._this_process()
+    (tmp_path / OWNER_FILE).write_bytes(owner_module._text(mine.replace(started=mine.started - 1), 7))
+    with owned(tmp_path):
+        assert json.loads((tmp_path / OWNER_FILE).read_text())["started"] == mine.started
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", ["of another machine", "empty", "not JSON"])
+def test_a_record_that_does_not_count_is_removed(tmp_path: Path, holder: subprocess.Popen[str], content: str) -> None:
+    holder.kill()
+    holder.wait()
+    if content == "of another machine":
+        make_foreign(tmp_path / "cache")
+    else:
+        (tmp_path / "cache" / OWNER_FILE).write_text({"empty": "", "not JSON": "{" * 100_000}[content])
+    with locked(tmp_path / "cache") as has_waited:
+        assert not has_waited
+    assert os.listdir(tmp_path / "cache/.partial") == []
+
+
+def test_wait_takes_the_cache_when_the_owner_ends(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    said: list[str] = []
+
+    def end(line: str) -> None:
+        said.append(line)
+        assert holder.stdin is not None
+        holder.stdin.close()
+
+    with locked(tmp_path / "cache", end) as has_waited:
+        assert has_waited
+    assert len(said) == 1
+    assert f"process {holder.pid} on" in said[0]
+
+
+def test_the_record_counts_and_a_new_owner_stops_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_module, "_BEAT_SECONDS", 0.01)
+    path = tmp_path / OWNER_FILE
+    with owned(tmp_path):
+        first = path.read_bytes()
+        assert processes.wait_until(lambda: path.read_bytes() != first, 30)
+        other = owner_module._text(owner_module._this_process(), 5)
+        path.unlink()
+        path.write_bytes(other)
+        time.sleep(0.1)
+        assert path.read_bytes() == other
+    assert path.read_bytes() == other
+
+
+def test_a_full_disk_leaves_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_module.os, "write", lambda fd, text: os.pwrite(os.open("/dev/full", os.O_RDWR), text, 0))
+    with pytest.raises(cc.NoSpaceError), owned(tmp_path):
+        pass
+    assert not (tmp_path / OWNER_FILE).exists()
+
+
+def race(mounts: tuple[Path, Path], index: Path) -> list[int]:
+    """Start a build on each mount at once, and return the exit codes."""
+    commands = [[sys.executable, "-m", "chordcache", "build", index, "-o", mount / "cache", "-j1"] for mount in mounts]
+    started = [subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for each in commands]
+    return [each.wait() for each in started if each.communicate() is not None]
+
+
+def test_of_two_machines_without_a_common_lock_one_builds(
+    tmp_path: Path, two_machines: tuple[Path, Path], make_video: Callable[..., Path]
+) -> None:
+    for number in range(4):
+        make_video(tmp_path / f"videos/{number}.mp4", num_frames=25, size=(320, 240))
+    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
+    assert sorted(race(two_machines, tmp_path / "index.json")) == [0, 11]
+    report = cc.verify(tmp_path / "disk/cache", level="deep")
+    assert not report.damage
+    shutil.rmtree(two_machines[0] / "cache")
