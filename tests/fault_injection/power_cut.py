@@ -13,7 +13,7 @@ from fault_injection.harness import Figures, Trial, experiment
 NUM_BUILT_AGAIN = 2
 """States of each call that are built again; the others are looked at only."""
 
-MAY_DIFFER = {".lock", ".partial", "quarantine.jsonl", "runs.jsonl"}
+MAY_DIFFER = {".lock", ".owner", ".partial", "quarantine.jsonl", "runs.jsonl"}
 """Not published: the lock holds a process's number, partials are thrown away, a torn last line is passed over."""
 
 
