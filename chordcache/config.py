@@ -291,7 +291,7 @@ def config_to_yaml(config: Config) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's parser of plain data. Its errors about a value, such as a date that does not exist, have a place too."""
+    """The parser of ``yaml.safe_load``. Its errors about a value, such as a wrong date, have a place too."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -358,7 +358,7 @@ def load_config(path: str | Path | None) -> Config:
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ConfigError(f"cannot read config '{name}': {error}") from None
     try:
-        data = yaml.load(text, _Loader)  # plain data only, as safe_load
+        data = _Loader(text).get_single_data()
     except (yaml.YAMLError, RecursionError) as error:
         raise _syntax_error(name, text, error) from None
     try:

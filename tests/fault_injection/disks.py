@@ -220,7 +220,7 @@ def files_are_limited(trial: Trial) -> Figures:
         capture_output=True, text=True, timeout=120,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )  # fmt: skip
-    figures = case.check(trial.folder, done.returncode, done.stderr)
+    figures = case.check(trial.folder, done.returncode, processes.without_progress(done.stderr))
     case.check_resumed(trial.folder)
     return figures
 

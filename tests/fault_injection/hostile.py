@@ -74,7 +74,8 @@ def _put_in_place_of_cached(cache: Path, root: Path, text: str) -> None:
 
 def _extra(run: Traced, folder: Path, names: list[str]) -> set[str]:
     """Return the files that were opened besides the inputs, the index and the cache."""
-    own = {"", "corpus", "index.json", "list.csv", *(f"corpus/{name}" for name in names)}
+    indexes = ("index.json", "list.csv")
+    own = {"", "corpus", *indexes, *(f"{index}.runs.jsonl" for index in indexes), *(f"corpus/{name}" for name in names)}
     found = run.touched_below(folder)
     return {path for path in found - own if not path.startswith(("cache", "."))}
 
