@@ -35,7 +35,7 @@ _LEAST_SAVING = 0.01
 """Smallest part of the size or the time that a change has to save in order to be listed"""
 
 _FILES_OF_A_CACHE = 7
-"""The folder of the cache, its header, its index, its catalog, its lock, its run log, and its folder for partial files"""
+"""The folder of the cache, its header, index, catalog, lock and run log, and its folder for partial files"""
 
 _HOUR = 3600.0
 
