@@ -317,7 +317,7 @@ def _syntax_error(name: str, text: str, error: Exception) -> ConfigError:
 
 def _config_file(path: str | Path) -> Path:
     """Return the YAML file that a path or the name of a preset means. A path that exists comes first."""
-    if not is_preset_like(path) or os.path.lexists(path):
+    if not is_preset_like(path) or os.path.isfile(path):
         return Path(path)
     names, name = preset_names(), os.fspath(path)
     if name not in names:

@@ -12,7 +12,7 @@ import yaml
 
 from chordcache.config import Config, config_from_json, config_to_yaml, load_config
 from chordcache.errors import ConfigError, NotFoundError
-from chordcache.presets import preset_names, preset_summary
+from chordcache.presets import preset_names, preset_path, preset_summary
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIGS = REPOSITORY / "configs"
@@ -116,3 +116,9 @@ def test_yaml_errors_have_a_place(text: str | bytes, place: str, tmp_path: Path)
     assert (f"{path}{place}" if place.startswith(":") else place) in message
     assert message.startswith(str(path)) or "cannot read" in message
     assert "\n" not in message
+
+
+def test_a_folder_does_not_hide_a_preset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "flow").mkdir()
+    assert load_config("flow") == load_config(preset_path("flow"))

@@ -117,10 +117,12 @@ class Progress:
         self._is_over.set()
         if self._thread is not None:
             self._thread.join(_LAST_SECONDS)
+        can_print = self._thread is None or not self._thread.is_alive()
+        self._has_lines = self._has_lines and can_print
         self._bar.close()
         elapsed = duration(self._elapsed())
         self._line(f"stopped after {elapsed}" if error else f"done in {elapsed}")
-        if self._display.messages and not self._display.verbose:
+        if can_print and self._display.messages and not self._display.verbose:
             self._name_failures()
         outcome = "done" if kind is None else kind.__name__
         message = str(error) if isinstance(error, ChordcacheError) else None

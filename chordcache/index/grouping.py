@@ -66,7 +66,9 @@ class IndexRows:
                 raise UsageError(f"the index names '{printable(record.path)}' of root '{record.root}' twice")
             self.keys.add(key)
             if self.total_seconds is not None:
-                seconds = 0.0 if record.error is not None else record.known_seconds
+                seconds = record.known_seconds
+                if seconds is None and record.error is not None:
+                    seconds = 0.0
                 self.total_seconds = None if seconds is None else self.total_seconds + seconds
             number = firsts.setdefault(hash((record.root, record.path)), len(firsts))
             is_grouped = is_grouped and number in (last, len(firsts) - 1)

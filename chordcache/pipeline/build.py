@@ -14,7 +14,7 @@ from chordcache.engine import pool, terminal
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import CacheWriteError, ChordcacheError, TooManyFailuresError, printable
+from chordcache.errors import CacheWriteError, ChordcacheError, LockedError, TooManyFailuresError, printable
 from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
 from chordcache.pipeline.build_task import BuildTask
@@ -35,6 +35,7 @@ from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
+from chordcache.storage.owner import check_run, run_of
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
 from chordcache.storage.sidecar import Sidecar
@@ -150,6 +151,7 @@ class _Build:
         keys = rows.keys
         self._cache = plan.cache
         self._options = options
+        self._run_name = run_of(plan.cache) or ""
         self._num_inputs = len(keys)
         self._limit = options.limit(self._num_inputs)
         self._keys = keys
@@ -190,6 +192,8 @@ class _Build:
                 for tasks, found in outcomes:
                     for number, task in enumerate(tasks):
                         self._take(task, found if isinstance(found, pool.Crash) else found[number])
+        except LockedError:  # another run has the cache now
+            raise
         except CacheWriteError:
             atomic.remove_partials(self._cache)
             raise
@@ -216,6 +220,7 @@ class _Build:
         )
 
     def _finish(self) -> None:
+        check_run(self._cache, self._run_name)
         atomic.remove_partials(self._cache)
         self._quarantine.compact()
         write_catalog(self._cache)
@@ -224,7 +229,7 @@ class _Build:
         """Yield the tasks for the workers, those of one file together. Other videos are handled here."""
         requested = [spec.fingerprint for each in self._plan.artefacts for spec in each.features]
         for videos in planned_files(self._plan, self._rows, self._quarantine, self._options):
-            tasks = tuple(video.task for video in videos if video.state == "missing")
+            tasks = tuple(replace(video.task, run=self._run_name) for video in videos if video.state == "missing")
             for video in videos:
                 if video.state != "missing":
                     self._settle(video, requested)

@@ -51,6 +51,8 @@ class BuildTask:
     """Segment, label, caption and other columns of the index"""
     seconds: float | None = None
     """[seconds] Length of the video as the index states it"""
+    run: str = ""
+    """Name of the run that may publish, or "" if no run is named"""
     row: int = 0
     """Number of its row in the index, from 1; 0 if it is not from an index"""
     shares: bool = False

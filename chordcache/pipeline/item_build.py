@@ -27,6 +27,7 @@ from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact, open_artefact
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.artefacts.writer import ArtefactWriter
+from chordcache.storage.owner import check_run
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
 
@@ -278,6 +279,8 @@ def publish_item(
         sidecar = sidecar.replace(source_hash=task.previous.source_hash, source_ctime_ns=task.previous.source_ctime_ns)
     check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
     with progress.paused():
+        if task.run:
+            check_run(task.cache, task.run)
         for partial, file in written.items():
             atomic.publish(partial, task.cache / file)
         atomic.publish_text(task.cache, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")

@@ -60,7 +60,8 @@ def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterato
 def locked_for_reading(cache: Path) -> Iterator[None]:
     """Keep processes from writing to a cache. Several processes may hold this lock, and nothing is written.
 
-    A cache that no process locked so far, such as a copy, has no file to lock, and is not locked.
+    A cache that no process locked so far, such as a copy, has no file to lock, and is not locked. On a disk whose locks
+    do not reach other machines, a build there may begin meanwhile, since a reader leaves no record.
 
     Raises
     ------

@@ -17,9 +17,10 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from chordcache.digests import hex64
 from chordcache.errors import LockedError, printable
 from chordcache.records import Record, parse_json, to_json
-from chordcache.storage.atomic import no_space_as_error, partial_folder
+from chordcache.storage.atomic import no_space_as_error
 
 OWNER_FILE = ".owner"
 
@@ -27,7 +28,10 @@ _BEAT_SECONDS = 2.0
 """Time from one count to the next, [seconds]"""
 
 _PATIENCE_SECONDS = 6.0
-"""Time without a count after which the process counts as dead, [seconds]. It allows for two late counts"""
+"""Time without a count after which a process of this machine loses the cache, [seconds]"""
+
+_FAR_PATIENCE_SECONDS = 60.0
+"""The same for a process of another machine, [seconds]. Network disks show files as they were up to 30 s ago"""
 
 _POLL_SECONDS = 0.2
 
@@ -77,10 +81,11 @@ def owned(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterator
         If the disk cannot take the record.
     """
     path = cache / OWNER_FILE
-    mine = _this_process()
     has_waited = False
-    while not _create(path, mine):
+    while (mine := _create(path, _this_process())) is None:
         found = _read(path)
+        if found is None:
+            continue
         owner = _parsed(found)
         if _is_dead(path, found, owner):
             _remove(cache, found)
@@ -98,11 +103,31 @@ def owned(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterator
     try:
         yield has_waited
     finally:
-        stop.set()
-        thread.join()
-        if _is_of(path, mine):
+        if os.getpid() == mine.pid:  # not in a fork of the process
+            stop.set()
+            thread.join()
             with suppress(OSError):
-                path.unlink()
+                if _run_in(_read(path)) == mine.run:
+                    path.unlink()
+
+
+def run_of(cache: Path) -> str | None:
+    """Return the name of the run that writes to a cache, or None if there is none."""
+    return _run_in(_read(cache / OWNER_FILE))
+
+
+def check_run(cache: Path, run: str) -> None:
+    """Raise ``LockedError`` unless a run still is the one that writes to a cache.
+
+    A process that was stopped for a minute, and a worker that outlives its run, may come back when another run writes
+    to the cache. They must not publish beside it.
+    """
+    deadline = time.monotonic() + 2 * _BEAT_SECONDS
+    while (found := run_of(cache)) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)  # it is being written, or its process makes it again
+    if found != run:
+        by = "its run has ended" if found is None else f"{_parsed(_read(cache / OWNER_FILE))} writes to it now"
+        raise LockedError(f"cache '{printable(cache)}' was taken over: {by}. Run the same command when that ends.")
 
 
 def check_not_owned(cache: Path) -> None:
@@ -134,13 +159,13 @@ def _start_of(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def _create(path: Path, owner: Owner) -> bool:
-    """Write the record, and return True, unless the file exists. Two machines cannot both create a file."""
+def _create(path: Path, owner: Owner) -> Owner | None:
+    """Write the record and return it, or return None if the file exists. Two machines cannot both create a file."""
     with no_space_as_error(path):
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError:
-            return False
+            return None
         try:
             os.write(fd, _text(owner, 0))
         except OSError:
@@ -148,7 +173,7 @@ def _create(path: Path, owner: Owner) -> bool:
             raise
         finally:
             os.close(fd)
-    return True
+    return owner
 
 
 def _text(owner: Owner, count: int) -> bytes:
@@ -156,9 +181,10 @@ def _text(owner: Owner, count: int) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
+    """Return the content of the record, or None if the file does not exist."""
     try:
         return path.read_bytes()
-    except OSError:
+    except FileNotFoundError:
         return None
 
 
@@ -170,43 +196,75 @@ def _parsed(text: bytes | None) -> Owner | None:
         return None
 
 
-def _is_of(path: Path, owner: Owner) -> bool:
-    found = _parsed(_read(path))
-    return found is not None and found.run == owner.run
+def _run_in(text: bytes | None) -> str | None:
+    owner = _parsed(text)
+    return owner.run if owner is not None else None
 
 
-def _is_dead(path: Path, text: bytes | None, owner: Owner | None) -> bool:
-    """Return whether the process of a record has ended. If it cannot be seen from here, its count is watched."""
-    if owner is not None and owner.boot == _boot() and _start_of(owner.pid) != owner.started:
+def _has_ended(owner: Owner) -> bool:
+    """Return whether a process of this machine has ended. Another user's process may be hidden in /proc."""
+    started = _start_of(owner.pid)
+    if started is not None:
+        return started != owner.started
+    try:
+        os.kill(owner.pid, 0)
+    except ProcessLookupError:
         return True
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    except PermissionError:
+        return False
+    return _start_of(owner.pid) is None  # it is a zombie
+
+
+def _is_dead(path: Path, text: bytes, owner: Owner | None) -> bool:
+    """Return whether the process of a record has ended. If it cannot be seen from here, its count is watched."""
+    is_near = owner is not None and owner.boot == _boot()
+    if owner is not None and is_near and _has_ended(owner):
+        return True
+    deadline = time.monotonic() + (_PATIENCE_SECONDS if is_near else _FAR_PATIENCE_SECONDS)
     while time.monotonic() < deadline:
-        if _read(path) != text:
+        try:
+            if _read(path) != text:
+                return False
+        except OSError:  # the disk does not answer well, which says nothing about the process
             return False
         time.sleep(_POLL_SECONDS)
     return True
 
 
-def _remove(cache: Path, text: bytes | None) -> None:
-    """Remove the record of a process that has ended. The record of another one, which came meanwhile, is put back."""
-    path = cache / OWNER_FILE
-    with partial_folder(cache) as folder:
-        try:
-            os.rename(path, folder / OWNER_FILE)
-        except OSError:
-            return
-        found = _read(folder / OWNER_FILE)
-        if found != text:
+def _remove(cache: Path, text: bytes) -> None:
+    """Remove the record of a process that has ended.
+
+    Only the process that makes the folder ``claim`` may do it, so that no other one removes the next record instead. A
+    claim that stays was left by a process that was killed meanwhile.
+    """
+    path, claim = cache / OWNER_FILE, cache / ".partial" / f"owner-{hex64(text)}"
+    try:
+        with no_space_as_error(claim):
+            claim.mkdir(parents=True)
+    except FileExistsError:
+        time.sleep(_POLL_SECONDS)
+        age = time.time() - claim.stat().st_mtime if claim.exists() else 0.0
+        if age > _FAR_PATIENCE_SECONDS:
             with suppress(OSError):
-                os.link(folder / OWNER_FILE, path)
+                claim.rmdir()
+        return
+    try:
+        if _read(path) == text:
+            path.unlink(missing_ok=True)
+    finally:
+        with suppress(OSError):  # the next owner may have removed it with the other partial files
+            claim.rmdir()
 
 
 def _beat(path: Path, owner: Owner, stop: threading.Event) -> None:
-    """Count until the process ends its work. The record of another owner is not written to."""
+    """Count until the process ends its work. ``check_run`` detects that another run has the cache."""
     count = 0
     while not stop.wait(_BEAT_SECONDS):
         count += 1
-        if not _is_of(path, owner):
-            return
-        with suppress(OSError), path.open("r+b") as file:  # the size stays the same
-            file.write(_text(owner, count))
+        with suppress(OSError):  # of one moment, or of a full disk: the next count may succeed
+            found = _read(path)
+            if found is None:
+                _create(path, owner)
+            elif _run_in(found) == owner.run:
+                with path.open("r+b") as file:  # the size stays the same
+                    file.write(_text(owner, count))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -11,12 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import processes
 
 import chordcache as cc
 from chordcache.errors import LockedError
+from chordcache.index.grouping import IndexRows
 from chordcache.storage import owner as owner_module
 from chordcache.storage.lock import locked, locked_for_reading
 from chordcache.storage.owner import OWNER_FILE, owned
@@ -104,7 +107,10 @@ def test_a_process_with_the_same_number_is_another_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("content", ["of another machine", "empty", "not JSON"])
-def test_a_record_that_does_not_count_is_removed(tmp_path: Path, holder: subprocess.Popen[str], content: str) -> None:
+def test_a_record_that_does_not_count_is_removed(
+    tmp_path: Path, holder: subprocess.Popen[str], content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_module, "_FAR_PATIENCE_SECONDS", 3.0)
     holder.kill()
     holder.wait()
     if content == "of another machine":
@@ -149,6 +155,72 @@ def test_a_full_disk_leaves_no_record(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(cc.NoSpaceError), owned(tmp_path):
         pass
     assert not (tmp_path / OWNER_FILE).exists()
+
+
+def test_a_run_that_lost_the_cache_publishes_nothing(
+    tmp_path: Path, make_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was stopped for long, while another one took the cache."""
+    monkeypatch.setattr(owner_module, "_BEAT_SECONDS", 0.1)
+    make_video(tmp_path / "videos/a.mp4", num_frames=4)
+    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
+    read_rows = IndexRows.by_file
+
+    def taken_over(rows: IndexRows) -> Iterator[Any]:
+        other = owner_module._this_process()
+        (tmp_path / "cache" / OWNER_FILE).write_bytes(owner_module._text(other.replace(host="other"), 5))
+        return read_rows(rows)
+
+    monkeypatch.setattr(IndexRows, "by_file", taken_over)
+    with pytest.raises(LockedError, match=r"was taken over: process \d+ on other since .* writes to it now"):
+        cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=1)
+    assert processes.sidecars(tmp_path / "cache") == {}
+    assert not (tmp_path / "cache/catalog.sqlite").exists()
+
+
+def test_the_count_goes_on_after_a_failed_read_and_a_removed_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_module, "_BEAT_SECONDS", 0.01)
+    read, failed = owner_module._read, []
+
+    def read_later(path: Path) -> bytes | None:
+        if len(failed) < 3:
+            failed.append(path)
+            raise OSError(errno.ESTALE, "stale file handle")
+        return read(path)
+
+    path = tmp_path / OWNER_FILE
+    with owned(tmp_path):
+        first = path.read_bytes()
+        monkeypatch.setattr(owner_module, "_read", read_later)
+        assert processes.wait_until(lambda: len(failed) == 3 and path.read_bytes() != first, 30)
+        path.unlink()
+        assert processes.wait_until(path.exists, 30)
+    assert not path.exists()
+
+
+def test_a_fork_leaves_the_record_to_its_parent(tmp_path: Path) -> None:
+    try:
+        with owned(tmp_path):
+            if (child := os.fork()) == 0:
+                raise SystemExit
+            os.waitpid(child, 0)
+            assert (tmp_path / OWNER_FILE).exists()
+    except SystemExit:
+        os._exit(0)
+
+
+def test_two_that_find_a_dead_record_do_not_remove_the_next_one(tmp_path: Path) -> None:
+    dead = owner_module._text(owner_module._this_process().replace(pid=2**22 + 1), 3)
+    path = tmp_path / OWNER_FILE
+    path.write_bytes(dead)
+    owner_module._remove(tmp_path, dead)
+    with owned(tmp_path):
+        mine = path.read_bytes()
+        owner_module._remove(tmp_path, dead)  # the second one is late
+        assert path.read_bytes() == mine
+    assert os.listdir(tmp_path / ".partial") == []
 
 
 def race(mounts: tuple[Path, Path], index: Path) -> list[int]:
