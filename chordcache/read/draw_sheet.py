@@ -205,7 +205,8 @@ class _Drawing:
             else:
                 picture = drawing.resized_to(rows, place.width, place.height)
                 if (pose := poses.get(place.number)) is not None:
-                    points = pose[:, :2] * (place.width / video.width, place.height / video.height)
+                    shares = pictures.visible_landmarks(pose, video.width, video.height)
+                    points = shares * (place.width, place.height)
                     drawing.draw_lines(picture, points, _BODY, (0, 230, 118))
                 part[: place.height, place.x : place.x + place.width] = picture
             self.frames.append(Place(place.number, place.seconds, place.x, top, place.width, place.height))
@@ -282,11 +283,7 @@ class _Drawing:
         """Add the mean length of the codec's vectors as a curve."""
         self.video.feature("motion")
         numbers = self.first + pictures.evenly_spread(self.stop - self.first, _MAX_POINTS)
-        vectors = self.cache.read(self.video, "motion", indices=numbers).astype(np.float32)
-        covered = self.cache.read(self.video, "motion.covered", indices=numbers)
-        count = covered.sum((1, 2))
-        total = (np.hypot(vectors[..., 0], vectors[..., 1]) * covered).sum((1, 2))
-        means = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+        means = pictures.motion_lengths(self.cache, self.video, numbers)
         full = float(np.nanmax(means)) if np.isfinite(means).any() else 0.0
         part = self.add(_MOTION_HEIGHT, "motion")
         drawing.draw_grid(part, self.axis, 0, _MOTION_HEIGHT)
@@ -298,11 +295,10 @@ class _Drawing:
     def add_mel(self) -> None:
         """Add the spectrogram, the lowest band at the bottom."""
         info = self.video.feature("mel")
-        mel = self.cache.read(self.video, "mel", self.first, self.stop)
-        if not mel.shape[-1]:
+        rows = pictures.mel_rows(self.cache, self.video, self.first, self.stop, 2 * self.axis.width)
+        if not len(rows):
             raise FeatureAbsentError("no rows")
         start, stop = self.video.seconds_of(self.first, self.stop)
-        rows = np.moveaxis(mel, -1, 0)
         step = (stop - start) / len(rows)  # cut to the axis, in rows
         skipped = round(max(0.0, self.axis.start_seconds - start) / step)
         kept = rows[skipped : max(skipped + 1, round((self.axis.stop_seconds - start) / step))]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from chordcache.media.frame_numbers import evenly_spread as evenly_spread  # where OpenCV may be missing
 from chordcache.media.opencv import cv2
+
+if TYPE_CHECKING:
+    from chordcache.read.cache import Cache
+    from chordcache.read.video import Video
 
 MIN_FLOW_PX = 0.5
 """Least length of a vector that gets the full color. It keeps the noise of still videos pale, [pixels]"""
@@ -17,6 +23,12 @@ _FULL_FLOW_PERCENT = 99
 
 _MEL_RANGE_DECIBELS = 80.0
 """Range of the colors of mel below its loudest band, [dB]"""
+
+_MEL_SECONDS = 60.0
+"""Length of the parts in which mel of a long video is read. It bounds the memory, [seconds]"""
+
+_MIN_VISIBILITY = 0.5
+"""Least visibility of a landmark that is drawn"""
 
 _MAX_ASPECT = 16 / 9
 """Widest picture of a row. A wider one is squeezed, so that a row has a bounded width"""
@@ -89,6 +101,95 @@ def mel_colors(mel: np.ndarray, width: int, height: int) -> np.ndarray:
     small = cv2.resize(np.clip(gray, 0, 255).astype(np.uint8), (width, height), interpolation=cv2.INTER_AREA)
     colors: np.ndarray = cv2.cvtColor(cv2.applyColorMap(small, cv2.COLORMAP_MAGMA), cv2.COLOR_BGR2RGB)
     return colors
+
+
+def mel_rows(cache: Cache, video: Video, first: int, stop: int, min_rows: int) -> np.ndarray:
+    """Return mel of a part of a video with few rows. It is read in parts of a minute, so that memory is bounded.
+
+    Parameters
+    ----------
+    cache, video
+        The video.
+    first, stop : int
+        Numbers of frames.
+    min_rows : int
+        If mel has at least twice as many rows, neighbors are averaged, so that at least this number is left.
+
+    Returns
+    -------
+    np.ndarray [shape=(n, n_mels), dtype=float, dB]
+        Rows in time, of equal length except for the last. The channels are averaged. It may have no rows.
+
+    Raises
+    ------
+    FeatureAbsentError, DamageError
+        As in ``Cache.read``.
+    """
+    seconds = video.duration_seconds * (stop - first) / max(1, video.num_frames)
+    num_parts = min(max(1, int(seconds / _MEL_SECONDS)), max(1, stop - first))
+    bounds = np.linspace(first, stop, num_parts + 1).astype(int).tolist()
+    found: list[np.ndarray] = []
+    rest, step = None, 1
+    for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        mel = cache.read(video, "mel", begin, end)
+        bands = (mel.mean(0) if mel.ndim == 3 else mel).T
+        if not number:
+            num_rows = len(bands) * (stop - first) / max(1, end - begin)
+            step = max(1, int(num_rows / min_rows))
+        bands = bands if rest is None else np.concatenate([rest, bands])
+        num_whole = len(bands) // step * step
+        found.append(bands[:num_whole].reshape(-1, step, bands.shape[1]).mean(1))
+        rest = bands[num_whole:]
+    if rest is not None and len(rest):
+        found.append(rest.mean(0, keepdims=True))
+    return np.concatenate(found)
+
+
+def motion_lengths(cache: Cache, video: Video, numbers: np.ndarray) -> np.ndarray:
+    """Return the mean length of the codec's vectors in frames, where the frames have vectors.
+
+    Parameters
+    ----------
+    cache, video
+        The video.
+    numbers : np.ndarray [shape=(T,), dtype=int]
+        Rows of the feature "motion".
+
+    Returns
+    -------
+    np.ndarray [shape=(T,), dtype=float, source pixels]
+        NaN for a frame without vectors.
+
+    Raises
+    ------
+    FeatureAbsentError, DamageError
+        As in ``Cache.read``.
+    """
+    vectors = cache.read(video, "motion", indices=numbers).astype(np.float32)
+    covered = cache.read(video, "motion.covered", indices=numbers)
+    num_covered = covered.sum((1, 2))
+    total = (np.hypot(vectors[..., 0], vectors[..., 1]) * covered).sum((1, 2))
+    return np.where(num_covered > 0, total / np.maximum(num_covered, 1), np.nan)
+
+
+def visible_landmarks(landmarks: np.ndarray, width: int, height: int) -> np.ndarray:
+    """Return the places of landmarks as shares of the picture.
+
+    Parameters
+    ----------
+    landmarks : np.ndarray [shape=(n, 4), dtype=float, (x, y, z, visibility)]
+        Landmarks of a frame, [pixels].
+    width, height : int
+        [pixels] Size of the frame.
+
+    Returns
+    -------
+    np.ndarray [shape=(n, 2), dtype=float, 0 to 1, (x, y)]
+        NaN for a landmark that is hidden or outside of the picture.
+    """
+    places = landmarks[:, :2] / (width, height)
+    shown = (landmarks[:, 3] >= _MIN_VISIBILITY) & ((places >= 0) & (places <= 1)).all(1)  # False for NaN: no person
+    return np.where(shown[:, None], places, np.nan)
 
 
 def scaled_to_height(picture: np.ndarray, height: int) -> np.ndarray:

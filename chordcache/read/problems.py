@@ -12,6 +12,7 @@ from chordcache.pipeline.remedies import remedy
 from chordcache.read.cache import Cache
 from chordcache.read.video import Video
 from chordcache.read.video_facts import has_label
+from chordcache.records import VideoRecord
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.layout import key_of
@@ -68,17 +69,28 @@ def iter_problems(path: str | Path, *, label: str | None = None, with_absent: bo
         return
     read_header(path)
     if label is None:
-        for failure in Quarantine(path, {}):
-            yield Problem(
-                "quarantined", failure.key, failure.root, failure.path, failure.stage, failure.cause, failure.message,
-                remedy(failure.cause),
-            )  # fmt: skip
+        yield from quarantined(path)
     if not _is_built(path):
         return
     with Cache(path) as cache:
         for video in cache:
             if has_label(video, label):
-                yield from _of_video(video, with_absent)
+                yield from problems_of_video(video, with_absent=with_absent)
+
+
+def quarantined(cache: Path) -> Iterator[Problem]:
+    """Yield the failures in the quarantine of a cache.
+
+    Raises
+    ------
+    DamageError, FormatVersionError
+        If the quarantine cannot be read.
+    """
+    for failure in Quarantine(cache, {}):
+        yield Problem(
+            "quarantined", failure.key, failure.root, failure.path, failure.stage, failure.cause, failure.message,
+            remedy(failure.cause),
+        )  # fmt: skip
 
 
 def _is_built(path: Path) -> bool:
@@ -91,7 +103,8 @@ def _is_built(path: Path) -> bool:
     return True
 
 
-def _of_video(video: Video, with_absent: bool) -> Iterator[Problem]:
+def problems_of_video(video: Video, *, with_absent: bool) -> Iterator[Problem]:
+    """Yield the damage of a video, and its absent features if they are asked for."""
     damage = video.damage
     if damage is not None and damage.frames:
         first = damage.frames[0]
@@ -108,9 +121,16 @@ def _of_video(video: Video, with_absent: bool) -> Iterator[Problem]:
 
 def _of_index(path: Path, label: str | None) -> Iterator[Problem]:
     for record in read_index(path):
-        if record.error is not None and label in (None, record.label):
-            cause = record.error_cause or "decode"
-            yield Problem(
-                "broken", key_of(record), record.root, record.path, record.error_stage or "open", cause, record.error,
-                remedy(cause),
-            )  # fmt: skip
+        if label in (None, record.label) and (problem := problem_of_record(record)) is not None:
+            yield problem
+
+
+def problem_of_record(record: VideoRecord) -> Problem | None:
+    """Return the error of a record of an index, or None."""
+    if record.error is None:
+        return None
+    cause = record.error_cause or "decode"
+    return Problem(
+        "broken", key_of(record), record.root, record.path, record.error_stage or "open", cause, record.error,
+        remedy(cause),
+    )  # fmt: skip

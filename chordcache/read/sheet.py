@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from chordcache.errors import UsageError, printable
+from chordcache.errors import NoSpaceError, UsageError, printable
 from chordcache.read import pictures
 from chordcache.read.drawing import TimeAxis
+from chordcache.storage.atomic import no_space_as_error
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,20 @@ class Sheet:
         Raises
         ------
         UsageError
-            If the file cannot be written.
+            If the file cannot be written, or ``path`` exists and is not a regular file.
+        NoSpaceError
+            If the disk is full.
         """
         target = Path(path)
         partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         try:
-            partial.write_bytes(self.png())
-            os.replace(partial, target)
+            if target.exists() and not target.is_file():
+                raise UsageError(f"cannot write the picture '{printable(target)}': it exists and is not a regular file")
+            with no_space_as_error(target):
+                partial.write_bytes(self.png())
+                os.replace(partial, target)
+        except NoSpaceError:
+            raise
         except OSError as error:
             raise UsageError(f"cannot write the picture '{printable(target)}': {error.strerror}") from None
         finally:

@@ -106,6 +106,48 @@ def test_sound_is_at_its_time(cache):
     assert not (row[:, :-2] == 255).all((0, 2)).any()  # from the first column to the last
 
 
+def test_mel_is_read_in_parts_of_bounded_length(cache, monkeypatch):
+    video = named(cache, "bunny")
+    whole = np.moveaxis(cache.read(video, "mel"), -1, 0)
+    whole = whole.mean(1) if whole.ndim == 3 else whole
+    plain = video.show()
+    monkeypatch.setattr(pictures, "_MEL_SECONDS", 0.1)
+    lengths = []
+
+    def read(self, video, feature, *arguments, **options):
+        found = original(self, video, feature, *arguments, **options)
+        lengths.extend([found.shape[-1]] if feature == "mel" else [])
+        return found
+
+    original = cc.Cache.read
+    monkeypatch.setattr(cc.Cache, "read", read)
+    drawn = video.show()
+    assert max(lengths) < len(whole) / 10
+    assert np.array_equal(plain.picture, drawn.picture)
+    np.testing.assert_array_equal(pictures.mel_rows(cache, video, 0, video.num_frames, 10**6), whole)
+    few = pictures.mel_rows(cache, video, 0, video.num_frames, 20)
+    assert 20 <= len(few) <= 41
+    step = next(step for step in range(1, len(whole)) if -(-len(whole) // step) == len(few))
+    np.testing.assert_allclose(few[0], whole[:step].mean(0), rtol=1e-4)
+
+
+def test_motion_is_of_the_blocks_that_have_vectors(cache):
+    video = named(cache, "bunny")
+    numbers = np.arange(video.num_frames)
+    vectors, covered = (cache.read(video, name) for name in ("motion", "motion.covered"))
+    found = pictures.motion_lengths(cache, video, numbers)
+    for number in numbers.tolist():
+        lengths = np.hypot(*np.moveaxis(vectors[number].astype(np.float32), -1, 0))[covered[number] > 0]
+        assert found[number] == pytest.approx(lengths.mean(), rel=1e-3) if len(lengths) else np.isnan(found[number])
+
+
+def test_hidden_landmarks_have_no_place():
+    landmarks = np.array([[0, 0, 0, 1], [10, 5, 0, 0.4], [20, 10, 0, 0.6], [21, 5, 0, 1], [np.nan] * 4])
+    np.testing.assert_array_equal(
+        pictures.visible_landmarks(landmarks, 20, 10), [[0, 0], [np.nan] * 2, [1, 1], [np.nan] * 2, [np.nan] * 2]
+    )
+
+
 def test_absent_features_are_named_with_their_reason(cache):
     drawn = named(cache, "quiet").show()
     assert drawn.absent == {"mel": "no audio track"}
@@ -256,6 +298,8 @@ def test_landmarks_are_drawn_over_the_frames(cache, monkeypatch):
         changed = (cut_out(plain, place) != cut_out(drawn, place)).any(-1)
         assert changed[place.height // 2, place.width // 2]
         assert not changed[0, -1]
+    landmarks[:, 12, 3] = 0.2
+    assert np.array_equal(video.show(num_frames=3).picture, plain.picture)
 
 
 def test_files_are_whole_and_read_by_others(cache, tmp_path):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from chordcache import __version__
+from chordcache.amounts import human_bytes
 from chordcache.engine import terminal
 from chordcache.errors import ChordcacheError, printable
 from chordcache.media.frame_numbers import evenly_spread
@@ -24,24 +25,25 @@ from chordcache.tools.report.inputs import CacheInput, Entry, IndexInput
 from chordcache.tools.report.levels import LEVELS, NO_PICTURES, Level
 from chordcache.tools.report.options import MAX_TILES, Options
 from chordcache.tools.report.problems import Problems
+from chordcache.tools.report.room import cut, escaped_bytes, within
 from chordcache.tools.report.rows import FIELDS, ORDERS, measures_of
 from chordcache.tools.report.run_rows import RunRow, run_rows
 from chordcache.tools.report.texts import for_script, readable
 from chordcache.tools.report.totals import Bar, MeasureFile, Totals, bars
 
 _OVERHEAD_BYTES = 150_000
-"""Room for scripts, styles, charts and settings"""
+"""Room for scripts and styles (90 kB), charts, absent features, runs and everything else that has few bytes"""
+
+_MAX_CHART_BYTES, _MAX_ABSENT_BYTES = 8_000, 15_000
+"""Largest size of a chart and of the list of absent features"""
 
 _NUM_TRIED = 24
 """Videos that are tried at each level before one is chosen"""
 
-_MAX_OPTIONS = 2000
-"""Entries of a list of filters"""
-
 _LEGEND = (("motion", "codec motion"), ("luma", "luma change"), ("sound", "sound"))
 
 _MAX_SETTINGS = 20_000
-"""Characters of the config that are shown"""
+"""Largest size of each part of the config that is shown. It is smaller on a small page, [bytes]"""
 
 
 class Card(NamedTuple):
@@ -65,15 +67,6 @@ class Chart(NamedTuple):
         return human_bytes(value) if self.unit == "bytes" else f"{value:,.0f}"
 
 
-def human_bytes(num_bytes: float) -> str:
-    """Return a size in the unit that fits, such as "12.3 MB"."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.3g} {unit}" if unit != "B" else f"{num_bytes:.0f} B"
-        num_bytes /= 1000
-    return f"{num_bytes:,.2f} TB"
-
-
 class Contents:
     """The contents of a page.
 
@@ -91,12 +84,14 @@ class Contents:
     def __init__(
         self, options: Options, source: CacheInput | IndexInput, problems: Problems, header: Mapping[str, Any]
     ) -> None:
-        self._options, self._source, self._problems, self._header = options, source, problems, header
+        self._options, self._source, self._problems = options, source, problems
+        self._settings = list(_settings(header, min(_MAX_SETTINGS, options.max_bytes // 50)))
         self.totals = Totals()
         self._measures = MeasureFile()
         num_tiles = options.num_videos or (len(source) if options.folder else MAX_TILES)
         self._shown = evenly_spread(len(source), num_tiles)
-        self._room = options.max_bytes - _OVERHEAD_BYTES - problems.num_bytes
+        settings_bytes = sum(escaped_bytes(text) for _, text in self._settings)
+        self._room = options.max_bytes - _OVERHEAD_BYTES - settings_bytes - problems.seal(is_cache=options.is_cache)
         self.writer = EntryWriter(source.cache, NO_PICTURES, self._room, len(self._shown))
 
     def __enter__(self) -> Contents:
@@ -123,9 +118,10 @@ class Contents:
                     place = next(places, -1)
                 self.totals.add(entry, measures)
                 self._measures.add(measures)
-                if entry.video is None and entry.record is not None:
-                    self._problems.add_broken(entry.record)
+                self._problems.add_entry(entry.video, entry.record)
                 bar.update()
+        self.writer.flush()
+        self._measures.flush()
 
     def _add(self, entry: Entry, measures: Any) -> None:
         for message in self.writer.add(entry, measures):
@@ -148,7 +144,7 @@ class Contents:
     def context(self) -> dict[str, Any]:
         """Return the values of the template."""
         self._histograms = self._measures.histograms()
-        problems, totals = self._problems, self.totals
+        problems = self._problems
         is_cache = self._options.is_cache
         return {
             "title": readable(self._options.path.absolute().name, 120),
@@ -158,19 +154,20 @@ class Contents:
             "charts": self._charts(),
             "runs": self._runs(),
             "filters": [
-                ("label", "Label", "All labels", self.writer.labels.most_common(_MAX_OPTIONS)),
-                ("trait", "Property", "All properties", self.writer.traits.most_common(_MAX_OPTIONS)),
+                ("label", "Label", "All labels", self.writer.labels.most_common()),
+                ("trait", "Property", "All properties", self.writer.traits.most_common()),
             ],
             "orders": [(value, name) for value, name in ORDERS if value.lstrip("-") in self._known_fields()],
             "legend": [(name, text) for name, text in _LEGEND if name in self._known_fields()],
             "has_histograms": bool(self._histograms),
             "failures": problems.failures,
             "failures_file": "quarantine.jsonl in the cache" if is_cache else "the index",
+            "damaged": problems.damaged,
             "findings": problems.findings,
             "checked": problems.checked,
-            "num_problems": len(problems.failures) + len(problems.findings),
-            "absent": [(readable(reason, 300), count) for reason, count in totals.absent.most_common(100)],
-            "settings": list(self._settings()),
+            "num_problems": len(problems),
+            "absent": self._absent(),
+            "settings": self._settings,
             "version": __version__,
             "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "spent": self._spent(),
@@ -201,11 +198,17 @@ class Contents:
     def _charts(self) -> list[Chart]:
         causes = bars(Counter({readable(name, 60): n for name, n in self._problems.failures.by_cause.items()}))
         labels = bars(Counter({readable(name, 80): n for name, n in self.totals.labels.most_common(12)}))
-        return [
+        shown = [
             Chart("Bytes by feature and tier", self.totals.bytes_by_feature(), "", "bytes"),
             Chart("Failures by cause", causes, "bad-bar", "count"),
             Chart("Most common labels", labels, "", "count"),
         ]
+        return [chart._replace(bars=within(chart.bars, _bar_bytes, _MAX_CHART_BYTES)) for chart in shown]
+
+    def _absent(self) -> list[tuple[str, int]]:
+        """Return the most common reasons why features are absent."""
+        found = [(readable(reason, 300), count) for reason, count in self.totals.absent.most_common(100)]
+        return within(found, lambda each: escaped_bytes(each[0]) + 100, _MAX_ABSENT_BYTES)
 
     def _known_fields(self) -> set[str]:
         """Return the fields by which videos can be sorted."""
@@ -220,13 +223,6 @@ class Contents:
         except ChordcacheError as error:
             self._problems.notes.append(readable(str(error)))
             return []
-
-    def _settings(self) -> Iterable[tuple[str, str]]:
-        for name in ("config", "roots", "features", "versions"):
-            if self._header.get(name):
-                text = json.dumps(self._header[name], indent=2, ensure_ascii=False)
-                lines = (readable(line, 400) for line in text[:_MAX_SETTINGS].split("\n"))
-                yield name.capitalize(), "\n".join(lines)
 
     def _data(self) -> dict[str, Any]:
         """Return what the page's script needs besides the videos."""
@@ -266,3 +262,15 @@ class Contents:
         if self.writer.level in LEVELS[2:] and not self._options.folder:
             parts.append("A larger --max-mb, fewer --videos or --folder have room for more.")
         return " ".join(parts)
+
+
+def _bar_bytes(bar: Bar) -> int:
+    return 2 * escaped_bytes(bar.name) + 300
+
+
+def _settings(header: Mapping[str, Any], max_bytes: int) -> Iterable[tuple[str, str]]:
+    """Yield title and text of the parts of a cache's header, each within a number of bytes."""
+    for name in ("config", "roots", "features", "versions"):
+        if header.get(name):
+            text = json.dumps(header[name], indent=2, ensure_ascii=False)
+            yield name.capitalize(), cut("\n".join(readable(line, 400) for line in text.split("\n")), max_bytes)

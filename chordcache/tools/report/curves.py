@@ -62,12 +62,11 @@ def motion_of_frames(cache: Cache, video: Video, seconds: np.ndarray) -> tuple[l
     FeatureAbsentError, DamageError
         As in ``Cache.read``.
     """
+    from chordcache.read.pictures import motion_lengths  # it needs OpenCV
+
     rows = evenly_spread(video.num_rows(video.feature("motion"), "motion"), _MAX_FRAMES)
-    vectors = cache.read(video, "motion", indices=rows).astype(np.float32)
-    covered = cache.read(video, "motion.covered", indices=rows)
-    num_covered = covered.sum((1, 2))
-    lengths = np.hypot(vectors[..., 0], vectors[..., 1]).sum((1, 2)) / np.maximum(num_covered, 1)
-    known = num_covered > 0
+    lengths = motion_lengths(cache, video, rows)
+    known = np.isfinite(lengths)
     if not known.any():
         return [], None
     num_points = min(len(rows), _MAX_POINTS)

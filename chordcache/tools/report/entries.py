@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import tempfile
 from collections import Counter
@@ -16,6 +17,7 @@ from chordcache.read.cache import Cache
 from chordcache.storage.atomic import no_space_as_error
 from chordcache.tools.report.inputs import Entry
 from chordcache.tools.report.levels import LEVELS, NO_PICTURES, Level
+from chordcache.tools.report.room import FilterOptions
 from chordcache.tools.report.rows import Measures, Shared, details_of, labels_of, measures_of, row_of, traits_of
 from chordcache.tools.report.texts import for_script
 
@@ -23,6 +25,12 @@ PER_BLOCK = 8
 """Videos whose details are one script element. The page parses an element when one of its videos is first seen"""
 
 _CHARACTERS = 1 << 16
+
+_MAX_FILTER_BYTES = 200_000
+"""Largest size of a list of filters"""
+
+_MARKUP_BYTES = 80
+"""Start of a block, and the commas and brackets of an entry"""
 
 
 class EntryWriter:
@@ -48,8 +56,7 @@ class EntryWriter:
         self.shared = Shared()
         self.counts: Counter[str] = Counter()
         """Number of rows, pictures, and of what did not fit"""
-        self.labels: Counter[str] = Counter()
-        self.traits: Counter[str] = Counter()
+        self.labels, self.traits = (FilterOptions(min(_MAX_FILTER_BYTES, max_bytes // 20)) for _ in range(2))
         """Number of rows with each label and each trait"""
         self._cache, self.level, self._folder = cache, level, folder
         self._max_bytes, self._num_left = max_bytes, num_videos
@@ -62,13 +69,14 @@ class EntryWriter:
 
         ``measures.motion`` is set if the motion vectors are read for the picture.
         """
+        self.shared.limit(self._max_bytes - self.num_bytes)
         details, picture, problems = self._details_of(entry, measures)
         labels, traits = labels_of(entry), traits_of(entry, problems)
         row = for_script(row_of(entry, measures, labels, traits, self.shared))
         self._num_left -= 1
         room = self._max_bytes - self.num_bytes
         room_now = room - self._num_left * self._row_bytes // max(1, self.counts["rows"])
-        if len(row) > room:
+        if len(row) + _MARKUP_BYTES + self.labels.added_bytes(labels) + self.traits.added_bytes(traits) > room:
             self.counts["hidden"] += 1
             return problems
         self.labels.update(labels)
@@ -135,7 +143,8 @@ class EntryWriter:
     def num_bytes(self) -> int:
         """Bytes of everything that was written, on the page."""
         shared = self.shared
-        return self._num_bytes + shared.labels.num_bytes + shared.traits.num_bytes + shared.facts.num_bytes
+        lists = (shared.labels, shared.traits, shared.facts, self.labels, self.traits)
+        return self._num_bytes + sum(each.num_bytes for each in lists)
 
     def rows(self) -> Iterator[Markup]:
         """Yield the text of all rows in pieces."""
@@ -147,10 +156,16 @@ class EntryWriter:
         if self.counts["rows"]:
             yield Markup("]</script>\n")
 
+    def flush(self) -> None:
+        """Write what is buffered, so that a full disk is noticed here."""
+        self._rows.flush()
+        self._details.flush()
+
     def close(self) -> None:
         """Remove the temporary files."""
-        self._rows.close()
-        self._details.close()
+        for file in (self._rows, self._details):
+            with contextlib.suppress(OSError):  # a full disk: what is buffered is not needed
+                file.close()
 
 
 def _pieces(file: IO[str]) -> Iterator[Markup]:

@@ -37,7 +37,14 @@ class Options:
 
 
 def check_options(
-    path: Path, output: Path, max_mb: float, num_videos: int | None, *, has_folder: bool, progress: bool
+    path: Path,
+    output: Path,
+    max_mb: float,
+    num_videos: int | None,
+    *,
+    verify: Path | None,
+    has_folder: bool,
+    progress: bool,
 ) -> Options:
     """Return the arguments of a page. See ``report``.
 
@@ -51,17 +58,29 @@ def check_options(
         raise UsageError(f"max_mb: got {max_mb}, expected at least {_MIN_MEGABYTES}")
     if num_videos is not None and num_videos < 1:
         raise UsageError(f"num_videos: got {num_videos}, expected at least 1")
-    name = printable(output)
     try:
-        if output.is_dir():
-            raise UsageError(f"output: got the folder '{name}', expected a file")
-        if not output.parent.is_dir():
-            raise UsageError(f"output: got '{name}', expected a file in a folder that exists")
+        _check_output(output, path, verify)
     except (OSError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
-        raise UsageError(f"output: cannot write '{name}': {error}") from None
-    if not path.is_file() and Path(os.path.realpath(output)).is_relative_to(os.path.realpath(path)):
-        raise UsageError(f"output: got '{name}', a file in the cache, expected one outside of it")
+        raise UsageError(f"output: cannot write '{printable(output)}': {error}") from None
     folder = output.with_name(f"{output.stem}_files") if has_folder else None
     return Options(path, output, int(max_mb * 1e6), num_videos, folder, progress)
+
+
+def _check_output(output: Path, path: Path, verify: Path | None) -> None:
+    """Refuse an output that cannot be a new file, or that would replace what the page is made from."""
+    name = printable(output)
+    if output.is_dir():
+        raise UsageError(f"output: got the folder '{name}', expected a file")
+    if not output.parent.is_dir():
+        raise UsageError(f"output: got '{name}', expected a file in a folder that exists")
+    if output.exists():
+        if not output.is_file():
+            raise UsageError(f"output: got '{name}', which is not a regular file, expected a file")
+        for parameter, source in (("path", path), ("verify", verify)):
+            if source is not None and source.exists() and os.path.samefile(output, source):
+                raise UsageError(f"output: got '{name}', which is also '{parameter}', expected another file")
+    folder = Path(os.path.realpath(output.parent))
+    if any((each / "chordcache.json").exists() for each in (folder, *folder.parents)):
+        raise UsageError(f"output: got '{name}', a file in the cache, expected one outside of it")

@@ -14,6 +14,7 @@ from typing import IO, Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from chordcache.engine.signals import uninterruptible
 from chordcache.errors import UsageError, printable
 from chordcache.storage.atomic import NO_SPACE, no_space_as_error, publish
 
@@ -118,9 +119,19 @@ def new_folder(folder: Path) -> Iterator[Path]:
             raise UsageError(f"output: cannot write '{printable(folder)}': {error.strerror}") from None
         try:
             yield partial
-            if folder.exists():
-                os.replace(folder, old)
-            os.replace(partial, folder)
+            with uninterruptible():
+                _replace_folder(partial, folder, old)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
+
+
+def _replace_folder(new: Path, folder: Path, old: Path) -> None:
+    """Give a new folder its name. The one that had it is removed after that, or gets its name back."""
+    try:
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(new, folder)
+    finally:
+        if old.exists() and not folder.exists():
+            os.replace(old, folder)
+    shutil.rmtree(old, ignore_errors=True)

@@ -12,7 +12,7 @@ import numpy as np
 from chordcache.errors import DamageError, FeatureAbsentError
 from chordcache.media.opencv import cv2
 from chordcache.read.cache import Cache
-from chordcache.read.pictures import flow_colors, flow_scale, mel_colors, webp
+from chordcache.read.pictures import flow_colors, flow_scale, mel_colors, mel_rows, visible_landmarks, webp
 from chordcache.read.video import Video
 from chordcache.tools.report.curves import motion_of_frames
 from chordcache.tools.report.levels import Level
@@ -20,13 +20,7 @@ from chordcache.tools.report.levels import Level
 _ASPECTS = (9 / 16, 16 / 9)
 """Narrowest and widest cell. Other pictures have bars at two sides"""
 
-_MEL_SECONDS = 60.0
-"""Length of the parts in which mel of a long video is read. It bounds the memory, [seconds]"""
-
 _MAX_KEYFRAMES = 120
-
-_MIN_VISIBILITY = 0.5
-"""Least visibility of a landmark that is drawn"""
 
 
 @dataclass
@@ -152,28 +146,16 @@ def _flow_row(
 
 
 def _mel_row(cache: Cache, video: Video, width: int, height: int) -> np.ndarray | None:
-    """Return mel of the whole video. Long videos are read in parts, and each part is reduced to its columns."""
-    num_parts = min(max(1, int(video.duration_seconds / _MEL_SECONDS)), width, video.num_frames)
-    frames, columns = (np.linspace(0, total, num_parts + 1).astype(int) for total in (video.num_frames, width))
-    parts = []
-    for part in range(num_parts):
-        mel = cache.read(video, "mel", int(frames[part]), int(frames[part + 1]))
-        bands = mel.mean(0) if mel.ndim == 3 else mel
-        num_columns = int(columns[part + 1] - columns[part])
-        if bands.shape[1] and num_columns:
-            small = cv2.resize(bands, (num_columns, len(bands)), interpolation=cv2.INTER_AREA)
-            parts.append(small.reshape(len(bands), num_columns))
-    return mel_colors(np.hstack(parts).T, width, height) if parts else None
+    rows = mel_rows(cache, video, 0, video.num_frames, width)
+    return mel_colors(rows, width, height) if len(rows) else None
 
 
 def _pose(cache: Cache, video: Video, numbers: np.ndarray) -> list[list[int] | None]:
     found: list[list[int] | None] = []
     for landmarks in cache.read(video, "pose", indices=numbers):
-        shown = landmarks[:, 3] >= _MIN_VISIBILITY  # False where no person is found: NaN
-        if not shown.any():
+        places = visible_landmarks(landmarks, video.width, video.height)
+        if np.isnan(places).all():
             found.append(None)
             continue
-        places = landmarks[:, :2] / (video.width, video.height)
-        shown &= ((places >= 0) & (places <= 1)).all(1)
-        found.append(np.where(shown[:, None], np.nan_to_num(places) * 1000, -1).round().astype(int).ravel().tolist())
+        found.append(np.nan_to_num(places * 1000, nan=-1).round().astype(int).ravel().tolist())
     return found if any(found) else []

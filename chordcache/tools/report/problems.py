@@ -11,10 +11,11 @@ from typing import Any
 
 from chordcache.errors import ChordcacheError, NotFoundError, UsageError, printable
 from chordcache.pipeline.findings import Damage
-from chordcache.pipeline.remedies import remedy
+from chordcache.pipeline.fix_commands import repair_command
 from chordcache.pipeline.verify import verify_quickly
+from chordcache.read.problems import Problem, problem_of_record, problems_of_video, quarantined
+from chordcache.read.video import Video
 from chordcache.records import VideoRecord
-from chordcache.storage.quarantine import Quarantine
 from chordcache.tools.report.texts import readable
 
 _MAX_ROWS = 2000
@@ -26,16 +27,16 @@ _MAX_SHARE = 0.1
 _ROW_BYTES = 200
 """Markup of a row"""
 
-_ROOM_FOR_UNREADABLE = 300_000
-"""Room for artefacts that cannot be read, which are found while the pictures are made"""
+_ROOM_FOR_LATE = 300_000
+"""Room in each list for what is found while the videos are read"""
 
 _MESSAGE = 600
 """Characters of a message"""
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A line of the list of failures or of findings."""
+class Line:
+    """A line of one of the lists."""
 
     name: str
     """File of the source or of the cache"""
@@ -48,14 +49,14 @@ class Problem:
     """Key of a cached video, if one is concerned"""
 
 
-@dataclass
+@dataclass(eq=False)
 class ProblemList:
     """A list that keeps the first problems and counts all."""
 
     max_bytes: int
     """Bytes that the list may have on the page"""
     num_bytes: int = 0
-    shown: list[Problem] = field(default_factory=list)
+    shown: list[Line] = field(default_factory=list)
     by_cause: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
@@ -66,7 +67,7 @@ class ProblemList:
         """Number of problems that are counted but not shown."""
         return len(self) - len(self.shown)
 
-    def add(self, problem: Problem) -> None:
+    def add(self, problem: Line) -> None:
         """Count a problem, and keep it if there is room."""
         self.by_cause[problem.cause] += 1
         num_bytes = _ROW_BYTES + sum(len(html.escape(text).encode()) for text in astuple(problem))
@@ -87,6 +88,8 @@ class Problems:
     def __init__(self, max_bytes: int) -> None:
         self.failures = ProblemList(int(max_bytes * _MAX_SHARE))
         """Files that could not be scanned or cached"""
+        self.damaged = ProblemList(int(max_bytes * _MAX_SHARE))
+        """Cached videos that lack frames of their source"""
         self.findings = ProblemList(int(max_bytes * _MAX_SHARE))
         """Findings of ``verify``, and artefacts that could not be read for the page"""
         self._files: dict[str, list[str]] = {}
@@ -95,38 +98,42 @@ class Problems:
         self.checked = ""
         """Source of the findings, for people"""
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes that the lists need on the page, with room for artefacts that cannot be read."""
-        return self.failures.num_bytes + min(self.findings.max_bytes, self.findings.num_bytes + _ROOM_FOR_UNREADABLE)
+    def __len__(self) -> int:
+        return len(self.failures) + len(self.damaged) + len(self.findings)
 
-    def seal(self) -> None:
-        """Keep the findings that come later within the room that ``num_bytes`` counts for them."""
-        self.findings.max_bytes = min(self.findings.max_bytes, self.findings.num_bytes + _ROOM_FOR_UNREADABLE)
+    def seal(self, *, is_cache: bool) -> int:
+        """Return the bytes that the lists may have in the end.
+
+        This is called when only the problems are missing that are found while the videos are read.
+        """
+        grow = (self.damaged, self.findings) if is_cache else (self.failures,)
+        for each in (self.failures, self.damaged, self.findings):
+            late_bytes = _ROOM_FOR_LATE if each in grow else 0
+            each.max_bytes = min(each.max_bytes, each.num_bytes + late_bytes)
+        return self.failures.max_bytes + self.damaged.max_bytes + self.findings.max_bytes
 
     def add_quarantine(self, cache: Path) -> None:
         """Take the failures in the quarantine of a cache."""
         try:
-            for each in Quarantine(cache, {}):
-                self._add_failure(each.path, each.stage, each.cause, each.message)
+            for each in quarantined(cache):
+                _add(self.failures, each)
         except ChordcacheError as error:
             self.notes.append(readable(str(error)))
 
-    def add_broken(self, record: VideoRecord) -> None:
-        """Take the error of a record of an index, if it has one."""
-        if record.error:
-            self._add_failure(record.path, record.error_stage or "scan", record.error_cause or "unknown", record.error)
-
-    def _add_failure(self, path: str, stage: str, cause: str, message: str) -> None:
-        text = readable(message, _MESSAGE)
-        self.failures.add(Problem(readable(path, 400), readable(stage, 60), readable(cause, 60), text, remedy(cause)))
+    def add_entry(self, video: Video | None, record: VideoRecord | None) -> None:
+        """Take the damage of a cached video, or the error of the record of another."""
+        if video is not None:
+            for each in problems_of_video(video, with_absent=False):
+                _add(self.damaged, each)
+        elif record is not None and (problem := problem_of_record(record)) is not None:
+            _add(self.failures, problem)
 
     def add_unreadable(self, key: str, message: str, cache: Path) -> None:
         """Take an artefact that could not be read for the page, unless ``verify`` has named its file."""
         if any(file in message for file in self._files.get(key, ())):
             return
-        action = f"chordcache verify --repair {printable(cache)}"
-        self.findings.add(Problem(key, "report", "damaged", readable(message, _MESSAGE), action, key))
+        action = repair_command(cache)
+        self.findings.add(Line(key, "report", "damaged", readable(message, _MESSAGE), action, key))
 
     def add_damage(self, damage: list[Damage]) -> None:
         """Take findings of ``verify``."""
@@ -134,7 +141,13 @@ class Problems:
             self._files.setdefault(each.key or "", []).append(each.file)
             text = readable(each.message, _MESSAGE)
             action, key = readable(each.fix_command, 400), readable(each.key or "", 80)
-            self.findings.add(Problem(readable(each.file, 400), "verify", readable(each.kind, 60), text, action, key))
+            self.findings.add(Line(readable(each.file, 400), "verify", readable(each.kind, 60), text, action, key))
+
+
+def _add(found: ProblemList, problem: Problem) -> None:
+    name, text = readable(problem.path, 400), readable(problem.message, _MESSAGE)
+    key = problem.key if problem.kind == "damaged" else ""
+    found.add(Line(name, readable(problem.stage, 60), readable(problem.cause, 60), text, problem.remedy, key))
 
 
 def check(cache: Path, problems: Problems) -> None:

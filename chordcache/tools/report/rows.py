@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from chordcache.read.problems import problem_of_record
 from chordcache.read.video import Video
 from chordcache.records import AudioFacts, HeaderFacts, VideoRecord
 from chordcache.tools.report.curves import curves_of_content, level_dbfs
@@ -63,6 +64,11 @@ class Shared:
     labels: Texts = field(default_factory=Texts)
     traits: Texts = field(default_factory=Texts)
     facts: Texts = field(default_factory=Texts)
+
+    def limit(self, num_bytes: int) -> None:
+        """Let all three together grow by at most a number of bytes."""
+        for texts in (self.labels, self.traits, self.facts):
+            texts.max_bytes = texts.num_bytes + max(0, num_bytes) // 3
 
 
 @dataclass
@@ -206,8 +212,8 @@ def _display_size(entry: Entry) -> tuple[int | None, int | None]:
 def _traits(entry: Entry) -> Iterator[str]:
     """Yield the properties of a video."""
     video, record = entry.video, entry.record
-    if record is not None and record.error:
-        yield f"broken: {record.error_cause}"
+    if record is not None and (problem := problem_of_record(record)) is not None:
+        yield f"broken: {problem.cause}"
     if record is not None and record.header is not None:
         header = record.header
         yield f"codec {header.codec}"
@@ -303,7 +309,12 @@ def _marks(name: str, value: Any) -> Iterator[list[Any]]:
     for box in value:
         if not isinstance(box, Mapping) or not isinstance(box.get("time_seconds"), int | float):
             return
-        texts.setdefault(float(box["time_seconds"]), Counter())[str(box.get("label", name))] += 1
+        try:
+            seconds = float(box["time_seconds"])
+        except OverflowError:  # JSON has integers of any size
+            continue
+        if math.isfinite(seconds):
+            texts.setdefault(seconds, Counter())[str(box.get("label", name))] += 1
     for seconds, counted in texts.items():
         words = (f"{count} {label}" if count > 1 else label for label, count in counted.items())
         yield [round(seconds, 2), readable(", ".join(words), 120)]

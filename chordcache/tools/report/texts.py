@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 _JOINERS = "\u200c\u200d"
@@ -50,15 +51,18 @@ class Texts:
         self._numbers: dict[Any, int] = {}
         self.num_bytes = 0
         """Bytes of all texts on the page"""
+        self.max_bytes: float = math.inf
+        """Largest value of ``num_bytes``"""
 
     def number(self, text: Any) -> Any:
-        """Return the number of a text or a tuple of texts, or the text itself if there are too many."""
+        """Return the number of a text or a tuple of texts, or the text itself if there are too many or no room."""
         found = self._numbers.get(text)
         if found is None:
-            if len(self._numbers) >= MAX_TEXTS:
+            num_bytes = len(for_script(text)) + 1
+            if len(self._numbers) >= MAX_TEXTS or self.num_bytes + num_bytes > self.max_bytes:
                 return text
             found = self._numbers[text] = len(self._numbers)
-            self.num_bytes += len(for_script(text)) + 1
+            self.num_bytes += num_bytes
         return found
 
     def all(self) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
 from collections import Counter
@@ -50,9 +51,14 @@ class MeasureFile:
         self._file.write(values.tobytes())
         self.known.update(name for name, value in zip(NAMES, values, strict=True) if value == value)
 
+    def flush(self) -> None:
+        """Write what is buffered, so that a full disk is noticed here."""
+        self._file.flush()
+
     def close(self) -> None:
         """Remove the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # a full disk: what is buffered is not needed
+            self._file.close()
 
     def histograms(self) -> list[dict[str, Any]]:
         """Return a histogram of each measure that has at least two values."""
@@ -82,7 +88,7 @@ class MeasureFile:
             if len(values):
                 low, high = min(low, float(values.min())), max(high, float(values.max()))
                 sample = sample if len(sample) else values
-        if not low < high:
+        if not high - low > 1e-5 * max(abs(low), abs(high)):  # the page shows six digits of an edge
             return None
         if NAMES[place] != "sound" and low > 0 and high / float(np.median(sample)) > _MIN_RATIO_OF_LOG:
             return np.geomspace(low, high, _NUM_BINS + 1)
