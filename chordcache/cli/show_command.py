@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from chordcache.cli.options import PATH
+from chordcache.cli.options import PATH, echo_json, json_option
 from chordcache.cli.values import KEY
 from chordcache.errors import DamageError, UsageError, printable
+
+if TYPE_CHECKING:  # --help does not need what it loads
+    from chordcache.read.sheet import Sheet
 
 
 @click.command()
@@ -18,7 +22,8 @@ from chordcache.errors import DamageError, UsageError, printable
 @click.option("--frames", "num_frames", type=int, default=12, show_default=True, metavar="N", help="Number of frames.")
 @click.option("--start", "start_seconds", type=float, metavar="S", help="Time of the source, in seconds.")
 @click.option("--stop", "stop_seconds", type=float, metavar="S", help="Time of the source, in seconds.")
-def show(cache: str, video: str, output: str | None, **view: int | float | None) -> None:
+@json_option
+def show(cache: str, video: str, output: str | None, as_json: bool, **view: int | float | None) -> None:
     """Draw one video as a PNG: frames, flow, motion and sound on one time axis.
 
     The beginning of a key is enough, or the path of the video.
@@ -27,13 +32,17 @@ def show(cache: str, video: str, output: str | None, **view: int | float | None)
     Example:
       chordcache show cache bikes -o sheet.png
     """
-    target, damage = _draw(cache, video, output, view)
-    click.echo(printable(target))
-    if damage:
-        raise DamageError("; ".join(damage))
+    target, sheet = _draw(cache, video, output, view)
+    if as_json:
+        facts = {"key": sheet.key, "drawn": list(sheet.rows), "absent": sheet.absent, "damage": sheet.damage}
+        echo_json({"path": str(target), **facts})
+    else:
+        click.echo(printable(target))
+    if sheet.damage:
+        raise DamageError("; ".join(f"{name}: {message}" for name, message in sheet.damage.items()))
 
 
-def _draw(cache: str, video: str, output: str | None, view: dict[str, int | float | None]) -> tuple[Path, list[str]]:
+def _draw(cache: str, video: str, output: str | None, view: dict[str, int | float | None]) -> tuple[Path, Sheet]:
     from chordcache.read.cache import open_cache  # the imports are not for --help
     from chordcache.read.find_video import find_video
 
@@ -46,4 +55,4 @@ def _draw(cache: str, video: str, output: str | None, view: dict[str, int | floa
             sheet = found.show(**view)  # type: ignore[arg-type]
         except ImportError as error:
             raise UsageError(str(error)) from None
-    return sheet.save(target), [f"{name}: {message}" for name, message in sheet.damage.items()]
+    return sheet.save(target), sheet

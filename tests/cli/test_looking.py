@@ -175,6 +175,10 @@ def test_show_writes_a_picture_and_prints_its_path(folder, run_cli, tmp_path):
         arguments = ("--frames", "3", "--start", "0.1", "--stop", "0.5")
         assert run_cli("show", cache, name, "-o", "b.png", *arguments, cwd=tmp_path).stdout == "b.png\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{key}.png", "b.png"]
+    found = json.loads(run_cli("show", cache, "a-", "-o", "b.png", "--json", cwd=tmp_path).stdout)
+    assert (found["path"], found["key"], found["damage"]) == ("b.png", key, {})
+    assert "frames" in found["drawn"]
+    assert not set(found["drawn"]) & set(found["absent"])
 
 
 @pytest.mark.parametrize(
