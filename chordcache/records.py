@@ -6,7 +6,6 @@ Their types, defaults and nesting are stated once, in the classes: ``to_json`` a
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -397,20 +396,3 @@ class Field(NamedTuple):
 def fields_of(kind: type[Record]) -> list[Field]:
     """Return the fields of a record, in order."""
     return [Field(field.name, field.type) for field in msgspec.structs.fields(kind)]
-
-
-def path_problem(path: object) -> str | None:
-    """Return the reason why a path from an index or a sidecar cannot lie inside its root, or None if it can."""
-    if not isinstance(path, str) or not path:
-        return "it is empty"
-    if "\0" in path:
-        return "it contains NUL"
-    if path.startswith("/"):
-        return "it is absolute"
-    if ".." in path.split("/"):
-        return "it contains '..'"
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        return "it is not a file name"
-    return None

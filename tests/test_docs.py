@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.commands import COMMANDS
 
 import chordcache as cc
 from chordcache import errors
@@ -38,29 +39,7 @@ def test_every_exit_code_is_documented_once():
     assert set(listed) >= raised | {0, 6, 129, 130, 143}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *(
-            "scan",
-            "index",
-            "config",
-            "plan",
-            "build",
-            "verify",
-            "merge",
-            "gc",
-            "info",
-            "ls",
-            "show",
-            "report",
-            "extractors",
-            "bench",
-            "doctor",
-        ),
-        *("completion", "help"),
-    ],
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_documented(command):
     assert f"`chordcache {command}`" in README
     assert f"## chordcache {command}\n" in COMMAND_LINE

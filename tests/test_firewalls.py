@@ -8,30 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.commands import COMMANDS
 
 HEAVY = {"av", "cv2", "librosa", "h5py", "lmdb", "msgspec", "torch"}
 """Not for ``chordcache --help``."""
-
-COMMANDS = (
-    *(
-        "scan",
-        "index",
-        "config",
-        "plan",
-        "build",
-        "verify",
-        "merge",
-        "info",
-        "ls",
-        "show",
-        "report",
-        "extractors",
-        "gc",
-        "bench",
-        "doctor",
-    ),
-    *("completion", "help"),
-)
 
 BUILDING = {"av", "cv2", "librosa", "joblib", "click"}
 """Not for reading a cached clip."""

@@ -31,8 +31,8 @@ from chordcache.records import (
     fields_of,
     from_json,
     parse_json,
-    path_problem,
 )
+from chordcache.storage.layout import path_problem
 
 HAND_WRITTEN = ("path", "label", "caption", *SEGMENT_COLUMNS)
 """Columns with a meaning in a hand-written list. Only ``path`` is required."""

@@ -8,7 +8,8 @@ from collections.abc import Container, Mapping
 from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import UsageError, printable
 from chordcache.index.column_types import check_columns, extra_problem
-from chordcache.records import Record, VideoRecord, path_problem
+from chordcache.records import Record, VideoRecord
+from chordcache.storage.layout import path_problem
 
 FORMAT = "chordcache-index"
 """Value of "format" in the header of an index"""

@@ -141,3 +141,20 @@ def iter_keys(cache: Path) -> Iterator[str]:
             key = name.removesuffix(".json")
             if key != name and is_key(key) and sidecar_path(cache, key) == folder / name:
                 yield key
+
+
+def path_problem(path: object) -> str | None:
+    """Return the reason why a path from an index or a sidecar cannot lie inside its root, or None if it can."""
+    if not isinstance(path, str) or not path:
+        return "it is empty"
+    if "\0" in path:
+        return "it contains NUL"
+    if path.startswith("/"):
+        return "it is absolute"
+    if ".." in path.split("/"):
+        return "it contains '..'"
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return "it is not a file name"
+    return None

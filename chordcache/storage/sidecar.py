@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError, printable
-from chordcache.records import ContentFacts, Count, DamageFacts, Description, FeatureInfo, Identity, View, path_problem
-from chordcache.storage.layout import is_artefact_file, sidecar_path
+from chordcache.records import ContentFacts, Count, DamageFacts, Description, FeatureInfo, Identity, View
+from chordcache.storage.layout import is_artefact_file, path_problem, sidecar_path
 from chordcache.storage.sealed_json import seal_versioned, unseal_as
 
 

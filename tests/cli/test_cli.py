@@ -7,13 +7,7 @@ import re
 import shutil
 
 import pytest
-
-COMMANDS = (
-    *("scan", "index", "config", "plan", "build"),
-    *("verify", "merge", "gc"),
-    *("info", "ls", "show", "report", "bench"),
-    *("extractors", "doctor", "completion", "help"),
-)
+from helpers.commands import COMMANDS
 
 
 @pytest.fixture(scope="module")

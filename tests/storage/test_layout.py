@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordcache.errors import DamageError, FormatVersionError, NoSpaceError, printable
-from chordcache.records import Identity, path_problem
+from chordcache.records import Identity
 from chordcache.storage import atomic, layout, sealed_json
+from chordcache.storage.layout import path_problem
 
 NAMES = st.binary(min_size=1, max_size=60).filter(lambda raw: b"\0" not in raw).map(os.fsdecode)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from chordcache.errors import UsageError, printable
 from chordcache.index.walk import parse_roots
-from chordcache.records import path_problem
+from chordcache.storage.layout import path_problem
 
 _ANY_SUFFIX = ".*"
 _SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov")

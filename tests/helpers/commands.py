@@ -1,0 +1,8 @@
+"""The commands of chordcache, in the order of ``chordcache --help``."""
+
+COMMANDS = (
+    *("scan", "index", "config", "plan", "build"),
+    *("verify", "merge", "gc"),
+    *("info", "ls", "show", "report", "bench"),
+    *("extractors", "doctor", "completion", "help"),
+)
