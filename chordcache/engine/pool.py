@@ -1,7 +1,7 @@
 """Run many independent tasks on worker processes. This module does not depend on video.
 
-The loop here draws tasks, keeps ``width`` units in flight, tries again, and orders results. It needs four things of the
-workers: ``width``, ``submit``, ``wait`` and ``close``. ``Workers`` has them for the processes of this machine.
+The loop here draws tasks, keeps ``width`` units in flight, tries again, and orders results. The processes that do the
+work are a ``Backend``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
+from chordcache.engine.backend import Backend, Check, start_backend
+from chordcache.engine.backend import default_jobs as default_jobs  # exported
+from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.limits import NO_LIMITS, Limits
-from chordcache.engine.processes import NOT_RUN, Death, Unit, Workers
+from chordcache.engine.processes import NOT_RUN, Death, Unit
 from chordcache.engine.worker import Crash as Crash  # exported, since callers get it as a result
 from chordcache.errors import WorkersDiedError
 
@@ -24,6 +27,9 @@ MAX_DEATHS_IN_A_ROW = 5
 """Number of tasks in a row that kill their workers, with no task finished between, until the environment is considered
 at fault"""
 
+_UNITS_AHEAD = 32
+"""Number of units that may be drawn beyond the oldest one that has not ended, for each of the backend's width"""
+
 _MAY_PASS = ("oom", "timeout")
 """Causes that may be absent at another attempt, since the machine was busy"""
 
@@ -31,13 +37,6 @@ _Outcome: TypeAlias = tuple[int, Any, Any]
 """Number of a task, the task, and its result or Crash"""
 
 Retry: TypeAlias = Callable[[Any, Any], Any]
-
-
-def default_jobs() -> int:
-    """Return one worker for each processor that this process may use, within the CPU quota of its container."""
-    from joblib import cpu_count  # takes 0.1 s, and is not needed where the number is given
-
-    return int(cpu_count())
 
 
 def _never(_task: Any, _result: Any) -> None:
@@ -48,11 +47,12 @@ def run(
     function: Callable[[Task], Result],
     tasks: Iterable[Task],
     *,
-    jobs: int,
+    jobs: int | Engine | None,
     chunk_size: int = 1,
     ordered: bool = False,
     limits: Limits = NO_LIMITS,
     retry: Callable[[Task, Result], Task | None] = _never,
+    check: Check | None = None,
 ) -> Generator[tuple[Task, Result | Crash], None, None]:
     """Run ``function`` on every task in worker processes.
 
@@ -65,8 +65,8 @@ def run(
         Any other exception becomes a ``Crash``.
     tasks : iterable
         Tasks, taken as workers become free; may be endless.
-    jobs : int
-        Number of processes.
+    jobs : int, Engine or None
+        Number of processes of this machine, by default one for each processor, or an engine.
     chunk_size : int
         Number of tasks sent at once. Use more than one if a task takes less than a millisecond or two.
     ordered : bool
@@ -76,6 +76,8 @@ def run(
         died is tried twice at least, because the worker may have been killed from outside.
     retry : callable
         Gets a task and its result. Returns the task to run instead, or None to keep the result.
+    check : callable, optional
+        Test that each node of a cluster runs before its first task: the reason why it cannot work, or None.
 
     Yields
     ------
@@ -84,12 +86,14 @@ def run(
     Raises
     ------
     WorkersDiedError
-        If five tasks in a row killed their workers.
+        If five tasks in a row killed their workers, or a cluster has no node left.
+    UsageError
+        If a cluster cannot be reached.
     """
-    workers = Workers(function, jobs, limits)
+    workers = start_backend(engine_of(jobs), function, limits, check)
     try:
         results = _Run(workers, limits, retry).outcomes(
-            iter(tasks), chunk_size, max_ahead=64 * jobs * chunk_size if ordered else None
+            iter(tasks), chunk_size, units_ahead=_UNITS_AHEAD if ordered else None
         )
         yield from _in_order(results) if ordered else ((task, result) for _, task, result in results)
     finally:
@@ -109,7 +113,7 @@ def _in_order(results: Iterator[_Outcome]) -> Iterator[tuple[Task, Any]]:
 class _Run:
     """One run of all tasks."""
 
-    def __init__(self, workers: Workers, limits: Limits, retry: Retry) -> None:
+    def __init__(self, workers: Backend, limits: Limits, retry: Retry) -> None:
         self._workers = workers
         self._limits = limits
         self._retry = retry
@@ -122,11 +126,12 @@ class _Run:
         """Tasks that killed their workers one after the other. They are held back, since a fifth death in a row means
         that the tasks are not at fault."""
 
-    def outcomes(self, tasks: Iterator[Any], chunk_size: int, max_ahead: int | None) -> Iterator[_Outcome]:
+    def outcomes(self, tasks: Iterator[Any], chunk_size: int, units_ahead: int | None) -> Iterator[_Outcome]:
         pending: set[Unit] = set()
         while True:
             while len(pending) < self._workers.width and not self._alone:
                 oldest = min((unit.first for unit in pending), default=self._num_drawn)
+                max_ahead = units_ahead and units_ahead * self._workers.width * chunk_size
                 may_draw = max_ahead is None or self._num_drawn - oldest < max_ahead
                 unit = self._next_unit(tasks, chunk_size if may_draw else 0)
                 if unit is None:
@@ -164,7 +169,7 @@ class _Run:
             result = replace(result, attempts=single.attempts + 1)
             if result.attempts < self._max_attempts(result):
                 queue = self._alone if isinstance(result, Death) and result.cause == "oom" else self._again
-                queue.append(replace(single, attempts=result.attempts))
+                queue.append(replace(single, attempts=result.attempts, avoid=single.avoid | {single.node}))
                 return
             if isinstance(result, Death) and result.cause != "timeout":
                 self._hold(single, result)
@@ -172,7 +177,7 @@ class _Run:
             if result.cause == "oom":
                 result = replace(result, message=self._limits.out_of_memory(result.message))
         elif (task := self._retry(single.tasks[0], result)) is not None:
-            self._again.append(Unit(single.first, [task]))
+            self._again.append(replace(single, tasks=[task], attempts=0, avoid=single.avoid | {single.node}))
             return
         yield single.first, single.tasks[0], result
 

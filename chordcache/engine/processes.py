@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -58,10 +58,14 @@ class Unit:
     tasks: list[Any]
     attempts: int = 0
     """Number of times that the tasks were begun and did not end"""
+    node: str = ""
+    """Node of a cluster that ran them last"""
+    avoid: frozenset[str] = frozenset()
+    """Nodes that must not run them again if there are others"""
 
     def split(self) -> list[Unit]:
         """Return units of the same tasks, one task in each."""
-        return [Unit(self.first + i, [task], self.attempts) for i, task in enumerate(self.tasks)]
+        return [replace(self, first=self.first + i, tasks=[task]) for i, task in enumerate(self.tasks)]
 
 
 class Death(Crash):
@@ -145,6 +149,11 @@ class Workers:
                 answers += self._look()
             self._dispatch()
         return answers
+
+    def kill(self) -> None:
+        """End the processes that run now. Their units end with a ``Death``. Another thread may be in ``wait``."""
+        for worker in self._workers.copy():
+            worker.process.kill()
 
     @uninterruptible()
     def close(self) -> None:

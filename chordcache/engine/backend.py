@@ -1,0 +1,53 @@
+"""The four things that the loop of ``pool`` needs of the processes that do the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+from chordcache.engine.choice import Engine
+from chordcache.engine.inline import InlineWorkers
+from chordcache.engine.limits import Limits
+from chordcache.engine.processes import Answer, Unit, Workers
+
+Check: TypeAlias = Callable[[], str | None]
+"""Importable test that a node of a cluster runs before its first task: the reason why the node cannot work, or None"""
+
+
+class Backend(Protocol):
+    """Processes that run units of tasks."""
+
+    @property
+    def width(self) -> int:
+        """Number of units that keeps all processes busy, at least 1."""
+        ...
+
+    def submit(self, unit: Unit) -> None:
+        """Run a unit as soon as a process is free, not on a node that it avoids if there is another one."""
+        ...
+
+    def wait(self) -> list[Answer]:
+        """Wait for units to end, and return them with their results. Raise the error of a task that ends the run."""
+        ...
+
+    def close(self) -> None:
+        """End the processes of this run, even in the middle of a task."""
+        ...
+
+
+def default_jobs() -> int:
+    """Return one worker for each processor that this process may use, within the CPU quota of its container."""
+    from joblib import cpu_count  # takes 0.1 s, and is not needed where the number is given
+
+    return int(cpu_count())
+
+
+def start_backend(engine: Engine, function: Callable[[Any], Any], limits: Limits, check: Check | None) -> Backend:
+    """Return the processes of an engine. A cluster is connected to."""
+    if engine.name == "inline":
+        return InlineWorkers(function)
+    if not engine.is_cluster:
+        return Workers(function, engine.jobs or default_jobs(), limits)
+    from chordcache.engine.cluster import ClusterWorkers, connect  # not needed on one machine
+
+    return ClusterWorkers(connect(engine), function, limits, check)

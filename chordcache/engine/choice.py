@@ -1,0 +1,55 @@
+"""The choice of an engine: the processes of this machine, or those of a Dask or Ray cluster."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+
+from chordcache.errors import UsageError
+
+ENGINES = ("local", "dask", "ray", "inline")
+"""Engines of ``Engine``. "inline" runs the tasks in this process, for a debugger"""
+
+_PACKAGES = {"dask": "distributed", "ray": "ray"}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The processes that do the work of a scan, a build, a verification or a repair.
+
+    Raises
+    ------
+    UsageError
+        If the engine is unknown or not installed, or the address is missing or not used.
+    """
+
+    name: str = "local"
+    """One of ``ENGINES``"""
+    address: str | None = None
+    """``host:port`` of the scheduler of Dask or of the head of Ray, or the path of Dask's scheduler file"""
+    jobs: int | None = None
+    """Number of processes of "local", by default one for each processor"""
+
+    def __post_init__(self) -> None:
+        if self.name not in ENGINES:
+            raise UsageError(f"engine: got '{self.name}', expected one of {', '.join(ENGINES)}")
+        if (self.address is not None) != self.is_cluster:
+            wanted = "an address, such as host:port" if self.is_cluster else f"none with engine '{self.name}'"
+            raise UsageError(f"address: got {self.address!r}, expected {wanted}")
+        if self.jobs is not None and self.name != "local":
+            raise UsageError(f"jobs: got {self.jobs}, expected none with engine '{self.name}'. Leave it out.")
+        package = _PACKAGES.get(self.name)
+        if package is not None and importlib.util.find_spec(package) is None:
+            raise UsageError(
+                f"engine: got '{self.name}', which is not installed. Run: pip install 'chordcache[{self.name}]'"
+            )
+
+    @property
+    def is_cluster(self) -> bool:
+        """True if the processes are those of a cluster."""
+        return self.name in _PACKAGES
+
+
+def engine_of(jobs: int | Engine | None) -> Engine:
+    """Return the engine for the argument ``jobs`` of a public function: a number of local processes, or an engine."""
+    return jobs if isinstance(jobs, Engine) else Engine(jobs=jobs)

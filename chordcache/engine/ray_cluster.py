@@ -1,0 +1,93 @@
+"""A cluster of Ray: the nodes of a head that runs already."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from typing import Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from chordcache.engine.cluster import Ended, NodeLost
+from chordcache.engine.node import Job, run_here
+from chordcache.engine.processes import Unit
+from chordcache.engine.worker import STOP_SIGNALS
+from chordcache.errors import ChordcacheError, UsageError
+
+
+def connect(address: str) -> RayCluster:
+    """Connect to a head by ``host:port``."""
+    return RayCluster(address)
+
+
+class RayCluster:
+    """The nodes of a Ray cluster.
+
+    While it is connected, standard output goes to standard error: Ray's processes write their messages there.
+    """
+
+    def __init__(self, address: str) -> None:
+        handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        self._stdout = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            self._give_stdout_back()
+            raise UsageError(f"address: got '{address}', which is not a head of Ray ({error})") from None
+        for number, handler in handlers.items():  # Ray has put its own in their place
+            signal.signal(number, handler)
+        self._run_here = ray.remote(num_cpus=1, max_retries=0)(run_here)
+        self._running: dict[Any, None] = {}
+
+    def _give_stdout_back(self) -> None:
+        os.dup2(self._stdout, 1)
+        os.close(self._stdout)
+
+    def nodes(self) -> dict[str, int]:
+        """Return the number of processors of each node."""
+        found = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
+        return {name: num_processors for name, num_processors in found.items() if num_processors}
+
+    def start(self, node: str, job: Job, unit: Unit) -> Any:
+        """Run a unit on a node."""
+        place = NodeAffinitySchedulingStrategy(node, soft=False)
+        handle = self._run_here.options(scheduling_strategy=place).remote(job, unit.first, unit.tasks)
+        self._running[handle] = None
+        return handle
+
+    def ended(self, timeout_seconds: float) -> list[Ended]:
+        """Return the units that have ended."""
+        if not self._running:
+            return []
+        handles = list(self._running)
+        ready, _ = ray.wait(handles, num_returns=1, timeout=timeout_seconds)
+        if ready:
+            ready, _ = ray.wait(handles, num_returns=len(handles), timeout=0)
+        return [self._ended(handle) for handle in ready]
+
+    def _ended(self, handle: Any) -> Ended:
+        self._running.pop(handle, None)
+        try:
+            return Ended(handle, ray.get(handle))
+        except RayTaskError as error:
+            if isinstance(error.cause, ChordcacheError):
+                return Ended(handle, error.cause)
+            raise
+        except RayError:  # its node or its process ended
+            return Ended(handle, NodeLost())
+
+    def drop(self, handle: Any) -> None:
+        """Forget a unit."""
+        self._running.pop(handle, None)
+
+    def close(self, run: str) -> None:
+        """End the processes of a run. Those of Ray end their own children."""
+        for handle in self._running:
+            ray.cancel(handle, force=True)
+        ray.shutdown()
+        self._give_stdout_back()
