@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
 from chordcache.engine.choice import Engine
@@ -42,12 +43,17 @@ def default_jobs() -> int:
     return int(cpu_count())
 
 
+def counted(engine: Engine) -> Engine:
+    """Return an engine with the number of its processes, if they are those of this machine."""
+    return replace(engine, jobs=engine.jobs or default_jobs()) if engine.name == "local" else engine
+
+
 def start_backend(engine: Engine, function: Callable[[Any], Any], limits: Limits, check: Check | None) -> Backend:
     """Return the processes of an engine. A cluster is connected to."""
     if engine.name == "inline":
         return InlineWorkers(function)
     if not engine.is_cluster:
-        return Workers(function, engine.jobs or default_jobs(), limits)
+        return Workers(function, counted(engine).jobs or 1, limits)
     from chordcache.engine.cluster import ClusterWorkers, connect  # not needed on one machine
 
     return ClusterWorkers(connect(engine), function, limits, check)

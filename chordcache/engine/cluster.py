@@ -11,7 +11,6 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, Protocol
 
 from chordcache.engine import terminal
@@ -100,8 +99,13 @@ def connect(engine: Engine) -> Cluster:
             ) from None
     elif engine.name == "ray":
         raise UsageError(f"address: got '{address}', expected host:port of the head, such as 10.0.0.1:6379")
-    connected: Cluster = import_module(f"chordcache.engine.{engine.name}_cluster").connect(address)
-    return connected
+    if engine.name == "ray":
+        from chordcache.engine import ray_cluster  # an optional package
+
+        return ray_cluster.connect(address)
+    from chordcache.engine import dask_cluster  # an optional package
+
+    return dask_cluster.connect(address)
 
 
 @dataclass

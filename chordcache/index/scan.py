@@ -13,6 +13,7 @@ from pathlib import Path
 
 from chordcache.choices import SCAN_LEVELS
 from chordcache.engine import pool
+from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
 from chordcache.engine.run_progress import Progress
@@ -26,6 +27,7 @@ from chordcache.media.probe import probe
 from chordcache.media.source_file import identity_or_none
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.storage import layout
+from chordcache.storage.node_check import check_for
 from chordcache.storage.run_log import RunNotes, recorded
 
 _CHUNK_SIZE = 8
@@ -70,7 +72,7 @@ def scan(
     output: str | Path | None = None,
     level: str = "packets",
     labels: str | None = None,
-    jobs: int | None = None,
+    jobs: int | Engine | None = None,
     follow_symlinks: bool = False,
     limits: Limits | None = None,
     progress: bool | Display = False,
@@ -88,8 +90,8 @@ def scan(
         "headers" reads the headers only, "packets" also all packets, and "content" also decodes.
     labels : str, optional
         "dir" to label by parent folder, or a CSV file with columns path, label, caption.
-    jobs : int, optional
-        Number of worker processes, by default one for each processor.
+    jobs : int or Engine, optional
+        Number of worker processes, by default one for each processor, or an engine such as a Dask cluster.
     follow_symlinks : bool
         True to follow links that lead out of a root too.
     limits : Limits, optional
@@ -124,9 +126,10 @@ def scan(
     else:
         temporary = tempfile.TemporaryDirectory(prefix="chordcache-")
         path = Path(temporary.name, "index.jsonl")
-    jobs = jobs or pool.default_jobs()
-    with stop_signals(), recorded(path, "scan", jobs=jobs) if temporary is None else nullcontext(RunNotes()) as notes:
-        summary = run.write(path, jobs, display_of(progress))
+    engine = pool.counted(engine_of(jobs))
+    log = recorded(path, "scan", jobs=engine.jobs) if temporary is None else nullcontext(RunNotes())
+    with stop_signals(), log as notes:
+        summary = run.write(path, engine, display_of(progress))
         notes.take(summary)
         notes.video_seconds = run.video_seconds
     result = ScanResult(read_index(path), summary, tuple(run.warnings()))
@@ -150,7 +153,7 @@ class _Scan:
         self._earlier_problem: str | None = None
         self.video_seconds = 0.0
 
-    def write(self, path: Path, jobs: int, display: Display) -> RunSummary:
+    def write(self, path: Path, engine: Engine, display: Display) -> RunSummary:
         """Write the index and return the counts."""
         started = time.monotonic()
         roots = {corpus.label: corpus.folder for corpus in self._corpora}
@@ -166,7 +169,7 @@ class _Scan:
                 columns=self._labels.column_types if self._labels else earlier.columns,
             ) as writer,
             Progress("scan", display, see=printable(path)) as progress,
-            closing(self._outcomes(earlier, jobs)) as outcomes,
+            closing(self._outcomes(earlier, engine)) as outcomes,
         ):
             if progress.needs_total:  # it takes a separate walk
                 progress.expect(sum(file.is_video for corpus in self._corpora for file in self._files(corpus)))
@@ -191,17 +194,24 @@ class _Scan:
         )
 
     def _outcomes(
-        self, earlier: ReusableRecords, jobs: int
+        self, earlier: ReusableRecords, engine: Engine
     ) -> Generator[tuple[_ScanTask, VideoRecord | pool.Crash], None, None]:
         return pool.run(
             _scan_file,
             self._tasks(earlier),
-            jobs=jobs,
+            jobs=engine,
             chunk_size=_CHUNK_SIZE,
             ordered=True,
             limits=self._limits,
             retry=self._once_more,
+            check=check_for(self._some_files()) if engine.is_cluster else None,
         )
+
+    def _some_files(self) -> Iterator[str]:
+        for corpus in self._corpora:
+            for file in self._files(corpus):
+                if file.is_video:
+                    yield os.path.join(corpus.folder, file.path)
 
     def _once_more(self, task: _ScanTask, record: VideoRecord) -> _ScanTask | None:
         """Return another attempt if the file's disk failed and attempts are left, else None."""

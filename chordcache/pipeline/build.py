@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from chordcache.config import Config
 from chordcache.engine import pool, terminal
+from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
@@ -35,6 +37,7 @@ from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
+from chordcache.storage.node_check import check_for
 from chordcache.storage.owner import check_run, run_of
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
@@ -48,7 +51,7 @@ def build(
     tiers: Sequence[str] = ("lmdb",),
     features: Sequence[str] | None = None,
     config: str | Path | Config | None = None,
-    jobs: int | None = None,
+    jobs: int | Engine | None = None,
     roots: Mapping[str, str] | None = None,
     options: BuildOptions | None = None,
     progress: bool | Display = False,
@@ -67,8 +70,8 @@ def build(
         Build only these features of them.
     config : str, Path or Config, optional
         YAML merged onto the packaged defaults. By default an existing cache keeps its config.
-    jobs : int, optional
-        Number of worker processes, by default one for each processor.
+    jobs : int or Engine, optional
+        Number of worker processes, by default one for each processor, or an engine such as a Dask cluster.
     roots : mapping of str to str, optional
         Root label to the folder where its data is now, if it moved.
     options : BuildOptions, optional
@@ -104,13 +107,13 @@ def build(
     with (
         stop_signals(),
         locked(folder, say if options.wait else None) as has_waited,
-        recorded(folder, "build", jobs=jobs or pool.default_jobs()) as notes,
+        recorded(folder, "build", jobs=engine.jobs) as notes,
     ):
         if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
             plan = plan_now()
         adopt_last_scan(folder, plan.index.path)
         with IndexRows(plan.index) as rows:
-            return _Build(plan, rows, options).run(jobs, _progress("build", plan, rows, display_of(progress)), notes)
+            return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display_of(progress)), notes)
 
 
 def build_as_before(
@@ -118,7 +121,7 @@ def build_as_before(
     index: Index,
     *,
     roots: Mapping[str, str] | None = None,
-    jobs: int | None = None,
+    jobs: int | Engine | None = None,
     options: BuildOptions,
     progress: bool | Display = False,
     notes: RunNotes | None = None,
@@ -135,7 +138,9 @@ def build_as_before(
             what = f"files of tier {tier} are not made again: {', '.join(lost)} needs a package that is not installed"
             terminal.say(f"{what}; install it, then run the same command", shown=display.messages)
     with IndexRows(plan.index) as rows:
-        return _Build(plan, rows, options).run(jobs, _progress("repair", plan, rows, display), notes or RunNotes())
+        return _Build(plan, rows, options).run(
+            engine_of(jobs), _progress("repair", plan, rows, display), notes or RunNotes()
+        )
 
 
 def _progress(command: str, plan: BuildPlan, rows: IndexRows, display: Display) -> Progress:
@@ -167,26 +172,27 @@ class _Build:
         self._last_files: set[str | None] = set()
         self._progress = Progress("build", display_of(False))
 
-    def run(self, jobs: int | None, progress: Progress, notes: RunNotes) -> RunSummary:
+    def run(self, engine: Engine, progress: Progress, notes: RunNotes) -> RunSummary:
         """Build what is missing or stale. The catalog and the quarantine are complete, however the run ends."""
         started = time.monotonic()
         try:
-            self._run(jobs, progress)
+            self._work(engine, progress)
         finally:
             summary = self._summary(time.monotonic() - started)
             notes.take(summary)
             notes.video_seconds, notes.num_bytes = self._video_seconds, self._num_bytes
         return summary
 
-    def _run(self, jobs: int | None, progress: Progress) -> None:
+    def _work(self, engine: Engine, progress: Progress) -> None:
         self._progress = progress
         try:
             outcomes = pool.run(
                 build_file,
                 self._tasks(),
-                jobs=jobs or pool.default_jobs(),
+                jobs=engine,
                 limits=self._options.limits,
                 retry=self._once_more,
+                check=check_for(self._sources(), self._cache) if engine.is_cluster else None,
             )
             with progress, closing(outcomes):  # no worker may publish after the cleanup
                 for tasks, found in outcomes:
@@ -218,6 +224,10 @@ class _Build:
             num_frames_missing=self._num_frames_missing,
             elapsed_seconds=elapsed_seconds,
         )
+
+    def _sources(self) -> Iterator[str]:
+        roots = self._plan.roots
+        return (os.path.join(roots[record.root], record.path) for record in self._plan.index)
 
     def _finish(self) -> None:
         check_run(self._cache, self._run_name)

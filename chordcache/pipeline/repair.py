@@ -8,6 +8,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from chordcache.engine import pool, terminal
+from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
@@ -30,7 +31,7 @@ def repair(
     cache: str | Path,
     damage: Sequence[Damage],
     *,
-    jobs: int | None = None,
+    jobs: int | Engine | None = None,
     roots: Mapping[str, str] | None = None,
     wait: bool = False,
     limits: Limits | None = None,
@@ -67,9 +68,9 @@ def repair(
     options = BuildOptions(rebuild=frozenset(each.file for each in _broken(damage)), limits=limits or Limits())
     read_header(folder)  # raises before a lock is made in a folder that is not a cache
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
-    jobs = jobs or pool.default_jobs()
-    with stop_signals(), locked(folder, say if wait else None), recorded(folder, "repair", jobs=jobs) as notes:
-        build = functools.partial(build_as_before, folder, roots=roots, jobs=jobs, options=options, notes=notes)
+    engine = pool.counted(engine_of(jobs))
+    with stop_signals(), locked(folder, say if wait else None), recorded(folder, "repair", jobs=engine.jobs) as notes:
+        build = functools.partial(build_as_before, folder, roots=roots, jobs=engine, options=options, notes=notes)
         return _repair(folder, _broken(damage), options, functools.partial(build, progress=progress))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from chordcache.config import Config, config_from_json
 from chordcache.digests import digest_file
 from chordcache.engine import pool
+from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
@@ -29,6 +30,7 @@ from chordcache.records import FeatureInfo
 from chordcache.storage import layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact, open_artefact
 from chordcache.storage.cache_header import read_header
+from chordcache.storage.node_check import check_for
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar, read_sidecar
@@ -63,7 +65,7 @@ def verify(
     *,
     level: str = "default",
     source: bool = False,
-    jobs: int | None = None,
+    jobs: int | Engine | None = None,
     roots: Mapping[str, str] | None = None,
     progress: bool | Display = False,
 ) -> VerifyReport:
@@ -79,8 +81,8 @@ def verify(
     source : bool
         True to check also whether the sources changed, decode random frames of each again, and compare pixels and
         times.
-    jobs : int, optional
-        Number of worker processes, by default one for each processor.
+    jobs : int or Engine, optional
+        Number of worker processes, by default one for each processor, or an engine such as a Dask cluster.
     roots : mapping of str to str, optional
         Root label to the folder where its data is now, if it moved.
     progress : bool or Display
@@ -102,9 +104,9 @@ def verify(
         raise UsageError(f"level: got '{level}', expected one of {', '.join(VERIFY_LEVELS)}")
     folder = Path(cache).absolute()
     read_header(folder)  # raises before a log is made in a folder that is not a cache
-    jobs = 1 if level == "quick" and not source else jobs or pool.default_jobs()
-    with recorded(folder, "verify", jobs=jobs) as notes:
-        report = _verify(folder, level, source, jobs, roots, display_of(progress))
+    engine = Engine(jobs=1) if level == "quick" and not source else pool.counted(engine_of(jobs))
+    with recorded(folder, "verify", jobs=engine.jobs) as notes:
+        report = _verify(folder, level, source, engine, roots, display_of(progress))
         notes.exit_code = report.exit_code
         notes.counts = {"num_videos": report.num_videos, **report.counts()}
     return report
@@ -116,7 +118,7 @@ def verify_quickly(cache: Path) -> VerifyReport:
 
 
 def _verify(
-    folder: Path, level: str, source: bool, jobs: int, roots: Mapping[str, str] | None, display: Display
+    folder: Path, level: str, source: bool, engine: Engine, roots: Mapping[str, str] | None, display: Display
 ) -> VerifyReport:
     header = read_header(folder)
     where = {**header.roots, **(roots or {})} if source else None
@@ -133,7 +135,13 @@ def _verify(
         if level == "quick":
             results: _Results = ((check, _check_video(check)) for check in checks)
         else:
-            results = pool.run(_check_video, checks, jobs=jobs, ordered=True)
+            results = pool.run(
+                _check_video,
+                checks,
+                jobs=engine,
+                ordered=True,
+                check=check_for([folder / "chordcache.json"]) if engine.is_cluster else None,
+            )
         with closing(results):
             for check, damage in results:
                 damage = _of_crash(check, damage) if isinstance(damage, pool.Crash) else damage
