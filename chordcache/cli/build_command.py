@@ -20,7 +20,7 @@ from chordcache.cli.options import (
     display_options,
     echo_json,
     echo_summary,
-    jobs_option,
+    engine_options,
     json_option,
     limits_options,
     roots_option,
@@ -82,7 +82,7 @@ _BUILD_OPTIONS = (
 )  # fmt: skip
 @wait_option
 @roots_option
-@jobs_option
+@engine_options
 @limits_options
 @display_options
 @json_option

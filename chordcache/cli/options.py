@@ -13,6 +13,7 @@ import click
 
 from chordcache.cli.values import CONFIG, FEATURES, FOLDER, NAMED_FOLDER, TIER, variable_argument, variable_option
 from chordcache.cli.values import PATH as PATH  # commands import it from here
+from chordcache.engine.choice import ENGINES, Engine
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
@@ -66,6 +67,17 @@ _BUILD_SETTINGS = (
 """Options for what a build makes."""
 
 
+_ENGINE = (
+    click.option(
+        "--engine", type=click.Choice(ENGINES), default=Engine.name, show_default=True,
+        help="Processes that do the work: those of this machine, of a cluster of Dask or Ray that runs already, or "
+        "this process itself.",
+    ),
+    click.option("--address", metavar="HOST:PORT", help="Scheduler of Dask or head of Ray, for --engine dask or ray."),
+)  # fmt: skip
+"""Options for ``Engine``."""
+
+
 def build_settings_options(function: Function) -> Function:
     """Add ``--tier``, ``--features`` and ``-c``."""
     for option in reversed(_BUILD_SETTINGS):
@@ -89,6 +101,19 @@ def jobs_option(function: Function) -> Function:
         help="Number of worker processes.  [default: one for each processor]",
         **variable_option("CHORDCACHE_JOBS"),
     )(function)
+
+
+def engine_options(function: Function) -> Function:
+    """Add ``-j``, ``--engine`` and ``--address``, passed on as ``jobs``."""
+
+    @functools.wraps(function)
+    def with_engine(*args: Any, jobs: int | None, engine: str, address: str | None, **options: Any) -> Any:
+        return function(*args, jobs=Engine(engine, address, jobs), **options)
+
+    command: Any = jobs_option(with_engine)
+    for option in reversed(_ENGINE):
+        command = option(command)
+    return cast(Function, command)
 
 
 def json_option(function: Function) -> Function:

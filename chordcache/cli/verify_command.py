@@ -15,7 +15,7 @@ from chordcache.cli.options import (
     cache_argument,
     display_options,
     echo_json,
-    jobs_option,
+    engine_options,
     json_option,
     limits_options,
     roots_option,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # --help does not need what it loads
 @wait_option
 @limits_options
 @roots_option
-@jobs_option
+@engine_options
 @display_options
 @json_option
 def verify(

@@ -101,6 +101,7 @@ def build(
     layout.check_local("cache", cache)
     folder = Path(cache).absolute()
     options = options or BuildOptions()
+    engine = pool.counted(engine_of(jobs))
     plan_now = functools.partial(make_plan, folder, index, config, tiers, features, roots=roots, options=options)
     plan = plan_now()  # reports wrong arguments before any wait
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
@@ -138,9 +139,8 @@ def build_as_before(
             what = f"files of tier {tier} are not made again: {', '.join(lost)} needs a package that is not installed"
             terminal.say(f"{what}; install it, then run the same command", shown=display.messages)
     with IndexRows(plan.index) as rows:
-        return _Build(plan, rows, options).run(
-            engine_of(jobs), _progress("repair", plan, rows, display), notes or RunNotes()
-        )
+        shown = _progress("repair", plan, rows, display)
+        return _Build(plan, rows, options).run(engine_of(jobs), shown, notes or RunNotes())
 
 
 def _progress(command: str, plan: BuildPlan, rows: IndexRows, display: Display) -> Progress:

@@ -114,7 +114,7 @@ def verify(
 
 def verify_quickly(cache: Path) -> VerifyReport:
     """Check files and sizes of a cache for a report, without a line in ``runs.jsonl``. Raises as ``verify`` does."""
-    return _verify(cache.absolute(), "quick", False, 1, None, display_of(False))
+    return _verify(cache.absolute(), "quick", False, Engine(jobs=1), None, display_of(False))
 
 
 def _verify(
