@@ -99,7 +99,7 @@ class ItemBuild:
     def begin(self, media: Media) -> None:
         """Make the writers and the extractors."""
         artefacts = self._task.artefacts
-        self._folder = self._stack.enter_context(atomic.partial_folder(self._task.cache))
+        self._folder = self._stack.enter_context(atomic.partial_folder(self._task.run_folder))
         writers = [self._writers.enter_context(self._writer(number)) for number in range(len(artefacts))]
         self._pairs = list(zip(artefacts, writers, strict=True))
         for artefact, writer in self._pairs:
@@ -280,10 +280,10 @@ def publish_item(
     check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
     with progress.paused():
         if task.run:
-            check_run(task.cache, task.run)
+            check_run(task.run_folder, task.run)
         for partial, file in written.items():
             atomic.publish(partial, task.cache / file)
-        atomic.publish_text(task.cache, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
+        atomic.publish_text(task.run_folder, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
     return sidecar
 
 
@@ -316,7 +316,7 @@ def publish_views(
     for task in tasks:
         try:
             view = _view_of(task, sidecar, files, times)
-            with atomic.partial_folder(task.cache) as folder:
+            with atomic.partial_folder(task.run_folder) as folder:
                 written = {}
                 for number, (file, path) in enumerate(files.items()):
                     written[folder / str(number)] = layout.file_of_key(file, task.key)

@@ -60,9 +60,9 @@ def _disk_of(path: Path) -> os.statvfs_result:
 
 
 @contextmanager
-def partial_folder(cache: Path) -> Iterator[Path]:
+def partial_folder(run_folder: Path) -> Iterator[Path]:
     """Yield a private folder to write in. It is always removed at the end."""
-    folder = cache / ".partial" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+    folder = run_folder / ".partial" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
     with no_space_as_error(folder):
         folder.mkdir(parents=True)
     try:
@@ -71,9 +71,9 @@ def partial_folder(cache: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_partials(cache: Path) -> None:
-    """Remove the partial folders of killed processes. Call it only under the cache's lock."""
-    shutil.rmtree(cache / ".partial", ignore_errors=True)
+def remove_partials(run_folder: Path) -> None:
+    """Remove the partial folders of killed processes. Call it only under the lock of the folder."""
+    shutil.rmtree(run_folder / ".partial", ignore_errors=True)
 
 
 def _fsync(path: Path) -> None:
@@ -118,9 +118,17 @@ def link_or_copy(existing: Path, partial: Path) -> bool:
     return False
 
 
-def publish_text(cache: Path, path: Path, text: str) -> None:
-    """Replace a small file of a cache atomically."""
-    with no_space_as_error(path), partial_folder(cache) as folder:
+def publish_text(run_folder: Path, path: Path, text: str) -> None:
+    """Replace a small file of a cache atomically, by way of a partial file in the folder of the run."""
+    with no_space_as_error(path), partial_folder(run_folder) as folder:
         partial = folder / path.name
         partial.write_text(text, encoding="ascii")
         publish(partial, path)
+
+
+def publish_folder(partial: Path, final: Path) -> None:
+    """Give a folder of complete files its final name. It replaces no folder that is not empty."""
+    with no_space_as_error(final):
+        _fsync(partial)
+        os.replace(partial, final)
+        _fsync(final.parent)

@@ -12,6 +12,7 @@ A cache is a folder::
     quarantine.jsonl                one line per input that could not be cached
     runs.jsonl                      one line per build, verify, repair, merge and gc
     .owner                          the process that writes, with a count, while it writes
+    parts/3-of-8/                   lists of one part of a build, until all parts are joined
     .partial/<host>-<pid>-<uuid>/   files that a worker is writing
     .on_demand/                     videos that readers ask to be built
 

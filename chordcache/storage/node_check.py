@@ -37,8 +37,10 @@ class NodeCheck:
     versions: Mapping[str, str]
     cache: Path | None
     """Cache that the run writes to, or None"""
+    run_folder: Path | None
+    """Folder with the record of the run: that of the cache, or of a part of it"""
     run: str | None
-    """Name of the run in the owner's record of the cache"""
+    """Name of the run in that record"""
     sizes: Mapping[str, int]
     """Files that must be there, and their sizes, [bytes]"""
 
@@ -48,7 +50,7 @@ class NodeCheck:
         for name, version in self.versions.items():
             if here.get(name) != version:
                 return f"{name} is {here.get(name, 'not installed')} there, and {version} where the run began"
-        if self.cache is not None and run_of(self.cache) != self.run:
+        if self.cache is not None and self.run_folder is not None and run_of(self.run_folder) != self.run:
             return f"cache '{printable(self.cache)}' is not there, or is another folder"
         if self.cache is not None and not os.access(self.cache, os.W_OK):
             return f"cache '{printable(self.cache)}' cannot be written to"
@@ -62,7 +64,7 @@ class NodeCheck:
         return None
 
 
-def check_for(paths: Iterable[str | Path], cache: Path | None = None) -> NodeCheck:
+def check_for(paths: Iterable[str | Path], cache: Path | None = None, run_folder: Path | None = None) -> NodeCheck:
     """Return the check for a run that reads files, and writes to a cache that this process owns.
 
     Parameters
@@ -71,6 +73,8 @@ def check_for(paths: Iterable[str | Path], cache: Path | None = None) -> NodeChe
         Files that the run reads. The first three that exist here must exist on each node.
     cache : Path, optional
         The cache that the run writes to.
+    run_folder : Path, optional
+        Folder with the record of the run, by default the cache.
     """
     sizes: dict[str, int] = {}
     for path in paths:
@@ -78,4 +82,5 @@ def check_for(paths: Iterable[str | Path], cache: Path | None = None) -> NodeChe
             sizes[os.fspath(path)] = os.stat(path).st_size
         if len(sizes) == _NUM_FILES:
             break
-    return NodeCheck(versions(), cache, run_of(cache) if cache else None, sizes)
+    run_folder = run_folder or cache
+    return NodeCheck(versions(), cache, run_folder, run_of(run_folder) if run_folder else None, sizes)
