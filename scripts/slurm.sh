@@ -21,5 +21,4 @@ set -euo pipefail
 : "${SLURM_ARRAY_TASK_ID:?is not set. Submit this script with sbatch --array=1-$PARTS.}"
 
 # One process and no srun: srun would start the same part once for each of its tasks
-exec chordcache build "$@" --part "$((SLURM_ARRAY_TASK_ID + ${OFFSET:-0}))/$PARTS" --jobs "${SLURM_CPUS_PER_TASK:-1}" \
-    --no-progress
+exec chordcache build "$@" --part "$((SLURM_ARRAY_TASK_ID + ${OFFSET:-0}))/$PARTS" --jobs "${SLURM_CPUS_PER_TASK:-1}"

@@ -40,7 +40,8 @@ from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
 from chordcache.storage.node_check import check_for
 from chordcache.storage.owner import check_run, run_of
-from chordcache.storage.parts import Part, forget_summary, write_summary
+from chordcache.storage.part import Part
+from chordcache.storage.parts import forget_summary, write_summary
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
 from chordcache.storage.sidecar import Sidecar

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from chordcache.choices import ON_DAMAGE, SEGMENT_MODES
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError
-from chordcache.storage.parts import Part
+from chordcache.storage.part import Part
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ from chordcache.records import VideoRecord
 from chordcache.storage import atomic, layout, parts
 from chordcache.storage.lock import locked, locked_part
 from chordcache.storage.node_check import versions
-from chordcache.storage.parts import Part, PartsPlan
+from chordcache.storage.part import Part
+from chordcache.storage.parts import PartsPlan
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
 from chordcache.storage.run_log import adopt_last_scan
 from chordcache.storage.sealed_json import seal

@@ -34,7 +34,7 @@ def locked(
         If another process holds the cache, wait until it ends instead of raising. The callable is called once, with a
         line that names that process. A signal whose handler raises ends the wait.
     finishes_parts : bool
-        True to accept a cache that is built in parts. Nobody else may write to it before its parts are joined.
+        True to accept a cache that is built in parts. No other command writes to it before its parts are joined.
 
     Yields
     ------

@@ -15,14 +15,13 @@ Sidecars and artefacts lie where a whole build puts them. ``finish`` joins the l
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from chordcache.errors import DamageError, NotFoundError, UsageError, printable
+from chordcache.errors import DamageError, NotFoundError
 from chordcache.records import Count, Record, RunSummary
 from chordcache.storage.atomic import publish_text
+from chordcache.storage.part import Part
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
 
 PARTS = "parts"
@@ -30,30 +29,6 @@ PARTS = "parts"
 
 _PLAN = "plan.json"
 _SUMMARY = "summary.json"
-
-
-@dataclass(frozen=True)
-class Part:
-    """The number of a part, from 1, and the number of all parts."""
-
-    number: int
-    num_parts: int
-
-    @classmethod
-    def parse(cls, text: str) -> Part:
-        """Return the part that ``I/N`` names. Raise ``UsageError`` if it names none."""
-        found = re.fullmatch(r"([0-9]{1,7})/([0-9]{1,7})", str(text))
-        if found is None:
-            raise UsageError(f"part: got '{printable(str(text))}', expected I/N, such as 3/8 for the third of 8 parts")
-        number, num_parts = map(int, found.groups())
-        if not 1 <= number <= num_parts:
-            raise UsageError(f"part: got {number}/{num_parts}, expected a number from 1 to {num_parts}")
-        return cls(number, num_parts)
-
-    @property
-    def name(self) -> str:
-        """Name of its folder."""
-        return f"{self.number}-of-{self.num_parts}"
 
 
 class PartsPlan(Record, frozen=True):

@@ -224,19 +224,19 @@ def test_a_part_and_prune() -> None:
 
 
 def test_failures_of_earlier_builds(work: Path, tmp_path: Path) -> None:
-    """A failure that still holds stays with its attempts, and one that was mended goes."""
+    """A failure that still holds stays with its attempts, and one that was repaired goes."""
     shutil.copytree(work / "videos", tmp_path / "videos")
-    (tmp_path / "videos/mended.mp4").write_text("no video")
+    (tmp_path / "videos/repaired.mp4").write_text("no video")
     cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
     cache = tmp_path / "cache"
     cc.build(tmp_path / "index.json", cache, jobs=1)
-    assert processes.quarantine(cache).keys() == {"broken.mp4", "mended.mp4"}
+    assert processes.quarantine(cache).keys() == {"broken.mp4", "repaired.mp4"}
     before = processes.quarantine(cache)["broken.mp4"]
-    shutil.copy(work / "videos/03.mp4", tmp_path / "videos/mended.mp4")
+    shutil.copy(work / "videos/03.mp4", tmp_path / "videos/repaired.mp4")
     cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
     for number in (1, 2):
         cc.build(tmp_path / "index.json", cache, jobs=1, options=cc.BuildOptions(part=f"{number}/2"))
-    assert processes.quarantine(cache).keys() == {"broken.mp4", "mended.mp4"}  # the lists are joined at the end
+    assert processes.quarantine(cache).keys() == {"broken.mp4", "repaired.mp4"}  # the lists are joined at the end
     finish(cache)
     assert processes.quarantine(cache) == {"broken.mp4": before}
 
