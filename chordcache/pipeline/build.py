@@ -178,7 +178,8 @@ class _Build:
         self._options = options
         self._run_name = run_of(plan.run_folder) or ""
         self._num_inputs = len(keys)
-        self._limit = options.limit(self._num_inputs)
+        self._max_failures = options.limit(self._num_inputs)
+        self._limits = options.limits
         self._keys = keys
         self._pruned = keys_to_prune(plan.cache, keys, options)
         with repairable(plan.cache):
@@ -205,12 +206,14 @@ class _Build:
 
     def _work(self, engine: Engine, progress: Progress) -> None:
         self._progress = progress
+        if engine.is_cluster:
+            self._limits = self._limits.on_cluster()
         try:
             outcomes = pool.run(
                 build_file,
                 self._tasks(),
                 jobs=engine,
-                limits=self._options.limits,
+                limits=self._limits,
                 retry=self._once_more,
                 check=check_for(self._sources(), self._cache, self._run_folder) if engine.is_cluster else None,
             )
@@ -297,7 +300,7 @@ class _Build:
     ) -> tuple[BuildTask, ...] | None:
         """Return another attempt if the source's disk failed and attempts are left, else None."""
         has_failed = any(isinstance(outcome, Failure) and outcome.cause == "io" for outcome in outcomes)
-        if has_failed and tasks[0].attempt <= self._options.limits.retries:
+        if has_failed and tasks[0].attempt <= self._limits.retries:
             return tuple(replace(task, attempt=task.attempt + 1) for task in tasks)
         return None
 
@@ -341,7 +344,7 @@ class _Build:
             drop_if_not_allowed(self._cache, task.key, self._plan.on_damage)
         self._num_failed += 1
         self._report(task, failure.cause, failure.message, is_work)
-        if self._num_new_failures > self._limit:
+        if self._num_new_failures > self._max_failures:
             raise TooManyFailuresError(
                 f"stopped after {self._num_new_failures} failures, the last one '{printable(task.path)}': "
                 f"{failure.message}; the same command resumes"
