@@ -109,8 +109,12 @@ class Extractor:
     def num_rows(self, num_frames: int) -> int | None:
         """Return how many rows each array must have for ``num_frames`` kept frames.
 
-        Return None if the feature has its own clock. ``facts`` then hold ``start_seconds``, ``row_seconds`` and
-        ``silence``. Row j is centered on ``start_seconds + j * row_seconds``. ``silence`` is the value of rows where
-        data is missing.
+        Return None if the feature has its own clock. ``facts`` then describe it, see ``features.row_clock``:
+
+        - ``start_seconds``, ``row_seconds`` and ``silence``: row j is centered on ``start_seconds + j * row_seconds``.
+          ``silence`` is the value of rows where data is missing.
+        - ``frames_per_row`` and ``frames_in_first_row``: row 0 covers the first frames, each later row the next ones.
+          Frames after the last whole group may have no row.
+        - ``is_of_video``: true: the rows belong to the whole video.
         """
         return num_frames

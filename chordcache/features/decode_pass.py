@@ -17,6 +17,7 @@ from chordcache.features.base import Extractor, Rows, VideoInfo
 from chordcache.features.feed import decode_segment, decode_whole
 from chordcache.features.frames import FpsFilter
 from chordcache.features.registry import FeatureSpec
+from chordcache.features.row_clock import CLOCK_FACTS, clock_problem
 from chordcache.frames_config import PictureConfig
 from chordcache.media.activity import ContentMeter
 from chordcache.media.audio_track import Sound
@@ -213,10 +214,12 @@ class DecodePass:
             made.absent, made.facts = absent, facts
             if absent is None and name not in made.num_rows:
                 raise self._fault(name, f"extractor returned no array '{name}'")
-            if expected is None and made.num_rows and not _is_clock(facts):
-                raise self._fault(
-                    name, "num_rows() returned None; facts must contain row_seconds, start_seconds and silence"
-                )
+            if expected is None and made.num_rows:
+                problem = clock_problem(facts, made.num_rows, self._num_frames)
+                if problem is not None:
+                    raise self._fault(name, f"num_rows() returned None, and facts do not fit: {problem}")
+            elif not CLOCK_FACTS.isdisjoint(facts):
+                raise self._fault(name, "facts describe a clock; num_rows() must return None")
             for part, found in made.num_rows.items():
                 if expected is not None and found != expected:
                     frames = f"{self._num_frames} frame{'s' * (self._num_frames != 1)}"
@@ -275,12 +278,6 @@ def _calling(name: str, num_frames: int) -> Iterator[None]:
     except Exception as error:  # item boundary
         what = " ".join(traceback.format_exception_only(error)[-1].split())
         raise MediaError(name, "extractor", what, num_frames) from error
-
-
-def _is_clock(facts: Mapping[str, Any]) -> bool:
-    """Return whether the facts describe a clock, so that rows can be found by time."""
-    numbers = [facts.get(key) for key in ("row_seconds", "start_seconds", "silence")]
-    return all(type(number) in (int, float) for number in numbers) and facts["row_seconds"] > 0
 
 
 def _video_info(media: Media) -> VideoInfo:

@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
+from chordcache.features.row_clock import has_times, is_of_video
 from chordcache.media.cropping import CropBox
 from chordcache.media.frame_numbers import check_frame_numbers
 from chordcache.records import FeatureInfo
@@ -157,8 +158,11 @@ class ReadSide:
 
     def read_clip(self, clip: Clip) -> Arrays:
         """Read the arrays of a clip, with the clip's crop applied: cut, then scaled, then mirrored."""
-        if "row_seconds" in clip.video.feature(self.name).facts:
+        facts = clip.video.feature(self.name).facts
+        if has_times(facts):
             return {self.name: clip.read(self.name, *clip.span)}
+        if is_of_video(facts):
+            return {self.name: clip.read(self.name)}
         return {self.name: clip.read(self.name, indices=clip.numbers)}
 
     def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays | None:

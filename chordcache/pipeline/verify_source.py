@@ -13,6 +13,7 @@ from chordcache.errors import ConfigError, DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
 from chordcache.features.packet_frames import PACKET_CODECS
 from chordcache.features.registry import FeatureSpec, read_side, resolve
+from chordcache.features.row_clock import CLOCK_FACTS, has_times
 from chordcache.media import jpeg
 from chordcache.pipeline.keep_damaged import frames_to_keep
 from chordcache.records import FeatureInfo
@@ -103,7 +104,8 @@ def _comparable(sidecar: Sidecar, config: Config) -> Mapping[str, FeatureSpec]:
                 spec = resolve(info.feature, config)
             except ConfigError:  # a plug-in that is not installed here
                 continue
-            if spec.fingerprint == info.fingerprint and (spec.is_local or spec.is_of_sound):
+            is_comparable = CLOCK_FACTS.isdisjoint(info.facts) or has_times(info.facts)
+            if spec.fingerprint == info.fingerprint and is_comparable and (spec.is_local or spec.is_of_sound):
                 is_packets = info.feature == "frames" and info.params["codec"] in PACKET_CODECS
                 specs[info.feature] = replace(spec, arguments={"codec": "raw"}) if is_packets else spec
     return specs

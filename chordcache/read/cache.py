@@ -14,6 +14,7 @@ import numpy as np
 from chordcache.errors import FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.features.frames import FramesReadSide
 from chordcache.features.registry import read_side
+from chordcache.features.row_clock import FrameGroups, has_times, is_of_video
 from chordcache.media.cropping import Rectangle
 from chordcache.media.frame_numbers import frame_numbers
 from chordcache.read.video import Video, open_feature
@@ -240,7 +241,7 @@ class Cache:
             )
         side = read_side(info.feature)
         with open_feature(self.path, info) as artefact:
-            if "row_seconds" in info.facts:
+            if has_times(info.facts):
                 if indices is not None:
                     raise UsageError(
                         f"indices: got them for '{feature}', which has times of its own, expected start and stop"
@@ -320,6 +321,14 @@ def _row_numbers(
     indices: Sequence[int] | np.ndarray | None,
 ) -> Sequence[int]:
     """Return the rows in the artefact for some frames of a video."""
+    groups = FrameGroups.of(info.facts)
+    if groups is not None or is_of_video(info.facts):
+        num_rows = video.num_rows_of_own(info, feature)
+        what = f"'{feature}' of video '{video.key}'"
+        if groups is None:
+            return range(num_rows)
+        frames = span if indices is None else frame_numbers(indices, video.num_frames, f"video '{video.key}'")
+        return [int(row) for row in groups.rows_of(np.asarray(frames, np.int64), num_rows, what)]
     if indices is None:
         first, stop = span.start, min(span.stop, video.num_rows(info, feature))
         return range(video.first_row + first, video.first_row + max(first, stop))

@@ -193,11 +193,26 @@ class Video:
         """
         num_missing = self.sidecar.num_stored_frames - info.num_rows[array]
         if self.sidecar.view is not None and num_missing not in (0, 1):  # flow has none for the last frame
-            raise FeatureAbsentError(
-                f"'{array}' of video '{self.key}' does not have a row for each frame, so segments cannot share it. "
-                "Build with --segments only."
-            )
+            raise self._cannot_share(array)
         return info.num_rows[array] - (self.sidecar.num_stored_frames - self.num_frames)
+
+    def num_rows_of_own(self, info: FeatureInfo, array: str) -> int:
+        """Return the number of rows of an array that has another clock than the frames.
+
+        Raises
+        ------
+        FeatureAbsentError
+            If the video shares artefacts with other segments. Their rows cannot be told apart.
+        """
+        if self.sidecar.view is not None:
+            raise self._cannot_share(array)
+        return info.num_rows[array]
+
+    def _cannot_share(self, array: str) -> FeatureAbsentError:
+        return FeatureAbsentError(
+            f"'{array}' of video '{self.key}' does not have a row for each frame, so segments cannot share it. "
+            "Build with --segments only."
+        )
 
     def seconds_of(self, start: int, stop: int) -> tuple[float, float]:
         """Return the time of frame ``start`` and of the end of frame ``stop - 1``, half open, on the source's clock."""

@@ -530,7 +530,10 @@ def test_output_of_a_plug_in_goes_to_standard_error(whole: Path, tmp_path: Path,
         ("None", "extractor returned a NoneType, expected a mapping of names to rows"),
         ("array", "extractor returned a ndarray, expected a mapping of names to rows"),
         ("UsageError", "chordcache.errors.UsageError: a plug-in must not raise this"),
-        ("clock", "num_rows() returned None; facts must contain row_seconds, start_seconds and silence"),
+        (
+            "clock",
+            "num_rows() returned None, and facts do not fit: expected the numbers row_seconds, start_seconds, silence",
+        ),
     ],
 )
 def test_every_video_of_a_faulty_extractor_is_quarantined(

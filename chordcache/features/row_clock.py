@@ -1,0 +1,124 @@
+"""The relation of the rows of a feature to the frames of its video.
+
+Most features have a row for each frame. A sidecar states the clock of any other feature in its ``facts``:
+
+==================================================  ===================================================================
+``row_seconds``, ``start_seconds``, ``silence``     rows at times of their own, such as mel
+``frames_per_row``, ``frames_in_first_row``         each row covers some frames, such as latents of a causal VAE: with 4
+                                                    and 1, row 0 covers frame 0 and row i frames 4 i - 3 to 4 i
+``is_of_video``: true                               the rows belong to the whole video, such as those of its caption
+==================================================  ===================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chordcache.errors import UsageError
+
+_SECONDS = ("row_seconds", "start_seconds", "silence")
+
+_GROUPS = ("frames_per_row", "frames_in_first_row")
+
+CLOCK_FACTS = frozenset(("row_seconds", "frames_per_row", "is_of_video"))
+"""Facts of which a feature with a clock of its own has exactly one"""
+
+
+def is_of_video(facts: Mapping[str, Any]) -> bool:
+    """Return whether rows belong to a whole video, and not to some of its frames."""
+    return facts.get("is_of_video") is True
+
+
+def has_times(facts: Mapping[str, Any]) -> bool:
+    """Return whether rows have times of their own."""
+    return "row_seconds" in facts
+
+
+@dataclass(frozen=True)
+class FrameGroups:
+    """Rows that each cover some frames."""
+
+    num_in_first: int
+    """Number of frames that row 0 covers"""
+    num_in_others: int
+    """Number of frames that each later row covers"""
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> FrameGroups | None:
+        """Return the groups that the facts of a feature state, or None if they state none."""
+        return cls(facts["frames_in_first_row"], facts["frames_per_row"]) if "frames_per_row" in facts else None
+
+    def row_of(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the row that covers each frame.
+
+        Parameters
+        ----------
+        numbers : np.ndarray
+            [shape=(T,), dtype=int64] Frame numbers.
+
+        Returns
+        -------
+        np.ndarray
+            [shape=(T,), dtype=int64] Row numbers.
+        """
+        return np.asarray(np.maximum(0, (numbers - self.num_in_first) // self.num_in_others + 1))
+
+    def rows_of(self, numbers: np.ndarray, num_rows: int, what: str) -> np.ndarray:
+        """Return the rows that cover some frames, each once, ascending.
+
+        Raises
+        ------
+        UsageError
+            If a frame has no row, since frames after the last whole group were left out. ``what`` names the feature.
+        """
+        rows = np.unique(self.row_of(np.asarray(numbers, np.int64)))
+        if len(rows) and rows[-1] >= num_rows:
+            num_covered = self.num_in_first + (num_rows - 1) * self.num_in_others
+            raise UsageError(
+                f"frames: got number {int(np.max(numbers))}, expected less than {num_covered}. {what} has {num_rows} "
+                "rows, which do not cover the last frames."
+            )
+        return rows
+
+    def num_rows(self, num_frames: int) -> range:
+        """Return the possible numbers of rows of a video. An extractor may leave an incomplete last group out."""
+        if num_frames < self.num_in_first:
+            return range(min(num_frames, 1) + 1)
+        whole, rest = divmod(num_frames - self.num_in_first, self.num_in_others)
+        return range(1 + whole, 2 + whole + (rest > 0))
+
+
+def clock_problem(facts: Mapping[str, Any], num_rows: Mapping[str, int], num_frames: int) -> str | None:
+    """Return the reason why facts do not describe the clock of rows, or None if they do.
+
+    Parameters
+    ----------
+    facts : mapping
+        Facts of the feature.
+    num_rows : mapping of str to int
+        Number of rows of each array.
+    num_frames : int
+        Number of cached frames of the video.
+    """
+    if len(CLOCK_FACTS.intersection(facts)) != 1:
+        return f"expected one clock: {', '.join(_SECONDS)}; or {', '.join(_GROUPS)}; or is_of_video: true"
+    if "is_of_video" in facts:
+        return None if is_of_video(facts) else "expected is_of_video: true"
+    if has_times(facts):
+        numbers = [facts.get(key) for key in _SECONDS]
+        is_clock = all(type(number) in (int, float) for number in numbers) and facts["row_seconds"] > 0
+        return None if is_clock else f"expected the numbers {', '.join(_SECONDS)}, and row_seconds above 0"
+    sizes = [facts.get(key) for key in _GROUPS]
+    if not all(type(size) is int and 0 < size < 1 << 31 for size in sizes):
+        return f"expected the whole numbers {' and '.join(_GROUPS)}, above 0"
+    groups = FrameGroups.of(facts)
+    assert groups is not None
+    possible = groups.num_rows(num_frames)
+    for part, found in num_rows.items():
+        if found not in possible:
+            return f"'{part}' has {found} rows, expected {possible[0]} to {possible[-1]} for {num_frames} frames"
+    return None
