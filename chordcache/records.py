@@ -318,6 +318,10 @@ class FeatureInfo(Record, frozen=True):
     """Facts that the extractor found, such as a start time"""
     absent: str | None = None
     """Reason why the video does not have the feature"""
+    uses: tuple[str, ...] = ()
+    """Fields of the item that it was made of, such as "caption": see ``features.item_fields``"""
+    used: str = ""
+    """Hash of the values of these fields. The feature is stale if the item has others now"""
 
 
 class View(Record, frozen=True):

@@ -6,7 +6,7 @@ A plug-in is any subclass of ``Extractor`` that a config names as ``extractor: "
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -33,6 +33,9 @@ class VideoInfo:
     height: int
     """[pixels] as stored"""
     has_sound: bool
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of the item that ``Extractor.uses`` names, such as "caption". A field without a value is None or
+    empty"""
 
 
 class Extractor:
@@ -53,6 +56,9 @@ class Extractor:
     needs_sound: ClassVar[bool] = False
     is_local: ClassVar[bool] = False
     """True if a row depends only on its frame and the next one. ``verify --source`` then makes some rows again"""
+    uses: ClassVar[tuple[str, ...]] = ()
+    """Fields of the item that the extractor needs, of "root", "path", "segment", "label", "labels", "caption",
+    "captions" and "extra". ``begin`` gets them. If one of them changes, the feature is made again"""
     units: ClassVar[Mapping[str, str]] = {}
     """Part of the array name after the feature's ("" for the feature, "scale" for ``name.scale``) to its unit"""
 

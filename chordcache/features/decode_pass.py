@@ -7,7 +7,7 @@ import traceback
 from array import array
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -89,6 +89,8 @@ class DecodePass:
         True to measure ``ContentFacts`` too.
     only : container of int, optional
         Numbers of the kept frames that the extractors receive, by default all.
+    item : object, optional
+        The item, with the fields that extractors use, such as a ``VideoRecord``.
     """
 
     def __init__(
@@ -99,12 +101,14 @@ class DecodePass:
         *,
         with_content: bool,
         only: Container[int] | None = None,
+        item: Any = None,
     ) -> None:
         self._specs = specs
         self._sinks = sinks
         self._picture = picture
         self._with_content = with_content
         self._only = only
+        self._item = item
         self._extractors: dict[str, Extractor] = {}
         """Extractors of the features that are not absent"""
         self._num_frames = 0
@@ -136,7 +140,8 @@ class DecodePass:
         for name, spec in self._specs.items():
             with _calling(name, 0):
                 extractor = spec.make()
-                absent = extractor.begin(video)
+                fields = {name: getattr(self._item, name) for name in spec.uses}
+                absent = extractor.begin(replace(video, fields=fields) if fields else video)
             self.made[name] = FeatureResult(absent=absent)
             if absent is None:
                 self._extractors[name] = extractor

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from chordcache import digests
 from chordcache.errors import ConfigError, UsageError
 from chordcache.features.base import Extractor
+from chordcache.features.item_fields import ITEM_FIELDS
 from chordcache.features.read_side import ReadSide
 
 if TYPE_CHECKING:  # reading a cache does not load the parser of YAML
@@ -38,6 +39,9 @@ _BUILT_IN = {
 """The built-in features. Each also has a section in ``config``. Importing their modules loads no decoder."""
 
 
+_FIELDS = ", ".join(ITEM_FIELDS)
+
+
 @dataclass(frozen=True)
 class FeatureSpec:
     """A resolved feature of a config."""
@@ -56,6 +60,8 @@ class FeatureSpec:
     needs_motion_vectors: bool
     units: Mapping[str, str]
     """Units as in ``Extractor``"""
+    uses: tuple[str, ...] = ()
+    """Fields of the item that it is made of"""
 
     def make(self) -> Extractor:
         """Return a new extractor, for one video."""
@@ -80,11 +86,15 @@ def resolve(name: str, config: Config) -> FeatureSpec:
         inspect.signature(cls).bind(name, **arguments)
     except TypeError as error:
         raise ConfigError(f"features.{name}: '{extractor}' does not take its parameters: {error}") from None
+    if not set(cls.uses) <= set(ITEM_FIELDS):
+        raise ConfigError(f"features.{name}: '{extractor}' uses {', '.join(cls.uses)}, expected some of {_FIELDS}")
     params = {**arguments, "picture": asdict(cls.picture_used(picture))}
+    if cls.uses:
+        params["uses"] = list(cls.uses)
     fingerprint = digests.fingerprint(extractor, cls.version, params)
     return FeatureSpec(
         name, extractor, arguments, params, fingerprint, cls.is_local, cls.needs_sound and not cls.is_local,
-        cls.needs_motion_vectors, cls.units,
+        cls.needs_motion_vectors, cls.units, tuple(cls.uses),
     )  # fmt: skip
 
 

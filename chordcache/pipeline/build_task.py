@@ -10,7 +10,7 @@ from chordcache.features.registry import FeatureSpec
 from chordcache.frames_config import PictureConfig
 from chordcache.media.damage import KeptFrames
 from chordcache.pipeline.plan import ArtefactTask
-from chordcache.records import ContentFacts, Description, FeatureInfo, Identity
+from chordcache.records import ContentFacts, Description, FeatureInfo, Identity, VideoRecord
 from chordcache.storage.sidecar import Sidecar
 
 
@@ -72,6 +72,11 @@ class BuildTask:
     def run_folder(self) -> Path:
         """Folder with the record of the run, and its partial files: that of the cache, or of a part of it."""
         return self.part_folder or self.cache
+
+    @property
+    def item(self) -> VideoRecord:
+        """The item, with the fields that an extractor may use."""
+        return VideoRecord(self.root, self.path).described(self.description)
 
     @property
     def needs_hash(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from chordcache.config import Config
 from chordcache.errors import DamageError, NotFoundError
+from chordcache.features.item_fields import fits
 from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
 from chordcache.media.geometry import scaled_size
@@ -121,7 +122,7 @@ def _reason(plan: BuildPlan, video: PlannedVideo, quarantine: Quarantine) -> Rea
     if sidecar is None:
         return _reason_without_sidecar(plan, video, quarantine)
     for artefact in task.artefacts:
-        return _reason_of_artefact(plan, sidecar, artefact)
+        return _reason_of_artefact(sidecar, video.record, artefact)
     return Reason("hash missing")
 
 
@@ -139,7 +140,7 @@ def _reason_without_sidecar(plan: BuildPlan, video: PlannedVideo, quarantine: Qu
     return Reason("source changed")
 
 
-def _reason_of_artefact(plan: BuildPlan, sidecar: Sidecar, artefact: ArtefactTask) -> Reason:
+def _reason_of_artefact(sidecar: Sidecar, record: VideoRecord, artefact: ArtefactTask) -> Reason:
     for spec in artefact.features:
         info = sidecar.feature(spec.name, artefact.tier)
         if info is None:
@@ -147,6 +148,8 @@ def _reason_of_artefact(plan: BuildPlan, sidecar: Sidecar, artefact: ArtefactTas
         if info.fingerprint != spec.fingerprint:
             changed = ", ".join(_differences(spec.name, info.params, spec.params))
             return Reason("settings changed", changed or f"{spec.name} is made by another version")
+        if not fits(info, record):
+            return Reason(_DESCRIBED.kind, f"{spec.name} depends on {', '.join(info.uses)}")
     return Reason("file lost", f"{', '.join(artefact.names)} in {artefact.tier}")
 
 

@@ -14,6 +14,7 @@ from chordcache import progress
 from chordcache.digests import digest_file
 from chordcache.errors import DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
+from chordcache.features.item_fields import hash_of_fields
 from chordcache.features.registry import FeatureSpec
 from chordcache.media.audio_track import Sound
 from chordcache.media.decoding import DecodedFrame
@@ -79,7 +80,7 @@ class ItemBuild:
         self.outcomes: dict[str, Sidecar | Failure] = {}
         self._sinks: dict[str, list[ArtefactWriter]] = {name: [] for name in task.specs}
         with_content = task.content is None and not task.shares
-        self._decode_pass = DecodePass(task.specs, self._sinks, task.picture, with_content=with_content)
+        self._decode_pass = DecodePass(task.specs, self._sinks, task.picture, with_content=with_content, item=task.item)
 
     def __enter__(self) -> ItemBuild:
         return self
@@ -203,7 +204,8 @@ class ItemBuild:
 
     def _info(self, tier: str, spec: FeatureSpec, facts: DecodeResult) -> FeatureInfo:
         made = self._decode_pass.made[spec.name]
-        info = FeatureInfo(spec.name, tier, spec.fingerprint, spec.params)
+        used = hash_of_fields(spec.uses, self._task.item)
+        info = FeatureInfo(spec.name, tier, spec.fingerprint, spec.params, uses=spec.uses, used=used)
         if made.absent is not None:
             return info.replace(absent=made.absent)
         shape, dtype = made.shape, made.dtype

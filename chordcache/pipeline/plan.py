@@ -12,12 +12,13 @@ from typing import Any, TypeAlias
 from chordcache.choices import ON_DAMAGE
 from chordcache.config import Config, config_from_json, config_to_json, load_config
 from chordcache.errors import ConfigError, UsageError, printable
+from chordcache.features.item_fields import fits
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
 from chordcache.index.column_types import merged_columns
 from chordcache.index.files import Index, IndexWriter, read_index
 from chordcache.pipeline.existing_cache import earlier_header, repairable, tool_versions
 from chordcache.pipeline.options import BuildOptions
-from chordcache.records import FeatureInfo
+from chordcache.records import FeatureInfo, VideoRecord
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header, write_header
@@ -88,23 +89,28 @@ class BuildPlan:
         """Fingerprint of each feature, or None if it cannot be made here."""
         return fingerprints_of(self.specs)
 
-    def missing(self, sidecar: Sidecar, rebuild: Container[str]) -> tuple[ArtefactTask, ...]:
+    def missing(self, sidecar: Sidecar, record: VideoRecord, rebuild: Container[str]) -> tuple[ArtefactTask, ...]:
         """Return the requested files of one video that are missing or stale.
 
         Parameters
         ----------
         sidecar : Sidecar
             The existing sidecar.
+        record : VideoRecord
+            The record of the index, with the fields that a feature may use.
         rebuild : container of str
             Files, relative to the cache, that count as missing.
         """
-        return tuple(each for each in self.artefacts if not self._is_current(each, sidecar, rebuild))
+        return tuple(each for each in self.artefacts if not self._is_current(each, sidecar, record, rebuild))
 
-    def _is_current(self, artefact: ArtefactTask, sidecar: Sidecar, rebuild: Container[str]) -> bool:
+    def _is_current(
+        self, artefact: ArtefactTask, sidecar: Sidecar, record: VideoRecord, rebuild: Container[str]
+    ) -> bool:
         infos = [info for info in sidecar.features if _is_in(info, artefact)]
         current = {info.feature for info in infos if _is_there(self.cache, info, rebuild)}
         fingerprints = self.fingerprints
-        return current.issuperset(artefact.names) and not any(is_stale(info, fingerprints) for info in infos)
+        are_sound = all(not is_stale(info, fingerprints) and fits(info, record) for info in infos)
+        return current.issuperset(artefact.names) and are_sound
 
     def kept(self, sidecar: Sidecar, written: Sequence[ArtefactTask]) -> tuple[FeatureInfo, ...]:
         """Return the features of a sidecar that stay while some files are written.
@@ -181,6 +187,12 @@ def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOption
         segments=options.segments or (before.segments if before else "only"),
         on_damage=options.on_damage or plan.on_damage,
     )
+    of_item = [spec.name for spec in completed.specs.values() if spec is not None and spec.uses]
+    if completed.segments == "share" and of_item:
+        raise UsageError(
+            f"segments: got 'share' with '{of_item[0]}', which differs between segments of a file. "
+            "Build with --segments only."
+        )
     _merged_roots(before.roots if before else {}, completed)  # raises before a build waits for a lock
     merged_columns(before.columns if before else {}, plan.index.columns)
     return completed

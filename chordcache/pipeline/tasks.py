@@ -14,7 +14,7 @@ from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.keep_damaged import is_allowed, may_be_cached
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.plan import BuildPlan
-from chordcache.records import Identity, Segment, VideoRecord
+from chordcache.records import Identity, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.sidecar import Sidecar, read_sidecar
@@ -100,7 +100,7 @@ class _Planner:
             _is_another(sidecar, identity, source_path, inside) or not is_allowed(sidecar, plan.on_damage)
         ):
             sidecar, requested = None, plan.all_artefacts  # other frames: nothing of the old ones is valid
-        missing = plan.missing(sidecar, self._options.rebuild) if sidecar else requested
+        missing = plan.missing(sidecar, record, self._options.rebuild) if sidecar else requested
         content = record.content if record.identity == identity and record.segment is None else None
         return BuildTask(
             cache=plan.cache,
@@ -112,7 +112,7 @@ class _Planner:
             source=sidecar.source if sidecar else identity,
             with_hash=plan.source_hash and identity is not None,  # the cached data of a lost source stays
             is_rewritten=bool(sidecar and state and sidecar.source_ctime_ns != state.ctime_ns),
-            twins=self._twins.of(identity, record.segment) if sidecar is None and identity else (),
+            twins=self._twins.of(identity, record) if sidecar is None and identity else (),
             picture=self._picture,
             requested=requested,
             artefacts=missing,
@@ -145,10 +145,10 @@ class _Twins:
         self._plan, self._options = plan, options
         self._keys: dict[int, list[str]] | None = None
 
-    def of(self, identity: Identity, segment: Segment | None) -> tuple[Sidecar, ...]:
+    def of(self, identity: Identity, record: VideoRecord) -> tuple[Sidecar, ...]:
         """Return the sidecars of the same segment of videos that may have the bytes of a source.
 
-        They have all requested features.
+        They have all requested features, made of the same fields.
         """
         if not self._plan.source_hash:
             return ()
@@ -163,9 +163,9 @@ class _Twins:
             twin.replace(features=self._plan.kept(twin, ()))
             for twin in alike
             if twin is not None
-            and twin.segment == segment
+            and twin.segment == record.segment
             and is_allowed(twin, self._plan.on_damage)
-            and not self._plan.missing(twin, self._options.rebuild)
+            and not self._plan.missing(twin, record, self._options.rebuild)
         )
 
 

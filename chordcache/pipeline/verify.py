@@ -20,6 +20,7 @@ from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, MediaError, UsageError
 from chordcache.features.frames import record_decoder
+from chordcache.features.item_fields import fits
 from chordcache.media.source_file import bytes_changed, check_unchanged, hash_source, look, real_folder
 from chordcache.pipeline.findings import Damage, VerifyReport
 from chordcache.pipeline.fix_commands import build_command, repair_command
@@ -209,6 +210,10 @@ def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
         if info.feature in check.fingerprints and is_stale(info, check.fingerprints):
             fix_command = build_command(check.cache, [info.tier], check.features.get(info.tier, ()))
             what = f"its '{info.feature}' was made with other parameters than those of chordcache.json"
+            found.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
+        elif not fits(info, sidecar):
+            fix_command = build_command(check.cache, [info.tier], check.features.get(info.tier, ()))
+            what = f"its '{info.feature}' was made of other values of {', '.join(info.uses)}"
             found.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
     for tier, names in check.features.items():
         for name in names:

@@ -105,7 +105,12 @@ def _comparable(sidecar: Sidecar, config: Config) -> Mapping[str, FeatureSpec]:
             except ConfigError:  # a plug-in that is not installed here
                 continue
             is_comparable = CLOCK_FACTS.isdisjoint(info.facts) or has_times(info.facts)
-            if spec.fingerprint == info.fingerprint and is_comparable and (spec.is_local or spec.is_of_sound):
+            if (
+                spec.fingerprint == info.fingerprint
+                and is_comparable
+                and not spec.uses
+                and (spec.is_local or spec.is_of_sound)
+            ):
                 is_packets = info.feature == "frames" and info.params["codec"] in PACKET_CODECS
                 specs[info.feature] = replace(spec, arguments={"codec": "raw"}) if is_packets else spec
     return specs

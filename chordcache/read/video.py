@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from chordcache.errors import DamageError, FeatureAbsentError, printable
+from chordcache.features.item_fields import fits
 from chordcache.records import ContentFacts, DamageFacts, FeatureInfo
 from chordcache.storage.artefacts.base import Artefact
 from chordcache.storage.artefacts.open_files import open_artefact
@@ -112,6 +113,10 @@ class Video:
             raise FeatureAbsentError(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}")
         if info.absent is not None:
             raise FeatureAbsentError(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
+        if not fits(info, self.sidecar):
+            raise FeatureAbsentError(
+                f"'{name}' of video '{self.key}' was made of another value of {', '.join(info.uses)}. Build it again."
+            )
         return info
 
     @property
@@ -202,7 +207,7 @@ class Video:
         Raises
         ------
         FeatureAbsentError
-            If the video shares artefacts with other segments. Their rows cannot be told apart.
+            If the video shares artefacts with other segments. The rows of each are not known.
         """
         if self.sidecar.view is not None:
             raise self._cannot_share(array)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.features.base import NO_ROWS, Extractor, Rows
+from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
 
 
 class Latents(Extractor):
@@ -50,4 +50,35 @@ class Latents(Extractor):
 
     def num_rows(self, num_frames: int) -> int | None:
         """Return None, since rows have another clock."""
+        return None
+
+
+class Words(Extractor):
+    """The letters of the caption, one row for each.
+
+    Parameters
+    ----------
+    name : str
+        Name of the feature.
+    """
+
+    uses = ("caption", "label")
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._caption: str | None = None
+
+    def begin(self, video: VideoInfo) -> str | None:
+        """Keep the caption."""
+        assert set(video.fields) == {"caption", "label"}
+        self._caption = video.fields["caption"]
+        return None if self._caption else "it has no caption"
+
+    def finish(self) -> Rows:
+        """Return the letters."""
+        self.facts["is_of_video"] = True
+        return {self.name: np.frombuffer((self._caption or "").encode(), np.uint8)[:, None]}
+
+    def num_rows(self, num_frames: int) -> int | None:
+        """Return None, since rows belong to the video."""
         return None

@@ -1,0 +1,24 @@
+"""The fields of an item that a feature may be made of, such as its caption."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from chordcache.digests import hex64
+from chordcache.records import Description, FeatureInfo, to_json
+
+ITEM_FIELDS = ("root", "path", *Description.__struct_fields__)
+"""Fields of an item that an extractor may use"""
+
+
+def hash_of_fields(names: Sequence[str], item: Any) -> str:
+    """Return a hash of some fields of a ``VideoRecord`` or a sidecar, 16 hex digits, or "" for no fields."""
+    values = [to_json(getattr(item, name)) for name in names]
+    return hex64(json.dumps(values, sort_keys=True).encode()) if names else ""
+
+
+def fits(info: FeatureInfo, item: Any) -> bool:
+    """Return whether a feature was made of the values that a ``VideoRecord`` or a sidecar has now."""
+    return not info.uses or info.used == hash_of_fields(info.uses, item)

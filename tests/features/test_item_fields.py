@@ -1,0 +1,105 @@
+"""Features that are made of a caption or a label: they are made again when it changes, and never read as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+import chordcache as cc
+from chordcache.engine.choice import Engine
+from chordcache.features.registry import resolve
+
+
+@pytest.fixture
+def work(tmp_path: Path, make_video: Callable[..., Path]) -> Path:
+    """Two videos and the config of a feature "text" that is made of captions."""
+    for name in ("a", "b"):
+        make_video(tmp_path / f"videos/{name}.mp4", num_frames=6 if name == "a" else 9)
+    config = {"features": {"text": {"extractor": "helpers.row_extractors:Words"}, "flow": None, "mel": None}}
+    (tmp_path / "text.yaml").write_text(yaml.dump(config))
+    return tmp_path
+
+
+def build(work: Path, captions: dict[str, str], *features: str, **options: object) -> cc.RunSummary:
+    """Build the videos with these captions."""
+    rows = [f"videos/{name}.mp4,{caption}" for name, caption in captions.items()]
+    (work / "list.csv").write_text("\n".join(["path,caption", *rows]))
+    tiers = ["npz"] if "text" in features else ["lmdb"]
+    return cc.build(
+        work / "list.csv", work / "cache", tiers=tiers, features=features, config=work / "text.yaml",
+        jobs=Engine("inline"), options=cc.BuildOptions(**options),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def text_of(work: Path, name: str) -> str:
+    with cc.open_cache(work / "cache") as opened:
+        (video,) = [video for video in opened if video.path == f"videos/{name}.mp4"]
+        return bytes(opened.read(video, "text")).decode()
+
+
+def test_a_changed_caption_is_embedded_again(work: Path) -> None:
+    assert build(work, {"a": "a dog", "b": "a cat"}, "text").num_done == 2
+    assert (text_of(work, "a"), text_of(work, "b")) == ("a dog", "a cat")
+    done = build(work, {"a": "a dog", "b": "two cats"}, "text")
+    assert (done.num_done, done.num_up_to_date) == (1, 1)
+    assert (text_of(work, "a"), text_of(work, "b")) == ("a dog", "two cats")
+
+
+def test_rows_of_an_earlier_caption_are_not_read(work: Path) -> None:
+    """A build of frames alone takes over the new caption, but makes no text."""
+    build(work, {"a": "a dog"}, "text")
+    build(work, {"a": "a wolf"}, "frames")
+    with pytest.raises(cc.FeatureAbsentError, match="'text' of video .* was made of another value of caption, label"):
+        text_of(work, "a")
+    found = [each for each in cc.verify(work / "cache", jobs=1).damage if each.kind == "stale"]
+    assert [each.message for each in found] == ["its 'text' was made of other values of caption, label"]
+    reasons = cc.dry_run(
+        work / "list.csv", work / "cache", tiers=["npz"], features=["text"], config=work / "text.yaml"
+    ).reasons
+    assert [(reason.kind, reason.detail) for reason in reasons] == [
+        ("label or caption", "text depends on caption, label")
+    ]
+    assert build(work, {"a": "a wolf"}, "text").num_done == 1
+    assert text_of(work, "a") == "a wolf"
+    assert {each.kind for each in cc.verify(work / "cache", jobs=1).damage} == {"orphan"}  # the rows of the dog
+
+
+def test_a_video_without_a_caption_gets_one(work: Path) -> None:
+    build(work, {"a": ""}, "text")
+    with pytest.raises(cc.FeatureAbsentError, match="it has no caption"):
+        text_of(work, "a")
+    build(work, {"a": "a dog"}, "text")
+    assert text_of(work, "a") == "a dog"
+
+
+def test_videos_of_the_same_bytes_with_other_captions(work: Path) -> None:
+    """With known hashes, a copy of a video shares its artefacts, but only if they are made of the same fields."""
+    (work / "videos/b.mp4").write_bytes((work / "videos/a.mp4").read_bytes())
+    build(work, {"a": "a dog"}, "text", source_hash=True)
+    build(work, {"a": "a dog", "b": "a cat"}, "text", source_hash=True)
+    assert (text_of(work, "a"), text_of(work, "b")) == ("a dog", "a cat")
+
+
+def test_segments_cannot_share_a_feature_of_their_captions(work: Path) -> None:
+    with pytest.raises(cc.UsageError, match="^segments: got 'share' with 'text', which differs between segments"):
+        build(work, {"a": "a dog"}, "text", segments="share")
+
+
+def test_fields_that_do_not_exist(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from helpers.row_extractors import Words
+
+    monkeypatch.setattr(Words, "uses", ("caption", "mood"))
+    with pytest.raises(cc.ConfigError, match="uses caption, mood, expected some of root, path, segment, label"):
+        build(work, {"a": "a dog"}, "text")
+
+
+def test_fingerprints_of_other_features_stay(work: Path) -> None:
+    """The fields are part of the parameters, of features that use some."""
+    from chordcache.config import load_config
+
+    config = load_config(work / "text.yaml")
+    assert resolve("text", config).params["uses"] == ["caption", "label"]
+    assert "uses" not in resolve("frames", config).params
