@@ -15,13 +15,17 @@ Sidecars and artefacts lie where a whole build puts them. ``finish`` joins the l
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Annotated
 
-from chordcache.errors import DamageError, NotFoundError
-from chordcache.records import Count, Record, RunSummary
+import msgspec
+
+from chordcache.errors import DamageError, NotFoundError, printable
+from chordcache.records import Record, RunSummary
 from chordcache.storage.atomic import publish_text
-from chordcache.storage.part import Part
+from chordcache.storage.part import MAX_PARTS, Part
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
 
 PARTS = "parts"
@@ -34,7 +38,7 @@ _SUMMARY = "summary.json"
 class PartsPlan(Record, frozen=True):
     """The facts that all parts of a cache share."""
 
-    num_parts: Count
+    num_parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)]
     index: str
     """xxh3-128 of the index file, 32 hex digits"""
     settings: str
@@ -64,9 +68,31 @@ def in_parts(cache: Path) -> bool:
     return (cache / PARTS / _PLAN).exists()
 
 
+def is_foreign(cache: Path) -> bool:
+    """Return whether a cache has a folder or file ``parts`` that chordcache did not make.
+
+    A process that divides an index makes ``.lock`` there before any other file.
+    """
+    try:
+        names = os.listdir(cache / PARTS)
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        return True
+    return bool(names) and not {".lock", _PLAN}.intersection(names)
+
+
+def give_up_command(cache: Path) -> str:
+    """Return the words that tell a user how to give the parts of a cache up."""
+    return f"remove '{printable(cache / PARTS)}' to give these parts up"
+
+
 def read_plan(cache: Path) -> PartsPlan:
     """Return the plan of the parts of a cache. Raises as ``read_sealed`` does."""
-    return read_sealed(cache / PARTS / _PLAN, PartsPlan, "a plan of parts")
+    try:
+        return read_sealed(cache / PARTS / _PLAN, PartsPlan, "a plan of parts")
+    except DamageError as error:
+        raise DamageError(f"{error}; {give_up_command(cache)}") from None
 
 
 def write_plan(cache: Path, plan: PartsPlan) -> None:
