@@ -88,31 +88,31 @@ def part_plan(
     _check_same(cache, part, found, path)
     folder = parts.part_folder(cache, part)
     with locked_part(cache, folder, say if wait else None):
-        with repairable(cache, parts.give_up_command(cache)):
+        with repairable(cache, parts.how_to_give_up(cache)):
             records = read_index(folder / "index.jsonl")
         plan = replace(plan_of(records), part_folder=folder)
         if _settings_of(plan) != found.settings:
-            raise _another(cache, found, "settings: got others than those")
+            raise _another(cache, found, "settings: got others, expected those of the other parts")
         yield plan
 
 
 def _check_same(cache: Path, part: Part, found: PartsPlan, index: Path) -> None:
     if part.num_parts != found.num_parts:
-        raise _another(cache, found, f"part: got {part.number}/{part.num_parts}, another number than that")
+        raise _another(cache, found, f"part: got {part.number}/{part.num_parts}, expected I/{found.num_parts}")
     if not index.exists():
         read_index(index)  # raises
     if digest_file(index) != found.index:
-        raise _another(cache, found, f"index: got '{printable(index)}', another one than that")
+        raise _another(cache, found, f"index: got '{printable(index)}', expected the one that was divided")
     here = versions()
     for name, version in found.versions.items():
         if here.get(name) != version:
-            raise _another(cache, found, f"{name}: got {here.get(name, 'none')}, expected {version} as for the others")
+            raise _another(cache, found, f"{name}: got {here.get(name, 'none')}, expected {version}")
 
 
 def _another(cache: Path, found: PartsPlan, what: str) -> UsageError:
     return UsageError(
-        f"{what} of the {found.num_parts} parts of cache '{printable(cache)}'. Use the same for all parts, "
-        f"or {parts.give_up_command(cache)}."
+        f"{what}, since cache '{printable(cache)}' is built in {found.num_parts} parts. Use the same for all parts, "
+        f"or {parts.how_to_give_up(cache)}."
     )
 
 

@@ -18,12 +18,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
 
 from chordcache.errors import DamageError, NotFoundError, printable
-from chordcache.records import Record, RunSummary
+from chordcache.records import Count, Record, RunSummary
 from chordcache.storage.atomic import publish_text
 from chordcache.storage.part import MAX_PARTS, Part
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
@@ -38,7 +35,7 @@ _SUMMARY = "summary.json"
 class PartsPlan(Record, frozen=True):
     """The facts that all parts of a cache share."""
 
-    num_parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)]
+    num_parts: Count
     index: str
     """xxh3-128 of the index file, 32 hex digits"""
     settings: str
@@ -82,17 +79,22 @@ def is_foreign(cache: Path) -> bool:
     return bool(names) and not {".lock", _PLAN}.intersection(names)
 
 
-def give_up_command(cache: Path) -> str:
-    """Return the words that tell a user how to give the parts of a cache up."""
+def how_to_give_up(cache: Path) -> str:
+    """Return the action that gives the parts of a cache up, for a message."""
     return f"remove '{printable(cache / PARTS)}' to give these parts up"
 
 
 def read_plan(cache: Path) -> PartsPlan:
     """Return the plan of the parts of a cache. Raises as ``read_sealed`` does."""
+    path = cache / PARTS / _PLAN
     try:
-        return read_sealed(cache / PARTS / _PLAN, PartsPlan, "a plan of parts")
+        plan = read_sealed(path, PartsPlan, "a plan of parts")
     except DamageError as error:
-        raise DamageError(f"{error}; {give_up_command(cache)}") from None
+        raise DamageError(f"{error}; {how_to_give_up(cache)}") from None
+    if not 1 <= plan.num_parts <= MAX_PARTS:
+        what = f"it is not a plan of parts (num_parts is {plan.num_parts})"
+        raise DamageError(f"'{printable(path)}' is damaged: {what}; {how_to_give_up(cache)}")
+    return plan
 
 
 def write_plan(cache: Path, plan: PartsPlan) -> None:
@@ -101,12 +103,12 @@ def write_plan(cache: Path, plan: PartsPlan) -> None:
 
 
 def write_summary(folder: Path, counts: Mapping[str, int]) -> None:
-    """Note that the run of a part is complete."""
+    """Record that the run of a part is complete."""
     publish_text(folder, folder / _SUMMARY, seal_versioned(PartSummary(counts)) + "\n")
 
 
 def forget_summary(folder: Path) -> None:
-    """Note that a part runs again."""
+    """Remove the record of a complete run, since the part runs again."""
     (folder / _SUMMARY).unlink(missing_ok=True)
 
 

@@ -197,7 +197,7 @@ def test_a_forged_number_of_parts(index: Path, tmp_path: Path, num_parts: int) -
     assert (cache / "parts/1-of-1/index.jsonl").exists()
 
 
-def test_a_number_of_parts_that_is_a_slip_of_the_pen() -> None:
+def test_a_number_of_parts_that_is_a_typing_error() -> None:
     with pytest.raises(UsageError, match="^part: got 3/8000000, expected at most 100000 parts"):
         cc.BuildOptions(part="3/8000000")
 
