@@ -3,7 +3,7 @@
 #
 #   PARTS=16 sbatch --array=1-16 scripts/slurm.sh index.json -o cache --tier lmdb
 #   chordcache finish cache                              # when the array has ended
-#   PARTS=16 sbatch --array=2,7 scripts/slurm.sh ...     # the parts that finish misses, as it prints them
+#   PARTS=16 sbatch --array=2,7 scripts/slurm.sh ...     # the parts that are missing, as finish prints them
 #
 # SLURM limits the numbers of an array (MaxArraySize, 1001 by default). OFFSET is added to them, for more parts:
 #

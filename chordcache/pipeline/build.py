@@ -23,7 +23,7 @@ from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.existing_cache import earlier_header, repairable, tool_versions
 from chordcache.pipeline.fix_commands import problems_command
 from chordcache.pipeline.options import BuildOptions
-from chordcache.pipeline.parts import part_plan
+from chordcache.pipeline.parts import RESTART, part_plan
 from chordcache.pipeline.plan import (
     BuildPlan,
     make_plan,
@@ -182,7 +182,7 @@ class _Build:
         self._limits = options.limits
         self._keys = keys
         self._pruned = keys_to_prune(plan.cache, keys, options)
-        with repairable(plan.cache):
+        with repairable(plan.cache, RESTART if plan.part_folder else None):
             self._quarantine = Quarantine(plan.run_folder, tool_versions(), plan.on_damage)
         self._plan = write_plan(plan, keys, prune=options.prune) if plan.part_folder is None else plan
         self._num_done = self._num_up_to_date = self._num_failed = self._num_frames = 0

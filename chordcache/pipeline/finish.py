@@ -6,18 +6,22 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from chordcache.engine.signals import stop_signals
-from chordcache.pipeline.existing_cache import tool_versions
+from chordcache.errors import DamageError
+from chordcache.pipeline.existing_cache import repairable, tool_versions
+from chordcache.pipeline.parts import RESTART
 from chordcache.records import RunSummary
 from chordcache.storage import layout, parts
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
+from chordcache.storage.owner import check_run, run_of
 from chordcache.storage.quarantine import Quarantine, write_failures
 from chordcache.storage.run_log import append_run, read_runs, recorded
 
@@ -96,17 +100,28 @@ def _missing(cache: Path) -> FinishReport:
 
 
 def _join(cache: Path) -> RunSummary:
+    this_run = run_of(cache) or ""
     folders = [parts.part_folder(cache, part) for part in parts.read_plan(cache).parts()]
-    earlier = {failure.key for failure in Quarantine(cache / parts.PARTS, tool_versions())}
-    others = [failure for failure in Quarantine(cache, tool_versions()) if failure.key not in earlier]
-    found = [list(Quarantine(folder, tool_versions())) for folder in folders]
-    write_failures(cache, {failure.key: failure for failure in chain(others, *found)}.values())
+    with repairable(cache, RESTART):
+        found = {failure.key: failure for folder in folders for failure in Quarantine(folder, tool_versions())}
+        runs = sorted(chain.from_iterable(map(read_runs, folders)), key=lambda run: run.started)
+    with repairable(cache, "remove that file and run the same command"):
+        earlier = {failure.key: failure for failure in Quarantine(cache / parts.PARTS, tool_versions())}
+        all_failures = {failure.key: failure for failure in Quarantine(cache, tool_versions())}
+    check_run(cache, this_run)
+    if not found.keys() <= earlier.keys():  # for the next call, if this one is killed and a part runs again
+        write_failures(cache / parts.PARTS, {**earlier, **found}.values())
+    others = {key: failure for key, failure in all_failures.items() if key not in earlier}
+    write_failures(cache, {**others, **found}.values())
     write_catalog(cache)
-    known = {(run.started, run.elapsed_seconds) for run in read_runs(cache)}
-    for run in sorted(chain.from_iterable(map(read_runs, folders)), key=lambda run: run.started):
+    known: set[tuple[str, float]] = set()
+    with suppress(DamageError):  # ``verify --repair`` repairs it when the parts are joined
+        known.update((run.started, run.elapsed_seconds) for run in read_runs(cache))
+    for run in runs:
         if (run.started, run.elapsed_seconds) not in known:
             append_run(cache, run)
     summary = _sum(filter(None, map(parts.read_summary, folders)))
+    check_run(cache, this_run)
     _remove(cache)
     return summary
 

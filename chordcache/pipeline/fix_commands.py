@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
+from chordcache.storage.parts import in_parts
+
 
 def repair_command(cache: Path) -> str:
     """Return the command that builds damaged and missing data of a cache again."""
@@ -29,6 +31,11 @@ def build_command(cache: Path, tiers: Iterable[str], features: Iterable[str] = (
     if names := ",".join(features):
         options += f" --features {names}"
     return f"chordcache build {_shell(cache / 'index.jsonl')} -o {_shell(cache)}{options}"
+
+
+def completing_command(cache: Path, tiers: Iterable[str]) -> str:
+    """Return the command that completes a cache: a build, or of a cache in parts, the one that names missing parts."""
+    return f"chordcache finish {_shell(cache)}" if in_parts(cache) else build_command(cache, tiers)
 
 
 def _shell(path: Path) -> str:

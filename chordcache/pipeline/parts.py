@@ -29,6 +29,7 @@ from chordcache.records import VideoRecord
 from chordcache.storage import atomic, layout, parts
 from chordcache.storage.lock import locked, locked_part
 from chordcache.storage.node_check import versions
+from chordcache.storage.owner import check_run, run_of
 from chordcache.storage.part import Part
 from chordcache.storage.parts import PartsPlan
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
@@ -39,6 +40,9 @@ Planner: TypeAlias = Callable[[str | Path | Index], BuildPlan]
 """Function that makes the plan of a build from its index"""
 
 Say: TypeAlias = Callable[[str], None]
+
+RESTART = "remove that file and start the part again"
+"""Action for a damaged list of a part. ``verify --repair`` is refused until the parts are joined"""
 
 
 @contextmanager
@@ -73,6 +77,9 @@ def part_plan(
     path = Path(index.path if isinstance(index, Index) else index)
     if not parts.in_parts(cache):
         plan_of(index)  # reports wrong arguments before a folder is made
+        if parts.is_foreign(cache):
+            raise UsageError(f"'{printable(cache / parts.PARTS)}' was not made by chordcache; move it away")
+    if not parts.in_parts(cache) or run_of(cache / parts.PARTS):  # the process that divides still holds the cache
         waits = f"part {part.number} of {part.num_parts} waits until another part has divided the index"
         with locked(cache / parts.PARTS, lambda _: say(waits)):
             if not parts.in_parts(cache):
@@ -81,30 +88,31 @@ def part_plan(
     _check_same(cache, part, found, path)
     folder = parts.part_folder(cache, part)
     with locked_part(cache, folder, say if wait else None):
-        plan = replace(plan_of(read_index(folder / "index.jsonl")), part_folder=folder)
+        with repairable(cache, parts.how_to_give_up(cache)):
+            records = read_index(folder / "index.jsonl")
+        plan = replace(plan_of(records), part_folder=folder)
         if _settings_of(plan) != found.settings:
-            raise _another(cache, found, "settings: got others than those")
+            raise _another(cache, found, "settings: got others, expected those of the other parts")
         yield plan
 
 
 def _check_same(cache: Path, part: Part, found: PartsPlan, index: Path) -> None:
     if part.num_parts != found.num_parts:
-        raise _another(cache, found, f"part: got {part.number}/{part.num_parts}, another number than that")
+        raise _another(cache, found, f"part: got {part.number}/{part.num_parts}, expected I/{found.num_parts}")
     if not index.exists():
         read_index(index)  # raises
     if digest_file(index) != found.index:
-        raise _another(cache, found, f"index: got '{printable(index)}', another one than that")
+        raise _another(cache, found, f"index: got '{printable(index)}', expected the one that was divided")
     here = versions()
     for name, version in found.versions.items():
         if here.get(name) != version:
-            raise _another(cache, found, f"{name}: got {here.get(name, 'none')}, expected {version} as for the others")
+            raise _another(cache, found, f"{name}: got {here.get(name, 'none')}, expected {version}")
 
 
 def _another(cache: Path, found: PartsPlan, what: str) -> UsageError:
-    folder = printable(cache / parts.PARTS)
     return UsageError(
-        f"{what} of the {found.num_parts} parts of cache '{printable(cache)}'. Use the same for all parts, "
-        f"or remove '{folder}' to give these parts up."
+        f"{what}, since cache '{printable(cache)}' is built in {found.num_parts} parts. Use the same for all parts, "
+        f"or {parts.how_to_give_up(cache)}."
     )
 
 
@@ -119,7 +127,7 @@ def _divide(cache: Path, num_parts: int, index: Path, plan_now: Callable[[], Bui
     with locked(cache, on_wait):
         plan = plan_now()
         adopt_last_scan(cache, plan.index.path)
-        digest = digest_file(index)
+        digest, run = digest_file(index), run_of(cache) or ""
         folder = cache / parts.PARTS
         for left in [*folder.glob("*-of-*"), folder / ".partial"]:  # by a process that was killed here
             shutil.rmtree(left, ignore_errors=True)
@@ -127,12 +135,15 @@ def _divide(cache: Path, num_parts: int, index: Path, plan_now: Callable[[], Bui
             with repairable(cache):
                 quarantine = Quarantine(cache, tool_versions(), plan.on_damage)
             plan = write_plan(plan, rows.keys, prune=False)
+            if index.samefile(cache / "index.jsonl"):  # was written again just now
+                digest = digest_file(index)
             failures = {failure.key: failure for failure in quarantine if failure.key in rows.keys}
             with atomic.no_space_as_error(folder), atomic.partial_folder(folder) as partial:
                 _Division(plan, partial, failures).write(rows, num_parts)
                 for part in sorted(partial.glob("*-of-*")):
                     atomic.publish_folder(part, folder / part.name)
         write_failures(folder, failures.values())
+        check_run(cache, run)
         settings = _settings_of(plan_now())  # the header of the cache exists now, as it does for each part
         parts.write_plan(cache, PartsPlan(num_parts, digest, settings, versions()))
 

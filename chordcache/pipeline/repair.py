@@ -24,7 +24,7 @@ from chordcache.storage import atomic, layout, sealed_json
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
-from chordcache.storage.parts import PARTS
+from chordcache.storage.parts import PARTS, is_foreign
 from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
 from chordcache.storage.sidecar import read_sidecar
 
@@ -206,7 +206,8 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
             for file in files:
                 (folder / file).unlink()
             atomic.remove_partials(folder)
-            shutil.rmtree(folder / PARTS, ignore_errors=True)  # of a run that was killed while it divided the index
+            if not is_foreign(folder):  # of a run that was killed while it divided the index
+                shutil.rmtree(folder / PARTS, ignore_errors=True)
             write_catalog(folder)
         notes.counts = {"num_removed": len(files)}
     return files

@@ -9,13 +9,13 @@ from pathlib import Path
 from chordcache.errors import DamageError, NotFoundError, UsageError
 from chordcache.index.files import read_index
 from chordcache.pipeline.findings import Damage
-from chordcache.pipeline.fix_commands import build_command, gc_command, repair_command
+from chordcache.pipeline.fix_commands import build_command, completing_command, gc_command, repair_command
 from chordcache.pipeline.plan import Features
 from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.owner import OWNER_FILE
-from chordcache.storage.parts import PARTS
+from chordcache.storage.parts import PARTS, in_parts
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import RUNS_FILE, read_runs
 from chordcache.storage.sidecar import Sidecar, read_sidecar
@@ -42,12 +42,13 @@ def check_catalog(cache: Path, keys: list[str], features: Features) -> list[Dama
                 lagging.add(key)
             unseen.discard(key)
     except NotFoundError as error:
-        return [Damage("missing", file, str(error), repair_command(cache))]
+        command = completing_command(cache, features) if in_parts(cache) else repair_command(cache)
+        return [Damage("missing", file, str(error), command)]
     except DamageError as error:
         return [Damage("damaged", file, str(error), repair_command(cache))]
     if late := lagging | unseen:
         what = f"the catalog lags behind {len(late)} sidecars, such as '{min(late)}': a build is running or was killed"
-        found.append(Damage("incomplete", file, what, build_command(cache, features)))
+        found.append(Damage("incomplete", file, what, completing_command(cache, features)))
     return found
 
 
@@ -72,7 +73,7 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
             unnamed.discard(key)
             if key not in keys and quarantine.get(key) is None:
                 what = "requested, but neither cached nor in quarantine"
-                found.append(Damage("incomplete", record.path, what, build_command(cache, features), key))
+                found.append(Damage("incomplete", record.path, what, completing_command(cache, features), key))
     except NotFoundError as error:
         return [*found, Damage("missing", "index.jsonl", str(error), repair_command(cache))]
     except (DamageError, UsageError) as error:

@@ -21,6 +21,7 @@ from chordcache.storage.annotation_names import AnnotationCounter, AnnotationNam
 from chordcache.storage.atomic import no_space_as_error, partial_folder, publish
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import iter_keys
+from chordcache.storage.parts import in_parts
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 _SCHEMA = """
@@ -103,8 +104,11 @@ class Catalog:
         read_header(cache)
         self._path = cache / _FILE
         if not self._path.exists():
+            name = printable(cache)
             raise NotFoundError(
-                f"cache '{printable(cache)}' has no catalog: its first build is running, or was killed; "
+                f"cache '{name}' has no catalog: it is built in parts, which 'chordcache finish {name}' joins"
+                if in_parts(cache)
+                else f"cache '{name}' has no catalog: its first build is running, or was killed; "
                 "run the same 'chordcache build', or 'chordcache verify --repair'"
             )
         uri = f"file:{urllib.parse.quote(os.fsencode(self._path.absolute()))}?mode=ro&immutable=1"

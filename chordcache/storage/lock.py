@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chordcache.errors import LockedError, NoSpaceError, UsageError, printable
+from chordcache.errors import LockedError, NoSpaceError, NotFoundError, UsageError, printable
 from chordcache.storage.atomic import make_folder, no_space_as_error
 from chordcache.storage.owner import check_not_owned, owned
 from chordcache.storage.parts import PARTS, in_parts, part_folder, read_plan
@@ -81,12 +81,19 @@ def locked_part(cache: Path, folder: Path, on_wait: Callable[[str], None] | None
     ------
     LockedError
         If another process holds this part, or the whole cache.
+    NotFoundError
+        If the part does not exist any more.
     UsageError
         If the folders cannot be written or locked.
     """
     fd = _open(cache)
     try:
         _lock(fd, cache, fcntl.LOCK_SH, on_wait)
+        if not folder.is_dir():  # it must not be made again, empty
+            raise NotFoundError(
+                f"'{printable(folder)}' does not exist any more: 'chordcache finish' has joined the parts, "
+                "or they were removed"
+            )
         with locked(folder, on_wait):
             check_not_owned(cache)  # after the record of this part, which the owner of the cache looks for
             yield
@@ -126,6 +133,8 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
     UsageError
         If the folder cannot be locked.
     """
+    if in_parts(cache):
+        raise _needs_finish(cache)
     try:
         fd = os.open(cache / ".lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -167,10 +176,9 @@ def _lock(fd: int, cache: Path, kind: int, on_wait: Callable[[str], None] | None
             fcntl.flock(fd, kind | fcntl.LOCK_NB)
             return False
         except BlockingIOError:
+            what = f"cache '{printable(cache)}' is being {_use(fd, cache)}"
             if kind == fcntl.LOCK_EX and in_parts(cache):  # ``finish`` wants it
-                what = f"a part of cache '{printable(cache)}' is being built; run the same command when it ends"
-                raise LockedError(what) from None
-            what = f"cache '{printable(cache)}' is being {_use(fd)}"
+                raise LockedError(f"{what}; run the same command when it ends") from None
             if on_wait is None:
                 raise LockedError(f"{what}; wait until it ends, as 'chordcache build --wait' does") from None
             on_wait(f"{what}; waiting until it ends")
@@ -184,14 +192,14 @@ def _cannot_lock(cache: Path, error: OSError) -> UsageError:
     return UsageError(f"cannot lock '{printable(cache)}': {error.strerror}; name a folder on a disk that has flock")
 
 
-def _use(fd: int) -> str:
+def _use(fd: int, cache: Path) -> str:
     """Return what another process does with the cache that it has locked."""
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return f"written by {_owner(fd)}"
     fcntl.flock(fd, fcntl.LOCK_UN)
-    return "read by 'chordcache merge'"
+    return "built by one of its parts" if in_parts(cache) else "read by 'chordcache merge'"
 
 
 def _owner(fd: int) -> str:

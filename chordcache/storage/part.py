@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from chordcache.errors import UsageError, printable
 
+MAX_PARTS = 100_000
+"""Largest number of parts. Each has a folder, so that a typing error must not make millions of them."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -22,6 +25,8 @@ class Part:
         if found is None:
             raise UsageError(f"part: got '{printable(str(text))}', expected I/N, such as 3/8 for the third of 8 parts")
         number, num_parts = map(int, found.groups())
+        if num_parts > MAX_PARTS:
+            raise UsageError(f"part: got {number}/{num_parts}, expected at most {MAX_PARTS} parts")
         if not 1 <= number <= num_parts:
             raise UsageError(f"part: got {number}/{num_parts}, expected a number from 1 to {num_parts}")
         return cls(number, num_parts)

@@ -15,13 +15,14 @@ Sidecars and artefacts lie where a whole build puts them. ``finish`` joins the l
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from chordcache.errors import DamageError, NotFoundError
+from chordcache.errors import DamageError, NotFoundError, printable
 from chordcache.records import Count, Record, RunSummary
 from chordcache.storage.atomic import publish_text
-from chordcache.storage.part import Part
+from chordcache.storage.part import MAX_PARTS, Part
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
 
 PARTS = "parts"
@@ -64,9 +65,36 @@ def in_parts(cache: Path) -> bool:
     return (cache / PARTS / _PLAN).exists()
 
 
+def is_foreign(cache: Path) -> bool:
+    """Return whether a cache has a folder or file ``parts`` that chordcache did not make.
+
+    A process that divides an index makes ``.lock`` there before any other file.
+    """
+    try:
+        names = os.listdir(cache / PARTS)
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        return True
+    return bool(names) and not {".lock", _PLAN}.intersection(names)
+
+
+def how_to_give_up(cache: Path) -> str:
+    """Return the action that gives the parts of a cache up, for a message."""
+    return f"remove '{printable(cache / PARTS)}' to give these parts up"
+
+
 def read_plan(cache: Path) -> PartsPlan:
     """Return the plan of the parts of a cache. Raises as ``read_sealed`` does."""
-    return read_sealed(cache / PARTS / _PLAN, PartsPlan, "a plan of parts")
+    path = cache / PARTS / _PLAN
+    try:
+        plan = read_sealed(path, PartsPlan, "a plan of parts")
+    except DamageError as error:
+        raise DamageError(f"{error}; {how_to_give_up(cache)}") from None
+    if not 1 <= plan.num_parts <= MAX_PARTS:
+        what = f"it is not a plan of parts (num_parts is {plan.num_parts})"
+        raise DamageError(f"'{printable(path)}' is damaged: {what}; {how_to_give_up(cache)}")
+    return plan
 
 
 def write_plan(cache: Path, plan: PartsPlan) -> None:
@@ -75,12 +103,12 @@ def write_plan(cache: Path, plan: PartsPlan) -> None:
 
 
 def write_summary(folder: Path, counts: Mapping[str, int]) -> None:
-    """Note that the run of a part is complete."""
+    """Record that the run of a part is complete."""
     publish_text(folder, folder / _SUMMARY, seal_versioned(PartSummary(counts)) + "\n")
 
 
 def forget_summary(folder: Path) -> None:
-    """Note that a part runs again."""
+    """Remove the record of a complete run, since the part runs again."""
     (folder / _SUMMARY).unlink(missing_ok=True)
 
 

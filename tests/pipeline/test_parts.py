@@ -161,7 +161,7 @@ def test_a_part_that_runs(work: Path, tmp_path: Path) -> None:
     with held(cache, cache / "parts/1-of-2"):
         with pytest.raises(LockedError, match="parts/1-of-2' is being written by process"):
             build_part(work, cache, "1/2")
-        with pytest.raises(LockedError, match="a part of cache '.*' is being built; run the same command"):
+        with pytest.raises(LockedError, match="is being built by one of its parts; run the same command"):
             finish(cache)
         build_part(work, cache, "2/2")
     assert finish(cache).num_parts == 2
@@ -179,10 +179,10 @@ def test_a_part_beside_a_whole_build(work: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "options", "message"),
     [
-        ("1/3", {}, "part: got 1/3, another number than that of the 2 parts of cache"),
-        ("2/2", {"index": "other.json"}, "index: got '.*other.json', another one than that of the 2 parts"),
-        ("2/2", {"features": ["frames"], "tiers": ["lmdb"]}, "settings: got others than those of the 2 parts"),
-        ("2/2", {"config": "other.yaml"}, "settings: got others than those of the 2 parts"),
+        ("1/3", {}, "part: got 1/3, expected I/2, since cache .* is built in 2 parts. Use the same"),
+        ("2/2", {"index": "other.json"}, "index: got '.*other.json', expected the one that was divided, since cache"),
+        ("2/2", {"features": ["frames"], "tiers": ["lmdb"]}, "settings: got others, expected those of the other parts"),
+        ("2/2", {"config": "other.yaml"}, "settings: got others, expected those of the other parts"),
     ],
 )
 def test_a_part_of_another_build(work: Path, tmp_path: Path, part: str, options: dict[str, Any], message: str) -> None:
@@ -302,6 +302,7 @@ def test_a_damaged_plan_and_summary(work: Path, tmp_path: Path) -> None:
 def test_a_run_that_was_killed_while_it_divided_the_index(work: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     (cache / "parts/1-of-2").mkdir(parents=True)
+    (cache / "parts/.lock").touch()
     (cache / "parts/1-of-2/index.jsonl").write_text("half of an in")
     (cache / "parts/7-of-9/index.jsonl").parent.mkdir()
     build_part(work, cache, "2/2")
