@@ -13,7 +13,6 @@ STAMP := .venv/.installed
 POSE_BIN   := .venv-pose/bin
 POSE_STAMP := .venv-pose/.installed
 CLIPS := .clips
-SCALE_STAMP := .venv/.installed-scale
 TESTS_OF_SHAPE := tests/test_layers.py tests/test_firewalls.py tests/test_words.py
 
 .DEFAULT_GOAL := help
@@ -29,7 +28,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q $(TORCH)
-	$(BIN)/python -m pip install -q -e '.[cv,torch,augment,text,parquet,dev]'
+	$(BIN)/python -m pip install -q -e '.[cv,torch,augment,text,parquet,dask,ray,dev]'
 	@touch $@
 
 demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training loop, in demo/
@@ -43,12 +42,8 @@ demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training l
 test: $(STAMP) tools ## all tests but those on clusters
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/scale
 
-test-scale: $(SCALE_STAMP) tools ## builds on real clusters of Dask and Ray; TRIALS=20 repeats races and kills, an hour
+test-scale: $(STAMP) tools ## builds on real clusters of Dask and Ray; TRIALS=20 repeats races and kills, an hour
 	TRIALS=$(TRIALS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -rP tests/scale
-
-$(SCALE_STAMP): $(STAMP)
-	$(BIN)/python -m pip install -q -e '.[dask,ray]'
-	@touch $@
 
 test-pose: $(POSE_STAMP) tools ## the tests of body landmarks, in .venv-pose
 	$(POSE_BIN)/python -m pytest tests/features/pose_landmarks.py
@@ -87,7 +82,7 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python bench/scale.py $(CLIPS)/animation/bigbuckbunny.mp4
 	$(BIN)/python bench/bench_report.py $(CLIPS)
 
-bench-engines: $(SCALE_STAMP) ## time and memory for each task of the engines; ARGS='--tasks 10000 --memory-tasks 100000'
+bench-engines: $(STAMP) ## time and memory for each task of the engines; ARGS='--tasks 10000 --memory-tasks 100000'
 	PYTHONPATH=$(CURDIR)/tests $(BIN)/python bench/bench_engines.py $(ARGS)
 
 bench-peers: $(STAMP) ## the same clips through other libraries, each in an environment of its own in .venv-peers
