@@ -6,6 +6,7 @@
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 WORKERS ?= 2
+TRIALS  ?= 1
 
 BIN   := .venv/bin
 STAMP := .venv/.installed
@@ -15,10 +16,10 @@ CLIPS := .clips
 TESTS_OF_SHAPE := tests/test_layers.py tests/test_firewalls.py tests/test_words.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-pose reliability check format bench bench-peers compare clean tools
+.PHONY: help install demo test test-scale test-pose reliability check format bench bench-engines bench-peers compare clean tools
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 install: $(STAMP) ## create .venv with the package and its tools; costs nothing the second time
 
@@ -27,7 +28,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q $(TORCH)
-	$(BIN)/python -m pip install -q -e '.[cv,torch,augment,text,parquet,dev]'
+	$(BIN)/python -m pip install -q -e '.[cv,torch,augment,text,parquet,dask,ray,dev]'
 	@touch $@
 
 demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training loop, in demo/
@@ -38,8 +39,11 @@ demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training l
 	$(BIN)/chordcache verify demo/cache
 	$(BIN)/python scripts/train_demo.py demo/cache
 
-test: $(STAMP) tools ## the whole test suite
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+test: $(STAMP) tools ## all tests but those on clusters
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/scale
+
+test-scale: $(STAMP) tools ## builds on real clusters of Dask and Ray; TRIALS=20 repeats races and kills, an hour
+	TRIALS=$(TRIALS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -rP tests/scale
 
 test-pose: $(POSE_STAMP) tools ## the tests of body landmarks, in .venv-pose
 	$(POSE_BIN)/python -m pytest tests/features/pose_landmarks.py
@@ -77,6 +81,9 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python bench/bench_plan.py $(CLIPS)
 	$(BIN)/python bench/scale.py $(CLIPS)/animation/bigbuckbunny.mp4
 	$(BIN)/python bench/bench_report.py $(CLIPS)
+
+bench-engines: $(STAMP) ## time and memory for each task of the engines; ARGS='--tasks 10000 --memory-tasks 100000'
+	PYTHONPATH=$(CURDIR)/tests $(BIN)/python bench/bench_engines.py $(ARGS)
 
 bench-peers: $(STAMP) ## the same clips through other libraries, each in an environment of its own in .venv-peers
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)

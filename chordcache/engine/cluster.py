@@ -5,6 +5,7 @@ Dask and Ray only carry calls to a named node and results back. The choice of th
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 import uuid
@@ -21,8 +22,13 @@ from chordcache.engine.processes import Answer, Death, Unit
 from chordcache.engine.signals import uninterruptible
 from chordcache.errors import ChordcacheError, UsageError, WorkersDiedError
 
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 4.0
 """Longest time to reach a scheduler, [seconds]"""
+
+_GREETING_BYTES = 8
+"""Number of bytes by which a scheduler is known. Dask's are the length of what follows"""
+
+_MAX_GREETING_BYTES = 1 << 20
 
 _POLL_SECONDS = 0.1
 
@@ -89,9 +95,9 @@ def connect(engine: Engine) -> Cluster:
     """
     address = str(engine.address)
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
-    if colon and port.isdigit():  # the libraries try again for minutes
+    if colon and port.isdigit():  # the libraries try again for minutes, or without an end
         try:
-            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+            _greet(engine.name, host, int(port))
         except OSError as error:
             reason = error.strerror or str(error)
             raise UsageError(
@@ -106,6 +112,24 @@ def connect(engine: Engine) -> Cluster:
     from chordcache.engine import dask_cluster  # an optional package
 
     return dask_cluster.connect(address)
+
+
+def _greet(engine: str, host: str, port: int) -> None:
+    """Wait for the first bytes of a scheduler of Dask or a head of Ray. Both speak first, unless they use TLS."""
+    end = time.monotonic() + CONNECT_SECONDS
+    with socket.create_connection((host, port), CONNECT_SECONDS) as connection:
+        if engine == "ray" and os.environ.get("RAY_USE_TLS", "").lower() in ("1", "true"):
+            return
+        connection.settimeout(max(0.1, end - time.monotonic()))
+        first = connection.recv(_GREETING_BYTES, socket.MSG_WAITALL)
+    if len(first) < _GREETING_BYTES:
+        is_known = False
+    elif engine == "ray":
+        is_known = first[3] == 4  # HTTP/2 begins with a frame of the type SETTINGS
+    else:
+        is_known = 0 < int.from_bytes(first, "little") < _MAX_GREETING_BYTES
+    if not is_known:
+        raise ConnectionError(f"it is not {engine.capitalize()}")
 
 
 @dataclass
@@ -149,6 +173,8 @@ class ClusterWorkers:
         """Unit and node of each handle"""
         self._losses: Counter[int] = Counter()
         """Number of nodes that were lost under a unit, by the number of its first task"""
+        self._num_left = 0
+        """Number of nodes that have left the cluster"""
         self._looked_at = 0.0
         self._had_nodes_at = time.monotonic()
         self._look()
@@ -253,6 +279,7 @@ class ClusterWorkers:
             self._nodes.setdefault(name, _Node(num_slots)).num_slots = num_slots
         answers = []
         for name in self._nodes.keys() - found.keys():
+            self._num_left += 1
             for handle in self._nodes.pop(name).running:
                 unit, _ = self._units.pop(handle)
                 self._cluster.drop(handle)
@@ -262,7 +289,8 @@ class ClusterWorkers:
             self._had_nodes_at = now
         elif now - self._had_nodes_at > _NODES_SECONDS or (self._nodes and not self._units):
             raise WorkersDiedError(
-                f"the cluster has no node that can work, {len(self._nodes)} of its nodes were refused. "
+                f"the cluster has no node that can work: {self._num_left} nodes have left it, "
+                f"{len(self._nodes)} were refused. "
                 "Look at the nodes, then run the same command."
             )
         return answers

@@ -23,9 +23,23 @@ _LOST = (KilledWorker, CancelledError, TimeoutError, OSError)
 """Errors of a result whose worker has ended, or does not answer"""
 
 
+def _say_nothing_of_lost_nodes() -> None:
+    """Turn off what Dask writes to standard error. Nodes that end are reported by ``cluster``."""
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "distributed":  # several have levels of their own
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").addFilter(_is_not_of_gather)
+
+
+def _is_not_of_gather(record: logging.LogRecord) -> bool:
+    """Return False for an exception that Dask uses inside, and does not catch if a node ends while it has a result."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or (kind.__module__, kind.__name__) != ("distributed.client", "AllExit")
+
+
 def connect(address: str) -> DaskCluster:
     """Connect to a scheduler by ``host:port`` or by the path of its scheduler file."""
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # nodes that end are reported by chordcache
+    _say_nothing_of_lost_nodes()
     where: dict[str, Any] = {"scheduler_file": address} if os.path.exists(address) else {"address": address}
     try:
         return DaskCluster(Client(**where, timeout=CONNECT_SECONDS, set_as_default=False, name="chordcache"))

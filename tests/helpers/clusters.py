@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from helpers.processes import MARK
 
 BIN = Path(sys.executable).parent
 
 ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
+
+Node = Mapping[str, Any]
+"""Facts of a node: a ``prefix`` of its command, its ``slots``, and ``variables`` of its environment; all optional"""
 
 
 @dataclass
@@ -26,7 +33,27 @@ class Cluster:
 
     engine: str
     address: str
-    nodes: list[subprocess.Popen[bytes]]
+    folder: Path
+    """Folder of the logs"""
+    command: Callable[[int, Node], list[Any]]
+    """Function that returns the command of a node, by its number"""
+    sign: str
+    """Part of the log of a node as soon as it belongs to the cluster"""
+    nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Mark of all processes of the nodes, see ``processes.alive_with``"""
+
+    def add_nodes(self, *nodes: Node) -> None:
+        """Start nodes at once, and wait until each one belongs to the cluster."""
+        logs = []
+        for node in nodes:
+            number = len(self.nodes)
+            logs.append(self.folder / f"node{number}.log")
+            line = [*node.get("prefix", []), *self.command(number, node)]
+            variables = {**node.get("variables", {}), MARK: self.mark}
+            self.nodes.append(start(line, logs[-1], variables))
+        for log, process in zip(logs, self.nodes[-len(logs) :], strict=True):
+            wait_for_log(log, self.sign, process)
 
     def kill_node(self, number: int) -> None:
         """Kill a node and all of its processes."""
@@ -34,9 +61,11 @@ class Cluster:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that is free, and that the system does not give to a connection meanwhile."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def wait_for_port(port: int) -> None:
@@ -65,54 +94,79 @@ def start(command: list[Any], log: Path, variables: Mapping[str, str]) -> subpro
         )
 
 
+def wait_for_log(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a node says that it belongs to its cluster."""
+    end = time.monotonic() + 120
+    while text not in log.read_text(errors="replace"):
+        if process.poll() is not None or time.monotonic() > end:
+            raise RuntimeError(f"the node does not start:\n{log.read_text(errors='replace')[-4000:]}")
+        time.sleep(0.05)
+
+
 @contextlib.contextmanager
-def dask(folder: Path, nodes: list[Mapping[str, Any]]) -> Iterator[Cluster]:
-    """Start a scheduler and workers with their defaults. A node may have a prefix of its command, and variables."""
+def dask(folder: Path, nodes: list[Node]) -> Iterator[Cluster]:
+    """Start a scheduler and workers with their defaults: a nanny, and a thread for each processor."""
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
+    address = f"127.0.0.1:{port}"
+
+    def command(number: int, node: Node) -> list[Any]:
+        slots = ["--nthreads", node["slots"]] if "slots" in node else []
+        names = ["--local-directory", folder / f"node{number}", "--name", f"node{number}"]
+        return [BIN / "dask", "worker", address, "--no-dashboard", *slots, *names]
+
     scheduler = start([BIN / "dask", "scheduler", "--port", port, "--no-dashboard"], folder / "scheduler.log", {})
-    started = [scheduler]
+    cluster = Cluster("dask", address, folder, command, "Registered to")
     try:
         wait_for_port(port)
-        for number, node in enumerate(nodes):
-            worker = [BIN / "dask", "worker", f"127.0.0.1:{port}", "--nthreads", node.get("slots", 1), "--no-dashboard"]
-            local = ["--local-directory", folder / f"node{number}", "--name", f"node{number}"]
-            command = [*node.get("prefix", []), *worker, *local]
-            started.append(start(command, folder / f"node{number}.log", node.get("variables", {})))
-        yield Cluster("dask", f"127.0.0.1:{port}", started[1:])
+        cluster.add_nodes(*nodes)
+        yield cluster
     finally:
-        for process in reversed(started):
+        for process in (*cluster.nodes, scheduler):
             kill_tree(process)
 
 
 @contextlib.contextmanager
-def ray(folder: Path, nodes: list[Mapping[str, Any]]) -> Iterator[Cluster]:
-    """Start a head without processors, and nodes."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+def ray(folder: Path, nodes: list[Node]) -> Iterator[Cluster]:
+    """Start a head without processors, and nodes. Ray's own logs are in ``ray/`` of the folder afterwards.
+
+    By default, nodes on one machine share a folder. Two that start at the same moment choose the same names of sockets
+    there, and the second one ends ("bind: Address already in use"). So each node has a folder of its own, and takes
+    ports for its workers from the system instead of from a range that all nodes share.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
-    memory = ["--object-store-memory", 80_000_000, "--node-ip-address", "127.0.0.1", "--disable-usage-stats", "--block"]
+    address = f"127.0.0.1:{port}"
     temporary = Path("/tmp") / f"cc-ray-{port}"  # the names of sockets must be short
-    head = [BIN / "ray", "start", "--head", "--port", port, "--num-cpus", 0, "--include-dashboard", "false", *memory]
-    started = [start([*head, "--temp-dir", temporary], folder / "head.log", {})]
+    temporary.mkdir()
+
+    def start_command(name: str, slots: int, *place: Any) -> list[Any]:
+        ports = ["--min-worker-port", 0, "--max-worker-port", 0, "--node-ip-address", "127.0.0.1"]
+        fixed = [
+            "--temp-dir",
+            temporary / name,
+            "--object-store-memory",
+            80_000_000,
+            "--disable-usage-stats",
+            "--block",
+        ]
+        return [BIN / "ray", "start", *place, "--num-cpus", slots, *ports, *fixed]
+
+    def command(number: int, node: Node) -> list[Any]:
+        return start_command(f"node{number}", node.get("slots", 1), "--address", address)
+
+    head_command = start_command("head", 0, "--head", "--port", port, "--include-dashboard", "false")
+    head = start(head_command, folder / "head.log", {})
+    cluster = Cluster("ray", address, folder, command, "Ray runtime started")
     try:
-        wait_for_port(port)
-        for number, node in enumerate(nodes):
-            worker = [
-                BIN / "ray",
-                "start",
-                "--address",
-                f"127.0.0.1:{port}",
-                "--num-cpus",
-                node.get("slots", 1),
-                *memory,
-            ]
-            command = [*node.get("prefix", []), *worker]
-            started.append(start(command, folder / f"node{number}.log", node.get("variables", {})))
-        yield Cluster("ray", f"127.0.0.1:{port}", started[1:])
+        wait_for_log(folder / "head.log", cluster.sign, head)
+        cluster.add_nodes(*nodes)
+        yield cluster
     finally:
-        for process in reversed(started):
+        for process in (*cluster.nodes, head):
             kill_tree(process)
+        with contextlib.suppress(OSError, shutil.Error):
+            shutil.copytree(temporary, folder / "ray", ignore=shutil.ignore_patterns("sockets", "session_latest"))
         shutil.rmtree(temporary, ignore_errors=True)
 
 

@@ -30,6 +30,10 @@ _FOLDERS = [str(Path(__file__).resolve().parents[1]), str(Path(cc.__file__).reso
 ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([*_FOLDERS, *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
+STARTS = "STARTS_ARE_WRITTEN_TO"
+"""Variable of the environment: the file to which each extractor adds a line with the width of its video, [pixels]"""
+
+
 class UnpicklableError(Exception):
     """An exception that no process can send."""
 
@@ -60,8 +64,15 @@ def _use_up_memory() -> None:
         arrays.append(np.zeros(16 << 20, "u1"))
 
 
+def _wait_at(gate: str) -> None:
+    Path(f"{gate}.reached").touch()
+    while not Path(gate).exists():
+        time.sleep(0.01)
+
+
 EVENTS: Mapping[str, Callable[[Any], object]] = {
     "sleep": lambda mine: time.sleep(1000),
+    "gate": lambda mine: _wait_at(mine.gate),
     "hold the interpreter": lambda mine: _hold_the_interpreter(),
     "large array": lambda mine: np.ones(8 << 30, "u1"),
     "many arrays": lambda mine: _use_up_memory(),
@@ -102,16 +113,28 @@ class FaultyExtractor(Extractor):
         The fault of videos of a width [pixels].
     at_frame : int
         Number of the frame at which an event happens.
+    gate : str
+        For the fault "gate": file that it waits for, once it has made the file of that name and ".reached".
     """
 
     def __init__(
-        self, name: str, *, fault: str = "", fault_of_width: Mapping[str, str] | None = None, at_frame: int = 3
+        self,
+        name: str,
+        *,
+        fault: str = "",
+        fault_of_width: Mapping[str, str] | None = None,
+        at_frame: int = 3,
+        gate: str = "",
     ) -> None:
         super().__init__(name)
+        self.gate = gate
         self._fault, self._fault_of_width, self._at_frame = fault, fault_of_width or {}, at_frame
 
     def begin(self, video: VideoInfo) -> str | None:
         """Choose the fault. The variable FAULTS_ARE_FIXED of the environment means none."""
+        if STARTS in os.environ:
+            with open(os.environ[STARTS], "ab", buffering=0) as file:
+                file.write(b"%d\n" % video.width)
         fault = self._fault_of_width.get(str(video.width), self._fault)
         self._fault = "" if "FAULTS_ARE_FIXED" in os.environ else fault
         return None

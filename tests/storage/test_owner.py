@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -47,19 +45,6 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
-
-
-@pytest.fixture
-def two_machines(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
-    """One folder behind two mounts, whose locks do not know each other."""
-    (tmp_path / "disk").mkdir()
-    mounts = tmp_path / "one", tmp_path / "two"
-    with contextlib.ExitStack() as stack:
-        for mount in mounts:
-            mount.mkdir()
-            subprocess.run(["bindfs", tmp_path / "disk", mount], check=True)
-            stack.callback(subprocess.run, ["fusermount", "-u", "-z", mount], check=True)
-        yield mounts
 
 
 def make_foreign(cache: Path) -> None:
@@ -221,22 +206,3 @@ def test_two_that_find_a_dead_record_do_not_remove_the_next_one(tmp_path: Path) 
         owner_module._remove(tmp_path, dead)  # the second one is late
         assert path.read_bytes() == mine
     assert os.listdir(tmp_path / ".partial") == []
-
-
-def race(mounts: tuple[Path, Path], index: Path) -> list[int]:
-    """Start a build on each mount at once, and return the exit codes."""
-    commands = [[sys.executable, "-m", "chordcache", "build", index, "-o", mount / "cache", "-j1"] for mount in mounts]
-    started = [subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for each in commands]
-    return [each.wait() for each in started if each.communicate() is not None]
-
-
-def test_of_two_machines_without_a_common_lock_one_builds(
-    tmp_path: Path, two_machines: tuple[Path, Path], make_video: Callable[..., Path]
-) -> None:
-    for number in range(4):
-        make_video(tmp_path / f"videos/{number}.mp4", num_frames=25, size=(320, 240))
-    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
-    assert sorted(race(two_machines, tmp_path / "index.json")) == [0, 11]
-    report = cc.verify(tmp_path / "disk/cache", level="deep")
-    assert not report.damage
-    shutil.rmtree(two_machines[0] / "cache")

@@ -60,8 +60,9 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         os.sched_yield()
 
 
+@pytest.mark.trials(20)
 @pytest.mark.parametrize(("first", "second"), [({}, WITHOUT_AVX2), (WITHOUT_AVX2, {})], ids=["slow has AVX2", "not"])
-def test_the_last_sidecar_names_its_own_files(tmp_path, clips, first, second):
+def test_the_last_sidecar_names_its_own_files(tmp_path, clips, trial, first, second):
     (tmp_path / "videos").mkdir()
     copy_start(clips / "street/bikes.mp4", 0.4, tmp_path / "videos/a.mp4")
     config = tmp_path / "float32.yaml"

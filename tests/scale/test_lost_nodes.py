@@ -1,0 +1,88 @@
+"""Nodes that end in the middle of a build: no video is lost, and the content is that of one machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers import clusters, processes
+from helpers.cluster_builds import Material, num_built, num_starts, run, started
+from helpers.faulty_extractor import ENVIRONMENT, STARTS
+
+from chordcache.engine import cluster as cluster_module
+from chordcache.engine import pool
+from chordcache.engine.choice import Engine
+from chordcache.errors import WorkersDiedError
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
+
+Start = Callable[..., clusters.Cluster]
+
+MAX_STARTS = 46
+"""Number of times that 40 good videos may be begun: each once, and again those that ran on the lost node"""
+
+
+@pytest.mark.trials(10)
+@pytest.mark.parametrize("engine", ["dask", "ray"])
+def test_a_node_that_is_killed_costs_no_file(
+    engine: str, trial: int, material: Material, start: Start, tmp_path: Path
+) -> None:
+    cluster = start(engine, [{}, {}, {}], **{STARTS: str(tmp_path / "starts")})
+    cache = tmp_path / "cache"
+    with started(material.command(cache, cluster, "--json")) as build:
+        assert processes.wait_until(lambda: num_built(cache) >= 8, 120)
+        assert num_built(cache) < material.num_good / 2
+        cluster.kill_node(trial % 3)
+        stdout, stderr = build.communicate(timeout=300)
+    assert build.returncode == 3, stderr
+    assert processes.fine(stderr)
+    assert json.loads(stdout)["num_done"] == material.num_good
+    material.check_built(cache)
+    of_good, of_all = num_starts(tmp_path / "starts")
+    print(f"{engine}: {of_good} starts of {material.num_good} good videos, {of_all} of all {material.num_good + 4}")
+    assert material.num_good <= of_good <= MAX_STARTS
+
+
+WITH_LITTLE_PATIENCE = """
+import sys
+from chordcache.engine import cluster
+cluster._NODES_SECONDS = 3.0
+from chordcache.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("engine", ["dask", pytest.param("ray", marks=pytest.mark.thorough)])
+def test_a_cluster_that_loses_all_nodes_ends_the_run_and_the_same_command_resumes(
+    engine: str, material: Material, start: Start, tmp_path: Path
+) -> None:
+    cluster = start(engine, [{}, {}])
+    cache = tmp_path / "cache"
+    arguments = material.command(cache, cluster, "--json")[3:]
+    with started([sys.executable, "-c", WITH_LITTLE_PATIENCE, *arguments]) as build:
+        assert processes.wait_until(lambda: num_built(cache) >= 8, 120)
+        cluster.kill_node(0)
+        cluster.kill_node(1)
+        _, stderr = build.communicate(timeout=120)
+    assert build.returncode == 14, stderr
+    assert "the cluster has no node that can work: 2 nodes have left it, 0 were refused. " in stderr
+    assert processes.fine(stderr)
+    assert not processes.partials(cache)
+    assert not processes.quarantine(cache).keys() - material.causes.keys()
+    before = num_built(cache)
+    assert 8 <= before < material.num_good
+    cluster.add_nodes({"variables": ENVIRONMENT})
+    done = run(material.command(cache, cluster, "--json"))
+    assert done.returncode == 3, done.stderr
+    assert json.loads(done.stdout)["num_up_to_date"] == before
+    material.check_built(cache)
+
+
+def test_a_cluster_without_nodes_ends_the_run(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "_NODES_SECONDS", 2.0)
+    cluster = start("dask", [])
+    with pytest.raises(WorkersDiedError, match="no node that can work"):
+        list(pool.run(abs, [1, 2], jobs=Engine("dask", cluster.address)))

@@ -1,0 +1,117 @@
+"""Drivers that end before their build: their tasks end with them, or publish nothing."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+from helpers import clusters, processes
+from helpers.cluster_builds import Material, node_workers, num_built, run, sidecars, started, write_config
+
+import chordcache as cc
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
+
+
+def waiting_build(material: Material, cluster: clusters.Cluster, folder: Path) -> tuple[list[str], Path, Path]:
+    """Return the command of a build whose videos wait in the middle, its cache, and the file that they wait for.
+
+    One has begun to wait as soon as there is a file of that name and ".reached".
+    """
+    cache, gate, config = folder / "cache", folder / "gate", folder / "old.yaml"
+    write_config(config, fault="gate", gate=str(gate))
+    return material.command(cache, cluster, "--stall-timeout", "100", config=config), cache, gate
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_workers_on_all_nodes(
+    number: signal.Signals, small_material: Material, cluster: clusters.Cluster, tmp_path: Path
+) -> None:
+    command, cache, gate = waiting_build(small_material, cluster, tmp_path)
+    with started(command) as build:
+        assert processes.wait_until(Path(f"{gate}.reached").exists, 120)
+        assert node_workers(cluster)
+        begin = time.monotonic()
+        build.send_signal(number)
+        _, stderr = build.communicate(timeout=60)
+        ended = time.monotonic()
+    assert build.returncode == 128 + number, stderr
+    assert processes.fine(stderr)
+    assert processes.wait_until(lambda: not node_workers(cluster), 15)
+    print(f"{cluster.engine}, {number.name}: driver {ended - begin:.1f} s, workers {time.monotonic() - ended:.1f} s")
+    assert num_built(cache) == 0
+    assert not processes.partials(cache)
+
+
+def num_running(cluster: clusters.Cluster) -> int:
+    """Return the number of tasks that run on the nodes, also those whose driver has ended."""
+    if cluster.engine == "ray":  # ends the tasks of a driver that ends
+        return len(node_workers(cluster))
+    with Client(cluster.address, set_as_default=False) as client:
+        return sum(client.run(lambda dask_worker: len(dask_worker.state.all_running_tasks)).values())
+
+
+@pytest.fixture(scope="module")
+def new_config(small_material: Material, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, Any]]:
+    """Options of a build with another config, and the sidecars that it writes into an empty folder."""
+    folder = tmp_path_factory.mktemp("new")
+    (folder / "new.yaml").write_text("frames: {quality: 50}")
+    options = ["--features", "frames", "-c", str(folder / "new.yaml"), "-j1"]
+    done = run(small_material.plain_command(folder / "cache", *options))
+    assert done.returncode == 0, done.stderr
+    return options, sidecars(folder / "cache")
+
+
+@pytest.mark.trials(20)
+def test_a_task_that_outlives_its_driver_publishes_nothing(
+    trial: int,
+    small_material: Material,
+    cluster: clusters.Cluster,
+    gate_of_videos: Path,
+    new_config: Any,
+    tmp_path: Path,
+) -> None:
+    """The tasks wait before they open their videos, or (odd trials) when they have half of the frames.
+
+    They go on after the build of the other config, or (two of four trials) during it. The second build has removed what
+    tasks had begun to write, so a task that has not begun is the dangerous one. Ray ends the tasks of a driver that
+    ends; those of Dask go on.
+    """
+    command, cache, gate = waiting_build(small_material, cluster, tmp_path)
+    reached, open_gate = Path(f"{gate}.reached"), gate.touch
+    if trial % 2 == 0:
+        gate.touch()  # the extractor does not wait
+        reached, open_gate = Path(f"{gate_of_videos}.reached"), lambda: gate_of_videos.unlink(missing_ok=True)
+        reached.unlink(missing_ok=True)
+        gate_of_videos.touch()
+    options, expected = new_config
+    try:
+        with started(command) as build:
+            assert processes.wait_until(reached.exists, 120)
+            build.kill()
+        check_waiting(cluster)
+        assert num_built(cache) == 0
+        with started(small_material.plain_command(cache, *options)) as second:
+            if trial % 4 >= 2:
+                assert processes.wait_until(lambda: num_built(cache) >= 1, 60)
+                open_gate()
+            _, stderr = second.communicate(timeout=120)
+        assert second.returncode == 0, stderr
+        if trial % 4 < 2:
+            check_waiting(cluster)
+    finally:
+        open_gate()
+    assert processes.wait_until(lambda: num_running(cluster) == 0, 60, step=0.2)
+    assert sidecars(cache) == expected
+    report = cc.verify(cache, level="deep", jobs=1)
+    assert not report.damage
+
+
+def check_waiting(cluster: clusters.Cluster) -> None:
+    """Check that a task of the killed driver still runs, where it is known to."""
+    if cluster.engine == "dask":
+        assert num_running(cluster) >= 1

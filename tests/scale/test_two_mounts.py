@@ -1,0 +1,47 @@
+"""Two builds of one cache at once, on a disk whose locks do not reach the other machine: one of them builds."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import chordcache as cc
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def two_machines(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """One folder behind two mounts, whose locks do not know each other."""
+    (tmp_path / "disk").mkdir()
+    mounts = tmp_path / "one", tmp_path / "two"
+    with contextlib.ExitStack() as stack:
+        for mount in mounts:
+            mount.mkdir()
+            subprocess.run(["bindfs", tmp_path / "disk", mount], check=True)
+            stack.callback(subprocess.run, ["fusermount", "-u", "-z", mount], check=True)
+        yield mounts
+
+
+def race(mounts: tuple[Path, Path], index: Path) -> list[int]:
+    """Start a build on each mount at once, and return the exit codes."""
+    commands = [[sys.executable, "-m", "chordcache", "build", index, "-o", mount / "cache", "-j1"] for mount in mounts]
+    started = [subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for each in commands]
+    return [each.wait() for each in started if each.communicate() is not None]
+
+
+@pytest.mark.trials(20)
+def test_of_two_machines_without_a_common_lock_one_builds(
+    trial: int, tmp_path: Path, two_machines: tuple[Path, Path], make_video: Callable[..., Path]
+) -> None:
+    for number in range(4):
+        make_video(tmp_path / f"videos/{number}.mp4", num_frames=25, size=(320, 240))
+    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
+    assert sorted(race(two_machines, tmp_path / "index.json")) == [0, 11]
+    report = cc.verify(tmp_path / "disk/cache", level="deep")
+    assert not report.damage
