@@ -41,6 +41,7 @@ from chordcache.storage.node_check import check_for
 from chordcache.storage.owner import check_run, run_of
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
+from chordcache.storage.scratch import checked_scratch, tidy
 from chordcache.storage.sidecar import Sidecar
 
 
@@ -88,7 +89,7 @@ def build(
     Raises
     ------
     UsageError, ConfigError
-        If an argument is wrong.
+        If an argument is wrong, or the scratch cannot be used.
     NotFoundError
         If the index does not exist.
     LockedError, NoSpaceError, FormatVersionError, WorkersDiedError
@@ -102,6 +103,7 @@ def build(
     folder = Path(cache).absolute()
     options = options or BuildOptions()
     engine = pool.counted(engine_of(jobs))
+    options = replace(options, scratch=checked_scratch(options.scratch, folder, is_elsewhere=engine.is_cluster))
     plan_now = functools.partial(make_plan, folder, index, config, tiers, features, roots=roots, options=options)
     plan = plan_now()  # reports wrong arguments before any wait
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
@@ -157,6 +159,7 @@ class _Build:
         self._cache = plan.cache
         self._options = options
         self._run_name = run_of(plan.cache) or ""
+        self._scratch = None if options.scratch is None else Path(options.scratch)
         self._num_inputs = len(keys)
         self._limit = options.limit(self._num_inputs)
         self._keys = keys
@@ -178,6 +181,8 @@ class _Build:
         try:
             self._work(engine, progress)
         finally:
+            if self._scratch is not None:
+                tidy(self._scratch)  # a worker that was killed left its files there
             summary = self._summary(time.monotonic() - started)
             notes.take(summary)
             notes.video_seconds, notes.num_bytes = self._video_seconds, self._num_bytes
@@ -192,7 +197,7 @@ class _Build:
                 jobs=engine,
                 limits=self._options.limits,
                 retry=self._once_more,
-                check=check_for(self._sources(), self._cache) if engine.is_cluster else None,
+                check=check_for(self._sources(), self._cache, self._scratch) if engine.is_cluster else None,
             )
             with progress, closing(outcomes):  # no worker may publish after the cleanup
                 for tasks, found in outcomes:
@@ -239,7 +244,8 @@ class _Build:
         """Yield the tasks for the workers, those of one file together. Other videos are handled here."""
         requested = [spec.fingerprint for each in self._plan.artefacts for spec in each.features]
         for videos in planned_files(self._plan, self._rows, self._quarantine, self._options):
-            tasks = tuple(replace(video.task, run=self._run_name) for video in videos if video.state == "missing")
+            missing = (video.task for video in videos if video.state == "missing")
+            tasks = tuple(replace(task, run=self._run_name, scratch=self._scratch) for task in missing)
             for video in videos:
                 if video.state != "missing":
                     self._settle(video, requested)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chordcache import __version__
-from chordcache.errors import printable
+from chordcache.errors import NoSpaceError, printable
 from chordcache.storage.owner import run_of
+from chordcache.storage.scratch import scratch_problem
 
 _OPENCV = tuple(f"opencv-{each}" for each in ("python-headless", "python", "contrib-python-headless", "contrib-python"))
 
@@ -41,6 +42,8 @@ class NodeCheck:
     """Name of the run in the owner's record of the cache"""
     sizes: Mapping[str, int]
     """Files that must be there, and their sizes, [bytes]"""
+    scratch: Path | None = None
+    """Folder of the node's own disk that workers write in, or None"""
 
     def __call__(self) -> str | None:
         """Compare this process with the one where the run began."""
@@ -52,6 +55,13 @@ class NodeCheck:
             return f"cache '{printable(self.cache)}' is not there, or is another folder"
         if self.cache is not None and not os.access(self.cache, os.W_OK):
             return f"cache '{printable(self.cache)}' cannot be written to"
+        if self.cache is not None and self.scratch is not None:
+            try:
+                problem = scratch_problem(self.scratch, self.cache)
+            except NoSpaceError as error:
+                return str(error)
+            if problem is not None:
+                return f"scratch '{printable(self.scratch)}' there {problem}"
         for path, size in self.sizes.items():
             try:
                 found = os.stat(path).st_size
@@ -62,7 +72,7 @@ class NodeCheck:
         return None
 
 
-def check_for(paths: Iterable[str | Path], cache: Path | None = None) -> NodeCheck:
+def check_for(paths: Iterable[str | Path], cache: Path | None = None, scratch: Path | None = None) -> NodeCheck:
     """Return the check for a run that reads files, and writes to a cache that this process owns.
 
     Parameters
@@ -71,6 +81,8 @@ def check_for(paths: Iterable[str | Path], cache: Path | None = None) -> NodeChe
         Files that the run reads. The first three that exist here must exist on each node.
     cache : Path, optional
         The cache that the run writes to.
+    scratch : Path, optional
+        Folder of each node's own disk that workers write in.
     """
     sizes: dict[str, int] = {}
     for path in paths:
@@ -78,4 +90,4 @@ def check_for(paths: Iterable[str | Path], cache: Path | None = None) -> NodeChe
             sizes[os.fspath(path)] = os.stat(path).st_size
         if len(sizes) == _NUM_FILES:
             break
-    return NodeCheck(versions(), cache, run_of(cache) if cache else None, sizes)
+    return NodeCheck(versions(), cache, run_of(cache) if cache else None, sizes, scratch)
