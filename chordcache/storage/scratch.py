@@ -100,7 +100,7 @@ def _nested(scratch: Path, cache: Path) -> str | None:
 class ScratchErrors:
     """A context manager that turns the errors of a scratch into ``CacheWriteError``s that name it.
 
-    It does nothing if there is no scratch. It may be entered again: for each frame, it must be fast.
+    Without a scratch, it does nothing. It may be entered again: for each frame, it must be fast.
     """
 
     scratch: Path | None
