@@ -12,7 +12,7 @@ A cache is a folder::
     quarantine.jsonl                one line per input that could not be cached
     runs.jsonl                      one line per build, verify, repair, merge and gc
     .owner                          the process that writes, with a count, while it writes
-    .partial/<host>-<pid>-<uuid>/   files that a worker is writing
+    .partial/<host>-<pid>-<uuid>    a file or a folder of files that a worker is writing
     .on_demand/                     videos that readers ask to be built
 
 ``ab`` begins the key's hash.
