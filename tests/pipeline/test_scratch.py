@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers import processes, small_disks
+from helpers import clusters, processes, small_disks
 from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 
 import chordcache as cc
@@ -336,3 +336,22 @@ def test_the_scratch_of_other_machines(tmp_path: Path, videos: Path) -> None:
     assert "there is not writable" in str(check_for([], cache, Path("/proc"))())
     missing.mkdir()
     assert check_for([], cache, missing)() is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_node_without_the_scratch_gets_no_work(videos: Path, tmp_path: Path, run_cli: Cli) -> None:
+    """The scratch is a disk of the first node. The second node and the driver do not have it."""
+    if not small_disks.can_mount(small_disks.tmpfs):
+        pytest.skip("cannot mount a disk")
+    (tmp_path / "local").mkdir()
+    scratch = tmp_path / "local/scratch"
+    own_disk = f'mount -t tmpfs none {tmp_path}/local && mkdir {scratch} && exec "$@"'
+    nodes = [{"prefix": ["unshare", "-m", "sh", "-c", own_disk, "sh"]}, {}]
+    with clusters.dask(tmp_path / "cluster", nodes) as cluster:
+        command = ["build", videos / "index.json", "-o", "cache", "--scratch", scratch, "--features", "frames"]
+        done = run_cli(*command, "--engine", "dask", "--address", cluster.address, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"gets no work: scratch '{scratch}' there is not a folder") == 1
+    assert len(sidecars(tmp_path / "cache")) == NUM_VIDEOS
+    assert is_sound(tmp_path / "cache")
