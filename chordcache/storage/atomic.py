@@ -8,7 +8,7 @@ import shutil
 import socket
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from chordcache.errors import NoSpaceError, printable
@@ -92,7 +92,8 @@ def partial_file(cache: Path) -> Iterator[Path]:
     try:
         yield path
     except BaseException:  # cleanup boundary
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
         raise
 
 

@@ -147,6 +147,8 @@ def test_calls_on_the_disk_of_the_cache(
     few, many = (num_calls(tmp_path, videos, number, options) for number in (NUM_VIDEOS // 2, NUM_VIDEOS))
     assert is_sound(tmp_path / f"cache{NUM_VIDEOS}")
     calls = {name: (many[name] - few[name]) / (NUM_VIDEOS - NUM_VIDEOS // 2) for name in many}
+    written_there = re.findall(r"/\.partial/[^/\">]+/\d+\.lmdb", (tmp_path / f"trace{NUM_VIDEOS}").read_text())
+    assert bool(written_there) != with_scratch, "LMDB does not write on the disk of the cache"
     assert calls["fsync"] >= 4, "an artefact, a sidecar and their folders are made durable"
     assert sum(calls.values()) <= limit, calls
 
