@@ -85,6 +85,23 @@ class MelConfig:
 
 
 @dataclass(frozen=True)
+class WaveformConfig:
+    """Samples of the audio track."""
+
+    sample_rate: int | None = 16000
+    """[Hz] Rate that the sound is resampled to. None keeps the rate of each track"""
+    dtype: str = "float32"
+    channels: str = "mono"
+    """"mono" to mix all channels to one. "all" keeps them"""
+
+    def __post_init__(self) -> None:
+        if self.sample_rate is not None:
+            check_number("features.waveform.sample_rate", self.sample_rate, int, 1000, 192000)
+        check_choice("features.waveform.dtype", self.dtype, ("float32", "int16"))
+        check_choice("features.waveform.channels", self.channels, ("mono", "all"))
+
+
+@dataclass(frozen=True)
 class PoseConfig:
     """Body landmarks of one person per kept frame."""
 
@@ -116,12 +133,13 @@ class PluginConfig:
             raise ConfigError(f"features.{self.name}: got parameters other than plain data: {error}") from None
 
 
-FeatureConfig: TypeAlias = "FlowConfig | MotionConfig | MelConfig | PoseConfig | PluginConfig"
+FeatureConfig: TypeAlias = "FlowConfig | MotionConfig | MelConfig | WaveformConfig | PoseConfig | PluginConfig"
 
 _FEATURES: Mapping[str, type[Any]] = {
     "flow": FlowConfig,
     "motion": MotionConfig,
     "mel": MelConfig,
+    "waveform": WaveformConfig,
     "pose": PoseConfig,
 }
 _PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

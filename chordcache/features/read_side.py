@@ -147,14 +147,12 @@ class ReadSide:
         ``num_rows_in(span, row_seconds)``. Before and after the sound, rows are filled with the feature's value of
         silence. The other parameters are as in ``rows``.
         """
-        step = info.facts["row_seconds"]
-        first = math.ceil((span[0] - info.facts["start_seconds"]) / step - _CLOCK_SLACK_ROWS)
-        last = first + num_rows_in(span, step)
+        wanted = rows_from(span, info.facts["start_seconds"], info.facts["row_seconds"])
         num_rows = info.num_rows[array]
-        begin, end = min(max(first, 0), num_rows), min(max(last, 0), num_rows)
+        begin, end = min(max(wanted.start, 0), num_rows), min(max(wanted.stop, 0), num_rows)
         there = artefact.rows(array, range(begin, max(begin, end)))
-        rows = np.full((last - first, *there.shape[1:]), info.facts["silence"], there.dtype)
-        rows[max(0, -first) :][: len(there)] = there
+        rows = np.full((len(wanted), *there.shape[1:]), info.facts["silence"], there.dtype)
+        rows[max(0, -wanted.start) :][: len(there)] = there
         return in_memory(array, rows, out)
 
     def read_clip(self, clip: Clip) -> Arrays:
@@ -186,6 +184,21 @@ def num_rows_in(span: tuple[float, float], row_seconds: float) -> int:
     [13, 13, 13, 13, 13]
     """
     return max(0, math.floor((span[1] - span[0]) / row_seconds + 0.5 + _CLOCK_SLACK_ROWS))
+
+
+def rows_from(span: tuple[float, float], start_seconds: float, row_seconds: float) -> range:
+    """Return the numbers of the rows of a span [start, stop), of a clock on which row 0 is at ``start_seconds``.
+
+    The first one is the first at or after the start. The number of rows is ``num_rows_in``. Numbers below 0, and after
+    the last row of the feature, are silence.
+
+    Examples
+    --------
+    >>> rows_from((0.25, 0.5), 0.0, 0.1), rows_from((0.0, 0.5), 0.25, 0.1)
+    (range(3, 6), range(-2, 3))
+    """
+    first = math.ceil((span[0] - start_seconds) / row_seconds - _CLOCK_SLACK_ROWS)
+    return range(first, first + num_rows_in(span, row_seconds))
 
 
 def in_memory(array: str, values: np.ndarray, out: np.ndarray | None) -> np.ndarray:

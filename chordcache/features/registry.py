@@ -30,6 +30,9 @@ _BUILT_IN = {
     "flow": _BuiltIn("chordcache.features.flow:FlowExtractor", "chordcache.features.flow:FlowReadSide"),
     "motion": _BuiltIn("chordcache.features.motion:MotionExtractor", "chordcache.features.motion:MotionReadSide"),
     "mel": _BuiltIn("chordcache.features.mel:MelExtractor", "chordcache.features.mel:MelReadSide"),
+    "waveform": _BuiltIn(
+        "chordcache.features.waveform:WaveformExtractor", "chordcache.features.waveform:WaveformReadSide"
+    ),
     "pose": _BuiltIn("chordcache.features.pose:PoseExtractor", "chordcache.features.pose:PoseReadSide"),
 }
 """The built-in features. Each also has a section in ``config``. Importing their modules loads no decoder."""

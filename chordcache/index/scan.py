@@ -196,6 +196,8 @@ class _Scan:
     def _outcomes(
         self, earlier: ReusableRecords, engine: Engine
     ) -> Generator[tuple[_ScanTask, VideoRecord | pool.Crash], None, None]:
+        if engine.is_cluster:
+            self._limits = self._limits.on_cluster()
         return pool.run(
             _scan_file,
             self._tasks(earlier),

@@ -104,8 +104,12 @@ class SealedSink:
         self._file.write(seal(header) + "\n")
 
     def write(self, record: VideoRecord) -> None:
-        """Append one line."""
-        self._file.write(seal(record) + "\n")
+        """Append one record."""
+        self.write_line(seal(record) + "\n")
+
+    def write_line(self, line: str) -> None:
+        """Append the line of one record."""
+        self._file.write(line)
         self._num_records += 1
 
     def finish(self) -> None:

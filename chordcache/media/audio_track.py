@@ -156,14 +156,15 @@ class AudioTrack:
 
     Parameters
     ----------
-    sample_rate : int
-        [Hz] of the signal.
+    sample_rate : int, optional
+        [Hz] of the signal. None takes the rate of the first sound.
     mono : bool
         Mix all channels into one.
     """
 
-    def __init__(self, sample_rate: int, *, mono: bool) -> None:
-        self._sample_rate = sample_rate
+    def __init__(self, sample_rate: int | None, *, mono: bool) -> None:
+        self.sample_rate = sample_rate
+        """[Hz] of the signal, or None before the first sound"""
         self._layout = "mono" if mono else None
         self._resampler: av.AudioResampler | None = None
         self._clock = AudioClock(
@@ -197,9 +198,10 @@ class AudioTrack:
     def _begin_run(self, sound: Sound) -> None:
         """Make a resampler for this sound, and determine where the run starts."""
         self._layout = self._layout or sound.layout.name
-        self._resampler = av.AudioResampler("fltp", self._layout, self._sample_rate)
+        self.sample_rate = self.sample_rate or sound.sample_rate
+        self._resampler = av.AudioResampler("fltp", self._layout, self.sample_rate)
         self.num_channels = self._resampler.layout.nb_channels
-        self._num_missing = round(self._clock.position_seconds * self._sample_rate) - self.num_samples
+        self._num_missing = round(self._clock.position_seconds * self.sample_rate) - self.num_samples
 
     def _resample(self, sound: Sound | None) -> Iterator[np.ndarray]:
         """Resample the sound of a run; None yields the end of the run."""
@@ -217,7 +219,8 @@ class AudioTrack:
     def _place(self, samples: np.ndarray) -> Iterator[np.ndarray]:
         """Yield resampled sound. At the start of a run, add silence before it or cut it."""
         while self._num_missing > 0:
-            silence = np.zeros((len(samples), min(self._num_missing, _MAX_SILENCE_SAMPLES)), np.float32)
+            # One zero, repeated: a gap of minutes takes no memory while it waits
+            silence = np.broadcast_to(np.float32(0), (len(samples), min(self._num_missing, _MAX_SILENCE_SAMPLES)))
             self._num_missing -= silence.shape[1]
             self.num_samples += silence.shape[1]
             yield silence

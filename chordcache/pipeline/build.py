@@ -23,6 +23,7 @@ from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.existing_cache import earlier_header, repairable, tool_versions
 from chordcache.pipeline.fix_commands import problems_command
 from chordcache.pipeline.options import BuildOptions
+from chordcache.pipeline.parts import part_plan
 from chordcache.pipeline.plan import (
     BuildPlan,
     make_plan,
@@ -37,8 +38,10 @@ from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
-from chordcache.storage.node_check import check_for
+from chordcache.storage.node_check import NodeCheck, check_for
 from chordcache.storage.owner import check_run, run_of
+from chordcache.storage.part import Part
+from chordcache.storage.parts import forget_summary, write_summary
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
 from chordcache.storage.scratch import checked_scratch, tidy
@@ -104,19 +107,36 @@ def build(
     options = options or BuildOptions()
     engine = pool.counted(engine_of(jobs))
     options = replace(options, scratch=checked_scratch(options.scratch, folder, is_elsewhere=engine.is_cluster))
-    plan_now = functools.partial(make_plan, folder, index, config, tiers, features, roots=roots, options=options)
-    plan = plan_now()  # reports wrong arguments before any wait
+
+    def plan_of(path: str | Path | Index) -> BuildPlan:
+        return make_plan(folder, path, config, tiers, features, roots=roots, options=options)
+
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
+    if options.part is not None:
+        part = Part.parse(options.part)
+        with stop_signals(), part_plan(folder, part, index, plan_of, say, wait=options.wait) as plan:
+            return _build_part(plan, options, engine, display_of(progress))
+    plan = plan_of(index)  # reports wrong arguments before any wait
     with (
         stop_signals(),
         locked(folder, say if options.wait else None) as has_waited,
         recorded(folder, "build", jobs=engine.jobs) as notes,
     ):
         if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
-            plan = plan_now()
+            plan = plan_of(index)
         adopt_last_scan(folder, plan.index.path)
         with IndexRows(plan.index) as rows:
             return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display_of(progress)), notes)
+
+
+def _build_part(plan: BuildPlan, options: BuildOptions, engine: Engine, display: Display) -> RunSummary:
+    """Build one part of a cache, under its lock."""
+    folder = plan.run_folder
+    forget_summary(folder)
+    with recorded(folder, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:
+        summary = _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display), notes)
+    write_summary(folder, notes.counts)
+    return summary
 
 
 def build_as_before(
@@ -156,17 +176,18 @@ class _Build:
     def __init__(self, plan: BuildPlan, rows: IndexRows, options: BuildOptions) -> None:
         self._rows = rows
         keys = rows.keys
-        self._cache = plan.cache
+        self._cache, self._run_folder = plan.cache, plan.run_folder
         self._options = options
-        self._run_name = run_of(plan.cache) or ""
+        self._run_name = run_of(plan.run_folder) or ""
         self._scratch = None if options.scratch is None else Path(options.scratch)
         self._num_inputs = len(keys)
-        self._limit = options.limit(self._num_inputs)
+        self._max_failures = options.limit(self._num_inputs)
+        self._limits = options.limits
         self._keys = keys
         self._pruned = keys_to_prune(plan.cache, keys, options)
         with repairable(plan.cache):
-            self._quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
-        self._plan = write_plan(plan, keys, prune=options.prune)
+            self._quarantine = Quarantine(plan.run_folder, tool_versions(), plan.on_damage)
+        self._plan = write_plan(plan, keys, prune=options.prune) if plan.part_folder is None else plan
         self._num_done = self._num_up_to_date = self._num_failed = self._num_frames = 0
         self._num_frames_skipped = self._num_damaged = self._num_frames_missing = 0
         self._num_new_failures = 0
@@ -190,14 +211,16 @@ class _Build:
 
     def _work(self, engine: Engine, progress: Progress) -> None:
         self._progress = progress
+        if engine.is_cluster:
+            self._limits = self._limits.on_cluster()
         try:
             outcomes = pool.run(
                 build_file,
                 self._tasks(),
                 jobs=engine,
-                limits=self._options.limits,
+                limits=self._limits,
                 retry=self._once_more,
-                check=check_for(self._sources(), self._cache, self._scratch) if engine.is_cluster else None,
+                check=self._check() if engine.is_cluster else None,
             )
             with progress, closing(outcomes):  # no worker may publish after the cleanup
                 for tasks, found in outcomes:
@@ -206,7 +229,7 @@ class _Build:
         except LockedError:  # another run has the cache now
             raise
         except CacheWriteError:
-            atomic.remove_partials(self._cache)
+            atomic.remove_partials(self._run_folder)
             raise
         except ChordcacheError:
             self._finish()
@@ -230,15 +253,17 @@ class _Build:
             elapsed_seconds=elapsed_seconds,
         )
 
-    def _sources(self) -> Iterator[str]:
+    def _check(self) -> NodeCheck:
         roots = self._plan.roots
-        return (os.path.join(roots[record.root], record.path) for record in self._plan.index)
+        sources = (os.path.join(roots[record.root], record.path) for record in self._plan.index)
+        return check_for(sources, self._cache, self._run_folder, self._scratch)
 
     def _finish(self) -> None:
-        check_run(self._cache, self._run_name)
-        atomic.remove_partials(self._cache)
+        check_run(self._run_folder, self._run_name)
+        atomic.remove_partials(self._run_folder)
         self._quarantine.compact()
-        write_catalog(self._cache)
+        if self._plan.part_folder is None:  # else ``finish`` writes it
+            write_catalog(self._cache)
 
     def _tasks(self) -> Iterator[tuple[BuildTask, ...]]:
         """Yield the tasks for the workers, those of one file together. Other videos are handled here."""
@@ -275,14 +300,14 @@ class _Build:
         sidecar = described(task, task.previous)
         if sidecar != task.previous:
             path = layout.sidecar_path(self._cache, task.key)
-            atomic.publish_text(self._cache, path, sidecar.to_line() + "\n")
+            atomic.publish_text(self._run_folder, path, sidecar.to_line() + "\n")
 
     def _once_more(
         self, tasks: tuple[BuildTask, ...], outcomes: Sequence[Sidecar | Failure]
     ) -> tuple[BuildTask, ...] | None:
         """Return another attempt if the source's disk failed and attempts are left, else None."""
         has_failed = any(isinstance(outcome, Failure) and outcome.cause == "io" for outcome in outcomes)
-        if has_failed and tasks[0].attempt <= self._options.limits.retries:
+        if has_failed and tasks[0].attempt <= self._limits.retries:
             return tuple(replace(task, attempt=task.attempt + 1) for task in tasks)
         return None
 
@@ -326,7 +351,7 @@ class _Build:
             drop_if_not_allowed(self._cache, task.key, self._plan.on_damage)
         self._num_failed += 1
         self._report(task, failure.cause, failure.message, is_work)
-        if self._num_new_failures > self._limit:
+        if self._num_new_failures > self._max_failures:
             raise TooManyFailuresError(
                 f"stopped after {self._num_new_failures} failures, the last one '{printable(task.path)}': "
                 f"{failure.message}; the same command resumes"

@@ -51,6 +51,8 @@ class BuildTask:
     """Segment, label, caption and other columns of the index"""
     seconds: float | None = None
     """[seconds] Length of the video as the index states it"""
+    part_folder: Path | None = None
+    """Folder of the part of the cache to which the task belongs, or None in a build of the whole cache"""
     run: str = ""
     """Name of the run that may publish, or "" if no run is named"""
     scratch: Path | None = None
@@ -67,6 +69,11 @@ class BuildTask:
     """One of ``ON_DAMAGE``"""
     kept_frames: KeptFrames | None = None
     """Frames of a damaged source that are cached, or None if damage is an error"""
+
+    @property
+    def run_folder(self) -> Path:
+        """Folder with the record of the run, and its partial files: that of the cache, or of a part of it."""
+        return self.part_folder or self.cache
 
     @property
     def needs_hash(self) -> bool:

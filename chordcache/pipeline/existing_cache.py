@@ -14,6 +14,7 @@ from chordcache.index.files import read_index
 from chordcache.storage import layout
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.owner import OWNER_FILE
+from chordcache.storage.parts import PARTS
 from chordcache.storage.run_log import RUNS_FILE
 
 
@@ -39,7 +40,7 @@ def earlier_header(folder: Path) -> Header | None:
         raise UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o") from None
     if folder.is_file():
         raise UsageError(f"'{printable(folder)}' is a file; name a folder for the cache with -o")
-    names = set(os.listdir(folder)) - {".lock", OWNER_FILE, ".partial", RUNS_FILE} if folder.is_dir() else set()
+    names = set(os.listdir(folder)) - {".lock", OWNER_FILE, ".partial", PARTS, RUNS_FILE} if folder.is_dir() else set()
     if not names or "chordcache.json" in names or next(layout.iter_keys(folder), None) is not None:
         return None
     if names == {"index.jsonl"}:  # a build was killed after it wrote the index

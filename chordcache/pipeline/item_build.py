@@ -73,7 +73,7 @@ class ItemBuild:
         self._task = task = tasks[0]
         self._source = source
         self._digest = digest
-        self._workspace = Workspace(task.cache, task.scratch)
+        self._workspace = Workspace(task.run_folder, task.scratch)
         self._stack = ExitStack()
         self._writers = ExitStack()
         self._written: dict[Path, str] = {}
@@ -291,11 +291,11 @@ def publish_item(
     check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
     with progress.paused():
         if task.run:
-            check_run(task.cache, task.run)
+            check_run(task.run_folder, task.run)
         atomic.publish_all(
             {partial: task.cache / file for partial, file in written.items()}, are_synced=task.scratch is not None
         )
-        atomic.publish_text(task.cache, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
+        atomic.publish_text(task.run_folder, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
     return sidecar
 
 
@@ -328,7 +328,7 @@ def publish_views(
     for task in tasks:
         try:
             view = _view_of(task, sidecar, files, times)
-            with atomic.partial_folder(task.cache) as folder:
+            with atomic.partial_folder(task.run_folder) as folder:
                 written = {}
                 for number, (file, path) in enumerate(files.items()):
                     written[folder / str(number)] = layout.file_of_key(file, task.key)

@@ -9,6 +9,7 @@ from pathlib import Path
 from chordcache.choices import ON_DAMAGE, SEGMENT_MODES
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError
+from chordcache.storage.part import Part
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,8 @@ class BuildOptions:
     Raises
     ------
     UsageError
-        If ``max_failures`` is neither a count nor a share, or ``segments`` or
-        ``on_damage`` is not a choice.
+        If ``max_failures`` is neither a count nor a share, ``segments`` or ``on_damage`` is not a choice, or ``part``
+        is not a part.
     """
 
     max_failures: int | str | None = None
@@ -51,12 +52,18 @@ class BuildOptions:
     scratch: str | Path | None = None
     """Folder of a local disk in which workers write artefacts, before they copy them to the disk of the cache. By
     default they write on the disk of the cache. On a cluster, each node has its own folder of this name"""
+    part: str | None = None
+    """"I/N" builds the part I of N, beside the other parts. ``finish`` joins them"""
     limits: Limits = field(default_factory=Limits)
     """Limits for one input"""
 
     def __post_init__(self) -> None:
         if self.segments not in (None, *SEGMENT_MODES):
             raise UsageError(f"segments: got '{self.segments}', expected one of {', '.join(SEGMENT_MODES)}")
+        if self.part is not None:
+            Part.parse(self.part)  # raises if it names none
+            if self.prune:
+                raise UsageError("prune: got True with a part, expected False. Prune in a build of the whole cache.")
         self.limit(0)  # raises if max_failures is wrong
         if self.on_damage not in (None, *ON_DAMAGE):
             raise UsageError(f"on_damage: got {self.on_damage!r}, expected one of {', '.join(ON_DAMAGE)}")

@@ -75,6 +75,13 @@ class BuildPlan:
     """Form of segments, see ``BuildOptions``"""
     on_damage: str = ON_DAMAGE[0]
     """One of ``ON_DAMAGE``"""
+    part_folder: Path | None = None
+    """Folder of the part of the cache that is built, or None for the whole cache"""
+
+    @property
+    def run_folder(self) -> Path:
+        """Folder with the lock, the quarantine and the partial files of the build."""
+        return self.part_folder or self.cache
 
     @cached_property
     def fingerprints(self) -> dict[str, str | None]:

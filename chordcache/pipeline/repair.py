@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ from chordcache.storage import atomic, layout, sealed_json
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
+from chordcache.storage.parts import PARTS
 from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
 from chordcache.storage.scratch import checked_scratch
 from chordcache.storage.sidecar import read_sidecar
@@ -210,6 +212,7 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
             for file in files:
                 (folder / file).unlink()
             atomic.remove_partials(folder)
+            shutil.rmtree(folder / PARTS, ignore_errors=True)  # of a run that was killed while it divided the index
             write_catalog(folder)
         notes.counts = {"num_removed": len(files)}
     return files

@@ -122,7 +122,8 @@ class _Planner:
             content=content or (sidecar.content if sidecar else None),
             description=record.description(),
             seconds=record.known_seconds,
-            row=row,
+            row=row if plan.part_folder is None else 0,  # a row of a part is another one of the index
+            part_folder=plan.part_folder,
             on_damage=plan.on_damage,
             shares=plan.segments == "share" and record.segment is not None,
         )

@@ -15,6 +15,7 @@ from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.owner import OWNER_FILE
+from chordcache.storage.parts import PARTS
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import RUNS_FILE, read_runs
 from chordcache.storage.sidecar import Sidecar, read_sidecar
@@ -22,7 +23,7 @@ from chordcache.storage.sidecar import Sidecar, read_sidecar
 _TOP_LEVEL = frozenset(
     (
         *("chordcache.json", "index.jsonl", "videos", "catalog.sqlite", "quarantine.jsonl", "runs.jsonl"),
-        *(".partial", ".lock", OWNER_FILE, ".on_demand"),
+        *(".partial", ".lock", OWNER_FILE, ".on_demand", PARTS),
     )
 ).union(TIERS)
 

@@ -63,9 +63,9 @@ class BatchAugment:
     ==========  ======================================  ======================================================
     ``policy``  frames                                  flow, motion and pose, unless ``geometric=False``:
                                                         rotation, shear and translation do not move them
-    "mixup"     frames, mel, labels                     flow, motion, pose: a mean of two describes neither
-    "cutmix"    frames, flow, motion, labels            mel, which has no place in the picture; pose, which
-                                                        is that of a whole body
+    "mixup"     frames, mel, waveform, labels           flow, motion, pose: a mean of two describes neither
+    "cutmix"    frames, flow, motion, labels            mel and waveform, which have no place in the picture;
+                                                        pose, which is that of a whole body
     ==========  ======================================  ======================================================
 
     Boxes, which are not a feature, are accepted where pose is. ``labels`` are mixed as ``label`` is. Both mixes refuse
@@ -109,6 +109,7 @@ class BatchAugment:
 
     MixUp (Zhang et al. 2018, alpha=1) draws one share for each clip, uniform in [0, 1). A value of the result is
     ``(1 - share) * own + share * partner``. Mel is mixed in dB.
+    A waveform of int16 is rounded.
 
     CutMix (Yun et al. 2019, alpha=1) draws one box for each clip, with the shape of the picture and sides rounded down
     to whole pixels. The box lies inside of the picture, at each place with the same probability. The share of the
@@ -170,9 +171,9 @@ class BatchAugment:
         ----------
         batch : mapping
             ``frames`` [shape=(B, T, 3, H, W), dtype=uint8, 0 to 255] on any device. With ``mix`` also ``label``
-            [shape=(B,), dtype=int64, -1 for none], and any of ``flows``, ``motion``, ``motion_covered`` and ``audio``
-            that ``mix`` changes, on the same device. With ``policy`` or ``mix`` also ``sample_id``, a list of B str as
-            ``ChordVideoDataset`` returns them.
+            [shape=(B,), dtype=int64, -1 for none], and any of ``flows``, ``motion``, ``motion_covered``, ``audio`` and
+            ``waveform`` that ``mix`` changes, on the same device. With ``policy`` or ``mix`` also ``sample_id``, a list
+            of B str as ``ChordVideoDataset`` returns them.
 
         Returns
         -------

@@ -194,6 +194,7 @@ class Cache:
                               ``motion.types`` [shape=(T,), dtype=S1] is I, P or B
         ``mel``               [shape=(n_mels, t), dtype=float32, dB], or (C, n_mels, t): the seconds from the first
                               frame to the end of the last, silence where the sound does not reach
+        ``waveform``          [shape=(t,), dtype=float32 or int16], or (C, t): the samples of the same seconds
         ``pose``              [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of the cached frame, visibility
         ====================  ========================================================================
 
@@ -206,7 +207,7 @@ class Cache:
         start, stop : int, optional
             Frame numbers, half open, as in slices. By default all frames.
         indices : sequence of int, optional
-            Frame numbers in any order instead, repeats allowed. Not for mel.
+            Frame numbers in any order instead, repeats allowed. Not for mel and waveform.
         out : np.ndarray, optional
             C-contiguous memory for the result, of its shape and dtype.
         tier : str, optional

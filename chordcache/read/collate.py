@@ -42,7 +42,8 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
 
         ====================  ==============================================================================
         ``lengths``           dict: name of each feature to the shapes that its samples had before
-                              [shape=(B, number of axes), dtype=int64]; ``lengths["audio"][:, -1]`` counts rows of mel
+                              [shape=(B, number of axes), dtype=int64]; ``lengths["audio"][:, -1]`` counts rows of mel,
+                              ``lengths["waveform"][:, -1]`` samples
         ``caption_ids``       [shape=(B, n), dtype=int64] the tokenizer's padding after the shorter ones
         ``caption_mask``      [shape=(B, n), dtype=bool] True for tokens, False for padding
         ====================  ==============================================================================

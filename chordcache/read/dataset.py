@@ -70,6 +70,7 @@ class ChordVideoDataset(ClipDataset):
                           frame of the clip to the next; zero from a frame to itself
     mel                   ``audio`` [shape=(n_mels, t) or (C, n_mels, t), dtype=float32, dB] from the earliest
                           frame of the clip to the end of the latest, at equal length for equal duration
+    waveform              ``waveform`` [shape=(t,) or (C, t), dtype=float32 or int16] of the same seconds
     motion                ``motion`` [shape=(T, 2, gh, gw), dtype=float32, pixels of h x w, (dx, dy)], see
                           ``Cache.read``, and ``motion_covered`` [shape=(T, gh, gw), dtype=bool]; of an
                           h x w picture, (gh, gw) is (ceil(h / 16), ceil(w / 16))
@@ -108,8 +109,9 @@ class ChordVideoDataset(ClipDataset):
         Policy for a feature that is recorded as absent from a video, such as the sound of a silent one. "error" raises
         ``FeatureAbsentError``. "zeros" returns zeros, and adds ``present`` [shape=(len(features),), dtype=bool] to each
         sample. "zeros" still raises ``FeatureAbsentError`` where the shape of the zeros is unknown: features of
-        plug-ins, mel with ``mono: false``, motion with ``size=None``. It also raises for a video of which only absent
-        features were requested, because such a video has no frame times.
+        plug-ins, mel with ``mono: false``, waveform with ``channels: all`` or ``sample_rate: null``, motion with
+        ``size=None``. It also raises for a video of which only absent features were requested, because such a video has
+        no frame times.
     transform : callable, optional
         Function applied last, to the tensor of ``frames`` alone. Its result replaces ``frames``. Spawned workers
         pickle the function.

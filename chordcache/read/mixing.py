@@ -22,6 +22,7 @@ WITHOUT_MEANING: Mapping[str, Mapping[str, str]] = {
     },
     "cutmix": {
         "mel": "Sound has no place in the picture that a box could cut",
+        "waveform": "Sound has no place in the picture that a box could cut",
         "pose": "Landmarks are those of a whole body, of which a box shows a part",
     },
 }
@@ -95,9 +96,16 @@ def _mix_up(batch: Mapping[str, Any], random: np.random.Generator) -> _Mixture:
     for name in _arrays("mixup"):
         if name in batch:
             own = batch[name]
-            share = _on(own.device, mixture.shares).to(own.dtype).view(-1, *[1] * (own.ndim - 1))
-            mixture.arrays[name] = own.lerp(mixture.of_partners(own), share)
+            mixture.arrays[name] = _between(own, mixture.of_partners(own), _on(own.device, mixture.shares))
     return mixture
+
+
+def _between(own: torch.Tensor, partners: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """Return the mean of two arrays, by the partner's share in each clip. Integers, as of int16 sound, are rounded."""
+    shares = shares.view(-1, *[1] * (own.ndim - 1))
+    if own.is_floating_point():
+        return own.lerp(partners, shares.to(own.dtype))
+    return own.float().lerp(partners.float(), shares).round().to(own.dtype)
 
 
 def _cut_mix(batch: Mapping[str, Any], random: np.random.Generator) -> _Mixture:
@@ -123,7 +131,7 @@ _MIXES: Mapping[str, Callable[[Mapping[str, Any], np.random.Generator], _Mixture
     "cutmix": _cut_mix,
 }
 
-MIXED: Mapping[str, tuple[str, ...]] = {"mixup": ("frames", "mel"), "cutmix": ("frames", "flow", "motion")}
+MIXED: Mapping[str, tuple[str, ...]] = {"mixup": ("frames", "mel", "waveform"), "cutmix": ("frames", "flow", "motion")}
 """Features that each mix changes"""
 
 

@@ -66,14 +66,14 @@ def _disk_of(path: Path) -> os.statvfs_result:
             path = path.parent
 
 
-def _partial_path(cache: Path) -> Path:
-    return cache / ".partial" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+def _partial_path(run_folder: Path) -> Path:
+    return run_folder / ".partial" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
 
 
 @contextmanager
-def partial_folder(cache: Path) -> Iterator[Path]:
+def partial_folder(run_folder: Path) -> Iterator[Path]:
     """Yield a private folder to write in. It is always removed at the end."""
-    folder = _partial_path(cache)
+    folder = _partial_path(run_folder)
     with no_space_as_error(folder):
         folder.mkdir(parents=True)
     try:
@@ -86,9 +86,9 @@ def partial_folder(cache: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def partial_file(cache: Path) -> Iterator[Path]:
+def partial_file(run_folder: Path) -> Iterator[Path]:
     """Yield a private path for a file to publish. If the block raises, the file is removed."""
-    path = _partial_path(cache)
+    path = _partial_path(run_folder)
     try:
         yield path
     except BaseException:  # cleanup boundary
@@ -97,9 +97,9 @@ def partial_file(cache: Path) -> Iterator[Path]:
         raise
 
 
-def remove_partials(cache: Path) -> None:
-    """Remove the partial files of killed processes. Call it only under the cache's lock."""
-    shutil.rmtree(cache / ".partial", ignore_errors=True)
+def remove_partials(run_folder: Path) -> None:
+    """Remove the partial files of killed processes. Call it only under the lock of the folder."""
+    shutil.rmtree(run_folder / ".partial", ignore_errors=True)
 
 
 def _fsync(path: Path) -> None:
@@ -205,9 +205,9 @@ def link_or_copy(existing: Path, partial: Path) -> bool:
     return False
 
 
-def publish_text(cache: Path, path: Path, text: str) -> None:
-    """Replace a small file of a cache atomically."""
-    with partial_file(cache) as partial:
+def publish_text(run_folder: Path, path: Path, text: str) -> None:
+    """Replace a small file of a cache atomically, by way of a partial file in the folder of the run."""
+    with partial_file(run_folder) as partial:
         with no_space_as_error(path):
             fd = create(partial)
             try:
@@ -216,3 +216,11 @@ def publish_text(cache: Path, path: Path, text: str) -> None:
             finally:
                 os.close(fd)
         publish_all({partial: path}, are_synced=True)
+
+
+def publish_folder(partial: Path, final: Path) -> None:
+    """Give a folder of complete files its final name. It replaces no folder that is not empty."""
+    with no_space_as_error(final):
+        _fsync(partial)
+        os.replace(partial, final)
+        _fsync(final.parent)

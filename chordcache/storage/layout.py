@@ -10,8 +10,9 @@ A cache is a folder::
     hdf5/ab/<key>.<gen>.h5          frames and features, for programs that read several together
     catalog.sqlite                  derived from the sidecars
     quarantine.jsonl                one line per input that could not be cached
-    runs.jsonl                      one line per build, verify, repair, merge and gc
+    runs.jsonl                      one line per build, finish, verify, repair, merge and gc
     .owner                          the process that writes, with a count, while it writes
+    parts/3-of-8/                   lists of one part of a build, until all parts are joined
     .partial/<host>-<pid>-<uuid>    a file or a folder of files that a worker is writing
     .on_demand/                     videos that readers ask to be built
 

@@ -13,12 +13,15 @@ from pathlib import Path
 from chordcache.errors import LockedError, NoSpaceError, UsageError, printable
 from chordcache.storage.atomic import make_folder, no_space_as_error
 from chordcache.storage.owner import check_not_owned, owned
+from chordcache.storage.parts import PARTS, in_parts, part_folder, read_plan
 
 _MAX_OWNER_BYTES = 400
 
 
 @contextmanager
-def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[bool]:
+def locked(
+    cache: Path, on_wait: Callable[[str], None] | None = None, *, finishes_parts: bool = False
+) -> Iterator[bool]:
     """Hold the lock of a cache for writing. The kernel frees the lock when the process ends, also after a crash.
 
     On disks whose locks do not reach other machines, the record of ``owned`` keeps their processes out.
@@ -30,6 +33,8 @@ def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterato
     on_wait : callable, optional
         If another process holds the cache, wait until it ends instead of raising. The callable is called once, with a
         line that names that process. A signal whose handler raises ends the wait.
+    finishes_parts : bool
+        True to accept a cache that is built in parts. No other command writes to it before its parts are joined.
 
     Yields
     ------
@@ -39,21 +44,72 @@ def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterato
     Raises
     ------
     LockedError
-        If another process holds the cache.
+        If another process holds the cache, or it is built in parts.
     UsageError
         If the folder cannot be made, written or locked.
     """
+    if not finishes_parts and in_parts(cache):
+        raise _needs_finish(cache)
     fd = _open(cache)
     try:
-        has_waited = _lock(fd, cache, on_wait)
+        has_waited = _lock(fd, cache, fcntl.LOCK_EX, on_wait)
         since = datetime.now(UTC).isoformat(" ", "seconds")
         with no_space_as_error(cache):
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
         with owned(cache, on_wait) as has_waited_for_owner:
+            _check_parts(cache, finishes_parts)  # again, after the record that parts look for
             yield has_waited or has_waited_for_owner
     finally:
         os.close(fd)
+
+
+@contextmanager
+def locked_part(cache: Path, folder: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Hold the lock of one part of a cache for writing, beside other parts.
+
+    Parameters
+    ----------
+    cache : Path
+        The folder of the cache.
+    folder : Path
+        The folder of the part.
+    on_wait : callable, optional
+        As in ``locked``.
+
+    Raises
+    ------
+    LockedError
+        If another process holds this part, or the whole cache.
+    UsageError
+        If the folders cannot be written or locked.
+    """
+    fd = _open(cache)
+    try:
+        _lock(fd, cache, fcntl.LOCK_SH, on_wait)
+        with locked(folder, on_wait):
+            check_not_owned(cache)  # after the record of this part, which the owner of the cache looks for
+            yield
+    finally:
+        os.close(fd)
+
+
+def _check_parts(cache: Path, finishes_parts: bool) -> None:
+    """Raise ``LockedError`` if parts of the cache are to be built, or one is being built."""
+    if not in_parts(cache):
+        return
+    if not finishes_parts:
+        raise _needs_finish(cache)
+    for part in read_plan(cache).parts():
+        check_not_owned(part_folder(cache, part))
+
+
+def _needs_finish(cache: Path) -> LockedError:
+    name = printable(cache)
+    return LockedError(
+        f"cache '{name}' is built in parts; run 'chordcache finish {name}' when they have ended, "
+        f"or remove '{printable(cache / PARTS)}' to give them up"
+    )
 
 
 @contextmanager
@@ -66,7 +122,7 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
     Raises
     ------
     LockedError
-        If a process writes to the cache.
+        If a process writes to the cache, or it is built in parts.
     UsageError
         If the folder cannot be locked.
     """
@@ -87,6 +143,8 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
         except OSError as error:
             raise _cannot_lock(cache, error) from None
         check_not_owned(cache)
+        if in_parts(cache):
+            raise _needs_finish(cache)
         yield
     finally:
         os.close(fd)
@@ -103,17 +161,20 @@ def _open(cache: Path) -> int:
         raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
 
 
-def _lock(fd: int, cache: Path, on_wait: Callable[[str], None] | None) -> bool:
+def _lock(fd: int, cache: Path, kind: int, on_wait: Callable[[str], None] | None) -> bool:
     try:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
             return False
         except BlockingIOError:
+            if kind == fcntl.LOCK_EX and in_parts(cache):  # ``finish`` wants it
+                what = f"a part of cache '{printable(cache)}' is being built; run the same command when it ends"
+                raise LockedError(what) from None
             what = f"cache '{printable(cache)}' is being {_use(fd)}"
             if on_wait is None:
                 raise LockedError(f"{what}; wait until it ends, as 'chordcache build --wait' does") from None
             on_wait(f"{what}; waiting until it ends")
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            fcntl.flock(fd, kind)
             return True
     except OSError as error:
         raise _cannot_lock(cache, error) from None

@@ -38,8 +38,10 @@ class NodeCheck:
     versions: Mapping[str, str]
     cache: Path | None
     """Cache that the run writes to, or None"""
+    run_folder: Path | None
+    """Folder with the record of the run: that of the cache, or of a part of it"""
     run: str | None
-    """Name of the run in the owner's record of the cache"""
+    """Name of the run in that record"""
     sizes: Mapping[str, int]
     """Files that must be there, and their sizes, [bytes]"""
     scratch: Path | None = None
@@ -51,7 +53,7 @@ class NodeCheck:
         for name, version in self.versions.items():
             if here.get(name) != version:
                 return f"{name} is {here.get(name, 'not installed')} there, and {version} where the run began"
-        if self.cache is not None and run_of(self.cache) != self.run:
+        if self.cache is not None and self.run_folder is not None and run_of(self.run_folder) != self.run:
             return f"cache '{printable(self.cache)}' is not there, or is another folder"
         if self.cache is not None and not os.access(self.cache, os.W_OK):
             return f"cache '{printable(self.cache)}' cannot be written to"
@@ -72,7 +74,12 @@ class NodeCheck:
         return None
 
 
-def check_for(paths: Iterable[str | Path], cache: Path | None = None, scratch: Path | None = None) -> NodeCheck:
+def check_for(
+    paths: Iterable[str | Path],
+    cache: Path | None = None,
+    run_folder: Path | None = None,
+    scratch: Path | None = None,
+) -> NodeCheck:
     """Return the check for a run that reads files, and writes to a cache that this process owns.
 
     Parameters
@@ -81,6 +88,8 @@ def check_for(paths: Iterable[str | Path], cache: Path | None = None, scratch: P
         Files that the run reads. The first three that exist here must exist on each node.
     cache : Path, optional
         The cache that the run writes to.
+    run_folder : Path, optional
+        Folder with the record of the run, by default the cache.
     scratch : Path, optional
         Folder of each node's own disk that workers write in.
     """
@@ -90,4 +99,6 @@ def check_for(paths: Iterable[str | Path], cache: Path | None = None, scratch: P
             sizes[os.fspath(path)] = os.stat(path).st_size
         if len(sizes) == _NUM_FILES:
             break
-    return NodeCheck(versions(), cache, run_of(cache) if cache else None, sizes, scratch)
+    run_folder = run_folder or cache
+    run = run_of(run_folder) if run_folder else None
+    return NodeCheck(versions(), cache, run_folder, run, sizes, scratch)

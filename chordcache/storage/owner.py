@@ -217,9 +217,10 @@ def _has_ended(owner: Owner) -> bool:
 
 def _is_dead(path: Path, text: bytes, owner: Owner | None) -> bool:
     """Return whether the process of a record has ended. If it cannot be seen from here, its count is watched."""
-    is_near = owner is not None and owner.boot == _boot()
-    if owner is not None and is_near and _has_ended(owner):
+    here = _boot()
+    if owner is not None and owner.boot == here and _has_ended(owner):
         return True
+    is_near = owner is not None and owner.boot.partition(" ")[0] == here.partition(" ")[0]  # or in another container
     deadline = time.monotonic() + (_PATIENCE_SECONDS if is_near else _FAR_PATIENCE_SECONDS)
     while time.monotonic() < deadline:
         try:

@@ -238,19 +238,19 @@ class Workspace:
 
     Parameters
     ----------
-    cache : Path
-        Folder of the cache.
+    run_folder : Path
+        Folder with the partial files of the run: that of the cache, or of a part of it.
     scratch : Path or None
         The scratch.
     """
 
-    def __init__(self, cache: Path, scratch: Path | None) -> None:
-        self._cache, self._scratch = cache, scratch
+    def __init__(self, run_folder: Path, scratch: Path | None) -> None:
+        self._run_folder, self._scratch = run_folder, scratch
         self.errors = ScratchErrors(scratch)
 
     def folder(self) -> AbstractContextManager[Path]:
         """Return the context manager that makes a private folder, and removes it at the end."""
-        return atomic.partial_folder(self._cache) if self._scratch is None else scratch_folder(self._scratch)
+        return atomic.partial_folder(self._run_folder) if self._scratch is None else scratch_folder(self._scratch)
 
     @contextmanager
     def ready(self, files: Mapping[Path, str], digests: Mapping[str, str]) -> Iterator[Mapping[Path, str]]:
@@ -269,7 +269,7 @@ class Workspace:
         with ExitStack() as stack:
             copies = {}
             for path, name in files.items():
-                copy = stack.enter_context(atomic.partial_file(self._cache))
+                copy = stack.enter_context(atomic.partial_file(self._run_folder))
                 with progress.paused():
                     copy_checked(path, copy, digests[name])
                 copies[copy] = name

@@ -487,7 +487,7 @@ def test_an_extractor_that_cannot_be_imported_or_made(
     ("base", "settings", "changed"),
     [
         ({}, {"short_side": 128}, {"frames", "flow", "pose"}),
-        ({}, {"fps": 5}, {"frames", "flow", "motion", "mel", "pose"}),
+        ({}, {"fps": 5}, {"frames", "flow", "motion", "mel", "waveform", "pose"}),
         ({}, {"hdr": "tonemap"}, {"frames", "flow", "pose"}),
         ({}, {"stereo": "left"}, {"frames", "flow", "motion", "pose"}),
         ({}, {"stereo_layout": "top_bottom"}, set()),
@@ -499,6 +499,7 @@ def test_an_extractor_that_cannot_be_imported_or_made(
 def test_a_fingerprint_depends_on_the_settings_that_change_the_content(
     base: dict[str, Any], settings: dict[str, Any], changed: set[str]
 ) -> None:
-    configs = [config_from_json({"frames": each, "features": {"pose": {}}}) for each in (base, {**base, **settings})]
+    features: dict[str, Any] = {"waveform": {}, "pose": {}}
+    configs = [config_from_json({"frames": each, "features": features}) for each in (base, {**base, **settings})]
     one, other = ({name: resolve(name, config).fingerprint for name in config.names()} for config in configs)
     assert {name for name in one if one[name] != other[name]} == changed

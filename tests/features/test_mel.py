@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from fractions import Fraction
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,20 @@ import av
 import librosa
 import numpy as np
 import pytest
-from conftest import make_planes
 from helpers.ffmpeg import decode_samples, ffprobe_column
+from helpers.sound import (
+    CLOCKS,
+    FIRST,
+    RATE,
+    SECOND,
+    WITH_SOUND,
+    Piece,
+    noise,
+    silence,
+    sounds,
+    write_joined,
+    write_sound,
+)
 
 from chordcache.errors import MediaError
 from chordcache.features import mel
@@ -22,8 +33,6 @@ from chordcache.features.base import VideoInfo
 from chordcache.features.mel import MelExtractor
 from chordcache.media.demux import open_media
 
-RATE = 16000
-WITH_SOUND = VideoInfo("h264", 64, 48, has_sound=True)
 ROUNDING_DB = 1e-3
 """Between two programs that are given the same samples; measured: 0."""
 
@@ -36,56 +45,7 @@ RESAMPLING_DB = 0.05
 SILENCE_DB = -100
 
 
-# Media made to measure
-
-
-def noise(num_samples: int, seed: int = 0) -> np.ndarray:
-    """Noise that fades in and out, on a tone [shape=(num_samples,), dtype=float32]."""
-    random = np.random.default_rng(seed).standard_normal(num_samples)
-    time = np.arange(num_samples) / RATE
-    return (0.1 * random * np.sin(5 * time) ** 2 + 0.3 * np.sin(2 * np.pi * 440 * time)).astype(np.float32)
-
-
-Piece = tuple[float, np.ndarray]
-"""[seconds] at which it starts, and its samples [shape=(n,) or (n, C)]"""
-
-
-def sounds(pieces: Sequence[Piece], *, rate: int = RATE, layout: str = "mono") -> Iterator[av.AudioFrame]:
-    """Decoded sound of up to 1024 samples, with the given times."""
-    for start_seconds, samples in pieces:
-        for first in range(0, len(samples), 1024):
-            chunk = np.ascontiguousarray(samples[first : first + 1024].reshape(1, -1))
-            sound = av.AudioFrame.from_ndarray(chunk, "flt", layout)
-            sound.sample_rate, sound.time_base = rate, Fraction(1, rate)
-            sound.pts = round(start_seconds * rate) + first
-            yield sound
-
-
-def write_sound(
-    path: Path,
-    pieces: Sequence[Piece],
-    *,
-    rate: int = RATE,
-    layout: str = "mono",
-    codec: str = "pcm_f32le",
-    num_frames: int = 5,
-) -> Path:
-    """Write a video with sound, see ``sounds``. A muxer lets no timestamp go back."""
-    with av.open(str(path), "w") as container:
-        video = container.add_stream("mpeg2video", rate=25)
-        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
-        sound = container.add_stream(codec, rate=rate, layout=layout)
-        sound.time_base = Fraction(1, rate)
-        for number in range(num_frames):
-            planes = np.concatenate([plane.reshape(-1, 64) for plane in make_planes(number, 64, 48)])
-            frame = av.VideoFrame.from_ndarray(planes, "yuv420p")
-            frame.pts, frame.time_base = number, Fraction(1, 25)
-            container.mux(video.encode(frame))
-        container.mux(video.encode(None))
-        for frame in sounds(pieces, rate=rate, layout=layout):
-            container.mux(sound.encode(frame))
-        container.mux(sound.encode(None))
-    return path
+# The extractor
 
 
 def hear(path: str | Path, **params: Any) -> tuple[MelExtractor, list[np.ndarray]]:
@@ -237,37 +197,7 @@ def test_samples_that_are_not_numbers(tmp_path: Path) -> None:
 # The clock
 
 
-def silence(seconds: float) -> np.ndarray:
-    return np.zeros(round(seconds * RATE), np.float32)
-
-
-FIRST, SECOND, THIRD = noise(RATE, 1), noise(RATE, 2), noise(RATE, 3)
-"""One second each."""
-
-
-@pytest.mark.parametrize(
-    ("pieces", "expected"),
-    [
-        pytest.param([(0, FIRST), (2.5, SECOND)], [FIRST, silence(1.5), SECOND], id="gap"),
-        pytest.param([(0, FIRST), (1.051, SECOND)], [FIRST, silence(0.051), SECOND], id="smallest gap"),
-        pytest.param([(0, FIRST), (1.049, SECOND)], [FIRST, SECOND], id="jitter forward"),
-        pytest.param([(0, FIRST), (0.951, SECOND)], [FIRST, SECOND], id="jitter back"),
-        pytest.param([(0, FIRST), (0.5, SECOND)], [FIRST, SECOND[RATE // 2 :]], id="overlap"),
-        pytest.param([(0, FIRST), (0, SECOND), (0.5, THIRD)], [FIRST, THIRD[RATE // 2 :]], id="overlaps all through"),
-        pytest.param(
-            [(0, FIRST), (1.4, SECOND), (1.9, THIRD)],
-            [FIRST, silence(0.4), SECOND, THIRD[RATE // 2 :]],
-            id="gap, then overlap",
-        ),
-        pytest.param([(0, FIRST), (3600, SECOND)], [FIRST, SECOND], id="hours ahead"),
-        pytest.param(
-            [(0, FIRST), (3600, SECOND), (3602, THIRD)], [FIRST, SECOND, silence(1), THIRD], id="hours ahead, then gap"
-        ),
-        pytest.param([(20, FIRST), (0, SECOND)], [FIRST, SECOND], id="set back"),
-        pytest.param([(20, FIRST), (0, SECOND), (2, THIRD)], [FIRST, SECOND, silence(1), THIRD], id="set back, gap"),
-        pytest.param([(0.04, FIRST), (1.02, SECOND), (2.08, THIRD)], [FIRST, SECOND, THIRD], id="jitter both ways"),
-    ],
-)
+@CLOCKS
 def test_clock_follows_timestamps(pieces: list[Piece], expected: list[np.ndarray]) -> None:
     found = hear_sounds(sounds(pieces))
     np.testing.assert_allclose(found, librosa_rows(np.concatenate(expected)), atol=ROUNDING_DB)
@@ -337,14 +267,7 @@ def test_timestamps_that_do_not_advance(corpus: Path) -> None:
 
 @pytest.fixture
 def joined(tmp_path: Path) -> Path:
-    """Two recordings joined as MPEG-TS may be: 440 Hz, first 44.1 kHz stereo, then 48 kHz mono, 2 s each."""
-    parts = []
-    for start_seconds, rate, layout in ((0, 44_100, "stereo"), (2, 48_000, "mono")):
-        tone = 0.3 * np.sin(2 * np.pi * 440 * np.arange(2 * rate) / rate).astype(np.float32)
-        samples = (np.stack([tone] * (1 + (layout == "stereo")), axis=1) * 32767).astype(np.int16)
-        parts.append(write_mpegts(tmp_path / f"{rate}.ts", samples, start_seconds, rate, layout).read_bytes())
-    (tmp_path / "joined.ts").write_bytes(b"".join(parts))
-    return tmp_path / "joined.ts"
+    return write_joined(tmp_path)
 
 
 def test_rate_and_channels_change_midway(joined: Path) -> None:
@@ -362,25 +285,6 @@ def test_first_sound_settles_the_channels(joined: Path) -> None:
     assert extractor.facts["num_channels"] == 2
     assert found.shape[1:] == (2, 80)
     np.testing.assert_allclose(found[220:380, 0], found[220:380, 1], atol=ROUNDING_DB)  # mono is both of them
-
-
-def write_mpegts(path: Path, samples: np.ndarray, start_seconds: float, rate: int, layout: str) -> Path:
-    """MPEG-TS with a video frame and MP2 sound [shape=(n, C), dtype=int16] from ``start_seconds`` on."""
-    with av.open(str(path), "w") as container:
-        video = container.add_stream("mpeg2video", rate=25)
-        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
-        sound = container.add_stream("mp2", rate=rate, layout=layout)
-        picture = av.VideoFrame.from_ndarray(np.full((72, 64), 128, np.uint8), "yuv420p")
-        picture.pts, picture.time_base = round(25 * start_seconds), Fraction(1, 25)
-        container.mux(video.encode(picture))
-        container.mux(video.encode(None))
-        for first in range(0, len(samples) - 1151, 1152):
-            frame = av.AudioFrame.from_ndarray(samples[first : first + 1152].reshape(1, -1), "s16", layout)
-            frame.sample_rate, frame.time_base = rate, Fraction(1, rate)
-            frame.pts = round(start_seconds * rate) + first
-            container.mux(sound.encode(frame))
-        container.mux(sound.encode(None))
-    return path
 
 
 def test_no_audio_track() -> None:

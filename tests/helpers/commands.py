@@ -2,7 +2,7 @@
 
 COMMANDS = (
     *("scan", "index", "config", "plan", "build"),
-    *("verify", "merge", "gc"),
+    *("finish", "verify", "merge", "gc"),
     *("info", "ls", "show", "report", "bench"),
     *("extractors", "doctor", "completion", "help"),
 )

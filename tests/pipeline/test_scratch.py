@@ -333,11 +333,11 @@ def test_the_scratch_of_other_machines(tmp_path: Path, videos: Path) -> None:
     with pytest.raises(UsageError, match="in the folder of the cache"):
         checked_scratch(cache / "a", cache, is_elsewhere=True)
     cache.mkdir()
-    assert check_for([], cache, tmp_path)() == f"scratch '{tmp_path}' there holds the folder of the cache"
-    assert check_for([], cache, missing)() == f"scratch '{missing}' there is not a folder"
-    assert "there is not writable" in str(check_for([], cache, Path("/proc"))())
+    assert check_for([], cache, scratch=tmp_path)() == f"scratch '{tmp_path}' there holds the folder of the cache"
+    assert check_for([], cache, scratch=missing)() == f"scratch '{missing}' there is not a folder"
+    assert "there is not writable" in str(check_for([], cache, scratch=Path("/proc"))())
     missing.mkdir()
-    assert check_for([], cache, missing)() is None
+    assert check_for([], cache, scratch=missing)() is None
 
 
 @pytest.mark.slow

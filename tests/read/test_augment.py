@@ -191,6 +191,22 @@ def test_mixup_mixes_frames_sound_and_labels_by_one_share(batch: dict[str, Any])
     assert min(all_shares) < 0.3
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16])
+@pytest.mark.parametrize("channels", [(), (2,)])
+def test_mixup_mixes_samples_of_sound(batch: dict[str, Any], dtype: torch.dtype, channels: tuple[int, ...]) -> None:
+    waveform = (torch.rand(4, *channels, 500) * 65_535 - 32_768).to(dtype)
+    augment = cc.BatchAugment(mix="mixup", num_classes=NUM_CLASSES, features=("frames", "waveform"), seed=2, **PLAIN)
+    for epoch in range(3):
+        out = augment({**in_epoch(epoch, batch), "waveform": waveform})["waveform"]
+        random = generator_of(7, seed=2, epoch=epoch, index=0)
+        partners = partners_of(random, 4)
+        share = random.random(4, np.float32).astype(np.float64).reshape(4, *[1] * (waveform.ndim - 1))
+        own = waveform.double().numpy()
+        assert out.dtype == dtype
+        half = 0.5 if dtype == torch.int16 else 0
+        np.testing.assert_allclose(out.numpy(), (1 - share) * own + share * own[partners], atol=half + 0.01)
+
+
 def test_cutmix_cuts_the_same_box_from_frames_flow_and_motion() -> None:
     """Pixel by pixel and cell by cell, all values of all clips different."""
     height, width = 40, 52  # 3 x 4 cells of 16 pixels, the last of both axes narrower
@@ -497,7 +513,14 @@ def test_wrong_settings(settings: dict[str, Any], match: str) -> None:
         cc.BatchAugment(**settings)
 
 
-ARRAYS = {"flow": ("flows", 5), "mel": ("audio", 3), "motion": ("motion", 5), "pose": ("pose", 4), "mine": ("mine", 3)}
+ARRAYS = {
+    "flow": ("flows", 5),
+    "mel": ("audio", 3),
+    "waveform": ("waveform", 2),
+    "motion": ("motion", 5),
+    "pose": ("pose", 4),
+    "mine": ("mine", 3),
+}
 """Feature to its array in a batch and the number of axes"""
 
 
@@ -509,11 +532,24 @@ ARRAYS = {"flow": ("flows", 5), "mel": ("audio", 3), "motion": ("motion", 5), "p
             for policy in POLICIES
             for name in ("flow", "motion", "pose")
         ),
-        ({"mix": "mixup"}, "flow", "mix='mixup', expected only frames, mel. The mean of the flows of two clips"),
-        ({"mix": "mixup"}, "motion", "mix='mixup', expected only frames, mel. The mean of the motion of two clips"),
-        ({"mix": "mixup"}, "pose", "mix='mixup', expected only frames, mel. The mean of the landmarks"),
-        ({"mix": "mixup"}, "mine", "mix='mixup', expected only frames, mel. How to mix the feature of a plug-in"),
+        (
+            {"mix": "mixup"},
+            "flow",
+            "mix='mixup', expected only frames, mel, waveform. The mean of the flows of two clips",
+        ),
+        (
+            {"mix": "mixup"},
+            "motion",
+            "mix='mixup', expected only frames, mel, waveform. The mean of the motion of two clips",
+        ),
+        ({"mix": "mixup"}, "pose", "mix='mixup', expected only frames, mel, waveform. The mean of the landmarks"),
+        (
+            {"mix": "mixup"},
+            "mine",
+            "mix='mixup', expected only frames, mel, waveform. How to mix the feature of a plug-in",
+        ),
         ({"mix": "cutmix"}, "mel", "mix='cutmix', expected only frames, flow, motion. Sound has no place"),
+        ({"mix": "cutmix"}, "waveform", "mix='cutmix', expected only frames, flow, motion. Sound has no place"),
         ({"mix": "cutmix"}, "pose", "mix='cutmix', expected only frames, flow, motion. Landmarks are those"),
         ({"mix": "cutmix"}, "mine", "mix='cutmix', expected only frames, flow, motion. How to mix the feature of"),
     ],

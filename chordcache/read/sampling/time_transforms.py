@@ -18,8 +18,8 @@ class TimeWarp:
     """Sampler that plays another sampler's clips faster or slower, each clip at its own random speed.
 
     The middle of the clip keeps its place. A clip that would leave the video is moved inside. If it does not fit at
-    all, the speed is the highest at which it does. Mel covers the same seconds as the clip. Its length therefore
-    differs from sample to sample, and ``collate`` pads it.
+    all, the speed is the highest at which it does. Mel and waveform cover the same seconds as the clip. Their length
+    therefore differs from sample to sample, and ``collate`` pads it.
 
     Parameters
     ----------

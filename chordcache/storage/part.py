@@ -1,0 +1,32 @@
+"""The name of one part of a cache. The command line loads this module for its help."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from chordcache.errors import UsageError, printable
+
+
+@dataclass(frozen=True)
+class Part:
+    """The number of a part, from 1, and the number of all parts."""
+
+    number: int
+    num_parts: int
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """Return the part that ``I/N`` names. Raise ``UsageError`` if it names none."""
+        found = re.fullmatch(r"([0-9]{1,7})/([0-9]{1,7})", str(text))
+        if found is None:
+            raise UsageError(f"part: got '{printable(str(text))}', expected I/N, such as 3/8 for the third of 8 parts")
+        number, num_parts = map(int, found.groups())
+        if not 1 <= number <= num_parts:
+            raise UsageError(f"part: got {number}/{num_parts}, expected a number from 1 to {num_parts}")
+        return cls(number, num_parts)
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return f"{self.number}-of-{self.num_parts}"
