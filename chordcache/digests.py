@@ -29,9 +29,14 @@ def hex128(data: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
+def file_digest() -> xxhash.xxh3_128:
+    """Return an xxh3-128 to update with the bytes of a file."""
+    return xxhash.xxh3_128()
+
+
 def digest_file(path: str | Path) -> str:
     """Return the xxh3-128 of a file's bytes as 32 hex digits."""
-    digest = xxhash.xxh3_128()
+    digest = file_digest()
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             progress.beat()

@@ -24,6 +24,7 @@ from chordcache.cli.options import (
     json_option,
     limits_options,
     roots_option,
+    scratch_option,
     skipped_frames,
     wait_option,
 )
@@ -43,6 +44,7 @@ _BUILD_OPTIONS = (
     "prune_many",
     "segments",
     "on_damage",
+    "scratch",
     "part",
     "limits",
 )
@@ -88,6 +90,7 @@ _BUILD_OPTIONS = (
 @wait_option
 @roots_option
 @engine_options
+@scratch_option
 @limits_options
 @display_options
 @json_option

@@ -19,6 +19,7 @@ from chordcache.cli.options import (
     json_option,
     limits_options,
     roots_option,
+    scratch_option,
     wait_option,
 )
 from chordcache.engine.display import Display
@@ -44,6 +45,7 @@ if TYPE_CHECKING:  # --help does not need what it loads
 @limits_options
 @roots_option
 @engine_options
+@scratch_option
 @display_options
 @json_option
 def verify(
@@ -53,6 +55,7 @@ def verify(
     dry_run: bool,
     wait: bool,
     limits: Limits,
+    scratch: str | None,
     as_json: bool,
     quiet: bool,
     display: Display,
@@ -64,7 +67,7 @@ def verify(
 
     Every file of CACHE must exist with the size and the checksum that were written, and other files must not exist.
     Findings are printed with the command that fixes them, if there is one. --wait, --stall-timeout, --file-timeout,
-    --file-memory and --retries only concern --repair.
+    --file-memory, --retries and --scratch only concern --repair.
 
     Exit code 0: sound; 5: data is damaged or missing; 6: the data is intact, but a video is not cached, a video
     changed, or a file is left over.
@@ -80,8 +83,8 @@ def verify(
     check = functools.partial(cc.verify, cache, level=level or "default", progress=display, **options)
     report = check()
     if repair and not dry_run and report.exit_code == cc.DamageError.exit_code:
-        jobs, roots = options["jobs"], options["roots"]
-        summary = cc.repair(cache, report.damage, jobs=jobs, roots=roots, wait=wait, limits=limits, progress=display)
+        how = {name: options[name] for name in ("jobs", "roots")} | {"wait": wait, "limits": limits}
+        summary = cc.repair(cache, report.damage, scratch=scratch, progress=display, **how)
         if not quiet:
             _echo_repaired(summary, cache)
         report = check()

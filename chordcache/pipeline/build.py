@@ -38,12 +38,13 @@ from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
-from chordcache.storage.node_check import check_for
+from chordcache.storage.node_check import NodeCheck, check_for
 from chordcache.storage.owner import check_run, run_of
 from chordcache.storage.part import Part
 from chordcache.storage.parts import forget_summary, write_summary
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
+from chordcache.storage.scratch import checked_scratch, tidy
 from chordcache.storage.sidecar import Sidecar
 
 
@@ -91,7 +92,7 @@ def build(
     Raises
     ------
     UsageError, ConfigError
-        If an argument is wrong.
+        If an argument is wrong, or the scratch cannot be used.
     NotFoundError
         If the index does not exist.
     LockedError, NoSpaceError, FormatVersionError, WorkersDiedError
@@ -105,6 +106,7 @@ def build(
     folder = Path(cache).absolute()
     options = options or BuildOptions()
     engine = pool.counted(engine_of(jobs))
+    options = replace(options, scratch=checked_scratch(options.scratch, folder, is_elsewhere=engine.is_cluster))
 
     def plan_of(path: str | Path | Index) -> BuildPlan:
         return make_plan(folder, path, config, tiers, features, roots=roots, options=options)
@@ -177,6 +179,7 @@ class _Build:
         self._cache, self._run_folder = plan.cache, plan.run_folder
         self._options = options
         self._run_name = run_of(plan.run_folder) or ""
+        self._scratch = None if options.scratch is None else Path(options.scratch)
         self._num_inputs = len(keys)
         self._max_failures = options.limit(self._num_inputs)
         self._limits = options.limits
@@ -199,6 +202,8 @@ class _Build:
         try:
             self._work(engine, progress)
         finally:
+            if self._scratch is not None:
+                tidy(self._scratch)  # a worker that was killed left its files there
             summary = self._summary(time.monotonic() - started)
             notes.take(summary)
             notes.video_seconds, notes.num_bytes = self._video_seconds, self._num_bytes
@@ -215,7 +220,7 @@ class _Build:
                 jobs=engine,
                 limits=self._limits,
                 retry=self._once_more,
-                check=check_for(self._sources(), self._cache, self._run_folder) if engine.is_cluster else None,
+                check=self._check() if engine.is_cluster else None,
             )
             with progress, closing(outcomes):  # no worker may publish after the cleanup
                 for tasks, found in outcomes:
@@ -248,9 +253,10 @@ class _Build:
             elapsed_seconds=elapsed_seconds,
         )
 
-    def _sources(self) -> Iterator[str]:
+    def _check(self) -> NodeCheck:
         roots = self._plan.roots
-        return (os.path.join(roots[record.root], record.path) for record in self._plan.index)
+        sources = (os.path.join(roots[record.root], record.path) for record in self._plan.index)
+        return check_for(sources, self._cache, self._run_folder, self._scratch)
 
     def _finish(self) -> None:
         check_run(self._run_folder, self._run_name)
@@ -263,7 +269,8 @@ class _Build:
         """Yield the tasks for the workers, those of one file together. Other videos are handled here."""
         requested = [spec.fingerprint for each in self._plan.artefacts for spec in each.features]
         for videos in planned_files(self._plan, self._rows, self._quarantine, self._options):
-            tasks = tuple(replace(video.task, run=self._run_name) for video in videos if video.state == "missing")
+            missing = (video.task for video in videos if video.state == "missing")
+            tasks = tuple(replace(task, run=self._run_name, scratch=self._scratch) for task in missing)
             for video in videos:
                 if video.state != "missing":
                     self._settle(video, requested)

@@ -55,6 +55,8 @@ class BuildTask:
     """Folder of the part of the cache to which the task belongs, or None in a build of the whole cache"""
     run: str = ""
     """Name of the run that may publish, or "" if no run is named"""
+    scratch: Path | None = None
+    """Folder of a local disk to write artefacts in before they are copied to the cache, or None"""
     row: int = 0
     """Number of its row in the index, from 1; 0 if it is not from an index"""
     shares: bool = False

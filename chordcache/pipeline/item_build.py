@@ -30,6 +30,7 @@ from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.artefacts.writer import ArtefactWriter
 from chordcache.storage.owner import check_run
 from chordcache.storage.quarantine import Failure
+from chordcache.storage.scratch import Workspace
 from chordcache.storage.sidecar import Sidecar
 
 
@@ -73,6 +74,7 @@ class ItemBuild:
         self._task = task = tasks[0]
         self._source = source
         self._digest = digest
+        self._workspace = Workspace(task.run_folder, task.scratch)
         self._stack = ExitStack()
         self._writers = ExitStack()
         self._written: dict[Path, str] = {}
@@ -100,8 +102,9 @@ class ItemBuild:
     def begin(self, media: Media) -> None:
         """Make the writers and the extractors."""
         artefacts = self._task.artefacts
-        self._folder = self._stack.enter_context(atomic.partial_folder(self._task.run_folder))
-        writers = [self._writers.enter_context(self._writer(number)) for number in range(len(artefacts))]
+        with self._workspace.errors:
+            self._folder = self._stack.enter_context(self._workspace.folder())
+            writers = [self._writers.enter_context(self._writer(number)) for number in range(len(artefacts))]
         self._pairs = list(zip(artefacts, writers, strict=True))
         for artefact, writer in self._pairs:
             for name in artefact.names:
@@ -120,15 +123,18 @@ class ItemBuild:
 
     def add_sound(self, sound: Sound) -> None:
         """Take the next part of the audio track."""
-        self._decode_pass.add_sound(sound)
+        with self._workspace.errors:
+            self._decode_pass.add_sound(sound)
 
     def add_frame(self, decoded: DecodedFrame) -> None:
         """Take the next frame of the source."""
-        self._decode_pass.add_frame(decoded)
+        with self._workspace.errors:
+            self._decode_pass.add_frame(decoded)
 
     def finish(self, media: Media, sounds: Iterable[Sound] = ()) -> None:
         """Take the remaining sound, and publish the item, unless the features to keep were made from other frames."""
-        facts = self._decode_pass.finish(media, sounds)
+        with self._workspace.errors:
+            facts = self._decode_pass.finish(media, sounds)
         with progress.paused():
             kept = self._kept(facts)
             if kept is None:
@@ -137,12 +143,16 @@ class ItemBuild:
             made = [info for artefact, writer in self._pairs for info in self._finish(artefact, writer, facts)]
         self._writers.close()
         sidecar = self._sidecar(facts, made, kept)
-        if self._task.shares:
-            files = {file: partial for partial, file in self._written.items()}
-            self.outcomes = publish_views(self._tasks, self._source, self._digest, sidecar, files, facts)
-        else:
-            sidecar = publish_item(self._task, self._source, self._digest, sidecar, self._written)
-            self.outcomes[self._task.key] = sidecar
+        digests = {str(info.file): str(info.digest) for info in sidecar.features}
+        with self._workspace.ready(self._written, digests) as written:
+            if self._task.shares:
+                files = {file: partial for partial, file in written.items()}
+                self.outcomes = publish_views(self._tasks, self._source, self._digest, sidecar, files, facts)
+                for partial in written:  # the segments have links to it
+                    partial.unlink()
+            else:
+                sidecar = publish_item(self._task, self._source, self._digest, sidecar, written)
+                self.outcomes[self._task.key] = sidecar
         self._close()
 
     def fail(self, error: MediaError) -> None:
@@ -184,12 +194,13 @@ class ItemBuild:
         present = [(spec, info) for spec, info in made if info.absent is None]
         if not present:
             return [info for _, info in made]
-        writer.finish(
-            {name: getattr(facts, name) for name in FRAME_ARRAYS},
-            {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
-        )
+        with self._workspace.errors:
+            writer.finish(
+                {name: getattr(facts, name) for name in FRAME_ARRAYS},
+                {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
+            )
+            num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
         fingerprints = {spec.name: spec.fingerprint for spec, _ in present}
-        num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
         source = self._source
         file = layout.artefact_file(
             artefact.tier, self._task.key, fingerprints, source.identity, source.ctime_ns, digest
@@ -283,8 +294,9 @@ def publish_item(
     with progress.paused():
         if task.run:
             check_run(task.run_folder, task.run)
-        for partial, file in written.items():
-            atomic.publish(partial, task.cache / file)
+        atomic.publish_all(
+            {partial: task.cache / file for partial, file in written.items()}, are_synced=task.scratch is not None
+        )
         atomic.publish_text(task.run_folder, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
     return sidecar
 

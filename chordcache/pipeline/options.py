@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from chordcache.choices import ON_DAMAGE, SEGMENT_MODES
 from chordcache.engine.limits import Limits
@@ -48,6 +49,9 @@ class BuildOptions:
     """"quarantine" caches nothing of a damaged file, "keep" its frames that are right, "keep-concealed" also those that
     the decoder repaired or that refer to damaged ones. None takes ``frames.on_damage`` of the config, or without a
     config, the choice that the cache was built with"""
+    scratch: str | Path | None = None
+    """Folder of a local disk in which workers write artefacts, before they copy them to the disk of the cache. By
+    default they write on the disk of the cache. On a cluster, each node has its own folder of this name"""
     part: str | None = None
     """"I/N" builds the part I of N, beside the other parts. ``finish`` joins them"""
     limits: Limits = field(default_factory=Limits)

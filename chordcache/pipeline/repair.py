@@ -26,6 +26,7 @@ from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
 from chordcache.storage.parts import PARTS, is_foreign
 from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
+from chordcache.storage.scratch import checked_scratch
 from chordcache.storage.sidecar import read_sidecar
 
 
@@ -37,6 +38,7 @@ def repair(
     roots: Mapping[str, str] | None = None,
     wait: bool = False,
     limits: Limits | None = None,
+    scratch: str | Path | None = None,
     progress: bool | Display = False,
 ) -> RunSummary:
     """Build again what ``verify`` found damaged or missing, and nothing else.
@@ -53,6 +55,8 @@ def repair(
         True to wait while another process writes to the cache.
     limits : Limits, optional
         Limits for one input.
+    scratch : str or Path, optional
+        As in ``BuildOptions``.
 
     Returns
     -------
@@ -67,10 +71,12 @@ def repair(
         If another process writes to the cache, unless ``wait``.
     """
     folder = Path(cache).absolute()
-    options = BuildOptions(rebuild=frozenset(each.file for each in _broken(damage)), limits=limits or Limits())
+    rebuild = frozenset(each.file for each in _broken(damage))
     read_header(folder)  # raises before a lock is made in a folder that is not a cache
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
     engine = pool.counted(engine_of(jobs))
+    scratch = checked_scratch(scratch, folder, is_elsewhere=engine.is_cluster)
+    options = BuildOptions(rebuild=rebuild, limits=limits or Limits(), scratch=scratch)
     with stop_signals(), locked(folder, say if wait else None), recorded(folder, "repair", jobs=engine.jobs) as notes:
         build = functools.partial(build_as_before, folder, roots=roots, jobs=engine, options=options, notes=notes)
         return _repair(folder, _broken(damage), options, functools.partial(build, progress=progress))

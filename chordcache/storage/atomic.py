@@ -7,8 +7,8 @@ import os
 import shutil
 import socket
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from chordcache.errors import NoSpaceError, printable
@@ -18,6 +18,9 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of ``link`` after which a copy may still work: another disk, no permission, or no hard links on this disk."""
+
+_READ_BYTES = 1 << 16
+"""Size of the pieces in which a small file is read: a sidecar has a few thousand bytes [bytes]"""
 
 MIN_FREE_BYTES = 1 << 20
 """Free space below which no video is begun: a small video and the cache's own lists need that much [bytes]."""
@@ -54,25 +57,48 @@ def check_space(cache: Path) -> None:
 
 
 def _disk_of(path: Path) -> os.statvfs_result:
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return os.statvfs(path)
+    while True:
+        try:
+            return os.statvfs(path)
+        except (FileNotFoundError, NotADirectoryError):
+            if path == path.parent:
+                raise
+            path = path.parent
+
+
+def _partial_path(run_folder: Path) -> Path:
+    return run_folder / ".partial" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
 
 
 @contextmanager
 def partial_folder(run_folder: Path) -> Iterator[Path]:
     """Yield a private folder to write in. It is always removed at the end."""
-    folder = run_folder / ".partial" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+    folder = _partial_path(run_folder)
     with no_space_as_error(folder):
         folder.mkdir(parents=True)
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.rmdir()  # one call on the disk, and files that were published are not there any more
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def partial_file(run_folder: Path) -> Iterator[Path]:
+    """Yield a private path for a file to publish. If the block raises, the file is removed."""
+    path = _partial_path(run_folder)
+    try:
+        yield path
+    except BaseException:  # cleanup boundary
+        with suppress(OSError):
+            path.unlink()
+        raise
 
 
 def remove_partials(run_folder: Path) -> None:
-    """Remove the partial folders of killed processes. Call it only under the lock of the folder."""
+    """Remove the partial files of killed processes. Call it only under the lock of the folder."""
     shutil.rmtree(run_folder / ".partial", ignore_errors=True)
 
 
@@ -86,25 +112,85 @@ def _fsync(path: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Make a folder and its parents. Their names are durable, and so are the files that are published inside."""
-    if not folder.is_dir():
+    try:
+        folder.mkdir()
+    except FileNotFoundError:
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
-        _fsync(folder.parent)
+    except OSError:
+        if not folder.is_dir():
+            raise
+        return
+    _fsync(folder.parent)
 
 
 def publish(partial: Path, final: Path) -> None:
     """Give a closed file its final name. The file appears complete or not at all, also after a power cut."""
-    with no_space_as_error(final):
-        make_folder(final.parent)
-        _fsync(partial)
+    publish_all({partial: final})
+
+
+def publish_all(files: Mapping[Path, Path], *, are_synced: bool = False) -> None:
+    """Give closed files their final names, as ``publish`` does. All are durable afterwards.
+
+    Parameters
+    ----------
+    files : mapping of Path to Path
+        Each partial file to its final name.
+    are_synced : bool
+        True if the disk has confirmed the content of the partial files.
+    """
+    for partial, final in files.items():
+        with no_space_as_error(final):
+            if not are_synced:
+                _fsync(partial)
+            _rename(partial, final)
+    for folder in dict.fromkeys(final.parent for final in files.values()):
+        with no_space_as_error(folder):
+            _fsync(folder)
+
+
+def _rename(partial: Path, final: Path) -> None:
+    try:
         os.replace(partial, final)
-        _fsync(final.parent)
+    except FileNotFoundError:  # nearly always the folder is there: to look first takes a call for each file
+        make_folder(final.parent)
+        os.replace(partial, final)
+
+
+def create(path: Path, mode: int = 0o666) -> int:
+    """Create a partial file, and the folder of partial files if it is missing. Return its descriptor."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, mode)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, mode)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all bytes to a file. Raises ``OSError``."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def read_small(path: Path) -> bytes:
+    """Return the content of a file. ``Path.read_bytes`` asks the disk for its size twice. Raises ``OSError``."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        blocks = []
+        while block := os.read(fd, _READ_BYTES):
+            blocks.append(block)
+        return b"".join(blocks)
+    finally:
+        os.close(fd)
 
 
 def link_or_copy(existing: Path, partial: Path) -> bool:
     """Make a second file with the content of a published one: a hard link, or a copy if the disk does not allow that.
 
-    A published file is never written to, so both names keep their content. Return whether the second is a copy.
+    A published file is never written to, so both names keep their content. A copy is durable, as a link is. Return
+    whether the second is a copy.
     """
     real = os.path.realpath(existing)  # a link to a symbolic link would be another symbolic link
     with no_space_as_error(partial):
@@ -114,16 +200,22 @@ def link_or_copy(existing: Path, partial: Path) -> bool:
             if error.errno not in _NO_LINK:
                 raise
             shutil.copyfile(real, partial)
+            _fsync(partial)
             return True
     return False
 
 
 def publish_text(run_folder: Path, path: Path, text: str) -> None:
     """Replace a small file of a cache atomically, by way of a partial file in the folder of the run."""
-    with no_space_as_error(path), partial_folder(run_folder) as folder:
-        partial = folder / path.name
-        partial.write_text(text, encoding="ascii")
-        publish(partial, path)
+    with partial_file(run_folder) as partial:
+        with no_space_as_error(path):
+            fd = create(partial)
+            try:
+                write_all(fd, text.encode("ascii"))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        publish_all({partial: path}, are_synced=True)
 
 
 def publish_folder(partial: Path, final: Path) -> None:

@@ -13,7 +13,7 @@ A cache is a folder::
     runs.jsonl                      one line per build, finish, verify, repair, merge and gc
     .owner                          the process that writes, with a count, while it writes
     parts/3-of-8/                   lists of one part of a build, until all parts are joined
-    .partial/<host>-<pid>-<uuid>/   files that a worker is writing
+    .partial/<host>-<pid>-<uuid>    a file or a folder of files that a worker is writing
     .on_demand/                     videos that readers ask to be built
 
 ``ab`` begins the key's hash.

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chordcache import __version__
-from chordcache.errors import printable
+from chordcache.errors import NoSpaceError, printable
 from chordcache.storage.owner import run_of
+from chordcache.storage.scratch import scratch_problem
 
 _OPENCV = tuple(f"opencv-{each}" for each in ("python-headless", "python", "contrib-python-headless", "contrib-python"))
 
@@ -43,6 +44,8 @@ class NodeCheck:
     """Name of the run in that record"""
     sizes: Mapping[str, int]
     """Files that must be there, and their sizes, [bytes]"""
+    scratch: Path | None = None
+    """Folder of the node's own disk that workers write in, or None"""
 
     def __call__(self) -> str | None:
         """Compare this process with the one where the run began."""
@@ -54,6 +57,13 @@ class NodeCheck:
             return f"cache '{printable(self.cache)}' is not there, or is another folder"
         if self.cache is not None and not os.access(self.cache, os.W_OK):
             return f"cache '{printable(self.cache)}' cannot be written to"
+        if self.cache is not None and self.scratch is not None:
+            try:
+                problem = scratch_problem(self.scratch, self.cache)
+            except NoSpaceError as error:
+                return str(error)
+            if problem is not None:
+                return f"scratch '{printable(self.scratch)}' there {problem}"
         for path, size in self.sizes.items():
             try:
                 found = os.stat(path).st_size
@@ -64,7 +74,12 @@ class NodeCheck:
         return None
 
 
-def check_for(paths: Iterable[str | Path], cache: Path | None = None, run_folder: Path | None = None) -> NodeCheck:
+def check_for(
+    paths: Iterable[str | Path],
+    cache: Path | None = None,
+    run_folder: Path | None = None,
+    scratch: Path | None = None,
+) -> NodeCheck:
     """Return the check for a run that reads files, and writes to a cache that this process owns.
 
     Parameters
@@ -75,6 +90,8 @@ def check_for(paths: Iterable[str | Path], cache: Path | None = None, run_folder
         The cache that the run writes to.
     run_folder : Path, optional
         Folder with the record of the run, by default the cache.
+    scratch : Path, optional
+        Folder of each node's own disk that workers write in.
     """
     sizes: dict[str, int] = {}
     for path in paths:
@@ -83,4 +100,5 @@ def check_for(paths: Iterable[str | Path], cache: Path | None = None, run_folder
         if len(sizes) == _NUM_FILES:
             break
     run_folder = run_folder or cache
-    return NodeCheck(versions(), cache, run_folder, run_of(run_folder) if run_folder else None, sizes)
+    run = run_of(run_folder) if run_folder else None
+    return NodeCheck(versions(), cache, run_folder, run, sizes, scratch)

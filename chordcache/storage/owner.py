@@ -20,7 +20,7 @@ from pathlib import Path
 from chordcache.digests import hex64
 from chordcache.errors import LockedError, printable
 from chordcache.records import Record, parse_json, to_json
-from chordcache.storage.atomic import no_space_as_error
+from chordcache.storage.atomic import no_space_as_error, read_small
 
 OWNER_FILE = ".owner"
 
@@ -183,7 +183,7 @@ def _text(owner: Owner, count: int) -> bytes:
 def _read(path: Path) -> bytes | None:
     """Return the content of the record, or None if the file does not exist."""
     try:
-        return path.read_bytes()
+        return read_small(path)
     except FileNotFoundError:
         return None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError, printable
 from chordcache.records import ContentFacts, Count, DamageFacts, Description, FeatureInfo, Identity, View
+from chordcache.storage.atomic import read_small
 from chordcache.storage.layout import is_artefact_file, path_problem, sidecar_path
 from chordcache.storage.sealed_json import seal_versioned, unseal_as
 
@@ -101,7 +102,7 @@ def read_sidecar(cache: Path, key: str) -> Sidecar:
     """
     path = sidecar_path(cache, key)
     try:
-        line = path.read_text(encoding="ascii")
+        line = read_small(path).decode("ascii").replace("\r\n", "\n")
     except FileNotFoundError:
         raise NotFoundError(f"video '{key}' is not in cache '{printable(cache)}'") from None
     except UnicodeDecodeError:

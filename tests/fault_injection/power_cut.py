@@ -17,10 +17,18 @@ MAY_DIFFER = {".lock", ".owner", ".partial", "quarantine.jsonl", "runs.jsonl"}
 """Not published: the lock holds a process's number, partials are thrown away, a torn last line is passed over."""
 
 
-def _make_recording(folder: Path, corpus: Path, tier: str) -> None:
+WITH_SCRATCH = "lmdb with a scratch"
+"""Variant whose workers write on another disk first"""
+
+
+def _make_recording(folder: Path, corpus: Path, variant: str) -> None:
     """disk/, in which a cache was built, and the system calls that did it."""
     (folder / "disk").mkdir(parents=True)
+    (folder / "scratch").mkdir()
+    tier = variant.partition(" ")[0]
     args = build_args(corpus, tier, folder / "disk/cache", jobs=1)
+    if variant == WITH_SCRATCH:
+        args = [*args, "--scratch", folder / "scratch"]
     done = record(folder / "trace", ["-m", "chordcache", *args])
     assert done.returncode == 3, done.stderr
     assert not differs(folder / "disk/cache", corpus / "whole", tier)
@@ -56,7 +64,7 @@ def _acknowledged(made: list[Call], base: str, cut: int) -> set[str]:
 
 @experiment(
     "R2", "power cut at a random system call, any part of what was not flushed lost",
-    trials=1000, batch=50, variants=TIERS,
+    trials=1000, batch=50, variants=(*TIERS, WITH_SCRATCH),
 )  # fmt: skip
 def power_cut(trial: Trial) -> Figures:
     """Files with a final name are what was published, acknowledged videos are there, a build restores the rest."""
@@ -78,7 +86,7 @@ def power_cut(trial: Trial) -> Figures:
         num_acknowledged += len(acknowledged)
         num_kept += len(kept)
         if number < NUM_BUILT_AGAIN:
-            _build_again(state, corpus, trial.variant)
+            _build_again(state, corpus, trial.variant.partition(" ")[0])
     return {"sum_states": trial.count, "sum_videos_acknowledged": num_acknowledged, "sum_videos_kept": num_kept}
 
 

@@ -118,9 +118,7 @@ class LmdbArtefactWriter(ArtefactWriter):
         for name in sorted(values):  # LMDB appends in the order of keys only
             data = npy.dumps(values[name])
             self._put(name.encode(), digest64(data).to_bytes(_DIGEST_BYTES, "little") + data)
-        self._flush()
-        with self._errors():
-            self._environment.sync(True)
+        self._write_batch()
         page_bytes, num_pages = _pages(self._environment)
         self._close()
         with self._errors():
@@ -145,6 +143,11 @@ class LmdbArtefactWriter(ArtefactWriter):
             self._flush()
 
     def _flush(self) -> None:
+        self._write_batch()
+        self._environment.close()  # unmaps the file: memory use does not grow with the video
+        self._environment = self._open()
+
+    def _write_batch(self) -> None:
         while True:
             try:
                 with progress.paused(), self._errors(), self._environment.begin(write=True) as transaction:
@@ -156,8 +159,6 @@ class LmdbArtefactWriter(ArtefactWriter):
                 self._environment.set_mapsize(self._map_bytes)
         self._batch.clear()
         self._batch_bytes = 0
-        self._environment.close()  # unmaps the file: memory use does not grow with the video
-        self._environment = self._open()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
