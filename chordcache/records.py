@@ -319,9 +319,8 @@ class FeatureInfo(Record, frozen=True):
     absent: str | None = None
     """Reason why the video does not have the feature"""
     uses: tuple[str, ...] = ()
-    """Fields of the item that it was made of, such as "caption": see ``features.item_fields``"""
     used: str = ""
-    """Hash of the values of these fields. The feature is stale if the item has others now"""
+    """Hash of the fields ``uses`` of the item that it was made of, such as "caption", see ``features.item_fields``"""
 
 
 class View(Record, frozen=True):

@@ -532,7 +532,8 @@ def test_output_of_a_plug_in_goes_to_standard_error(whole: Path, tmp_path: Path,
         ("UsageError", "chordcache.errors.UsageError: a plug-in must not raise this"),
         (
             "clock",
-            "num_rows() returned None, and facts do not fit: expected the numbers row_seconds, start_seconds, silence, and row_seconds above 0",
+            "num_rows() returned None, and facts do not fit: expected the numbers row_seconds, start_seconds, silence, "
+            "and row_seconds above 0",
         ),
     ],
 )
