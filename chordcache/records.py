@@ -1,7 +1,4 @@
-"""Frozen records that pass between the layers and to files. They open nothing and check their own shapes.
-
-Their types, defaults and nesting are stated once, in the classes: ``to_json`` and ``from_json`` follow them.
-"""
+"""Frozen records that pass between the layers and to files. They open nothing and check their own shapes."""
 
 from __future__ import annotations
 
