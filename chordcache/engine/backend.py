@@ -43,8 +43,15 @@ def default_jobs() -> int:
     return int(cpu_count())
 
 
-def counted(engine: Engine) -> Engine:
-    """Return an engine with the number of its processes, if they are those of this machine."""
+def prepared(engine: Engine) -> Engine:
+    """Return an engine with the number of its processes, if they are those of this machine.
+
+    A run calls this before it writes anything, since an address that does not answer raises ``UsageError``.
+    """
+    if engine.is_cluster:
+        from chordcache.engine.cluster import check_address  # not needed on one machine
+
+        check_address(engine)
     return replace(engine, jobs=engine.jobs or default_jobs()) if engine.name == "local" else engine
 
 
@@ -53,7 +60,7 @@ def start_backend(engine: Engine, function: Callable[[Any], Any], limits: Limits
     if engine.name == "inline":
         return InlineWorkers(function)
     if not engine.is_cluster:
-        return Workers(function, counted(engine).jobs or 1, limits)
+        return Workers(function, prepared(engine).jobs or 1, limits)
     from chordcache.engine.cluster import ClusterWorkers, connect  # not needed on one machine
 
     return ClusterWorkers(connect(engine), function, limits, check)

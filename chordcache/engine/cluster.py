@@ -85,14 +85,8 @@ class Cluster(Protocol):
         ...
 
 
-def connect(engine: Engine) -> Cluster:
-    """Connect to the cluster of an engine.
-
-    Raises
-    ------
-    UsageError
-        If the address does not answer in time.
-    """
+def check_address(engine: Engine) -> None:
+    """Raise ``UsageError`` if the address of an engine's cluster does not answer in time."""
     address = str(engine.address)
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
     if colon and port.isdigit():  # the libraries try again for minutes, or without an end
@@ -105,6 +99,12 @@ def connect(engine: Engine) -> Cluster:
             ) from None
     elif engine.name == "ray":
         raise UsageError(f"address: got '{address}', expected host:port of the head, such as 10.0.0.1:6379")
+
+
+def connect(engine: Engine) -> Cluster:
+    """Connect to the cluster of an engine. Raise ``UsageError`` if it does not answer in time."""
+    check_address(engine)
+    address = str(engine.address)
     if engine.name == "ray":
         from chordcache.engine import ray_cluster  # an optional package
 

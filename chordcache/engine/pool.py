@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 from chordcache.engine.backend import Backend, Check, start_backend
-from chordcache.engine.backend import counted as counted  # exported
 from chordcache.engine.backend import default_jobs as default_jobs  # exported
+from chordcache.engine.backend import prepared as prepared  # exported
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.limits import NO_LIMITS, Limits
 from chordcache.engine.processes import NOT_RUN, Death, Unit

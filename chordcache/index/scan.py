@@ -126,7 +126,7 @@ def scan(
     else:
         temporary = tempfile.TemporaryDirectory(prefix="chordcache-")
         path = Path(temporary.name, "index.jsonl")
-    engine = pool.counted(engine_of(jobs))
+    engine = pool.prepared(engine_of(jobs))
     log = recorded(path, "scan", jobs=engine.jobs) if temporary is None else nullcontext(RunNotes())
     with stop_signals(), log as notes:
         summary = run.write(path, engine, display_of(progress))

@@ -105,7 +105,7 @@ def build(
     layout.check_local("cache", cache)
     folder = Path(cache).absolute()
     options = options or BuildOptions()
-    engine = pool.counted(engine_of(jobs))
+    engine = pool.prepared(engine_of(jobs))
     options = replace(options, scratch=checked_scratch(options.scratch, folder, is_elsewhere=engine.is_cluster))
 
     def plan_of(path: str | Path | Index) -> BuildPlan:

@@ -74,7 +74,7 @@ def repair(
     rebuild = frozenset(each.file for each in _broken(damage))
     read_header(folder)  # raises before a lock is made in a folder that is not a cache
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
-    engine = pool.counted(engine_of(jobs))
+    engine = pool.prepared(engine_of(jobs))
     scratch = checked_scratch(scratch, folder, is_elsewhere=engine.is_cluster)
     options = BuildOptions(rebuild=rebuild, limits=limits or Limits(), scratch=scratch)
     with stop_signals(), locked(folder, say if wait else None), recorded(folder, "repair", jobs=engine.jobs) as notes:

@@ -105,7 +105,7 @@ def verify(
         raise UsageError(f"level: got '{level}', expected one of {', '.join(VERIFY_LEVELS)}")
     folder = Path(cache).absolute()
     read_header(folder)  # raises before a log is made in a folder that is not a cache
-    engine = Engine(jobs=1) if level == "quick" and not source else pool.counted(engine_of(jobs))
+    engine = Engine(jobs=1) if level == "quick" and not source else pool.prepared(engine_of(jobs))
     with recorded(folder, "verify", jobs=engine.jobs) as notes:
         report = _verify(folder, level, source, engine, roots, display_of(progress))
         notes.exit_code = report.exit_code

@@ -43,6 +43,7 @@ def test_an_address_that_nothing_listens_on(engine: str, small_material: Materia
         tmp_path / "cache", "--engine", engine, "--address", f"127.0.0.1:{clusters.free_port()}"
     )
     assert "chordcache build: error: --address: got '127.0.0.1:" in refused(command, {})
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize("engine", ["dask", "ray"])
