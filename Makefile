@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q $(TORCH)
-	$(BIN)/python -m pip install -q -e '.[cv,torch,augment,text,parquet,dask,ray,dev]'
+	$(BIN)/python -m pip install -q -e '.[cv,torch,augment,text,parquet,models,dask,ray,dev]'
 	@touch $@
 
 demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training loop, in demo/

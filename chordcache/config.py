@@ -113,6 +113,24 @@ class PoseConfig:
 
 
 @dataclass(frozen=True)
+class TextConfig:
+    """Embedding of the caption."""
+
+    model: str = ""
+    """Folder of a T5, UMT5 or CLIP text encoder with its tokenizer, or its name on the Hugging Face Hub"""
+    max_tokens: int | None = None
+    """Largest number of tokens. None means that of the tokenizer"""
+    dtype: str = "float16"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str):
+            raise ConfigError(f"features.text.model: got {self.model!r}, expected a folder or a name")
+        if self.max_tokens is not None:
+            check_number("features.text.max_tokens", self.max_tokens, int, 1, 1 << 20)
+        check_choice("features.text.dtype", self.dtype, ("float16", "float32"))
+
+
+@dataclass(frozen=True)
 class PluginConfig:
     """A feature made by a third-party extractor."""
 
@@ -133,7 +151,9 @@ class PluginConfig:
             raise ConfigError(f"features.{self.name}: got parameters other than plain data: {error}") from None
 
 
-FeatureConfig: TypeAlias = "FlowConfig | MotionConfig | MelConfig | WaveformConfig | PoseConfig | PluginConfig"
+FeatureConfig: TypeAlias = (
+    "FlowConfig | MotionConfig | MelConfig | WaveformConfig | PoseConfig | TextConfig | PluginConfig"
+)
 
 _FEATURES: Mapping[str, type[Any]] = {
     "flow": FlowConfig,
@@ -141,6 +161,7 @@ _FEATURES: Mapping[str, type[Any]] = {
     "mel": MelConfig,
     "waveform": WaveformConfig,
     "pose": PoseConfig,
+    "text": TextConfig,
 }
 _PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _FEATURE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")

@@ -15,6 +15,9 @@ class Alarm(Protocol):
     def paused(self) -> AbstractContextManager[None]:
         """Stop the clock inside the ``with`` block."""
 
+    def setting_up(self) -> AbstractContextManager[None]:
+        """Stop the clock and lift the memory limit inside the ``with`` block. What was taken there stays allowed."""
+
 
 _alarm: Alarm | None = None
 """Alarm of this process, if it is a worker"""
@@ -29,6 +32,11 @@ def beat() -> None:
 def paused() -> AbstractContextManager[None]:
     """Stop the alarm's clock during a wait for the cache's disk. A slow disk is not the fault of the input."""
     return nullcontext() if _alarm is None else _alarm.paused()
+
+
+def setting_up() -> AbstractContextManager[None]:
+    """Prepare what later tasks of this process share, such as the weights of a network, at the cost of none of them."""
+    return nullcontext() if _alarm is None else _alarm.setting_up()
 
 
 def report_to(alarm: Alarm) -> None:

@@ -48,8 +48,10 @@ OWNERS = {
     "ray": ("chordcache.engine.ray_cluster",),
     "simplejpeg": ("chordcache.media.jpeg",),
     "sqlite3": ("chordcache.storage.catalog", "chordcache.storage.catalog_keys"),
+    "transformers": ("chordcache.features.text",),
     "tokenizers": ("chordcache.read.text",),
     "torch": (
+        "chordcache.features.text",
         "chordcache.read.augment",
         "chordcache.read.batch_memory",
         "chordcache.read.batch_under_way",

@@ -11,10 +11,11 @@ import resource
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from chordcache import progress
@@ -72,7 +73,7 @@ def main(parent: int, channel_fd: int, heartbeat_fd: int) -> None:
     heartbeat = Heartbeat(heartbeat_fd)
     faulthandler.enable(heartbeat_fd)
     faulthandler.register(TRACEBACK_SIGNAL, heartbeat_fd)
-    progress.report_to(heartbeat)
+    progress.report_to(_Alarm(heartbeat))
     channel = Connection(channel_fd)
     _limit_memory(channel.recv())
     function = channel.recv()
@@ -110,6 +111,33 @@ def _limit_memory(limits: Limits) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         soft = limits.memory_bytes if hard == resource.RLIM_INFINITY else min(limits.memory_bytes, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+class _Alarm:
+    """The clock and the memory limit of this process, as ``progress`` needs them."""
+
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        self.beat = heartbeat.beat
+        self.paused = heartbeat.paused
+
+    @contextmanager
+    def setting_up(self) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        before = _data_bytes()
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+        try:
+            with self.paused():
+                yield
+        finally:
+            if soft != resource.RLIM_INFINITY:
+                soft += max(0, _data_bytes() - before)
+                resource.setrlimit(resource.RLIMIT_DATA, (min(soft, hard) if hard >= 0 else soft, hard))
+
+
+def _data_bytes() -> int:
+    """Return the memory of this process that its limit counts."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmData:")[2].split(None, 1)[0]) << 10
 
 
 def run_task(function: Callable[[Any], Any], data: bytes) -> bytes:

@@ -64,6 +64,8 @@ class Extractor:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.model: Any = None
+        """Result of ``setup``. It is set before ``begin``"""
         self.facts: dict[str, Any] = {}
         """Plain data for the sidecar, such as a start time. It is read after ``finish``"""
 
@@ -88,6 +90,27 @@ class Extractor:
         """Return what must be installed first, with the command that installs it, or None if nothing is missing.
 
         ``arguments`` are the keyword arguments that the extractor will get.
+        """
+        return None
+
+    @classmethod
+    def setup(cls, device: str, **arguments: Any) -> Any:
+        """Load what all videos share, such as the weights of a network.
+
+        It runs once in each worker process, outside of the time and the memory limit of a file. An exception ends the
+        build, since no video is at fault.
+
+        Parameters
+        ----------
+        device : str
+            Device of the network, "cpu".
+        **arguments
+            The keyword arguments of the extractor.
+
+        Returns
+        -------
+        object
+            The attribute ``model`` of all extractors in this process that have these arguments.
         """
         return None
 

@@ -138,6 +138,7 @@ class DecodePass:
         self._maker = FrameMaker(self._picture, media.require_video().sample_aspect_ratio)
         self._meter = ContentMeter() if self._with_content else None
         for name, spec in self._specs.items():
+            spec.set_up()
             with _calling(name, 0):
                 extractor = spec.make()
                 fields = {name: getattr(self._item, name) for name in spec.uses}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chordcache import digests
+from chordcache import digests, progress
 from chordcache.errors import ConfigError, UsageError
 from chordcache.features.base import Extractor
 from chordcache.features.item_fields import ITEM_FIELDS
@@ -34,6 +35,7 @@ _BUILT_IN = {
     "waveform": _BuiltIn(
         "chordcache.features.waveform:WaveformExtractor", "chordcache.features.waveform:WaveformReadSide"
     ),
+    "text": _BuiltIn("chordcache.features.text:TextExtractor", "chordcache.features.text:TextReadSide"),
     "pose": _BuiltIn("chordcache.features.pose:PoseExtractor", "chordcache.features.pose:PoseReadSide"),
 }
 """The built-in features. Each also has a section in ``config``. Importing their modules loads no decoder."""
@@ -64,9 +66,38 @@ class FeatureSpec:
     """Fields of the item that it is made of"""
 
     def make(self) -> Extractor:
-        """Return a new extractor, for one video."""
+        """Return a new extractor, for one video. Call ``set_up`` before."""
         extractor: Extractor = _class_of(self.name, self.extractor)(self.name, **self.arguments)
+        extractor.model = _models.get(self._model_key)
         return extractor
+
+    def set_up(self) -> None:
+        """Load what all videos share, if this process has not done so.
+
+        Raises
+        ------
+        UsageError
+            If it cannot be loaded.
+        """
+        if self._model_key in _models:
+            return
+        cls = _class_of(self.name, self.extractor)
+        try:
+            with progress.setting_up():
+                _models[self._model_key] = cls.setup("cpu", **self.arguments)
+        except UsageError:
+            raise
+        except Exception as error:  # item boundary: a plug-in may raise anything
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UsageError(f"features.{self.name}: its network cannot be loaded: {what}") from error
+
+    @property
+    def _model_key(self) -> tuple[str, str]:
+        return self.extractor, json.dumps(dict(self.arguments), sort_keys=True, default=str)
+
+
+_models: dict[tuple[str, str], Any] = {}
+"""Results of ``Extractor.setup`` in this process, by extractor and arguments"""
 
 
 def resolve(name: str, config: Config) -> FeatureSpec:

@@ -196,6 +196,7 @@ class Cache:
         ``mel``               [shape=(n_mels, t), dtype=float32, dB], or (C, n_mels, t): the seconds from the first
                               frame to the end of the last, silence where the sound does not reach
         ``waveform``          [shape=(t,), dtype=float32 or int16], or (C, t): the samples of the same seconds
+        ``text``              [shape=(L, D), dtype=float32 or float16]: the tokens of the caption, for any frames
         ``pose``              [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of the cached frame, visibility
         ====================  ========================================================================
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 import numpy as np
@@ -82,3 +84,41 @@ class Words(Extractor):
     def num_rows(self, num_frames: int) -> int | None:
         """Return None, since rows belong to the video."""
         return None
+
+
+class Network(Extractor):
+    """A network whose weights take long and much memory to load. Its rows are the number of times it was loaded.
+
+    Parameters
+    ----------
+    name : str
+        Name of the feature.
+    mebibytes : int
+        Size of the weights.
+    seconds : float
+        Time to load them.
+    log : str
+        File that gets the number of the process for each time.
+    fault : str
+        "raises" for weights that cannot be loaded, "memory" for a video that needs as much as the weights again.
+    """
+
+    def __init__(self, name: str, *, mebibytes: int, seconds: float, log: str, fault: str = "") -> None:
+        super().__init__(name)
+        self._mebibytes, self._fault = mebibytes, fault
+
+    @classmethod
+    def setup(cls, device: str, **arguments: Any) -> Any:
+        """Load the weights."""
+        with open(arguments["log"], "a", encoding="ascii") as file:
+            file.write(f"{os.getpid()} {device}\n")
+        if arguments.get("fault") == "raises":
+            raise FileNotFoundError("no weights")
+        time.sleep(arguments["seconds"])
+        return np.ones(arguments["mebibytes"] << 17)
+
+    def add_frame(self, frame: Any) -> Rows:
+        """Return the sum of a weight."""
+        if self._fault == "memory":
+            np.ones(self._mebibytes << 17)
+        return {self.name: self.model[:1].copy()}
