@@ -333,9 +333,11 @@ def killing(function):
         count += 1
         if count == stop:
             os.kill(os.getpid(), signal.SIGKILL)
-        function(*args, **options)
-        if count == -stop:
-            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            function(*args, **options)
+        finally:  # a rename fails if its folder is still missing
+            if count == -stop:
+                os.kill(os.getpid(), signal.SIGKILL)
     return counted
 
 os.replace, os.link = killing(replace), killing(link)
