@@ -222,7 +222,9 @@ class ClusterWorkers:
     def _node_for(self, unit: Unit) -> str | None:
         """Return the node with the most room, or None if all that may run the unit are busy."""
         fit = {name: node for name, node in self._nodes.items() if node.is_fit}
-        allowed = {name: node for name, node in fit.items() if name not in unit.avoid} or fit
+        others = {name: node for name, node in fit.items() if name not in unit.avoid}
+        readers = {name: node for name, node in fit.items() if name not in unit.cannot_read}
+        allowed = others or readers or fit
         best = max(allowed, key=lambda name: allowed[name].num_free, default=None)
         return best if best is not None and allowed[best].num_free > 0 else None
 

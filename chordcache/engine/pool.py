@@ -178,7 +178,9 @@ class _Run:
             if result.cause == "oom":
                 result = replace(result, message=self._limits.out_of_memory(result.message))
         elif (task := self._retry(single.tasks[0], result)) is not None:
-            self._again.append(replace(single, tasks=[task], attempts=0, avoid=single.avoid | {single.node}))
+            node = {single.node}
+            again = replace(single, tasks=[task], attempts=0, avoid=single.avoid | node)
+            self._again.append(replace(again, cannot_read=single.cannot_read | node))
             return
         yield single.first, single.tasks[0], result
 

@@ -62,6 +62,8 @@ class Unit:
     """Node of a cluster that ran them last"""
     avoid: frozenset[str] = frozenset()
     """Nodes that must not run them again if there are others"""
+    cannot_read: frozenset[str] = frozenset()
+    """Those of them where the disk of the sources failed. The others come first"""
 
     def split(self) -> list[Unit]:
         """Return units of the same tasks, one task in each."""
