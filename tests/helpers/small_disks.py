@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -69,6 +70,7 @@ def image_of(disk: Path) -> Path:
 @contextlib.contextmanager
 def unmounted(disk: Path) -> Iterator[Path]:
     """Take an ext4 file system away for a while. Yield its image."""
+    os.sync()  # a process in another mount namespace may still have it mounted, and umount then writes nothing
     _run("umount", disk)
     yield image_of(disk)
     _run("mount", "-o", "loop", image_of(disk), disk)

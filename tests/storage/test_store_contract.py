@@ -330,7 +330,7 @@ class StoreContract:
         good, data = self.everything(path), path.read_bytes()
         open_files.forget(path)
         random = processes.Rng(3)
-        for _ in range(250):
+        for _ in range(60):  # make reliability flips 2,000 bits in files of each tier (R11)
             bit = random.below(len(data) * 8)
             changed = bytearray(data)
             changed[bit // 8] ^= 1 << bit % 8
