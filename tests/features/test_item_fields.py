@@ -15,10 +15,10 @@ from chordcache.features.registry import resolve
 
 @pytest.fixture
 def work(tmp_path: Path, make_video: Callable[..., Path]) -> Path:
-    """Two videos and the config of a feature "text" that is made of captions."""
+    """Two videos and the config of a feature "words" that is made of captions."""
     for name in ("a", "b"):
         make_video(tmp_path / f"videos/{name}.mp4", num_frames=6 if name == "a" else 9)
-    config = {"features": {"text": {"extractor": "helpers.row_extractors:Words"}, "flow": None, "mel": None}}
+    config = {"features": {"words": {"extractor": "helpers.row_extractors:Words"}, "flow": None, "mel": None}}
     (tmp_path / "text.yaml").write_text(yaml.dump(config))
     return tmp_path
 
@@ -27,7 +27,7 @@ def build(work: Path, captions: dict[str, str], *features: str, **options: objec
     """Build the videos with these captions."""
     rows = [f"videos/{name}.mp4,{caption}" for name, caption in captions.items()]
     (work / "list.csv").write_text("\n".join(["path,caption", *rows]))
-    tiers = ["npz"] if "text" in features else ["lmdb"]
+    tiers = ["npz"] if "words" in features else ["lmdb"]
     return cc.build(
         work / "list.csv", work / "cache", tiers=tiers, features=features, config=work / "text.yaml",
         jobs=Engine("inline"), options=cc.BuildOptions(**options),  # type: ignore[arg-type]
@@ -37,55 +37,55 @@ def build(work: Path, captions: dict[str, str], *features: str, **options: objec
 def text_of(work: Path, name: str) -> str:
     with cc.open_cache(work / "cache") as opened:
         (video,) = [video for video in opened if video.path == f"videos/{name}.mp4"]
-        return bytes(opened.read(video, "text")).decode()
+        return bytes(opened.read(video, "words")).decode()
 
 
 def test_a_changed_caption_is_embedded_again(work: Path) -> None:
-    assert build(work, {"a": "a dog", "b": "a cat"}, "text").num_done == 2
+    assert build(work, {"a": "a dog", "b": "a cat"}, "words").num_done == 2
     assert (text_of(work, "a"), text_of(work, "b")) == ("a dog", "a cat")
-    done = build(work, {"a": "a dog", "b": "two cats"}, "text")
+    done = build(work, {"a": "a dog", "b": "two cats"}, "words")
     assert (done.num_done, done.num_up_to_date) == (1, 1)
     assert (text_of(work, "a"), text_of(work, "b")) == ("a dog", "two cats")
 
 
 def test_rows_of_an_earlier_caption_are_not_read(work: Path) -> None:
     """A build of frames alone takes over the new caption, but makes no text."""
-    build(work, {"a": "a dog"}, "text")
+    build(work, {"a": "a dog"}, "words")
     build(work, {"a": "a wolf"}, "frames")
-    with pytest.raises(cc.FeatureAbsentError, match="'text' of video .* was made of another value of caption, label"):
+    with pytest.raises(cc.FeatureAbsentError, match="'words' of video .* was made of another value of caption, label"):
         text_of(work, "a")
     found = [each for each in cc.verify(work / "cache", jobs=1).damage if each.kind == "stale"]
-    assert [each.message for each in found] == ["its 'text' was made of other values of caption, label"]
+    assert [each.message for each in found] == ["its 'words' was made of other values of caption, label"]
     reasons = cc.dry_run(
-        work / "list.csv", work / "cache", tiers=["npz"], features=["text"], config=work / "text.yaml"
+        work / "list.csv", work / "cache", tiers=["npz"], features=["words"], config=work / "text.yaml"
     ).reasons
     assert [(reason.kind, reason.detail) for reason in reasons] == [
-        ("label or caption", "text depends on caption, label")
+        ("label or caption", "words depends on caption, label")
     ]
-    assert build(work, {"a": "a wolf"}, "text").num_done == 1
+    assert build(work, {"a": "a wolf"}, "words").num_done == 1
     assert text_of(work, "a") == "a wolf"
     assert {each.kind for each in cc.verify(work / "cache", jobs=1).damage} == {"orphan"}  # the rows of the dog
 
 
 def test_a_video_without_a_caption_gets_one(work: Path) -> None:
-    build(work, {"a": ""}, "text")
+    build(work, {"a": ""}, "words")
     with pytest.raises(cc.FeatureAbsentError, match="it has no caption"):
         text_of(work, "a")
-    build(work, {"a": "a dog"}, "text")
+    build(work, {"a": "a dog"}, "words")
     assert text_of(work, "a") == "a dog"
 
 
 def test_videos_of_the_same_bytes_with_other_captions(work: Path) -> None:
     """With known hashes, a copy of a video shares its artefacts, but only if they are made of the same fields."""
     (work / "videos/b.mp4").write_bytes((work / "videos/a.mp4").read_bytes())
-    build(work, {"a": "a dog"}, "text", source_hash=True)
-    build(work, {"a": "a dog", "b": "a cat"}, "text", source_hash=True)
+    build(work, {"a": "a dog"}, "words", source_hash=True)
+    build(work, {"a": "a dog", "b": "a cat"}, "words", source_hash=True)
     assert (text_of(work, "a"), text_of(work, "b")) == ("a dog", "a cat")
 
 
 def test_segments_cannot_share_a_feature_of_their_captions(work: Path) -> None:
-    with pytest.raises(cc.UsageError, match="^segments: got 'share' with 'text', which differs between segments"):
-        build(work, {"a": "a dog"}, "text", segments="share")
+    with pytest.raises(cc.UsageError, match="^segments: got 'share' with 'words', which differs between segments"):
+        build(work, {"a": "a dog"}, "words", segments="share")
 
 
 def test_fields_that_do_not_exist(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_fields_that_do_not_exist(work: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Words, "uses", ("caption", "mood"))
     with pytest.raises(cc.ConfigError, match="uses caption, mood, expected some of root, path, segment, label"):
-        build(work, {"a": "a dog"}, "text")
+        build(work, {"a": "a dog"}, "words")
 
 
 def test_fingerprints_of_other_features_stay(work: Path) -> None:
@@ -101,5 +101,5 @@ def test_fingerprints_of_other_features_stay(work: Path) -> None:
     from chordcache.config import load_config
 
     config = load_config(work / "text.yaml")
-    assert resolve("text", config).params["uses"] == ["caption", "label"]
+    assert resolve("words", config).params["uses"] == ["caption", "label"]
     assert "uses" not in resolve("frames", config).params
