@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from chordcache.config_checks import check_choice, check_number, check_short_side
+from chordcache.config_checks import check_choice, check_number, check_short_side, lowest_band_hertz
 from chordcache.errors import ConfigError, NotFoundError, printable
 from chordcache.frames_config import FramesConfig, PictureConfig
 from chordcache.presets import is_preset_like, preset_names, preset_path
@@ -75,8 +74,7 @@ class MelConfig:
         fmax = nyquist if self.fmax is None else self.fmax
         if self.fmin >= fmax:
             raise ConfigError(f"features.mel.fmin: got {self.fmin}, expected a frequency below fmax")
-        step = (_mel(fmax) - _mel(self.fmin)) / (self.n_mels + 1)
-        if _hertz(_mel(self.fmin) + 2 * step) - self.fmin <= self.sample_rate / self.n_fft:
+        if lowest_band_hertz(self.fmin, fmax, self.n_mels) <= self.sample_rate / self.n_fft:
             raise ConfigError(
                 f"features.mel.n_mels: got {self.n_mels}, expected a lowest band that is not narrower than a bin of "
                 f"n_fft {self.n_fft}. Take fewer bands or a longer window."
@@ -228,15 +226,6 @@ class Config:
     def names(self) -> tuple[str, ...]:
         """Return the names of all features that are not removed."""
         return (*(("frames",) if self.frames else ()), *self.features)
-
-
-def _mel(hertz: float) -> float:
-    """Return Slaney's mel scale, as in librosa."""
-    return 3 * hertz / 200 if hertz < 1000 else 15 + 27 * math.log(hertz / 1000) / math.log(6.4)
-
-
-def _hertz(mel: float) -> float:
-    return 200 * mel / 3 if mel < 15 else 1000 * math.exp(math.log(6.4) * (mel - 15) / 27)
 
 
 def _section(cls: type, name: str, data: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from chordcache.errors import ConfigError
@@ -27,3 +28,18 @@ def check_number(name: str, value: Any, kinds: Any, low: float, high: float) -> 
     """Raise ``ConfigError`` if a value is not a number of such a kind from ``low`` to ``high``."""
     if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
         raise ConfigError(f"{name}: got {value!r}, expected a number from {low} to {high}")
+
+
+def lowest_band_hertz(fmin: float, fmax: float, num_bands: int) -> float:
+    """Return the width of the lowest of some mel bands between two frequencies. All are in hertz."""
+    step = (_mel(fmax) - _mel(fmin)) / (num_bands + 1)
+    return _hertz(_mel(fmin) + 2 * step) - fmin
+
+
+def _mel(hertz: float) -> float:
+    """Return Slaney's mel scale, as in librosa."""
+    return 3 * hertz / 200 if hertz < 1000 else 15 + 27 * math.log(hertz / 1000) / math.log(6.4)
+
+
+def _hertz(mel: float) -> float:
+    return 200 * mel / 3 if mel < 15 else 1000 * math.exp(math.log(6.4) * (mel - 15) / 27)
