@@ -22,7 +22,7 @@ import cv2
 import numpy as np
 
 import chordcache as cc
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 from chordcache.features.feed import decode_whole
 from chordcache.features.packet_frames import PACKET_CODECS, iter_pictures
 from chordcache.media.cropping import Rectangle

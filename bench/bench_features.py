@@ -26,7 +26,7 @@ import numpy as np
 from measure import repeat_video, report, report_all, report_memory
 
 import chordcache as cc
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 
 SHORT_SIDE = 256
 NUM_SLICES, SLICE_ROWS = 100, 16

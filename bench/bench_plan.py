@@ -19,7 +19,7 @@ import numpy as np
 from measure import encode_loop
 
 import chordcache as cc
-from chordcache.config import Config, config_from_json
+from chordcache.config.config import Config, config_from_json
 from chordcache.index.files import Index
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.plan import make_plan

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 import chordcache as cc
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 from chordcache.index.files import IndexWriter
 from chordcache.storage import layout
 from chordcache.storage.catalog import publish_catalog

@@ -18,7 +18,7 @@ import numpy as np
 from measure import encode_loop
 
 import chordcache as cc
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 from chordcache.read.sources.base import CachedSource
 
 BATCH_SIZE, NUM_VIDEOS, CLIPS_PER_VIDEO, SECONDS, SHORT_SIDE = 8, 2, 12, 8, 224

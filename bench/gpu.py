@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import chordcache as cc
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 from chordcache.tools.bench.gpu import Utilization
 
 BATCH_SIZE, NUM_BATCHES, ROUNDS = 16, 40, 5

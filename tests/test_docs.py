@@ -14,7 +14,7 @@ from helpers.commands import COMMANDS
 
 import chordcache as cc
 from chordcache import errors
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")

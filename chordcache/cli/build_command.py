@@ -29,7 +29,7 @@ from chordcache.cli.options import (
     wait_option,
 )
 from chordcache.cli.values import FOLDER, Choice, variable_option
-from chordcache.config import config_to_json
+from chordcache.config.config import config_to_json
 from chordcache.errors import printable
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import click
 from chordcache.cli.commands import SuggestingGroup
 from chordcache.cli.options import CONFIG_VARIABLE, echo_json, json_option
 from chordcache.cli.values import CONFIG, variable_argument
-from chordcache.presets import preset_names, preset_summary
+from chordcache.config.presets import preset_names, preset_summary
 
 
 @click.group(cls=SuggestingGroup)
@@ -53,7 +53,8 @@ def show(config: str | None, as_json: bool) -> None:
     Example:
       chordcache config show flow
     """
-    from chordcache.config import config_to_json, config_to_yaml, load_config
+    from chordcache.config.config import config_to_json
+    from chordcache.config.files import config_to_yaml, load_config
 
     found = load_config(config)
     if as_json:

@@ -65,7 +65,7 @@ def _tiers(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 def _presets(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
-    from chordcache.presets import preset_names, preset_summary
+    from chordcache.config.presets import preset_names, preset_summary
 
     names = [name for name in preset_names() if name.startswith(incomplete)]
     return [*(CompletionItem(name, help=preset_summary(name)) for name in names), *_items("file", incomplete)]
@@ -73,7 +73,8 @@ def _presets(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 def _features(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """Return names of features of the config, after those that are already in the list."""
-    from chordcache.config import Config, load_config
+    from chordcache.config.config import Config
+    from chordcache.config.files import load_config
 
     try:
         config = load_config(ctx.params.get("config"))

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from chordcache.config.frames import PictureConfig
 from chordcache.errors import MediaError, UsageError
 from chordcache.features.base import Extractor, Rows, VideoInfo
 from chordcache.features.feed import decode_segment, decode_whole
 from chordcache.features.frames import FpsFilter
 from chordcache.features.registry import FeatureSpec
 from chordcache.features.row_clock import CLOCK_FACTS, clock_problem
-from chordcache.frames_config import PictureConfig
 from chordcache.media.activity import ContentMeter
 from chordcache.media.audio_track import Sound
 from chordcache.media.damage import KeptFrames

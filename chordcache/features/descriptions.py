@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from chordcache.config import Config, config_from_json, config_sections
+from chordcache.config.config import Config, config_from_json, config_sections
 from chordcache.errors import ConfigError
 from chordcache.features.registry import extractor_class
 from chordcache.storage.artefacts.tiers import TIERS

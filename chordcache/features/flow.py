@@ -20,7 +20,7 @@ from chordcache.storage.artefacts.base import Artefact
 from chordcache.storage.flow_int8 import dequantize, quantize
 
 if TYPE_CHECKING:
-    from chordcache.frames_config import PictureConfig
+    from chordcache.config.frames import PictureConfig
     from chordcache.media.scaling import Frame
 
 Estimator: TypeAlias = "Callable[[np.ndarray, np.ndarray], np.ndarray]"
@@ -90,7 +90,7 @@ class FlowExtractor(Extractor):
         dtype: str = "float16",
     ) -> None:
         # Not at the top: reading a cache imports this module, and does not need the parser of YAML
-        from chordcache.config import FlowConfig
+        from chordcache.config.features import FlowConfig
 
         super().__init__(name)
         FlowConfig(method, preset, short_side, dtype)  # raises for a value that is not allowed

@@ -20,7 +20,7 @@ from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.base import Artefact, checked_out
 
 if TYPE_CHECKING:
-    from chordcache.frames_config import PictureConfig
+    from chordcache.config.frames import PictureConfig
     from chordcache.media.packet_encoder import PacketEncoder
     from chordcache.media.scaling import Frame
 

@@ -14,7 +14,7 @@ from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.base import Artefact
 
 if TYPE_CHECKING:
-    from chordcache.frames_config import PictureConfig
+    from chordcache.config.frames import PictureConfig
     from chordcache.media.audio_track import Sound
 
 MAX_AMPLITUDE = 1e9

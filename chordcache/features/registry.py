@@ -17,7 +17,7 @@ from chordcache.features.item_fields import ITEM_FIELDS
 from chordcache.features.read_side import ReadSide
 
 if TYPE_CHECKING:  # reading a cache does not load the parser of YAML
-    from chordcache.config import Config
+    from chordcache.config.config import Config
 
 
 class _BuiltIn(NamedTuple):

@@ -10,8 +10,8 @@ import av
 import numpy as np
 from av.sidedata.sidedata import Type as SideDataType
 
+from chordcache.config.frames import PictureConfig
 from chordcache.errors import MediaError
-from chordcache.frames_config import PictureConfig
 from chordcache.media.containers import MAX_PIXELS
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.geometry import Orientation, display_size, orientation_of_matrix, scaled_size

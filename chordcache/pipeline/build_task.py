@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chordcache.choices import ON_DAMAGE
+from chordcache.config.frames import PictureConfig
 from chordcache.features.registry import FeatureSpec
-from chordcache.frames_config import PictureConfig
 from chordcache.media.damage import KeptFrames
 from chordcache.pipeline.plan import ArtefactTask
 from chordcache.records import ContentFacts, Description, FeatureInfo, Identity, VideoRecord

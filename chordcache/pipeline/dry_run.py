@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chordcache.config import Config
+from chordcache.config.config import Config
 from chordcache.errors import DamageError, NotFoundError
 from chordcache.features.item_fields import fits
 from chordcache.index.files import Index

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from chordcache.config import config_to_json
+from chordcache.config.config import config_to_json
 from chordcache.digests import digest_file, hex128
 from chordcache.errors import UsageError, printable
 from chordcache.index.files import Index, IndexWriter, read_index

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from chordcache.choices import ON_DAMAGE
-from chordcache.config import Config, config_from_json, config_to_json, load_config
+from chordcache.config.config import Config, config_from_json, config_to_json
+from chordcache.config.files import load_config
 from chordcache.errors import ConfigError, UsageError, printable
 from chordcache.features.item_fields import fits
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from chordcache.config import Config, config_from_json
+from chordcache.config.config import Config, config_from_json
 from chordcache.digests import digest_file
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine, engine_of

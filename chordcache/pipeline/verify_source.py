@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chordcache.config import Config
+from chordcache.config.config import Config
 from chordcache.errors import ConfigError, DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
 from chordcache.features.packet_frames import PACKET_CODECS

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 from chordcache.errors import UsageError
 from chordcache.read.cache import Cache
 from chordcache.read.clips import FeatureReader

@@ -35,7 +35,7 @@ from chordcache.read.video import Video
 from chordcache.read.video_sets import open_videos
 
 if TYPE_CHECKING:
-    from chordcache.config import Config
+    from chordcache.config.config import Config
     from chordcache.index.files import Index
 
 Result = TypeVar("Result")

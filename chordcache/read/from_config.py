@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from chordcache.config import Config, config_from_json, load_config
+from chordcache.config.config import Config, config_from_json
+from chordcache.config.files import load_config
+from chordcache.config.frames import PictureConfig
 from chordcache.errors import ConfigError, UsageError
-from chordcache.frames_config import PictureConfig
 from chordcache.read.clip_dataset import ClipDataset
 from chordcache.read.collate import collate
 from chordcache.read.crops import CenterCrop, HorizontalFlip, Pad, RandomResizedCrop, Resize, SpatialTransform

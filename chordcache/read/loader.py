@@ -13,7 +13,7 @@ import torch
 from torch.profiler import record_function
 from torch.utils.data import DataLoader
 
-from chordcache.config import Config
+from chordcache.config.config import Config
 from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least
 from chordcache.read.batch_memory import RecycledMemory, allocate_pinned

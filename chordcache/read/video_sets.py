@@ -13,7 +13,7 @@ from chordcache.read.selection import Videos
 from chordcache.read.sources.base import CachedSource, VideoSource
 
 if TYPE_CHECKING:
-    from chordcache.config import Config
+    from chordcache.config.config import Config
     from chordcache.index.files import Index
 
 

@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from chordcache.choices import PLAN_FILES
-from chordcache.config import Config, load_config
+from chordcache.config.config import Config
+from chordcache.config.files import load_config
 from chordcache.engine import pool, terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from chordcache.config import config_from_json, config_to_json
-from chordcache.frames_config import CODEC_SETTINGS, FramesConfig
+from chordcache.config.config import config_from_json, config_to_json
+from chordcache.config.frames import CODEC_SETTINGS, FramesConfig
 from chordcache.pipeline.plan import requested_features
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.tools.plan_sample import Settings

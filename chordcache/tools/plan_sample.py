@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
-from chordcache.config import Config
+from chordcache.config.config import Config
 from chordcache.engine import pool
 from chordcache.engine.limits import Limits
 from chordcache.index.files import temporary_index

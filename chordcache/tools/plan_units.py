@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chordcache.frames_config import PictureConfig
+from chordcache.config.frames import PictureConfig
 from chordcache.index.grouping import IndexRows
 from chordcache.media.geometry import scaled_size
 from chordcache.pipeline.keep_damaged import may_be_cached

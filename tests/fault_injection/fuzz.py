@@ -16,7 +16,7 @@ from conftest import write_video
 from helpers import processes
 
 import chordcache as cc
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 from chordcache.digests import digest_file
 from chordcache.engine import pool
 from chordcache.engine.limits import Limits

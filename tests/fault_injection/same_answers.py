@@ -17,7 +17,7 @@ import xxhash
 from helpers import processes
 
 import chordcache as cc
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 from chordcache.read.sources.base import VideoSource
 from chordcache.read.sources.mapped_mp4 import MappedMP4Source
 from fault_injection.damaged_media import ENDINGS, film_of, signals_of

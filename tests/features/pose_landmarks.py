@@ -11,9 +11,9 @@ import mediapipe
 import numpy as np
 import pytest
 
+from chordcache.config.frames import PictureConfig
 from chordcache.features.base import VideoInfo
 from chordcache.features.pose import PoseExtractor
-from chordcache.frames_config import PictureConfig
 from chordcache.media.demux import open_media
 from chordcache.media.scaling import FrameMaker
 

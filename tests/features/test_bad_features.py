@@ -21,7 +21,7 @@ from helpers.ffmpeg import ffmpeg, ffprobe
 
 import chordcache as cc
 import chordcache.storage.artefacts.tiers as tier_table
-from chordcache.config import config_from_json, config_to_json
+from chordcache.config.config import config_from_json, config_to_json
 from chordcache.engine import pool
 
 pytestmark = pytest.mark.timeout(240)

@@ -19,7 +19,7 @@ from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 from helpers.processes import files_of, quarantine, sidecars
 
 import chordcache as cc
-from chordcache.config import Config, config_from_json
+from chordcache.config.config import Config, config_from_json
 from chordcache.errors import ConfigError, FeatureAbsentError, UsageError
 from chordcache.features.registry import resolve
 

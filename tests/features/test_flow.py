@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from helpers import ffmpeg_reference
 
+from chordcache.config.frames import PictureConfig
 from chordcache.errors import UsageError
 from chordcache.features.flow import FlowExtractor
-from chordcache.frames_config import PictureConfig
 from chordcache.media.demux import open_media
 from chordcache.media.scaling import FrameMaker
 from chordcache.storage.flow_int8 import dequantize, quantize

@@ -14,9 +14,9 @@ import pytest
 from av.sidedata.sidedata import Type as SideDataType
 from helpers.ffmpeg import ffprobe_column
 
+from chordcache.config.frames import PictureConfig
 from chordcache.features.base import VideoInfo
 from chordcache.features.motion import MotionExtractor, motion_grid, resampled, turned
-from chordcache.frames_config import PictureConfig
 from chordcache.media.demux import open_media
 from chordcache.media.geometry import Orientation
 from chordcache.media.motion_vectors import MOTION_VECTOR, MOTION_VECTOR_CODECS, motion_vectors

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import chordcache as cc
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 from chordcache.errors import DamageError, UsageError
 from chordcache.features.packet_frames import iter_pictures
 from chordcache.media.packet_decoder import to_rgb

@@ -16,8 +16,8 @@ import pytest
 from helpers import box_average, ffmpeg_reference, scaled
 
 import chordcache as cc
+from chordcache.config.frames import PictureConfig
 from chordcache.errors import MediaError
-from chordcache.frames_config import PictureConfig
 from chordcache.media.ffmpeg_log import capture
 from chordcache.media.geometry import Orientation
 from chordcache.media.resample import Resampler

@@ -13,9 +13,9 @@ import pytest
 from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
-from chordcache.config import Config
+from chordcache.config.config import Config
+from chordcache.config.frames import FramesConfig
 from chordcache.errors import MediaError, UsageError
-from chordcache.frames_config import FramesConfig
 from chordcache.media.demux import open_media
 from chordcache.pipeline.dry_run import dry_run
 from chordcache.pipeline.findings import VerifyReport

@@ -18,7 +18,7 @@ import torch
 from helpers import ffmpeg_reference
 
 import chordcache as cc
-from chordcache.frames_config import FramesConfig
+from chordcache.config.frames import FramesConfig
 from chordcache.read.sources.mapped_mp4 import MappedMP4Source
 from chordcache.storage.layout import video_key
 

@@ -16,7 +16,7 @@ from helpers import processes
 from helpers.processes import files_of, sidecars
 
 import chordcache as cc
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 from chordcache.errors import ConfigError, UsageError
 from chordcache.pipeline import plan as plans
 from chordcache.pipeline.plan import make_plan

@@ -14,7 +14,7 @@ from helpers.processes import files_of, sidecars
 from test_verify import reseal
 
 import chordcache as cc
-from chordcache.config import Config, config_from_json
+from chordcache.config.config import Config, config_from_json
 
 Cli = Callable[..., Any]
 

@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import chordcache as cc  # noqa: E402
-from chordcache.config import Config, Hdf5Config  # noqa: E402
+from chordcache.config.config import Config, Hdf5Config  # noqa: E402
+from chordcache.config.frames import FramesConfig  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
-from chordcache.frames_config import FramesConfig  # noqa: E402
 from chordcache.index.files import IndexWriter  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
 from chordcache.read.sampling.clip_samplers import DenseClips  # noqa: E402

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, default_collate  # noqa: E402
 
 import chordcache as cc  # noqa: E402
-from chordcache.config import config_from_json  # noqa: E402
+from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
 
 # More workers than processors are not a fault here; the tests want two on any machine

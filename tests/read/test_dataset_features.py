@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
 
 import chordcache as cc  # noqa: E402
-from chordcache.config import config_from_json  # noqa: E402
+from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.errors import FeatureAbsentError, UsageError  # noqa: E402
 from chordcache.features import registry  # noqa: E402
 from chordcache.features.flow import compose_flow, cut_flow  # noqa: E402

@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import chordcache as cc  # noqa: E402
-from chordcache.config import config_from_json  # noqa: E402
+from chordcache.config.config import config_from_json  # noqa: E402
+from chordcache.config.frames import FramesConfig, PictureConfig  # noqa: E402
 from chordcache.errors import MediaError, NotFoundError, UsageError  # noqa: E402
-from chordcache.frames_config import FramesConfig, PictureConfig  # noqa: E402
 from chordcache.read.sampling.clip_samplers import KeyframeSampler  # noqa: E402
 from chordcache.read.sampling.content_samplers import AdaptiveSampler  # noqa: E402
 from chordcache.read.sources.base import CachedSource, VideoSource  # noqa: E402

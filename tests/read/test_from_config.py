@@ -15,7 +15,8 @@ pytest.importorskip("kornia")
 from torch.utils.data import DataLoader  # noqa: E402
 
 import chordcache as cc  # noqa: E402
-from chordcache.config import Config, config_from_json, config_to_json, load_config  # noqa: E402
+from chordcache.config.config import Config, config_from_json, config_to_json  # noqa: E402
+from chordcache.config.files import load_config  # noqa: E402
 from chordcache.errors import ConfigError, UsageError  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
 from chordcache.read.from_config import CROPS  # noqa: E402

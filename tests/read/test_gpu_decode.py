@@ -11,7 +11,7 @@ import pytest
 import simplejpeg
 
 import chordcache as cc
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 from chordcache.errors import DamageError, UsageError
 
 torch = pytest.importorskip("torch")

@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from chordcache.config import config_from_json  # noqa: E402
+from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.digests import digest_file  # noqa: E402
 from chordcache.errors import DamageError, FeatureAbsentError, MediaError, NotFoundError, UsageError  # noqa: E402
 from chordcache.index.files import read_index  # noqa: E402

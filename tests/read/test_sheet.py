@@ -18,7 +18,7 @@ import pytest
 from helpers.ffmpeg import copy_start
 
 import chordcache as cc
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 from chordcache.errors import UsageError
 from chordcache.read import draw_sheet, drawing, pictures
 from chordcache.read.drawing import MARK, TimeAxis

@@ -20,8 +20,8 @@ from helpers import ffmpeg_reference
 from helpers.ffmpeg import decode_samples, ffmpeg, frame_digests
 
 import chordcache as cc
+from chordcache.config.frames import FramesConfig, PictureConfig
 from chordcache.errors import UsageError
-from chordcache.frames_config import FramesConfig, PictureConfig
 from chordcache.media import ffmpeg_log
 from chordcache.media.demux import Media, open_media
 from chordcache.read.sources.base import CachedSource, VideoSource

@@ -20,7 +20,7 @@ from helpers.sound import noise, write_sound
 torch = pytest.importorskip("torch")
 
 import chordcache as cc  # noqa: E402
-from chordcache.config import config_from_json  # noqa: E402
+from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.errors import DamageError, FeatureAbsentError, UsageError  # noqa: E402
 from chordcache.features.waveform import BLOCK_SAMPLES  # noqa: E402
 from chordcache.read.sampling.clip_samplers import RegularClipSampler  # noqa: E402

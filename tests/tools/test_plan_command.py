@@ -14,7 +14,7 @@ import yaml
 from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
-from chordcache.config import Config, config_from_json
+from chordcache.config.config import Config, config_from_json
 from chordcache.tools import plan_estimate, plan_knobs, plan_sample, plan_units
 from chordcache.tools.plan import PlanOptions, plan_build
 

@@ -21,7 +21,7 @@ from helpers.html_pages import Page
 
 import chordcache as cc
 from chordcache.cli import cli
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 from chordcache.index.files import IndexWriter
 from chordcache.pipeline.remedies import remedy
 from chordcache.records import (

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 import chordcache as cc
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 from chordcache.storage.cache_header import read_header, write_header
 
 EVIL = "</script><script>window.hit=1</script><img src=x onerror=window.hit=1><b style=color:red>'\"`"

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.config import Config, config_from_json
+from chordcache.config.config import Config, config_from_json
+from chordcache.config.frames import FramesConfig
 from chordcache.errors import CacheWriteError, MediaError, NotFoundError
 from chordcache.features.decode_pass import DecodePass
 from chordcache.features.packet_frames import PACKET_CODECS
 from chordcache.features.registry import resolve
-from chordcache.frames_config import FramesConfig
 from chordcache.media import jpeg
 from chordcache.media.scaling import PictureScaler
 from chordcache.media.source_file import identify

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from chordcache.config import Config, config_from_json, load_config
+from chordcache.config.config import Config, config_from_json
+from chordcache.config.files import load_config
 from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.index.files import Index, read_index, temporary_index
 from chordcache.media.source_file import identity_or_none, real_folder

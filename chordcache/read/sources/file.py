@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from chordcache.config.frames import PictureConfig
 from chordcache.errors import FeatureAbsentError, MediaError, UsageError, printable
-from chordcache.frames_config import PictureConfig
 from chordcache.media.audio import read_sound
 from chordcache.media.exact_frames import ExactFrames
 from chordcache.media.frame_index import FrameIndex

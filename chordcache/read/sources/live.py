@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from chordcache.config.frames import PictureConfig
 from chordcache.errors import ChordcacheError, FeatureAbsentError, MediaError, UsageError
-from chordcache.frames_config import PictureConfig
 from chordcache.media.audio_buffer import AudioBuffer
 from chordcache.media.demux import Media
 from chordcache.media.frame_numbers import check_frame_numbers

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from chordcache.config.frames import PictureConfig
 from chordcache.errors import MediaError
-from chordcache.frames_config import PictureConfig
 from chordcache.media.audio import read_sound, sample_rate_of
 from chordcache.media.checks.bitstream import packet_reader
 from chordcache.media.exact_frames import FrameReader

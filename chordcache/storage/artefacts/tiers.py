@@ -12,7 +12,7 @@ from chordcache.errors import ConfigError, UsageError, printable
 from chordcache.suggestions import did_you_mean
 
 if TYPE_CHECKING:  # reading a cache does not load the parser of YAML
-    from chordcache.config import Config
+    from chordcache.config.config import Config
 
 
 @dataclass(frozen=True)

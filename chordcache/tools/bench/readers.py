@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from chordcache.config import config_from_json
+from chordcache.config.config import config_from_json
 from chordcache.errors import MediaError, printable
 from chordcache.features.frames import cut_frames
 from chordcache.media.opencv import cv2

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chordcache.config import Config
+from chordcache.config.config import Config
 from chordcache.errors import UsageError, printable
 from chordcache.index.files import IndexWriter, read_index
 from chordcache.pipeline.build import build

@@ -9,20 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chordcache.config import (
-    Config,
-    FlowConfig,
-    FramesConfig,
-    MelConfig,
-    PluginConfig,
-    config_from_json,
-    config_to_json,
-    load_config,
-)
+from chordcache.config.config import Config, config_from_json, config_to_json
+from chordcache.config.features import FlowConfig, MelConfig, PluginConfig
+from chordcache.config.files import load_config
+from chordcache.config.frames import FramesConfig
 from chordcache.errors import ConfigError, NotFoundError, UsageError
 from chordcache.storage.artefacts.tiers import TIERS
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+CONFIGS = Path(__file__).resolve().parent.parent.parent / "configs"
 DEFAULT_YAML = CONFIGS / "default.yaml"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chordcache.choices import ON_DAMAGE
-from chordcache.config_checks import check_choice, check_number, check_short_side
+from chordcache.config.checks import check_choice, check_number, check_short_side
 from chordcache.errors import ConfigError
 
 CODEC_SETTINGS: Mapping[str, tuple[str, ...]] = {

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chordcache.config import Config, config_from_json, config_to_yaml, load_config
+from chordcache.config.config import Config, config_from_json
+from chordcache.config.files import config_to_yaml, load_config
+from chordcache.config.presets import preset_names, preset_path, preset_summary
 from chordcache.errors import ConfigError, NotFoundError
-from chordcache.presets import preset_names, preset_path, preset_summary
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
 CONFIGS = REPOSITORY / "configs"
 
 
@@ -58,7 +59,7 @@ def test_a_wheel_has_the_presets(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path / "site", wheel]
     subprocess.run(install, check=True)
-    code = "import chordcache, json\nfrom chordcache.presets import *\n"
+    code = "import chordcache, json\nfrom chordcache.config.presets import *\n"
     code += "print(json.dumps([chordcache.__file__, preset_names(), [preset_summary(n) for n in preset_names()]]))"
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_FOLDERS = (Path(__file__).parent / "configs", Path(__file__).parent.parent / "configs")
+_FOLDERS = (Path(__file__).parent.parent / "configs", Path(__file__).parent.parent.parent / "configs")
 """Folder in a wheel, and folder in a clone of the repository"""
 
 

@@ -1,0 +1,177 @@
+"""The configuration as frozen, validated dataclasses, and as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chordcache.config.checks import check_choice, check_number
+from chordcache.config.features import (
+    FEATURE_SECTIONS,
+    FeatureConfig,
+    FlowConfig,
+    MelConfig,
+    MotionConfig,
+    PluginConfig,
+)
+from chordcache.config.frames import FramesConfig, PictureConfig
+from chordcache.config.train import checked_train
+from chordcache.errors import ConfigError
+from chordcache.suggestions import did_you_mean
+
+_FEATURE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_TAKEN_NAMES = ("frames", "pts_seconds", "source_frames", "keyframes")
+
+
+@dataclass(frozen=True)
+class Hdf5Config:
+    """The features in HDF5 files, and the settings of these files."""
+
+    features: tuple[str, ...] = ("frames", "flow", "mel")
+    chunk_frames: int = 1
+    """Rows of a chunk. 1 reads random clips fastest"""
+    compression: str = "none"
+
+    def __post_init__(self) -> None:
+        names: Any = self.features
+        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"hdf5.features: got {names!r}, expected a list of feature names")
+        if len(set(names)) < len(names):
+            raise ConfigError(f"hdf5.features: got {list(names)}, expected each name once")
+        object.__setattr__(self, "features", tuple(names))
+        check_number("hdf5.chunk_frames", self.chunk_frames, int, 1, 4096)
+        check_choice("hdf5.compression", self.compression, ("none", "lzf", "gzip"))
+
+
+@dataclass(frozen=True)
+class Config:
+    """The configuration of a build, and of the training that reads its result."""
+
+    frames: FramesConfig | None = field(default_factory=FramesConfig)
+    features: Mapping[str, FeatureConfig] = field(
+        default_factory=lambda: {"flow": FlowConfig(), "motion": MotionConfig(), "mel": MelConfig()}
+    )
+    hdf5: Hdf5Config = field(default_factory=Hdf5Config)
+    train: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Settings of datasets and loaders, as plain data. Caches do not depend on them: configs that only differ here are
+    equal, and ``config_to_json`` leaves them out"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "train", checked_train(self.train))
+        for name, section in self.features.items():
+            expected = FEATURE_SECTIONS.get(name, PluginConfig)
+            if not isinstance(section, expected):
+                raise ConfigError(
+                    f"features.{name}: got a {type(section).__name__}, expected a {expected.__name__}. Choose another "
+                    "name for a feature of your own."
+                )
+
+    @property
+    def picture(self) -> PictureConfig:
+        """Settings of decoded pictures, also if frames themselves are not cached."""
+        return (self.frames or FramesConfig()).picture
+
+    @property
+    def on_damage(self) -> str:
+        """Choice for damaged files, also if frames themselves are not cached."""
+        return (self.frames or FramesConfig()).on_damage
+
+    def section(self, name: str) -> FramesConfig | FeatureConfig:
+        """Return the settings of a feature."""
+        return (self.frames or FramesConfig()) if name == "frames" else self.features[name]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all features that are not removed."""
+        return (*(("frames",) if self.frames else ()), *self.features)
+
+
+def _section(cls: type, name: str, data: Any) -> Any:
+    """Return one dataclass from one mapping. An unknown key is an error that lists the valid ones."""
+    if data is None:
+        return None
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{name}: got {data!r}, expected a mapping or null")
+    _check_keys(f"{name}.", data, [f.name for f in dataclasses.fields(cls)])
+    return cls(**data)
+
+
+def _check_keys(prefix: str, data: Mapping[str, Any], valid: Sequence[str]) -> None:
+    for key in data:
+        if key not in valid:
+            names = f"{', '.join(valid)}{did_you_mean(key, valid)}"
+            raise ConfigError(f"{prefix}{key}: got an unknown key, expected one of {names}")
+
+
+def _features(data: Any) -> dict[str, FeatureConfig]:
+    """Return the features that remain after ``data`` is merged onto the defaults."""
+    features = dict(Config().features)
+    if data is not None and not isinstance(data, Mapping):
+        raise ConfigError(f"features: got {data!r}, expected a mapping")
+    for name, section in (data or {}).items():
+        features.pop(name, None)
+        if section is not None:
+            features[name] = _feature(name, section)
+    return features
+
+
+def _feature(name: Any, section: Any) -> FeatureConfig:
+    if name in FEATURE_SECTIONS:
+        feature: FeatureConfig = _section(FEATURE_SECTIONS[name], f"features.{name}", section)
+        return feature
+    if not isinstance(name, str) or not _FEATURE_NAME.fullmatch(name) or name in _TAKEN_NAMES:
+        raise ConfigError(
+            f"features: got the name {name!r}, expected lower case letters, digits and _, and not one of "
+            f"{', '.join(_TAKEN_NAMES)}"
+        )
+    if not isinstance(section, Mapping) or "extractor" not in section:
+        raise ConfigError(
+            f"features.{name}: got an unknown feature, expected one of {', '.join(FEATURE_SECTIONS)}, "
+            f"or one of your own with 'extractor: package.module:Class'{did_you_mean(name, FEATURE_SECTIONS)}"
+        )
+    params = {key: value for key, value in section.items() if key != "extractor"}
+    return PluginConfig(name, section["extractor"], params)
+
+
+def config_from_json(data: Any) -> Config:
+    """Merge plain data deeply onto the packaged defaults.
+
+    Parameters
+    ----------
+    data : Mapping or None
+        Data in the shape of ``configs/default.yaml``. Missing keys keep their defaults. null removes a feature.
+
+    Raises
+    ------
+    ConfigError
+        If a key is unknown or a value is out of range.
+    """
+    data = {} if data is None else data
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"got a {type(data).__name__}, expected a mapping of sections")
+    _check_keys("", data, [f.name for f in dataclasses.fields(Config)])
+    return Config(
+        frames=_section(FramesConfig, "frames", data.get("frames", {})),
+        features=_features(data.get("features")),
+        hdf5=_section(Hdf5Config, "hdf5", data.get("hdf5") or {}),
+        train=data.get("train") or {},
+    )
+
+
+def config_to_json(config: Config) -> dict[str, Any]:
+    """Return plain data from which ``config_from_json`` makes an equal config. ``train`` is left out."""
+    data = dataclasses.asdict(dataclasses.replace(config, train={}))
+    del data["train"]
+    for name in Config().features:
+        data["features"].setdefault(name, None)
+    for name, feature in config.features.items():
+        if isinstance(feature, PluginConfig):
+            data["features"][name] = {"extractor": feature.extractor, **feature.params}
+    return data
+
+
+def config_sections() -> dict[str, type[Any]]:
+    """Return the class of settings of each built-in feature."""
+    return {"frames": FramesConfig, **FEATURE_SECTIONS}
