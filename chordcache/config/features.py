@@ -112,6 +112,8 @@ class TextConfig:
     max_tokens: int | None = None
     """Largest number of tokens. None means that of the tokenizer"""
     dtype: str = "float16"
+    device: str = "auto"
+    """Device of the network: "auto", "cpu", "cuda" or "cuda:N". It does not change the fingerprint"""
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str):

@@ -7,13 +7,18 @@ import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chordcache import digests, progress
+from chordcache.config.checks import check_number
+from chordcache.engine.networks.connections import connection_to
+from chordcache.engine.networks.network import Infer, Network
 from chordcache.errors import ConfigError, UsageError
 from chordcache.features.base import Extractor
 from chordcache.features.item_fields import ITEM_FIELDS
+from chordcache.features.networks.devices import check_device, devices_of
+from chordcache.features.networks.extractor import NetworkExtractor
 from chordcache.features.read_side import ReadSide
 
 if TYPE_CHECKING:  # reading a cache does not load the parser of YAML
@@ -35,7 +40,9 @@ _BUILT_IN = {
     "waveform": _BuiltIn(
         "chordcache.features.waveform:WaveformExtractor", "chordcache.features.waveform:WaveformReadSide"
     ),
-    "text": _BuiltIn("chordcache.features.text:TextExtractor", "chordcache.features.text:TextReadSide"),
+    "text": _BuiltIn(
+        "chordcache.features.networks.text:TextExtractor", "chordcache.features.networks.text:TextReadSide"
+    ),
     "pose": _BuiltIn("chordcache.features.pose:PoseExtractor", "chordcache.features.pose:PoseReadSide"),
 }
 """The built-in features. Each also has a section in ``config``. Importing their modules loads no decoder."""
@@ -64,12 +71,23 @@ class FeatureSpec:
     """Units as in ``Extractor``"""
     uses: tuple[str, ...] = ()
     """Fields of the item that it is made of"""
+    device: str = ""
+    """Device of its network, or "" if it is not a ``NetworkExtractor``"""
+    batch_size: int = 1
+    """Largest batch of its network"""
 
     def make(self) -> Extractor:
         """Return a new extractor, for one video. Call ``set_up`` before."""
         extractor: Extractor = _class_of(self.name, self.extractor)(self.name, **self.arguments)
-        extractor.model = _models.get(self._model_key)
+        extractor.model = connection_to(self.network).stream() if self.device else _models.get(self._model_key)
         return extractor
+
+    @property
+    def network(self) -> Network:
+        """The network, if the feature has a device."""
+        load = partial(_load_network, self.name, self.extractor, self.arguments)
+        key = json.dumps([*self._model_key, self.device, self.batch_size])
+        return Network(key, self.name, load, partial(devices_of, self.device), self.batch_size)
 
     def set_up(self) -> None:
         """Load what all videos share, if this process has not done so.
@@ -79,17 +97,11 @@ class FeatureSpec:
         UsageError
             If it cannot be loaded.
         """
-        if self._model_key in _models:
-            return
-        cls = _class_of(self.name, self.extractor)
-        try:
+        if self.device:
+            connection_to(self.network)
+        elif self._model_key not in _models:
             with progress.setting_up():
-                _models[self._model_key] = cls.setup("cpu", **self.arguments)
-        except UsageError:
-            raise
-        except Exception as error:  # item boundary: a plug-in may raise anything
-            what = " ".join(f"{type(error).__name__}: {error}".split())
-            raise UsageError(f"features.{self.name}: its network cannot be loaded: {what}") from error
+                _models[self._model_key] = _set_up(self.name, self.extractor, self.arguments, "cpu")
 
     @property
     def _model_key(self) -> tuple[str, str]:
@@ -98,6 +110,23 @@ class FeatureSpec:
 
 _models: dict[tuple[str, str], Any] = {}
 """Results of ``Extractor.setup`` in this process, by extractor and arguments"""
+
+
+def _set_up(name: str, extractor: str, arguments: Mapping[str, Any], device: str) -> Any:
+    """Return the result of an extractor's ``setup``. Raise ``UsageError`` if it fails."""
+    try:
+        return _class_of(name, extractor).setup(device, **arguments)
+    except UsageError:
+        raise
+    except Exception as error:  # item boundary: a plug-in may raise anything
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"features.{name}: its network cannot be loaded: {what}") from error
+
+
+def _load_network(name: str, extractor: str, arguments: Mapping[str, Any], device: str) -> Infer:
+    """Load a network, and return the function of a batch."""
+    model = _set_up(name, extractor, arguments, device)
+    return partial(_class_of(name, extractor).infer, model)
 
 
 def resolve(name: str, config: Config) -> FeatureSpec:
@@ -113,6 +142,7 @@ def resolve(name: str, config: Config) -> FeatureSpec:
     extractor = _BUILT_IN[name].extractor if name in _BUILT_IN else section.extractor
     cls = _class_of(name, extractor)
     arguments = cls.arguments(section, picture) if name in _BUILT_IN else dict(section.params)
+    device, batch_size = _network_settings(name, cls, arguments)
     try:
         inspect.signature(cls).bind(name, **arguments)
     except TypeError as error:
@@ -125,8 +155,18 @@ def resolve(name: str, config: Config) -> FeatureSpec:
     fingerprint = digests.fingerprint(extractor, cls.version, params)
     return FeatureSpec(
         name, extractor, arguments, params, fingerprint, cls.is_local, cls.needs_sound and not cls.is_local,
-        cls.needs_motion_vectors, cls.units, tuple(cls.uses),
+        cls.needs_motion_vectors, cls.units, tuple(cls.uses), device, batch_size,
     )  # fmt: skip
+
+
+def _network_settings(name: str, cls: type[Extractor], arguments: dict[str, Any]) -> tuple[str, int]:
+    """Take device and batch size out of the arguments, since they do not change the feature."""
+    if not issubclass(cls, NetworkExtractor):
+        return "", 1
+    device, batch_size = arguments.pop("device", "auto"), arguments.pop("batch_size", 1)
+    check_device(f"features.{name}.device", device)
+    check_number(f"features.{name}.batch_size", batch_size, int, 1, 4096)
+    return device, batch_size
 
 
 def check_requirement(spec: FeatureSpec) -> None:

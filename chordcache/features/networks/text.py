@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -14,7 +14,8 @@ import numpy as np
 
 from chordcache.digests import hex64
 from chordcache.errors import UsageError, printable
-from chordcache.features.base import Extractor, Rows, VideoInfo
+from chordcache.features.base import Rows, VideoInfo
+from chordcache.features.networks.extractor import NetworkExtractor
 from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.records import FeatureInfo
 
@@ -41,7 +42,7 @@ class _Encoder(NamedTuple):
     max_tokens: int
 
 
-class TextExtractor(Extractor):
+class TextExtractor(NetworkExtractor):
     """Embedding of each token of the caption, by a T5, UMT5 or CLIP text encoder.
 
     Arrays
@@ -121,18 +122,31 @@ class TextExtractor(Extractor):
         self._caption = video.fields["caption"] or ""
         return None if self._caption else "it has no caption"
 
-    def finish(self) -> Rows:
-        """Return the embedding of the caption."""
+    @classmethod
+    def infer(cls, model: Any, inputs: list[Any]) -> Sequence[Any]:
+        """Return the embedding of each caption, and the number of its tokens that were left out."""
         import torch
 
-        tokenizer, network, max_tokens = self.model
-        whole = tokenizer(self._caption, truncation=False, verbose=False)["input_ids"]
-        tokens = tokenizer(self._caption, truncation=True, max_length=max_tokens, return_tensors="pt")
-        with torch.inference_mode():
-            found = network(**tokens.to(network.device)).last_hidden_state[0].float().cpu().numpy()
+        tokenizer, network, max_tokens = model
+        outputs = []
+        for caption in inputs:
+            whole = tokenizer(caption, truncation=False, verbose=False)["input_ids"]
+            tokens = tokenizer(caption, truncation=True, max_length=max_tokens, return_tensors="pt")
+            with torch.inference_mode():
+                found = network(**tokens.to(network.device)).last_hidden_state[0].float().cpu().numpy()
+            outputs.append((found, max(0, len(whole) - len(found))))
+        return outputs
+
+    def last_inputs(self) -> Sequence[Any]:
+        """Return the caption."""
+        return (self._caption,)
+
+    def rows_of(self, outputs: Sequence[Any]) -> Rows:
+        """Return the embedding of the caption."""
+        ((found, num_left_out),) = outputs
         if not np.isfinite(found).all():
             raise ValueError("the network returned values that are not finite")
-        self.facts.update(is_of_video=True, num_tokens_left_out=max(0, len(whole) - len(found)))
+        self.facts.update(is_of_video=True, num_tokens_left_out=num_left_out)
         with np.errstate(over="ignore"):
             rows = found.astype(self._dtype)
         if not np.isfinite(rows).all():

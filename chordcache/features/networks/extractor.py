@@ -1,0 +1,86 @@
+"""The interface of extractors with a network that runs in a process of its own, on batches of several videos."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from chordcache.engine.networks.network import NetworkError, Stream
+from chordcache.errors import MediaError
+from chordcache.features.base import NO_ROWS, Extractor, Rows
+
+if TYPE_CHECKING:
+    from chordcache.media.scaling import Frame
+
+
+class NetworkExtractor(Extractor):
+    """The maker of a feature by a network.
+
+    A worker decodes the video, and calls ``prepare`` for each frame. The inputs go to a process that holds the network:
+    one for each device, for all workers. There, ``setup`` loads the weights and ``infer`` computes batches, which hold
+    inputs of several videos. The outputs come back in order to ``rows_of``.
+
+    The section of the feature in a config has two more keys, which are not part of the fingerprint: ``device`` ("auto",
+    "cpu", "cuda" or "cuda:N") and ``batch_size``.
+    """
+
+    model: Stream
+
+    @classmethod
+    def infer(cls, model: Any, inputs: list[Any]) -> Sequence[Any]:
+        """Compute a batch.
+
+        An exception is a fault of the videos in the batch. Each of them is then tried again without the others.
+
+        Parameters
+        ----------
+        model : object
+            Result of ``setup``.
+        inputs : list
+            Inputs as ``prepare`` and ``last_inputs`` returned them, at most ``batch_size``. Arrays in one batch have
+            the same shape and dtype.
+
+        Returns
+        -------
+        sequence
+            The output of each input, such as an array in the memory of the CPU.
+        """
+        raise NotImplementedError
+
+    def prepare(self, frame: Frame) -> Any:
+        """Return the input that is complete with the next kept frame, or None."""
+        return None
+
+    def last_inputs(self) -> Sequence[Any]:
+        """Return the remaining inputs, after the last frame."""
+        return ()
+
+    def rows_of(self, outputs: Sequence[Any]) -> Rows:
+        """Return the rows of the next outputs, at least one. They are in the order of the inputs."""
+        raise NotImplementedError
+
+    def add_frame(self, frame: Frame) -> Rows:
+        """Send the input that is complete with this frame, and return the rows that have come."""
+        prepared = self.prepare(frame)
+        if prepared is None:
+            return NO_ROWS
+        try:
+            self.model.send(prepared)
+            return self._rows_of(self.model.ready())
+        except NetworkError as error:
+            raise self._fault(error) from None
+
+    def finish(self) -> Rows:
+        """Send the remaining inputs, and return the remaining rows."""
+        try:
+            for each in self.last_inputs():
+                self.model.send(each)
+            return self._rows_of(self.model.rest())
+        except NetworkError as error:
+            raise self._fault(error) from None
+
+    def _rows_of(self, outputs: Sequence[Any]) -> Rows:
+        return self.rows_of(outputs) if outputs else NO_ROWS
+
+    def _fault(self, error: NetworkError) -> MediaError:
+        return MediaError(self.name, error.cause, error.message)
