@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 
 
 class ChordcacheError(Exception):
@@ -122,3 +123,8 @@ class StoppedError(ChordcacheError):
 def printable(name: str | os.PathLike[str]) -> str:
     """Return a file's name for people and terminals, with control characters and undecodable bytes escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(name))
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception as one line, even if it fails to print itself."""
+    return " ".join(traceback.format_exception_only(error)[-1].split())

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from chordcache.engine.choice import Engine
 from chordcache.engine.inline import InlineWorkers
 from chordcache.engine.limits import Limits
+from chordcache.engine.needs import Needs
+from chordcache.engine.networks.processes import NetworkProcesses
 from chordcache.engine.processes import Answer, Unit, Workers
-
-Check: TypeAlias = Callable[[], str | None]
-"""Importable test that a node of a cluster runs before its first task: the reason why the node cannot work, or None"""
 
 
 class Backend(Protocol):
@@ -36,6 +35,17 @@ class Backend(Protocol):
         ...
 
 
+class _LocalWorkers(Workers):
+    """The workers of this machine, and the processes of the networks that they use."""
+
+    def close(self) -> None:
+        """End the workers, then the networks."""
+        try:
+            super().close()
+        finally:
+            self._networks.close()
+
+
 def default_jobs() -> int:
     """Return one worker for each processor that this process may use, within the CPU quota of its container."""
     from joblib import cpu_count  # takes 0.1 s, and is not needed where the number is given
@@ -55,12 +65,12 @@ def prepared(engine: Engine) -> Engine:
     return replace(engine, jobs=engine.jobs or default_jobs()) if engine.name == "local" else engine
 
 
-def start_backend(engine: Engine, function: Callable[[Any], Any], limits: Limits, check: Check | None) -> Backend:
+def start_backend(engine: Engine, function: Callable[[Any], Any], limits: Limits, needs: Needs) -> Backend:
     """Return the processes of an engine. A cluster is connected to."""
     if engine.name == "inline":
         return InlineWorkers(function)
     if not engine.is_cluster:
-        return Workers(function, prepared(engine).jobs or 1, limits)
+        return _LocalWorkers(function, prepared(engine).jobs or 1, limits, NetworkProcesses(needs.networks, limits))
     from chordcache.engine.cluster import ClusterWorkers, connect  # not needed on one machine
 
-    return ClusterWorkers(connect(engine), function, limits, check)
+    return ClusterWorkers(connect(engine), function, limits, needs)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from chordcache.engine import terminal
 from chordcache.engine.choice import Engine
 from chordcache.engine.limits import Limits
+from chordcache.engine.needs import Needs
 from chordcache.engine.node import Job, Unfit
 from chordcache.engine.processes import Answer, Death, Unit
 from chordcache.engine.signals import uninterruptible
@@ -158,15 +159,13 @@ class ClusterWorkers:
     ----------
     cluster : Cluster
         The connection. It belongs to this object.
-    function, limits, check
+    function, limits, needs
         As in ``pool.run``.
     """
 
-    def __init__(
-        self, cluster: Cluster, function: Callable[[Any], Any], limits: Limits, check: Callable[[], str | None] | None
-    ) -> None:
+    def __init__(self, cluster: Cluster, function: Callable[[Any], Any], limits: Limits, needs: Needs) -> None:
         self._cluster = cluster
-        self._job = Job(uuid.uuid4().hex, function, limits, check)
+        self._job = Job(uuid.uuid4().hex, function, limits, needs)
         self._nodes: dict[str, _Node] = {}
         self._waiting: deque[Unit] = deque()
         self._units: dict[Any, tuple[Unit, str]] = {}

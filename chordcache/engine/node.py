@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from chordcache.engine.limits import NO_LIMITS, Limits
+from chordcache.engine.needs import NO_NEEDS, Needs
+from chordcache.engine.networks.processes import NetworkProcesses
 from chordcache.engine.processes import Unit, Workers
 from chordcache.engine.worker import Crash
+from chordcache.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Job:
     """Name of the run, which no other run has"""
     function: Callable[[Any], Any]
     limits: Limits
-    check: Callable[[], str | None] | None = None
+    needs: Needs = NO_NEEDS
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class _Residents:
         self._idle: list[Workers] = []
         self._busy: list[Workers] = []
         self._unfit: str | None = None
+        self._networks = NetworkProcesses((), NO_LIMITS)
         # A worker ends with the thread that started it. The threads of Dask come and go
         self._starter = ThreadPoolExecutor(1, "chordcache-starter")
 
@@ -53,9 +57,10 @@ class _Residents:
             if job.run != self._run:
                 self._end()
                 self._run, self._unfit = job.run, self._checked(job)
+                self._networks = NetworkProcesses(job.needs.networks, job.limits)
             if self._unfit is not None:
                 return Unfit(self._unfit)
-            workers = self._idle.pop() if self._idle else Workers(job.function, 1, job.limits)
+            workers = self._idle.pop() if self._idle else Workers(job.function, 1, job.limits, self._networks)
             self._busy.append(workers)
         stays = False
         try:
@@ -74,11 +79,11 @@ class _Residents:
 
     def _checked(self, job: Job) -> str | None:
         """Run the check of a run in a worker of its own. Return the reason why this node cannot work, or None."""
-        if job.check is None:
+        if job.needs == NO_NEEDS:
             return None
-        workers = Workers(_call, 1, NO_LIMITS)
+        workers = Workers(_problem_here, 1, NO_LIMITS)
         try:
-            self._starter.submit(workers.submit, Unit(0, [job.check])).result()
+            self._starter.submit(workers.submit, Unit(0, [job.needs])).result()
             ((_, (found,)),) = workers.wait()
         finally:
             workers.close()
@@ -99,6 +104,7 @@ class _Residents:
         for workers in self._idle:
             workers.close()
         self._idle.clear()
+        self._networks.close()
 
 
 _residents = _Residents()
@@ -115,5 +121,11 @@ def end_here(run: str) -> None:
     _residents.end(run)
 
 
-def _call(check: Callable[[], str | None]) -> str | None:
-    return check()
+def _problem_here(needs: Needs) -> str | None:
+    """Return the reason why this node does not have what a run needs, or None."""
+    try:
+        for network in needs.networks:
+            network.devices()
+    except UsageError as error:
+        return str(error)
+    return needs.check and needs.check()

@@ -12,11 +12,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
-from chordcache.engine.backend import Backend, Check, start_backend
+from chordcache.engine.backend import Backend, start_backend
 from chordcache.engine.backend import default_jobs as default_jobs  # exported
 from chordcache.engine.backend import prepared as prepared  # exported
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.limits import NO_LIMITS, Limits
+from chordcache.engine.needs import NO_NEEDS, Needs
 from chordcache.engine.processes import NOT_RUN, Death, Unit
 from chordcache.engine.worker import Crash as Crash  # exported, since callers get it as a result
 from chordcache.errors import WorkersDiedError
@@ -53,7 +54,7 @@ def run(
     ordered: bool = False,
     limits: Limits = NO_LIMITS,
     retry: Callable[[Task, Result], Task | None] = _never,
-    check: Check | None = None,
+    needs: Needs = NO_NEEDS,
 ) -> Generator[tuple[Task, Result | Crash], None, None]:
     """Run ``function`` on every task in worker processes.
 
@@ -77,8 +78,8 @@ def run(
         died is tried twice at least, because the worker may have been killed from outside.
     retry : callable
         Gets a task and its result. Returns the task to run instead, or None to keep the result.
-    check : callable, optional
-        Test that each node of a cluster runs before its first task: the reason why it cannot work, or None.
+    needs : Needs
+        What the processes must have before their first task.
 
     Yields
     ------
@@ -91,7 +92,7 @@ def run(
     UsageError
         If a cluster cannot be reached.
     """
-    workers = start_backend(engine_of(jobs), function, limits, check)
+    workers = start_backend(engine_of(jobs), function, limits, needs)
     try:
         results = _Run(workers, limits, retry).outcomes(
             iter(tasks), chunk_size, units_ahead=_UNITS_AHEAD if ordered else None

@@ -8,30 +8,27 @@ a killed parent. CPU for each of 4,000 empty tasks, with the start: 0.19 ms here
 from __future__ import annotations
 
 import os
-import re
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 from typing import Any, TypeAlias
 
+from chordcache.engine.children import exit_name, num_oom_kills, start_python
 from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.limits import Limits
+from chordcache.engine.networks.processes import NetworkProcesses
 from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import (
     ONE_THREAD,
-    STOP_SIGNALS,
     TRACEBACK_SIGNAL,
     Crash,
     Raised,
-    child_environment,
     dump_task,
     load_result,
     run_task,
@@ -43,10 +40,8 @@ _LOOK_SECONDS = 0.1
 _LAST_SECONDS = 1.0
 """[seconds] Longest wait for a worker's traceback, and for its end after its pipe is closed"""
 
-_MAIN = (
-    "import sys; sys.path[:] = sys.argv[4:]; from chordcache.engine.worker import main; main(*map(int, sys.argv[1:4]))"
-)
-"""Program of a worker. The user's script is not imported again, therefore it needs no ``__main__`` guard."""
+_MAIN = "chordcache.engine.worker"
+"""Module of a worker"""
 
 
 @dataclass(eq=False)
@@ -123,14 +118,23 @@ class Workers:
         Largest number of processes.
     limits : Limits
         Limits of a task.
+    networks : NetworkProcesses, optional
+        Networks that the tasks use. They are not ended with the workers.
     """
 
-    def __init__(self, function: Callable[[Any], Any], num_workers: int, limits: Limits) -> None:
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        num_workers: int,
+        limits: Limits,
+        networks: NetworkProcesses | None = None,
+    ) -> None:
         self.width = 2 * num_workers
         """Number of units that keeps all workers busy: as many again wait here for a worker that becomes free"""
         self._function = function
         self._num_workers = num_workers
         self._limits = limits
+        self._networks = networks or NetworkProcesses((), limits)
         self._workers: list[_Worker] = []
         self._waiting: deque[Unit] = deque()
         self._selector = selectors.DefaultSelector()
@@ -148,6 +152,7 @@ class Workers:
             for key, _ in self._selector.select(_LOOK_SECONDS):
                 answers += self._receive(key.data)
             if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
+                self._networks.look()
                 answers += self._look()
             self._dispatch()
         return answers
@@ -177,29 +182,23 @@ class Workers:
 
     @uninterruptible()
     def _start(self) -> _Worker:
+        addresses = self._networks.addresses()
         channel, theirs = Pipe()
         heartbeat = Heartbeat()
         fds = (theirs.fileno(), heartbeat.fd)
-        # The process inherits the mask: no signal hits it before it has its handlers
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _MAIN, *map(str, (os.getpid(), *fds)), *sys.path],
-                stdin=subprocess.DEVNULL,
-                pass_fds=fds,
-                env={**child_environment(), **ONE_THREAD},
-            )
+            process = start_python(_MAIN, os.getpid(), *fds, fds=fds, environment=ONE_THREAD)
         except OSError:
             channel.close()
             heartbeat.close()
             raise
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
-        worker = _Worker(process, channel, heartbeat, _num_oom_kills())
+        worker = _Worker(process, channel, heartbeat, num_oom_kills())
         self._workers.append(worker)
         self._selector.register(channel, selectors.EVENT_READ, worker)
         worker.send(self._limits)
+        worker.send(addresses)
         worker.send(self._function)
         return worker
 
@@ -253,22 +252,7 @@ class Workers:
         code = worker.process.returncode
         if code is None:
             return Death("signal", f"the worker closed its pipe and cannot be killed{place}")
-        died = f"the worker died: {_exit_name(code)}"
-        if code == -signal.SIGKILL and _num_oom_kills() > worker.num_oom_kills:
+        died = f"the worker died: {exit_name(code)}"
+        if code == -signal.SIGKILL and num_oom_kills() > worker.num_oom_kills:
             return Death("oom", f"{died}, as the machine ran out of memory; run fewer at once with --jobs")
         return Death("signal", f"{died}{place}")
-
-
-def _exit_name(code: int) -> str:
-    """Return text such as "SIGSEGV(-11)" or "EXIT(3)"."""
-    names = {-each: each.name for each in signal.Signals}
-    return f"{names.get(code, 'EXIT' if code >= 0 else 'signal')}({code})"
-
-
-def _num_oom_kills() -> int:
-    """Return how often the kernel has killed a process because memory ran out; 0 if this is unknown."""
-    with suppress(OSError):
-        counters = Path("/proc/vmstat").read_text(encoding="ascii")
-        if found := re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE):
-            return int(found.group(1))
-    return 0

@@ -10,7 +10,6 @@ import re
 import resource
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ from typing import Any
 from chordcache import progress
 from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.limits import Limits
-from chordcache.errors import ChordcacheError
+from chordcache.engine.networks import connections
+from chordcache.errors import ChordcacheError, describe
 
 STOP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -64,8 +64,8 @@ class Raised:
 def main(parent: int, channel_fd: int, heartbeat_fd: int) -> None:
     """Run tasks until the parent ends this process, or ends itself.
 
-    The messages are the limits, the function, and then units: the number of the first task, and the pickled tasks. The
-    answer to a unit is one message for each of its tasks.
+    The messages are the limits, the addresses of networks, the function, and then units: the number of the first task,
+    and the pickled tasks. The answer to a unit is one message for each of its tasks.
     """
     _prepare(parent)
     for fd in (channel_fd, heartbeat_fd):
@@ -76,6 +76,7 @@ def main(parent: int, channel_fd: int, heartbeat_fd: int) -> None:
     progress.report_to(_Alarm(heartbeat))
     channel = Connection(channel_fd)
     _limit_memory(channel.recv())
+    connections.use(channel.recv())
     function = channel.recv()
     with suppress(EOFError, ConnectionError):
         while True:
@@ -179,8 +180,3 @@ def load_result(data: bytes) -> Any:
         raise
     except Exception as error:  # item boundary
         return Crash("bug", f"its result cannot be sent: {describe(error)}")
-
-
-def describe(error: BaseException) -> str:
-    """Return an exception as one line, even if it fails to print itself."""
-    return " ".join(traceback.format_exception_only(error)[-1].split())

@@ -16,6 +16,7 @@ from chordcache.engine import pool
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
+from chordcache.engine.needs import Needs
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
@@ -206,7 +207,7 @@ class _Scan:
             ordered=True,
             limits=self._limits,
             retry=self._once_more,
-            check=check_for(self._some_files()) if engine.is_cluster else None,
+            needs=Needs(check_for(self._some_files()) if engine.is_cluster else None),
         )
 
     def _some_files(self) -> Iterator[str]:

@@ -14,6 +14,7 @@ from chordcache.config.config import Config
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
+from chordcache.engine.needs import Needs
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import CacheWriteError, ChordcacheError, LockedError, TooManyFailuresError, printable
@@ -220,7 +221,7 @@ class _Build:
                 jobs=engine,
                 limits=self._limits,
                 retry=self._once_more,
-                check=self._check() if engine.is_cluster else None,
+                needs=self._needs(engine),
             )
             with progress, closing(outcomes):  # no worker may publish after the cleanup
                 for tasks, found in outcomes:
@@ -252,6 +253,11 @@ class _Build:
             num_frames_missing=self._num_frames_missing,
             elapsed_seconds=elapsed_seconds,
         )
+
+    def _needs(self, engine: Engine) -> Needs:
+        specs = {spec.fingerprint: spec for each in self._plan.artefacts for spec in each.features if spec.device}
+        networks = {spec.network.key: spec.network for spec in specs.values()}
+        return Needs(self._check() if engine.is_cluster else None, tuple(networks.values()))
 
     def _check(self) -> NodeCheck:
         roots = self._plan.roots

@@ -16,6 +16,7 @@ from chordcache.digests import digest_file
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
+from chordcache.engine.needs import Needs
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, MediaError, UsageError
@@ -141,7 +142,7 @@ def _verify(
                 checks,
                 jobs=engine,
                 ordered=True,
-                check=check_for([folder / "chordcache.json"]) if engine.is_cluster else None,
+                needs=Needs(check_for([folder / "chordcache.json"]) if engine.is_cluster else None),
             )
         with closing(results):
             for check, damage in results:

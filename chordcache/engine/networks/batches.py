@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chordcache.engine.networks.network import Infer, NetworkError
-from chordcache.engine.worker import describe
+from chordcache.errors import describe
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,6 @@ class Input:
 
     stream: object
     """Video that it belongs to"""
-    number: int
-    """Place in its stream"""
     item: Any
 
 

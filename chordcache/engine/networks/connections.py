@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from chordcache import progress
 from chordcache.engine.networks.batches import Batches
+from chordcache.engine.networks.client import NetworkElsewhere
 from chordcache.engine.networks.here import StreamHere
 from chordcache.engine.networks.network import Network, Stream
 
@@ -36,11 +38,21 @@ class NetworkHere:
         return StreamHere(self._batches)
 
 
+_addresses: Mapping[str, Sequence[str]] = {}
+"""Key of each network that has processes, to their sockets"""
+
 _connections: dict[str, Connection] = {}
+
+
+def use(addresses: Mapping[str, Sequence[str]]) -> None:
+    """Take networks from these sockets from now on, instead of loading them in this process."""
+    global _addresses
+    _addresses = addresses
 
 
 def connection_to(network: Network) -> Connection:
     """Return the connection of this process to a network, the same each time."""
     if network.key not in _connections:
-        _connections[network.key] = NetworkHere(network)
+        addresses = _addresses.get(network.key)
+        _connections[network.key] = NetworkElsewhere(network, addresses) if addresses else NetworkHere(network)
     return _connections[network.key]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from chordcache.engine.networks.batches import Batches, Input
-from chordcache.engine.networks.network import NetworkError, kind_of
+from chordcache.engine.networks.network import checked, kind_of
 
 
 class StreamHere:
@@ -22,14 +21,12 @@ class StreamHere:
         self._batches = batches
         self._waiting: list[Input] = []
         self._outputs: list[Any] = []
-        self._num_sent = 0
 
     def send(self, item: Any) -> None:
         """Keep an input until a batch is full."""
         if self._waiting and kind_of(item) != kind_of(self._waiting[0].item):
             self._compute()
-        self._waiting.append(Input(self, self._num_sent, item))
-        self._num_sent += 1
+        self._waiting.append(Input(self, item))
         if len(self._waiting) >= self._batches.size:
             self._compute()
 
@@ -47,11 +44,3 @@ class StreamHere:
         if self._waiting:
             self._outputs += self._batches.run(self._waiting)
             self._waiting = []
-
-
-def checked(outputs: Sequence[Any]) -> list[Any]:
-    """Return outputs. Raise the first of them that is a ``NetworkError``."""
-    for output in outputs:
-        if isinstance(output, NetworkError):
-            raise output
-    return list(outputs)

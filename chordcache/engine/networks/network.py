@@ -70,3 +70,11 @@ class NetworkError(Exception):
 def kind_of(item: Any) -> object:
     """Return what inputs of one batch have in common: shape and dtype of an array, or the type of another object."""
     return (item.shape, item.dtype) if isinstance(item, np.ndarray) else type(item)
+
+
+def checked(outputs: Sequence[Any]) -> list[Any]:
+    """Return outputs. Raise the first of them that is a ``NetworkError``."""
+    for output in outputs:
+        if isinstance(output, NetworkError):
+            raise output
+    return list(outputs)

@@ -1,0 +1,208 @@
+"""The processes of networks, as the parent of the workers sees them: one for each network and device of a run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from typing import TypeAlias
+
+from chordcache.engine import terminal
+from chordcache.engine.children import exit_name, num_oom_kills, start_python
+from chordcache.engine.heartbeat import Heartbeat
+from chordcache.engine.limits import Limits
+from chordcache.engine.networks.network import Network, NetworkError
+from chordcache.engine.networks.server import CONTEXT_LOST, LOADING_FAILED, Orders
+from chordcache.engine.signals import uninterruptible
+from chordcache.engine.worker import TRACEBACK_SIGNAL
+from chordcache.errors import UsageError, WorkersDiedError
+
+Addresses: TypeAlias = Mapping[str, Sequence[str]]
+"""Key of a network to the sockets of its processes"""
+
+MAX_DEATHS_IN_A_ROW = 5
+"""Number of processes of a device that die one after the other, with no batch computed between, until the device is
+given up"""
+
+_MAIN = "chordcache.engine.networks.server"
+"""Module of a process"""
+
+_LAST_SECONDS = 1.0
+"""[seconds] Longest wait for a traceback, and for the end of a process that was killed"""
+
+_BACKLOG = 4096
+"""Number of workers that may wait until a new process accepts them"""
+
+
+@dataclass(eq=False)
+class _Process:
+    """The process of a network on one device, and those that replace it."""
+
+    network: Network
+    device: str
+    listener: socket.socket
+    """Socket that all of them accept workers from: a worker that connects while none runs waits for the next one"""
+    address: str
+    child: subprocess.Popen[bytes]
+    pipe: Connection
+    heartbeat: Heartbeat
+    num_oom_kills: int
+    """Number for the whole machine, when the process was started"""
+    num_deaths: int = 0
+    """Number in a row, with no batch computed between"""
+
+    def kill(self) -> None:
+        self.child.kill()
+        with suppress(subprocess.TimeoutExpired):  # a process that hangs in a driver ends later
+            self.child.wait(_LAST_SECONDS)
+        self.pipe.close()
+        self.heartbeat.close()
+
+
+class NetworkProcesses:
+    """The processes of the networks of a run. They are started with the first worker, and replaced when they die.
+
+    Parameters
+    ----------
+    networks : sequence of Network
+        The networks.
+    limits : Limits
+        Limits of a task. ``stall_seconds`` is also the longest time of a batch.
+    """
+
+    def __init__(self, networks: Sequence[Network], limits: Limits) -> None:
+        self._networks = networks
+        self._limits = limits
+        self._processes: list[_Process] = []
+        self._folder = ""
+        self._num_workers = 0
+        self._lock = threading.Lock()
+        """Several threads look at the processes on a node of a cluster"""
+
+    def addresses(self) -> Addresses:
+        """Return where the next worker finds the networks. The devices come in another order for each worker.
+
+        Raises
+        ------
+        UsageError
+            If the machine lacks a device.
+        """
+        with self._lock:
+            if self._networks and not self._folder:
+                self._start_all()
+            self._num_workers += 1
+            found: dict[str, list[str]] = {}
+            for each in self._processes:
+                found.setdefault(each.network.key, []).append(each.address)
+            turn = self._num_workers
+            return {key: paths[turn % len(paths) :] + paths[: turn % len(paths)] for key, paths in found.items()}
+
+    def look(self) -> None:
+        """Replace processes that died, and those that hang.
+
+        Raises
+        ------
+        UsageError
+            If the weights of a network cannot be loaded on any device.
+        WorkersDiedError
+            If the processes of each device of a network die.
+        """
+        with self._lock:
+            for process in self._processes.copy():
+                if process.child.poll() is not None:
+                    self._replace(process, self._death(process))
+                elif process.heartbeat.overdue(self._limits):
+                    self._replace(process, self._hang(process))
+
+    @uninterruptible()
+    def close(self) -> None:
+        """End the processes."""
+        with self._lock:
+            for process in self._processes:
+                process.kill()
+                process.listener.close()
+            self._processes.clear()
+            if self._folder:
+                shutil.rmtree(self._folder, ignore_errors=True)
+            self._networks, self._folder = (), ""
+
+    @uninterruptible()
+    def _start_all(self) -> None:
+        devices = [(network, device) for network in self._networks for device in network.devices()]
+        self._folder = tempfile.mkdtemp(prefix="chordcache-")  # for this user only, since messages are pickled
+        for number, (network, device) in enumerate(devices):
+            listener = socket.socket(socket.AF_UNIX)
+            address = os.path.join(self._folder, str(number))
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+            self._processes.append(self._started(network, device, listener, address, None))
+
+    def _started(
+        self, network: Network, device: str, listener: socket.socket, address: str, death: NetworkError | None
+    ) -> _Process:
+        pipe, theirs = Pipe()
+        heartbeat = Heartbeat()
+        fds = (theirs.fileno(), listener.fileno(), heartbeat.fd)
+        try:
+            child = start_python(_MAIN, *fds, fds=fds, environment={})
+        finally:
+            theirs.close()
+        with suppress(ConnectionError):  # its end will be seen
+            pipe.send(Orders(network, device, self._folder, death))
+        return _Process(network, device, listener, address, child, pipe, heartbeat, num_oom_kills())
+
+    @uninterruptible()
+    def _replace(self, process: _Process, death: NetworkError) -> None:
+        has_computed = process.heartbeat.task > 0
+        failed_to_load = process.child.poll() == LOADING_FAILED
+        process.kill()
+        self._processes.remove(process)
+        num_deaths = 0 if has_computed else process.num_deaths + 1
+        if failed_to_load or num_deaths >= MAX_DEATHS_IN_A_ROW:
+            process.listener.close()
+            os.unlink(process.address)
+            self._give_up(process, death, failed_to_load)
+            return
+        new = self._started(process.network, process.device, process.listener, process.address, death)
+        new.num_deaths = num_deaths
+        self._processes.append(new)
+
+    def _give_up(self, process: _Process, death: NetworkError, failed_to_load: bool) -> None:
+        """Go on without a device, if the network has another one."""
+        name = process.network.name
+        if any(each.network.key == process.network.key for each in self._processes):
+            terminal.say(f"features.{name}: device {process.device} is not used any more: {death.message}", shown=True)
+            return
+        if failed_to_load:
+            raise UsageError(death.message)
+        raise WorkersDiedError(
+            f"features.{name}: {MAX_DEATHS_IN_A_ROW} processes of its network in a row died before they had computed "
+            f"anything (the last: {death.message}). Look at memory and libraries, then run the same command."
+        )
+
+    def _death(self, process: _Process) -> NetworkError:
+        code = process.child.returncode
+        if code in (LOADING_FAILED, CONTEXT_LOST):
+            with suppress(EOFError, OSError):
+                return NetworkError("extractor", process.pipe.recv())
+        died = f"the process of the network on {process.device} died: {exit_name(code)}"
+        if code == -signal.SIGKILL and num_oom_kills() > process.num_oom_kills:
+            return NetworkError("oom", f"{died}, as the machine ran out of memory. Use a smaller batch_size.")
+        return NetworkError("signal", died)
+
+    def _hang(self, process: _Process) -> NetworkError:
+        process.child.send_signal(TRACEBACK_SIGNAL)
+        end = time.monotonic() + _LAST_SECONDS
+        while not (place := process.heartbeat.place("_compute")) and time.monotonic() < end:
+            time.sleep(0.01)
+        what = self._limits.overrun("stall", place and f", at {place}")
+        return NetworkError("timeout", f"the network computed one batch: {what}")
