@@ -30,6 +30,12 @@ def check_number(name: str, value: Any, kinds: Any, low: float, high: float) -> 
         raise ConfigError(f"{name}: got {value!r}, expected a number from {low} to {high}")
 
 
+def check_model(name: str, value: Any) -> None:
+    """Raise ``ConfigError`` if a value is not text, such as the folder or the name of a model."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{name}: got {value!r}, expected a folder or a name")
+
+
 def lowest_band_hertz(fmin: float, fmax: float, num_bands: int) -> float:
     """Return the width of the lowest of some mel bands between two frequencies. All are in hertz."""
     step = (_mel(fmax) - _mel(fmin)) / (num_bands + 1)

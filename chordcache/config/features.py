@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from chordcache.config.checks import check_choice, check_number, check_short_side, lowest_band_hertz
+from chordcache.config.checks import check_choice, check_model, check_number, check_short_side, lowest_band_hertz
 from chordcache.errors import ConfigError
 
 _PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -108,7 +108,9 @@ class TextConfig:
     """Embedding of the caption."""
 
     model: str = ""
-    """Folder of a T5, UMT5 or CLIP text encoder with its tokenizer, or its name on the Hugging Face Hub"""
+    """Folder of a T5, UMT5 or CLIP text encoder, or its name on the Hugging Face Hub"""
+    tokenizer: str | None = None
+    """Folder or name of the tokenizer. None means that it is with the model"""
     max_tokens: int | None = None
     """Largest number of tokens. None means that of the tokenizer"""
     dtype: str = "float16"
@@ -116,8 +118,9 @@ class TextConfig:
     """Device of the network: "auto", "cpu", "cuda" or "cuda:N". It does not change the fingerprint"""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, str):
-            raise ConfigError(f"features.text.model: got {self.model!r}, expected a folder or a name")
+        check_model("features.text.model", self.model)
+        if self.tokenizer is not None:
+            check_model("features.text.tokenizer", self.tokenizer)
         if self.max_tokens is not None:
             check_number("features.text.max_tokens", self.max_tokens, int, 1, 1 << 20)
         check_choice("features.text.dtype", self.dtype, ("float16", "float32"))

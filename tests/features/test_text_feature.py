@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -143,9 +144,41 @@ def test_other_weights_and_captions_make_it_again(work: Path, model: Path) -> No
     assert build(work, model).num_done == 1
     opened, video = by_path(work / "cache")["one"]
     assert np.abs(opened.read(video, "text") - direct(model, "a green hill")).max() <= 1e-5
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps({**config, "note": "another file"}))
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")  # of the same size
     assert build(work, model).num_done == 4
+
+
+def test_a_tokenizer_in_a_folder_of_its_own_and_names_on_the_hub(
+    work: Path, tmp_path: Path, model: Path, run_cli: Cli
+) -> None:
+    """The folders of a generator's repository, as the Hub's client keeps them after a download."""
+    repository = tmp_path / "hub/models--makers--generator"
+    for folder in ("text_encoder", "tokenizer"):
+        (repository / "snapshots/0123" / folder).mkdir(parents=True)
+    for path in model.iterdir():
+        is_of_tokenizer = path.name.startswith("tokenizer") or path.name == "special_tokens_map.json"
+        shutil.copy(path, repository / "snapshots/0123" / ("tokenizer" if is_of_tokenizer else "text_encoder"))
+    for file, text in {"refs/main": "0123", ".no_exist/0123/tokenizer/config.json": ""}.items():
+        (repository / file).parent.mkdir(parents=True)
+        (repository / file).write_text(text)
+
+    def build_by_name(name: str) -> subprocess.CompletedProcess[str]:
+        text = {"model": f"makers/{name}/text_encoder", "tokenizer": f"makers/{name}/tokenizer", "dtype": "float32"}
+        (work / "text.yaml").write_text(yaml.dump({"features": {"text": text}}))
+        return run_cli(
+            "build", work / "list.csv", "-o", work / "cache", "-c", work / "text.yaml", "--tier", "npz",
+            "--features", "text", env={"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"},
+        )  # fmt: skip
+
+    done = build_by_name("generator")
+    assert done.returncode == 0, done.stderr
+    assert "Loading weights" not in done.stderr
+    opened, video = by_path(work / "cache")["one"]
+    assert np.abs(opened.read(video, "text") - direct(model, CAPTIONS["one"])).max() <= 1e-5
+    done = build_by_name("other")
+    assert done.returncode == 2
+    assert "got 'makers/other/text_encoder', expected a folder, or a name on the Hub (Loc" in done.stderr
 
 
 def test_models_that_cannot_be_used(work: Path, tmp_path: Path, run_cli: Cli) -> None:
@@ -153,14 +186,14 @@ def test_models_that_cannot_be_used(work: Path, tmp_path: Path, run_cli: Cli) ->
     (tmp_path / "other/config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "empty").mkdir()
     for name, message in {
-        "nowhere": "has no config.json of a model (FileNotFoundError)",
-        "empty": "has no config.json of a model (FileNotFoundError)",
-        "other": "of type 'bert', expected clip, clip_text_model, t5, umt5",
+        "nowhere": "expected a folder with the config.json of a model (FileNotFoundError)",
+        "empty": "expected a folder with the config.json of a model (FileNotFoundError)",
+        "other": "of type 'bert', expected one of: clip, clip_text_model, t5, umt5",
     }.items():
         with pytest.raises(cc.UsageError, match="^feature 'text': features.text.model: got '.*/" + name) as raised:
             build(work, tmp_path / name)
         assert message in str(raised.value)
-    with pytest.raises(cc.UsageError, match=r"needs features\.text\.model"):
+    with pytest.raises(cc.UsageError, match=r"features\.text\.model: got no model, expected the folder of a model"):
         build(work, "")
     assert not (work / "cache").exists()
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from chordcache.digests import hex64
-from chordcache.errors import UsageError, printable
 from chordcache.features.base import Rows, VideoInfo
 from chordcache.features.networks.extractor import NetworkExtractor
+from chordcache.features.networks.pretrained import (
+    hash_of_files,
+    kind_of_model,
+    location,
+    missing_package,
+    problem_of_model,
+)
 from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.records import FeatureInfo
 
@@ -30,8 +31,7 @@ ENCODERS: Mapping[str, str] = {
 }
 """``model_type`` in a model's config.json to its class in transformers"""
 
-_MAX_HASHED_BYTES = 1 << 20
-"""Size up to which a file of a model is hashed by its content [bytes]. Those of weights are hashed by name and size"""
+_KEY = "features.text.model"
 
 
 class _Encoder(NamedTuple):
@@ -55,14 +55,16 @@ class TextExtractor(NetworkExtractor):
     name : str
         Name of the feature.
     model : str
-        Folder of the model, with a tokenizer, or its name on the Hugging Face Hub. A ``subfolder`` is part of the path.
+        Folder of the model, or its name on the Hugging Face Hub, see ``networks.pretrained``.
+    tokenizer : str or None
+        Folder or name of the tokenizer. None means that it is with the model.
     max_tokens : int or None
         Largest number of tokens. The end of a longer caption is left out, and ``facts`` say how many tokens. None means
         that of the tokenizer.
     dtype : str
         "float16" or "float32", as stored. The network computes in float32.
     files : str
-        Hash of the files of a local folder, so that other weights give another fingerprint.
+        Hash of the files of local folders, so that other weights give another fingerprint.
 
     Notes
     -----
@@ -72,7 +74,14 @@ class TextExtractor(NetworkExtractor):
     uses: ClassVar[tuple[str, ...]] = ("caption",)
 
     def __init__(
-        self, name: str, *, model: str, max_tokens: int | None = None, dtype: str = "float16", files: str = ""
+        self,
+        name: str,
+        *,
+        model: str,
+        tokenizer: str | None = None,
+        max_tokens: int | None = None,
+        dtype: str = "float16",
+        files: str = "",
     ) -> None:
         super().__init__(name)
         self._dtype = np.dtype(dtype)
@@ -80,8 +89,9 @@ class TextExtractor(NetworkExtractor):
 
     @classmethod
     def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
-        """Return the section, and the hash of the files of a local model."""
-        return {**asdict(section), "files": _hash_of(Path(section.model))}
+        """Return the section, and the hash of the files of local folders."""
+        files = hash_of_files(section.model) + (hash_of_files(section.tokenizer) if section.tokenizer else "")
+        return {**asdict(section), "files": files}
 
     @classmethod
     def picture_used(cls, picture: PictureConfig) -> PictureConfig:
@@ -91,15 +101,7 @@ class TextExtractor(NetworkExtractor):
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs transformers, or the problem of the model's folder."""
-        for package in ("torch", "transformers"):
-            if importlib.util.find_spec(package) is None:
-                return f"needs the package {package}; run: pip install 'chordcache[models]'"
-        model = str(arguments["model"])
-        if not model:
-            return "needs features.text.model, the folder or the name of a text encoder"
-        if not _is_folder(model):
-            return None  # a name on the Hub
-        return _problem_of(Path(model))
+        return missing_package("torch", "transformers") or problem_of_model(_KEY, arguments, "model_type", ENCODERS)
 
     @classmethod
     def setup(cls, device: str, **arguments: Any) -> Any:
@@ -107,12 +109,11 @@ class TextExtractor(NetworkExtractor):
         import torch  # takes seconds, and few builds need it
         import transformers
 
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        kind = kind_of_model(_KEY, arguments["model"], "model_type", ENCODERS)
         model = arguments["model"]
-        kind = transformers.AutoConfig.from_pretrained(model).model_type
-        if kind not in ENCODERS:
-            raise UsageError(f"features.text.model: got '{printable(model)}' of type '{kind}', expected {_KINDS}")
-        tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-        network = getattr(transformers, ENCODERS[kind]).from_pretrained(model, dtype=torch.float32)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**location(arguments.get("tokenizer") or model))
+        network = getattr(transformers, ENCODERS[kind]).from_pretrained(**location(model), dtype=torch.float32)
         positions = getattr(network.config, "max_position_embeddings", None)
         limits = (arguments.get("max_tokens"), positions, tokenizer.model_max_length)
         return _Encoder(tokenizer, network.to(device).eval(), min(each for each in limits if each is not None))
@@ -164,34 +165,3 @@ class TextReadSide(ReadSide):
     def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays | None:
         """Return None: the width of an embedding is not known where it is absent."""
         return None
-
-
-_KINDS = ", ".join(sorted(ENCODERS))
-
-
-def _is_folder(model: str) -> bool:
-    return os.path.isdir(model) or model.startswith(("/", "./", "../", "~"))
-
-
-def _problem_of(folder: Path) -> str | None:
-    """Return the reason why a folder is not a text encoder, or None."""
-    name = printable(folder)
-    try:
-        kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"features.text.model: got '{name}', which has no config.json of a model ({type(error).__name__})"
-    if kind not in ENCODERS:
-        return f"features.text.model: got '{name}' of type '{kind}', expected {_KINDS}"
-    return None
-
-
-def _hash_of(folder: Path) -> str:
-    """Return a hash of the names, sizes and small files of a folder, or "" for a name on the Hub."""
-    if not folder.is_dir():
-        return ""
-    found = []
-    for path in sorted(folder.iterdir()):
-        if path.is_file():
-            size = path.stat().st_size
-            found.append([path.name, size, hex64(path.read_bytes()) if size <= _MAX_HASHED_BYTES else ""])
-    return hex64(json.dumps(found).encode())

@@ -1,0 +1,143 @@
+"""Pretrained models: where their files are, of which kind they are, and whether they are the same as before.
+
+A model is named by a local folder, or by its name on the Hugging Face Hub: "owner/model", or "owner/model/subfolder".
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from chordcache.digests import digest_file, hex64
+from chordcache.errors import UsageError, printable
+
+_MAX_CONFIG_BYTES = 1 << 20
+
+
+def missing_package(*packages: str) -> str | None:
+    """Return the command that installs the first of some packages that is missing, or None."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            return f"needs the package {package}; run: pip install 'chordcache[models]'"
+    return None
+
+
+def location(model: str) -> dict[str, str]:
+    """Return the arguments of ``from_pretrained`` that say where a model is.
+
+    Examples
+    --------
+    >>> location("/models/vae")
+    {'pretrained_model_name_or_path': '/models/vae', 'subfolder': ''}
+    >>> location("Wan-AI/Wan2.1-T2V-1.3B-Diffusers/vae")
+    {'pretrained_model_name_or_path': 'Wan-AI/Wan2.1-T2V-1.3B-Diffusers', 'subfolder': 'vae'}
+    """
+    if is_folder(model):
+        return {"pretrained_model_name_or_path": os.path.expanduser(model), "subfolder": ""}
+    owner, _, rest = model.partition("/")
+    name, _, subfolder = rest.partition("/")
+    return {"pretrained_model_name_or_path": f"{owner}/{name}" if name else owner, "subfolder": subfolder}
+
+
+def is_folder(model: str) -> bool:
+    """Return whether a model is named by a folder, even if it does not exist."""
+    return os.path.isdir(model) or model.startswith(("/", "./", "../", "~"))
+
+
+def config_of(key: str, model: str) -> dict[str, Any]:
+    """Return the content of a model's config.json. For a name on the Hub, it may be downloaded.
+
+    Parameters
+    ----------
+    key : str
+        Key in the config of the build, for messages.
+    model : str
+        Folder or name.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    got = f"{key}: got '{printable(model)}'"
+    if not model:
+        raise UsageError(f"{key}: got no model, expected the folder of a model or its name on the Hugging Face Hub")
+    try:
+        path = Path(model).expanduser() / "config.json" if is_folder(model) else _from_hub(model)
+        with open(path, "rb") as file:
+            config = json.loads(file.read(_MAX_CONFIG_BYTES))
+    except (OSError, ValueError) as error:
+        where = "a folder with the config.json of a model" if is_folder(model) else "a folder, or a name on the Hub"
+        raise UsageError(f"{got}, expected {where} ({type(error).__name__}). Check the path or the name.") from None
+    if not isinstance(config, dict):
+        raise UsageError(f"{got}, expected a folder whose config.json holds the settings of a model")
+    return config
+
+
+def kind_of_model(key: str, model: str, field: str, kinds: Collection[str]) -> str:
+    """Return the kind that a model's config.json states.
+
+    Parameters
+    ----------
+    key, model : str
+        As in ``config_of``.
+    field : str
+        Field of config.json, "model_type" or "_class_name".
+    kinds : collection of str
+        Possible kinds.
+
+    Raises
+    ------
+    UsageError
+        If there is no config.json, or it states another kind.
+    """
+    kind = config_of(key, model).get(field)
+    if kind not in kinds:
+        raise UsageError(
+            f"{key}: got '{printable(model)}' of type '{printable(str(kind))}', expected one of: "
+            f"{', '.join(sorted(kinds))}"
+        )
+    return str(kind)
+
+
+def problem_of_model(key: str, arguments: Mapping[str, Any], field: str, kinds: Collection[str]) -> str | None:
+    """Return the reason why the argument "model" cannot be used, or None. See ``kind_of_model``."""
+    try:
+        kind_of_model(key, arguments["model"], field, kinds)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def hash_of_files(model: str) -> str:
+    """Return a hash of all files of a local folder, or "" for a name on the Hub, which stands for its files."""
+    folder = Path(model).expanduser()
+    return hex64(json.dumps(list(_digests(folder))).encode()) if is_folder(model) and folder.is_dir() else ""
+
+
+def _digests(folder: Path) -> Iterator[tuple[str, str]]:
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            facts = path.stat()
+            yield path.name, _digest(str(path), facts.st_size, facts.st_mtime_ns, facts.st_ino)
+
+
+@lru_cache(maxsize=1000)
+def _digest(path: str, *_: int) -> str:
+    """Return the digest of a file. It is read once, and again if its size, time or inode changed."""
+    return digest_file(path)
+
+
+def _from_hub(model: str) -> str:
+    from huggingface_hub import hf_hub_download  # comes with diffusers and transformers
+
+    place = location(model)
+    path: str = hf_hub_download(
+        place["pretrained_model_name_or_path"], "config.json", subfolder=place["subfolder"] or None
+    )
+    return path
