@@ -143,7 +143,8 @@ class Extractor:
         - ``start_seconds``, ``row_seconds`` and ``silence``: row j is centered on ``start_seconds + j * row_seconds``.
           ``silence`` is the value of rows where data is missing.
         - ``frames_per_row`` and ``frames_in_first_row``: row 0 covers the first frames, each later row the next ones.
-          Frames after the last whole group may have no row.
+          Frames after the last whole group may have no row. With ``frames_per_clip``, this starts again after so many
+          frames.
         - ``is_of_video``: true: the rows belong to the whole video.
         """
         return num_frames

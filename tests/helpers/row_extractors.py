@@ -11,7 +11,7 @@ import numpy as np
 from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
 
 
-class Latents(Extractor):
+class Groups(Extractor):
     """The numbers of the first and the last frame of each group, as a causal VAE groups them.
 
     Parameters
@@ -29,16 +29,19 @@ class Latents(Extractor):
         self._stated, self._keeps_rest = facts, keeps_rest
         self._group: list[int] = []
         self._is_first = True
+        self._num_in_clip = 0
 
     def add_frame(self, frame: Any) -> Rows:
         """Return the row of a group with its last frame."""
         self._group.append(frame.number)
+        self._num_in_clip += 1
         size = self._stated.get("frames_in_first_row" if self._is_first else "frames_per_row")
         return self._row() if len(self._group) == size else NO_ROWS
 
     def _row(self) -> Rows:
         row = np.array([[self._group[0], self._group[-1]]], np.float32)
-        self._group, self._is_first = [], False
+        self._group, self._is_first = [], self._num_in_clip == self._stated.get("frames_per_clip")
+        self._num_in_clip *= not self._is_first
         return {self.name: row}
 
     def finish(self) -> Rows:
