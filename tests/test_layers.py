@@ -39,6 +39,7 @@ OWNERS = {
     "diffusers": ("chordcache.features.networks.*",),
     "distributed": ("chordcache.engine.dask_cluster",),
     "h5py": ("chordcache.storage.artefacts.hdf5_store",),
+    "huggingface_hub": ("chordcache.features.networks.pretrained",),
     "jinja2": ("chordcache.tools.report.*",),
     "joblib": ("chordcache.engine.backend",),
     "kornia": ("chordcache.read.augment",),

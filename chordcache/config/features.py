@@ -127,6 +127,29 @@ class TextConfig:
 
 
 @dataclass(frozen=True)
+class LatentsConfig:
+    """Latents of a VAE."""
+
+    model: str = ""
+    """Folder of an AutoencoderKL, AutoencoderKLCogVideoX or AutoencoderKLWan of diffusers, or its name on the Hub"""
+    clip_frames: int = 81
+    """[frames] Length of the clips that a VAE which compresses time gets: 1 plus a multiple of its compression"""
+    fit: str = "pad"
+    """Choice for pictures and clips of a size that the VAE cannot take: "pad" or "refuse" """
+    dtype: str = "float16"
+    batch_size: int = 4
+    """Largest number of pictures or clips that are encoded at once. It does not change the fingerprint"""
+    device: str = "auto"
+    """Device of the network: "auto", "cpu", "cuda" or "cuda:N". It does not change the fingerprint"""
+
+    def __post_init__(self) -> None:
+        check_model("features.latents.model", self.model)
+        check_number("features.latents.clip_frames", self.clip_frames, int, 1, 4097)
+        check_choice("features.latents.fit", self.fit, ("pad", "refuse"))
+        check_choice("features.latents.dtype", self.dtype, ("float16", "float32"))
+
+
+@dataclass(frozen=True)
 class PluginConfig:
     """A feature made by a third-party extractor."""
 
@@ -148,7 +171,7 @@ class PluginConfig:
 
 
 FeatureConfig: TypeAlias = (
-    "FlowConfig | MotionConfig | MelConfig | WaveformConfig | PoseConfig | TextConfig | PluginConfig"
+    "FlowConfig | MotionConfig | MelConfig | WaveformConfig | PoseConfig | TextConfig | LatentsConfig | PluginConfig"
 )
 
 FEATURE_SECTIONS: Mapping[str, type[Any]] = {
@@ -158,5 +181,6 @@ FEATURE_SECTIONS: Mapping[str, type[Any]] = {
     "waveform": WaveformConfig,
     "pose": PoseConfig,
     "text": TextConfig,
+    "latents": LatentsConfig,
 }
 """Class of the settings of each built-in feature but frames"""

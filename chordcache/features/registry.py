@@ -43,6 +43,10 @@ _BUILT_IN = {
     "text": _BuiltIn(
         "chordcache.features.networks.text:TextExtractor", "chordcache.features.networks.text:TextReadSide"
     ),
+    "latents": _BuiltIn(
+        "chordcache.features.networks.latents:LatentsExtractor",
+        "chordcache.features.networks.latents_read_side:LatentsReadSide",
+    ),
     "pose": _BuiltIn("chordcache.features.pose:PoseExtractor", "chordcache.features.pose:PoseReadSide"),
 }
 """The built-in features. Each also has a section in ``config``. Importing their modules loads no decoder."""

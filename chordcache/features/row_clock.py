@@ -61,7 +61,7 @@ class FrameGroups:
 
     @property
     def rows_of_clip(self) -> int:
-        """Number of rows of a whole clip, 0 if there are no clips."""
+        """Number of rows of a whole clip, 0 without clips."""
         return 0 if self.num_in_clip is None else 1 + (self.num_in_clip - self.num_in_first) // self.num_in_others
 
     def row_of(self, numbers: np.ndarray) -> np.ndarray:

@@ -76,6 +76,8 @@ class ChordVideoDataset(ClipDataset):
                           h x w picture, (gh, gw) is (ceil(h / 16), ceil(w / 16))
     pose                  ``pose`` [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of h x w, visibility;
                           NaN where no person is seen
+    latents               ``latents`` [shape=(t, C, h, w), dtype=float32 or float16] the rows that cover these frames
+    text                  ``text`` [shape=(L, D), dtype=float32 or float16] all tokens of the caption
     any other             the rows of these frames under the feature's name, as they are cached
     ====================  ==============================================================================
 
@@ -93,14 +95,16 @@ class ChordVideoDataset(ClipDataset):
         has one more leading dimension.
     features : sequence of str
         The features to read. Without "frames" no picture is decoded.
-    size : tuple of int or None
+    size : tuple of int, None or "default"
         (h, w) [pixels] of the center crop: frames are scaled until they cover it, then cut from the center. Flow,
         motion and pose are cut and scaled with them. None leaves every feature at the size, and in the pixels, that it
-        is cached in. For motion, these are the pixels of the source. A batch then needs videos of one size.
+        is cached in. For motion, these are the pixels of the source. A batch then needs videos of one size. "default"
+        is (224, 224), or None with latents, which cannot be scaled.
     crop : SpatialTransform, optional
         The crop to use instead of the center at ``size``. It is drawn again for each sample of each epoch. Examples:
         ``RandomResizedCrop((224, 224))``, ``HorizontalFlip(0.5, RandomResizedCrop((224, 224)))``, ``Resize``,
-        ``Pad``, ``CenterCrop``, or an object of your own. All features of a sample share one crop.
+        ``Pad``, ``CenterCrop``, or an object of your own. All features of a sample share one crop. One that latents
+        cannot have, since it scales, mirrors, or cuts through a latent, raises ``UsageError``.
     flow_mode : {"between", "adjacent"}
         "between" follows the flow from one frame of the clip to the next through all cached frames between them.
         Frames must then ascend. "adjacent" is the flow of each frame, except the last, to the cached frame after it.
@@ -179,7 +183,7 @@ class ChordVideoDataset(ClipDataset):
         *,
         clip_sampler: ClipSampler | Mapping[str, Any] = _SIXTEEN_IN_THE_MIDDLE,
         features: Iterable[str] = ("frames",),
-        size: tuple[int, int] | None = _SIZE,
+        size: tuple[int, int] | str | None = "default",
         crop: SpatialTransform | None = None,
         flow_mode: str = "between",
         missing: str = "error",
@@ -197,9 +201,10 @@ class ChordVideoDataset(ClipDataset):
         check_at_least(0, seed=seed)
         check_at_least(1, clips_per_video=clips_per_video)
         self._sampler = make_sampler(clip_sampler) if isinstance(clip_sampler, Mapping) else clip_sampler
+        names = checked_names("features", features, "features")
         self._clips = ClipReader(
-            features=checked_names("features", features, "features"),
-            spatial_transform=checked_crop(size, crop, _SIZE),
+            features=names,
+            spatial_transform=checked_crop(size, crop, None if "latents" in names else _SIZE),
             flow_mode=flow_mode,
             missing=missing,
         )
@@ -219,8 +224,8 @@ class ChordVideoDataset(ClipDataset):
             stereo=self._videos.stereo,
         )
         labels = self._labels()
-        names = class_names(labels) if classes is None else classes
-        self._classes = Classes(checked_names("classes", names, "label names"))
+        classes = class_names(labels) if classes is None else classes
+        self._classes = Classes(checked_names("classes", classes, "label names"))
         self.classes = self._classes.names
         self._check_videos(labels)
         if not isinstance(source, (CachedSource, type(None))):
@@ -290,7 +295,12 @@ class ChordVideoDataset(ClipDataset):
             clip=number % self._clips_per_video,
             num_clips=self._clips_per_video,
         )
-        return self._videos.read(number // self._clips_per_video, partial(function, request))
+
+        def of(reader: FeatureReader, video: Video) -> Result:
+            video.read_features = self._clips.features
+            return function(request, reader, video)
+
+        return self._videos.read(number // self._clips_per_video, of)
 
     def _view(self, video: Video, request: ClipRequest) -> tuple[np.ndarray, CropBox | None]:
         """Choose the frames and the crop of a sample."""

@@ -26,6 +26,8 @@ class Video:
     def __init__(self, cache: Path, sidecar: Sidecar) -> None:
         self._cache = cache
         self._arrays: dict[str, np.ndarray] = {}
+        self.read_features: tuple[str, ...] = ()
+        """Features that are read anyway. The frame times, which each artefact has, are then taken from theirs"""
         self.sidecar = sidecar
         self.key = sidecar.key
         self.root = sidecar.root
@@ -173,7 +175,7 @@ class Video:
             return artefact.rows("motion.types", range(self.first_row, self.first_row + self.num_frames))
 
     def _array(self, name: str) -> np.ndarray:
-        for info in self.sidecar.features:
+        for info in sorted(self.sidecar.features, key=lambda info: info.feature not in self.read_features):
             if info.file is not None:
                 with open_feature(self._cache, info) as artefact:
                     return self._in_view(name, artefact.array(name))

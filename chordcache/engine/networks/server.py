@@ -36,7 +36,7 @@ CONTEXT_LOST = 4
 
 @dataclass(frozen=True)
 class Orders:
-    """What the parent tells the process at its start."""
+    """The first message of the parent to the process."""
 
     network: Network
     device: str
@@ -83,7 +83,7 @@ def main(parent_fd: int, socket_fd: int, heartbeat_fd: int) -> None:
 
 
 def _leave(parent: Connection, message: str, status: int) -> None:
-    """End the process, and tell the parent why. Threads and libraries do not delay the end."""
+    """Send the reason to the parent, and end the process. Threads and libraries do not delay the end."""
     with suppress(OSError):
         parent.send(message)
     os._exit(status)
@@ -102,17 +102,17 @@ def _compute(queue: _Queue, batches: Batches, heartbeat: Heartbeat) -> None:
     num_batches = 0
     while True:
         batch = queue.take(batches.size)
-        _tell(batch, [None] * len(batch), is_begun=True)
+        _report(batch, [None] * len(batch), is_begun=True)
         heartbeat.begin(num_batches)
         outputs = batches.run(batch)
         num_batches += 1
         heartbeat.begin(num_batches)  # so that the parent sees the number
         heartbeat.end()
-        _tell(batch, outputs, is_begun=False)
+        _report(batch, outputs, is_begun=False)
 
 
-def _tell(batch: list[_Waiting], outputs: list[Any], *, is_begun: bool) -> None:
-    """Tell each worker that its inputs of a batch are begun, or their outputs."""
+def _report(batch: list[_Waiting], outputs: list[Any], *, is_begun: bool) -> None:
+    """Send a message to each worker: that its inputs of a batch are begun, or their outputs."""
     for worker in {each.worker for each in batch}:
         found = [(each.place, output) for each, output in zip(batch, outputs, strict=True) if each.worker is worker]
         with suppress(OSError):  # a worker that died

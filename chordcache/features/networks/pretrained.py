@@ -94,7 +94,7 @@ def kind_of_model(key: str, model: str, field: str, kinds: Collection[str]) -> s
     Raises
     ------
     UsageError
-        If there is no config.json, or it states another kind.
+        If config.json is missing, or states another kind.
     """
     kind = config_of(key, model).get(field)
     if kind not in kinds:

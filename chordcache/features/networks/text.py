@@ -17,6 +17,7 @@ from chordcache.features.networks.pretrained import (
     missing_package,
     problem_of_model,
 )
+from chordcache.features.networks.stored import stored
 from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.records import FeatureInfo
 
@@ -145,14 +146,8 @@ class TextExtractor(NetworkExtractor):
     def rows_of(self, outputs: Sequence[Any]) -> Rows:
         """Return the embedding of the caption."""
         ((found, num_left_out),) = outputs
-        if not np.isfinite(found).all():
-            raise ValueError("the network returned values that are not finite")
         self.facts.update(is_of_video=True, num_tokens_left_out=num_left_out)
-        with np.errstate(over="ignore"):
-            rows = found.astype(self._dtype)
-        if not np.isfinite(rows).all():
-            raise ValueError(f"values up to {np.abs(found).max():.3g} do not fit into {self._dtype}; use float32")
-        return {self.name: rows}
+        return {self.name: stored(found, self._dtype)}
 
     def num_rows(self, num_frames: int) -> int | None:
         """Return None: the rows belong to the whole video."""

@@ -1,0 +1,220 @@
+"""The feature "latents": pictures or clips as the variational autoencoder (VAE) of a generator encodes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from chordcache.errors import ConfigError
+from chordcache.features.base import NO_ROWS, Rows
+from chordcache.features.networks.extractor import NetworkExtractor
+from chordcache.features.networks.pretrained import (
+    config_of,
+    hash_of_files,
+    location,
+    missing_package,
+    problem_of_model,
+)
+from chordcache.features.networks.stored import stored
+
+if TYPE_CHECKING:
+    from chordcache.config.frames import PictureConfig
+    from chordcache.media.scaling import Frame
+
+VAES = ("AutoencoderKL", "AutoencoderKLCogVideoX", "AutoencoderKLWan")
+"""Values of ``_class_name`` in a model's config.json. They are classes of diffusers"""
+
+_KEY = "features.latents.model"
+
+_NORMALIZATION = ("scaling_factor", "shift_factor", "latents_mean", "latents_std")
+"""Settings of a VAE with which a training normalizes its latents"""
+
+
+class _Vae(NamedTuple):
+    """The result of ``setup``."""
+
+    network: Any
+    takes_clips: bool
+
+
+class LatentsExtractor(NetworkExtractor):
+    """Latents of a VAE: of each picture, or of clips if the VAE compresses time too.
+
+    Arrays
+    ------
+    ``name`` [shape=(T, C, h, w), dtype=float32 or float16]
+        Mean of the posterior, not normalized. A VAE of pictures has a row for each frame. One that compresses time by 4
+        has a row for the first frame of each clip, and one for each 4 frames after it.
+
+    Parameters
+    ----------
+    name : str
+        Name of the feature.
+    model : str
+        Folder of the VAE, or its name on the Hugging Face Hub, see ``networks.pretrained``.
+    clip_frames : int
+        Number of frames of a clip, 1 plus a multiple of the compression of time. A longer video is encoded as several
+        clips, each without the frames before it. A VAE of pictures ignores it.
+    fit : str
+        "pad" repeats the last rows, columns and frames of what the VAE cannot take. "refuse" quarantines the video.
+    dtype : str
+        "float16" or "float32", as stored. The network computes in float32.
+    compression : sequence of int
+        Number of frames, and of rows and columns of pixels, that become one in the latents.
+    normalization : mapping
+        ``scaling_factor``, ``shift_factor``, ``latents_mean`` and ``latents_std`` of the VAE, as far as it has them.
+    files : str
+        Hash of the files of a local folder, so that other weights give another fingerprint.
+
+    Notes
+    -----
+    Source: ``diffusers``, ``vae.encode(pixels / 127.5 - 1).latent_dist.mode()``.
+    """
+
+    units: ClassVar[Mapping[str, str]] = {"": "mean of the posterior of the VAE"}
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str,
+        clip_frames: int = 81,
+        fit: str = "pad",
+        dtype: str = "float16",
+        compression: Sequence[int] = (1, 8),
+        normalization: Mapping[str, Any] | None = None,
+        files: str = "",
+    ) -> None:
+        super().__init__(name)
+        self._dtype = np.dtype(dtype)
+        self._pads = fit == "pad"
+        self._per_row, self._per_pixel = compression
+        self._clip_frames = clip_frames
+        self._clip: list[np.ndarray] = []
+        self._num_frames = 0
+
+    @classmethod
+    def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
+        """Return the section, the hash of the files of a local model, and what config.json says about latents."""
+        arguments = {**asdict(section), "files": hash_of_files(section.model)}
+        if problem_of_model(_KEY, arguments, "_class_name", VAES):
+            return arguments  # ``missing_requirement`` says so
+        config = config_of(_KEY, section.model)
+        per_row, per_pixel = _compression_of(config)
+        if per_row > 1 and (section.clip_frames - 1) % per_row:
+            raise ConfigError(
+                f"features.latents.clip_frames: got {section.clip_frames}, expected 1 plus a multiple of {per_row}, "
+                f"such as {1 + section.clip_frames // per_row * per_row}"
+            )
+        clips = {"clip_frames": section.clip_frames} if per_row > 1 else {"clip_frames": 1}
+        normalization = {name: config[name] for name in _NORMALIZATION if config.get(name) is not None}
+        return {**arguments, **clips, "compression": [per_row, per_pixel], "normalization": normalization}
+
+    @classmethod
+    def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
+        """Return the command that installs diffusers, or the problem of the model's folder."""
+        return missing_package("torch", "diffusers") or problem_of_model(_KEY, arguments, "_class_name", VAES)
+
+    @classmethod
+    def setup(cls, device: str, **arguments: Any) -> Any:
+        """Load the weights, in float32."""
+        import diffusers  # takes seconds, and few builds need it
+        import torch
+
+        diffusers.utils.logging.disable_progress_bar()
+        place: dict[str, Any] = {**location(arguments["model"])}
+        kind = str(config_of(_KEY, arguments["model"])["_class_name"])
+        place |= {"subfolder": place["subfolder"] or None, "low_cpu_mem_usage": False}  # True needs another package
+        network = getattr(diffusers, kind).from_pretrained(**place, torch_dtype=torch.float32)
+        return _Vae(network.to(device).eval(), arguments["compression"][0] > 1)
+
+    @classmethod
+    def infer(cls, model: Any, inputs: list[Any]) -> Sequence[Any]:
+        """Return the latents of each picture [shape=(1, C, h, w)] or clip [shape=(t, C, h, w)], dtype=float32."""
+        import torch
+
+        pixels = torch.from_numpy(np.stack(inputs)).to(model.network.device)
+        # In the order of torch: with channels last, its kernels differ by up to 5e-4
+        pixels = pixels.movedim(-1, 1).contiguous().float() / 127.5 - 1
+        with torch.inference_mode():
+            latents = model.network.encode(pixels).latent_dist.mode()
+        latents = latents.movedim(1, 2) if model.takes_clips else latents[:, None]
+        return list(latents.float().cpu().numpy())
+
+    def prepare(self, frame: Frame) -> Any:
+        """Return a picture, or the clip that is complete with it."""
+        picture = self._fitted(frame.rgb())
+        self._num_frames += 1
+        if self._per_row == 1:
+            return picture
+        self._clip.append(picture)
+        return self._taken_clip() if len(self._clip) == self._clip_frames else None
+
+    def last_inputs(self) -> Sequence[Any]:
+        """Return the rest of the frames as a clip."""
+        if not self._clip:
+            return ()
+        num_missing = -(len(self._clip) - 1) % self._per_row
+        if num_missing and not self._pads:
+            raise ValueError(
+                f"the last clip has {len(self._clip)} frames, expected 1 plus a multiple of {self._per_row}; take "
+                "features.latents.fit: pad, or other segments or frames.buckets"
+            )
+        self._clip += [self._clip[-1]] * num_missing
+        return (self._taken_clip(),)
+
+    def rows_of(self, outputs: Sequence[Any]) -> Rows:
+        """Return the latents of the next pictures or clips."""
+        return {self.name: stored(np.concatenate(list(outputs)), self._dtype)} if outputs else NO_ROWS
+
+    def finish(self) -> Rows:
+        """Return the remaining rows, and state the frames that a row covers."""
+        rows = super().finish()
+        if self._per_row > 1:
+            self.facts.update(frames_per_row=self._per_row, frames_in_first_row=1)
+            if self._num_frames > self._clip_frames:
+                self.facts.update(frames_per_clip=self._clip_frames)
+        return rows
+
+    def num_rows(self, num_frames: int) -> int | None:
+        """Return the number of frames, or None if a row covers several."""
+        return num_frames if self._per_row == 1 else None
+
+    def _taken_clip(self) -> np.ndarray:
+        clip, self._clip = np.stack(self._clip), []
+        return clip
+
+    def _fitted(self, picture: np.ndarray) -> np.ndarray:
+        """Return a picture whose sides are multiples of a latent's."""
+        height, width = picture.shape[:2]
+        bottom, right = -height % self._per_pixel, -width % self._per_pixel
+        if not bottom and not right:
+            return picture
+        if not self._pads:
+            raise ValueError(
+                f"pictures have {width}x{height} pixels, expected multiples of {self._per_pixel}; take "
+                "features.latents.fit: pad, or another frames.short_side or frames.buckets"
+            )
+        return np.pad(picture, ((0, bottom), (0, right), (0, 0)), mode="edge")
+
+
+_DEFAULT_CHANNELS = {"AutoencoderKL": (64,), "AutoencoderKLCogVideoX": (128, 256, 256, 512)}
+"""``block_out_channels`` of diffusers, where config.json leaves it out"""
+
+
+def _compression_of(config: Mapping[str, Any]) -> list[int]:
+    """Return how many frames, and how many rows and columns of pixels, become one in the latents."""
+    kind = config["_class_name"]
+    if kind == "AutoencoderKLWan":
+        found = [config.get("scale_factor_temporal", 4), config.get("scale_factor_spatial", 8)]
+    else:
+        channels = config.get("block_out_channels", _DEFAULT_CHANNELS[kind])
+        num_levels = len(channels) if isinstance(channels, (list, tuple)) else 0
+        per_row = 1 if kind == "AutoencoderKL" else config.get("temporal_compression_ratio", 4)
+        found = [per_row, 2 ** (num_levels - 1)]
+    if not all(type(number) in (int, float) and number in range(1, 65) for number in found):
+        raise ConfigError(f"{_KEY}: got a config.json that compresses by {found}, expected whole numbers from 1 to 64")
+    return [int(number) for number in found]

@@ -1,0 +1,49 @@
+"""The read side of latents. It loads neither PyTorch nor diffusers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from chordcache.errors import UsageError
+from chordcache.features.read_side import Arrays, Clip, ReadSide
+from chordcache.media.cropping import CropBox
+
+
+class LatentsReadSide(ReadSide):
+    """The read side of latents: the rows that cover the frames of a clip, cut in units of latents."""
+
+    padding: ClassVar[Mapping[str, float]] = {"latents": 0}
+    is_spatial: ClassVar[bool] = True
+
+    def read_clip(self, clip: Clip) -> Arrays:
+        """Read the rows, and cut them.
+
+        Raises
+        ------
+        UsageError
+            If the crop scales or mirrors, or does not lie between two latents.
+        """
+        rows = clip.read(self.name, indices=clip.numbers)
+        if clip.crop is None or clip.crop == _whole(clip.picture):
+            return {self.name: rows}
+        _, pixels = clip.video.feature(self.name).params["compression"]
+        top, left, height, width = _in_latents(clip.crop, clip.picture, pixels)
+        return {self.name: rows[..., top : top + height, left : left + width].copy()}
+
+
+def _whole(picture: tuple[int, int]) -> CropBox:
+    return CropBox(0, 0, *picture, size=picture)
+
+
+def _in_latents(crop: CropBox, picture: tuple[int, int], pixels: int) -> tuple[int, int, int, int]:
+    """Return top, left, height and width of a crop in latents. Raise ``UsageError`` if these are not whole numbers."""
+    box = (crop.top, crop.left, crop.height, crop.width)
+    is_inside = min(box) >= 0 and crop.top + crop.height <= picture[0] and crop.left + crop.width <= picture[1]
+    if crop.flip or crop.size != (crop.height, crop.width) or not is_inside or any(each % pixels for each in box):
+        raise UsageError(
+            f"size: got {crop} of a picture of {picture}, expected a crop that latents can have: at multiples of "
+            f"{pixels} pixels, inside of the picture, neither scaled nor mirrored. Take size=None, or such a crop."
+        )
+    top, left, height, width = (each // pixels for each in box)
+    return top, left, height, width

@@ -1,0 +1,257 @@
+"""Latents: equal to what diffusers computes, of each picture or clip by clip, and read with the frames they cover."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from helpers import processes
+from helpers.networks import LATENT_CHANNELS, PIXELS, VAES, load_vae, make_vae
+
+import chordcache as cc
+from chordcache.engine.choice import Engine
+from chordcache.media.cropping import CropBox
+from chordcache.read.crops import CenterCrop
+
+NUM_FRAMES = {"one": 1, "three": 3, "nine": 9, "twenty": 20}
+
+CLIP_FRAMES = 9
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    """Videos of several lengths and two sizes. One of them needs padding."""
+    folder = tmp_path_factory.mktemp("latents")
+    for name, num_frames in NUM_FRAMES.items():
+        size = (64, 48) if name in ("nine", "one") else (44, 36)
+        make_video(folder / f"videos/{name}.mp4", num_frames=num_frames, size=size)
+    cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
+    return folder / "index.json"
+
+
+@pytest.fixture(scope="module", params=list(VAES))
+def vae(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_vae(request.param, tmp_path_factory.mktemp("models") / request.param)
+
+
+@pytest.fixture(scope="module")
+def wan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_vae("AutoencoderKLWan", tmp_path_factory.mktemp("models") / "AutoencoderKLWan")
+
+
+INLINE = Engine("inline")
+
+
+def build(index: Path, cache: Path, model: Path | str, *, jobs: int | Engine = INLINE, **params: Any) -> cc.RunSummary:
+    """Build latents, and the frames that they are made of, bit for bit."""
+    cache.parent.mkdir(exist_ok=True, parents=True)
+    latents = {"model": str(model), "dtype": "float32", "clip_frames": CLIP_FRAMES, **params}
+    config = {"frames": {"codec": "raw", "short_side": None}, "features": {"latents": latents}}
+    cache.with_suffix(".yaml").write_text(yaml.dump(config))
+    return cc.build(
+        index, cache, tiers=["lmdb", "npz"], features=["frames", "latents"], config=cache.with_suffix(".yaml"),
+        jobs=jobs,
+    )  # fmt: skip
+
+
+def by_name(cache: cc.Cache) -> dict[str, Any]:
+    return {Path(video.path).stem: video for video in cache}
+
+
+def encoded(network: Any, pictures: np.ndarray) -> np.ndarray:
+    """Return the latents [shape=(t, C, h, w)] of pictures by diffusers: of each, or of all as one clip."""
+    pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1
+    with torch.no_grad():
+        if type(network).__name__ == "AutoencoderKL":
+            return np.concatenate([network.encode(each[None]).latent_dist.mean.numpy() for each in pixels])
+        found = network.encode(pixels.permute(1, 0, 2, 3)[None]).latent_dist.mean
+    return np.asarray(found[0].permute(1, 0, 2, 3))
+
+
+def direct(folder: Path, frames: np.ndarray) -> np.ndarray:
+    """Return the latents of a video by diffusers, with what a user does about sizes that the VAE cannot take."""
+    network, pixels = load_vae(folder), PIXELS
+    height, width = frames.shape[1:3]
+    frames = np.pad(frames, ((0, 0), (0, -height % pixels), (0, -width % pixels), (0, 0)), mode="edge")
+    if folder.name == "AutoencoderKL":
+        return encoded(network, frames)
+    clips = [frames[start : start + CLIP_FRAMES] for start in range(0, len(frames), CLIP_FRAMES)]
+    clips = [np.concatenate([clip, np.repeat(clip[-1:], -(len(clip) - 1) % 4, axis=0)]) for clip in clips]
+    return np.concatenate([encoded(network, clip) for clip in clips])
+
+
+@pytest.mark.parametrize("jobs", [INLINE, 2], ids=["inline", "processes"])
+def test_latents_are_those_of_diffusers(index: Path, vae: Path, tmp_path: Path, jobs: Any) -> None:
+    """The processes compute frames of several videos in one batch."""
+    assert build(index, tmp_path / "cache", vae, jobs=jobs, batch_size=3).num_done == len(NUM_FRAMES)
+    with cc.open_cache(tmp_path / "cache") as cache:
+        for name, video in by_name(cache).items():
+            found = cache.read(video, "latents")
+            expected = direct(vae, cache.read(video, "frames"))
+            assert found.dtype == np.float32
+            assert found.shape == expected.shape
+            assert np.abs(found - expected).max() <= 1e-5
+            if vae.name == "AutoencoderKL":
+                assert len(found) == NUM_FRAMES[name]
+    assert not cc.verify(tmp_path / "cache", level="deep", source=True, jobs=1).damage
+
+
+def test_the_rows_of_a_clip(index: Path, vae: Path, tmp_path: Path) -> None:
+    """Frames 7 to 12 of 20: with clips of 9 frames, they are in the last row of clip 0 and the first two of clip 1."""
+    build(index, tmp_path / "cache", vae)
+    with cc.open_cache(tmp_path / "cache") as cache:
+        video = by_name(cache)["twenty"]
+        rows = cache.read(video, "latents")
+        expected = rows[7:13] if vae.name == "AutoencoderKL" else rows[2:5]
+        assert np.array_equal(cache.read(video, "latents", 7, 13), expected)
+        assert np.array_equal(cache.read(video, "latents", indices=[12, 7]), expected[[-1, 0]] if len(
+            expected) == 6 else rows[[2, 4]])  # fmt: skip
+        assert np.array_equal(cache.read(video, "latents", 19, 20), rows[-1:])
+
+
+def test_latents_are_stored_with_what_normalizes_them(index: Path, vae: Path, tmp_path: Path) -> None:
+    build(index, tmp_path / "cache", vae, dtype="float16")
+    config = json.loads((vae / "config.json").read_text())
+    with cc.open_cache(tmp_path / "cache") as cache:
+        video = by_name(cache)["nine"]
+        assert cache.read(video, "latents").dtype == np.float16
+        params = video.feature("latents").params
+        assert params["compression"] == [1 if vae.name == "AutoencoderKL" else 4, PIXELS]
+        assert params["normalization"] == {
+            name: config[name]
+            for name in ("scaling_factor", "shift_factor", "latents_mean", "latents_std")
+            if config.get(name) is not None
+        }
+        assert params["normalization"]
+
+
+def test_a_dataset_of_latents_opens_no_frame(index: Path, vae: Path, tmp_path: Path) -> None:
+    build(index, tmp_path / "cache", vae)
+    shutil.rmtree(tmp_path / "cache/lmdb")
+    sampler = cc.RegularClipSampler(num_frames=5, stride=1)
+    dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, features=("latents",))
+    batch = cc.collate([dataset[number] for number in range(len(dataset))])
+    assert "frames" not in batch
+    assert batch["latents"].shape[0] == len(NUM_FRAMES)
+    assert batch["latents"].shape[2] == LATENT_CHANNELS
+    assert batch["lengths"]["latents"].shape == (len(NUM_FRAMES), 4)
+
+
+def test_crops_are_cut_in_units_of_latents(index: Path, vae: Path, tmp_path: Path) -> None:
+    build(index, tmp_path / "cache", vae)
+
+    def latents(**crop: Any) -> torch.Tensor:
+        dataset = cc.ChordVideoDataset(
+            tmp_path / "cache",
+            clip_sampler=cc.RegularClipSampler(num_frames=9, stride=1),
+            features=("latents",),
+            videos=lambda video: video.num_frames == 9,
+            **crop,
+        )
+        found: torch.Tensor = dataset[0]["latents"]
+        return found
+
+    whole = latents(size=None)
+    assert torch.equal(whole, latents())
+    assert torch.equal(whole, latents(size=(48, 64)))
+    assert whole.shape[-2:] == (48 // PIXELS, 64 // PIXELS)
+
+    class Corner:
+        def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:
+            return CropBox(16, 24, 24, 32, size=(24, 32))
+
+    cut = latents(crop=Corner())
+    assert torch.equal(cut, whole[..., 16 // PIXELS : 40 // PIXELS, 24 // PIXELS : 56 // PIXELS])
+    for crop in ({"size": (24, 32)}, {"size": (46, 64)}, {"crop": cc.HorizontalFlip(1.0, CenterCrop((48, 64)))}):
+        with pytest.raises(cc.UsageError, match=rf"^size: got CropBox.*at multiples of {PIXELS} pixels"):
+            latents(**crop)
+
+
+def test_videos_that_do_not_fit_are_refused_if_the_config_says_so(index: Path, vae: Path, tmp_path: Path) -> None:
+    build(index, tmp_path / "cache", vae, fit="refuse")
+    failures = processes.quarantine(tmp_path / "cache")
+    assert failures.keys() == {"three.mp4", "twenty.mp4"}
+    for failure in failures.values():
+        assert failure["stage"] == "latents"
+        assert f"pictures have 44x36 pixels, expected multiples of {PIXELS}; take" in failure["message"]
+
+
+def test_clips_that_do_not_fit_are_refused_if_the_config_says_so(
+    wan: Path, tmp_path: Path, make_video: Callable[..., Path]
+) -> None:
+    make_video(tmp_path / "videos/a.mp4", num_frames=12, size=(64, 48))
+    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
+    build(tmp_path / "index.json", tmp_path / "cache", wan, fit="refuse")
+    (failure,) = processes.quarantine(tmp_path / "cache").values()
+    assert "the last clip has 3 frames, expected 1 plus a multiple of 4; take" in failure["message"]
+
+
+def test_models_that_cannot_be_used(index: Path, wan: Path, tmp_path: Path) -> None:
+    def folder(name: str, **changes: Any) -> Path:
+        (tmp_path / name).mkdir()
+        config = {**json.loads((wan / "config.json").read_text()), **changes}
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        return tmp_path / name
+
+    for model, params, message in (
+        (tmp_path / "nowhere", {}, r"expected a folder with the config\.json of a model \(FileNotFoundError\)"),
+        (
+            folder("ltx", _class_name="AutoencoderKLLTXVideo"),
+            {},
+            "of type 'AutoencoderKLLTXVideo', expected one of: Au",
+        ),
+        (folder("none", _class_name=None), {}, "of type 'None', expected one of: Au"),
+        (folder("odd", scale_factor_spatial="8"), {}, "expected whole numbers from 1 to 64"),
+        (wan, {"clip_frames": 16}, "clip_frames: got 16, expected 1 plus a multiple of 4, such as 17"),
+        (wan, {"fit": "crop"}, "fit: got 'crop', expected one of pad, refuse"),
+        (wan, {"device": "gpu"}, "device: got 'gpu', expected auto, cpu, cuda or cuda:N"),
+        (wan, {"batch_size": 0}, "batch_size: got 0, expected a number from 1"),
+        (folder("no_weights"), {}, "features.latents: its network cannot be loaded: OSError"),
+    ):
+        with pytest.raises(cc.UsageError, match=message):
+            build(index, tmp_path / "caches" / model.name, model, **params)
+    assert not processes.quarantine(tmp_path / "caches/no_weights")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(index: Path, wan: Path, tmp_path: Path) -> None:
+    for device in ("cuda", "cuda:1"):
+        with pytest.raises(
+            cc.UsageError, match=f"device: got {device}, expected one of: auto, cpu. PyTorch finds no GPU"
+        ):
+            build(index, tmp_path / device.replace(":", ""), wan, device=device, jobs=2)
+
+
+def test_weights_of_another_dtype_are_computed_in_float32(index: Path, wan: Path, tmp_path: Path) -> None:
+    half = load_vae(wan).half()
+    half.save_pretrained(tmp_path / "AutoencoderKLWan")
+    build(index, tmp_path / "cache", tmp_path / "AutoencoderKLWan")
+    with cc.open_cache(tmp_path / "cache") as cache:
+        video = by_name(cache)["nine"]
+        expected = direct(tmp_path / "AutoencoderKLWan", cache.read(video, "frames"))
+        assert expected.dtype == np.float32
+        assert np.abs(cache.read(video, "latents") - expected).max() <= 1e-5
+
+
+@pytest.mark.parametrize(("factor", "dtype", "message"), [
+    (float("nan"), "float32", "the network returned values that are not finite"),
+    (1e9, "float16", "do not fit into float16; use float32"),
+])  # fmt: skip
+def test_a_network_that_returns_what_cannot_be_stored(
+    index: Path, wan: Path, tmp_path: Path, factor: float, dtype: str, message: str
+) -> None:
+    network = load_vae(wan)
+    with torch.no_grad():
+        network.quant_conv.weight.mul_(factor)
+    network.save_pretrained(tmp_path / "broken")
+    build(index, tmp_path / "cache", tmp_path / "broken", dtype=dtype)
+    failures = processes.quarantine(tmp_path / "cache")
+    assert len(failures) == len(NUM_FRAMES)
+    assert all(failure["cause"] == "extractor" and message in failure["message"] for failure in failures.values())
