@@ -1,7 +1,7 @@
 """A network in another process, as a worker sees it: inputs are sent while others are computed.
 
-If that process dies, the inputs without an output are sent to the one that replaces it. An input that was being
-computed when two processes died fails.
+If that process dies, the inputs without an output are sent to the one that replaces it. A video of which inputs were
+being computed when two processes died fails.
 """
 
 from __future__ import annotations
@@ -12,27 +12,20 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from chordcache import progress
 from chordcache.engine.networks.messages import Begun, Done, Place, Sent, Welcome, receive, send
-from chordcache.engine.networks.network import Network, NetworkError, checked
+from chordcache.engine.networks.network import Network, NetworkError
 
 _MAX_DEATHS = 2
-"""Number of processes that may die while they compute an input"""
+"""Number of processes that may die while they compute inputs of a video"""
+
+_MAX_PENDING_BYTES = 256 << 20
+"""[bytes] Size of the arrays on their way, above which a worker waits: clips of a video are large"""
 
 _RETRY_SECONDS = 0.05
 """[seconds] Time between two attempts to connect while no process can be reached"""
-
-
-@dataclass
-class _Pending:
-    """An input without an output."""
-
-    item: Any
-    num_deaths: int = 0
-    is_begun: bool = False
 
 
 class NetworkElsewhere:
@@ -51,7 +44,10 @@ class NetworkElsewhere:
         self._max_pending = 2 * network.batch_size  # a batch that is computed, and the next one
         self._numbers = itertools.count()
         self._streams: weakref.WeakValueDictionary[int, StreamElsewhere] = weakref.WeakValueDictionary()
-        self._pending: dict[Place, _Pending] = {}
+        self._pending: dict[Place, Any] = {}
+        """Inputs without an output"""
+        self._begun: set[Place] = set()
+        """Places of those that are being computed"""
         self._changed = threading.Condition()
         """Lock of all state that the thread which receives shares"""
         self._is_lost = True
@@ -63,18 +59,20 @@ class NetworkElsewhere:
         stream = self._streams[number] = StreamElsewhere(self, number)
         return stream
 
-    def send(self, place: Place, item: Any) -> None:
-        """Send an input, as soon as fewer than twice the batch size are on their way."""
-        self.wait(lambda: len(self._pending) < self._max_pending)
+    def send(self, stream: StreamElsewhere, place: Place, item: Any) -> None:
+        """Send an input, as soon as fewer than twice the batch size are on their way, and these are not too large."""
+        self.wait(lambda: not self._is_lost and self._has_room())
         with self._changed:
-            self._pending[place] = _Pending(item)
-        self._send(place, item, 0)
+            if stream.failure is not None:  # not one more input of a video that ends processes
+                raise stream.failure
+            self._pending[place] = item
+        self._send(stream, place, item)
 
     def wait(self, is_done: Callable[[], bool]) -> None:
-        """Wait until a condition is true. If the process is lost, connect to the next one."""
+        """Wait until a condition is true. Until then, connect to the next process whenever one is lost."""
         while True:
             with self._changed:
-                if not self._is_lost and is_done():
+                if is_done():
                     return
             with progress.paused():  # the process has its own clock
                 if self._is_lost:
@@ -82,14 +80,20 @@ class NetworkElsewhere:
                 with self._changed:
                     self._changed.wait_for(lambda: self._is_lost or is_done())
 
+    def _has_room(self) -> bool:
+        num_bytes = sum(getattr(item, "nbytes", 0) for item in self._pending.values())
+        return len(self._pending) < self._max_pending and num_bytes < _MAX_PENDING_BYTES
+
     def outputs_of(self, stream: StreamElsewhere) -> list[Any]:
         """Take the outputs of a stream that have come, up to the first that has not."""
         with self._changed:
+            if stream.failure is not None:
+                raise stream.failure
             found = []
             while stream.num_taken in stream.outputs:
                 found.append(stream.outputs.pop(stream.num_taken))
                 stream.num_taken += 1
-        return checked(found)
+        return found
 
     def _connect(self) -> None:
         """Connect to a process, and send it what has no output yet."""
@@ -98,10 +102,12 @@ class NetworkElsewhere:
         with self._changed:
             self._is_lost = False
             self._note_death(welcome.last_death or NetworkError("signal", "the process of the network died"))
+            streams = dict(self._streams)  # those of videos that were given up are gone
+            self._pending = {place: item for place, item in self._pending.items() if place[0] in streams}
             left = list(self._pending.items())
         threading.Thread(target=self._receive, args=(self._channel,), daemon=True).start()
-        for place, each in left:
-            self._send(place, each.item, each.num_deaths)
+        for place, item in left:
+            self._send(streams[place[0]], place, item)
 
     def _connected(self) -> tuple[socket.socket, Welcome]:
         while True:  # if no process is left, the parent ends this worker
@@ -115,16 +121,20 @@ class NetworkElsewhere:
             time.sleep(_RETRY_SECONDS)
 
     def _note_death(self, death: NetworkError) -> None:
-        """Fail the inputs that were being computed when a second process died."""
-        for place, each in list(self._pending.items()):
-            each.num_deaths += each.is_begun
-            each.is_begun = False
-            if each.num_deaths >= _MAX_DEATHS:
-                self._settle(place, death)
+        """Fail the streams of which an input was being computed when a second process died."""
+        suspects = [(number, self._streams.get(number)) for number in {number for number, _ in self._begun}]
+        self._begun.clear()
+        for number, stream in suspects:
+            if stream is None:  # its video was given up
+                continue
+            stream.num_deaths += 1
+            if stream.num_deaths >= _MAX_DEATHS:
+                for place in [place for place in self._pending if place[0] == number]:
+                    self._settle(place, death)
 
-    def _send(self, place: Place, item: Any, num_deaths: int) -> None:
+    def _send(self, stream: StreamElsewhere, place: Place, item: Any) -> None:
         try:
-            send(self._channel, Sent(place, item, num_deaths))
+            send(self._channel, Sent(place, item, stream.num_deaths))
         except OSError:
             self._lose(self._channel)
 
@@ -140,23 +150,29 @@ class NetworkElsewhere:
             while True:
                 message = receive(channel)
                 with self._changed:
-                    if isinstance(message, Begun):
-                        for place in message.places:
-                            self._pending[place].is_begun = True
-                    elif isinstance(message, Done):
-                        for place, output in message.outputs:
-                            self._settle(place, output)
+                    if channel is self._channel:  # else its inputs were sent again
+                        self._take(message)
                     self._changed.notify_all()
         except (OSError, EOFError):
             self._lose(channel)
 
+    def _take(self, message: Any) -> None:
+        if isinstance(message, Begun):
+            self._begun.update(message.places)
+        elif isinstance(message, Done):
+            for place, output in message.outputs:
+                self._settle(place, output)
+
     def _settle(self, place: Place, output: Any) -> None:
         """Note the output of an input. That of a video that was given up is not kept."""
         del self._pending[place]
+        self._begun.discard(place)
         number, input_number = place
         stream = self._streams.get(number)
         if stream is not None:
             stream.outputs[input_number] = output
+            if isinstance(output, NetworkError):
+                stream.failure = stream.failure or output
 
 
 class StreamElsewhere:
@@ -178,10 +194,14 @@ class StreamElsewhere:
         """Number of outputs that were returned"""
         self.outputs: dict[int, Any] = {}
         """Other outputs that have come, by the number of their input"""
+        self.num_deaths = 0
+        """Number of processes that died while they computed inputs of this stream"""
+        self.failure: NetworkError | None = None
+        """The first failure among the outputs"""
 
     def send(self, item: Any) -> None:
         """Send the next input, as soon as there is room for it."""
-        self._network.send((self._number, self._num_sent), item)
+        self._network.send(self, (self._number, self._num_sent), item)
         self._num_sent += 1
 
     def ready(self) -> list[Any]:

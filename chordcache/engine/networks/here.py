@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from chordcache.engine.networks.batches import Batches, Input
-from chordcache.engine.networks.network import checked, kind_of
+from chordcache.engine.networks.network import NetworkError, kind_of
 
 
 class StreamHere:
@@ -33,7 +34,7 @@ class StreamHere:
     def ready(self) -> list[Any]:
         """Return the outputs so far."""
         outputs, self._outputs = self._outputs, []
-        return checked(outputs)
+        return _checked(outputs)
 
     def rest(self) -> list[Any]:
         """Compute what waits, and return the outputs."""
@@ -44,3 +45,11 @@ class StreamHere:
         if self._waiting:
             self._outputs += self._batches.run(self._waiting)
             self._waiting = []
+
+
+def _checked(outputs: Sequence[Any]) -> list[Any]:
+    """Return outputs. Raise the first of them that is a ``NetworkError``."""
+    for output in outputs:
+        if isinstance(output, NetworkError):
+            raise output
+    return list(outputs)

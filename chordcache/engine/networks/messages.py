@@ -39,7 +39,7 @@ class Sent:
     place: Place
     item: Any
     num_deaths: int
-    """Number of processes that died while they computed it"""
+    """Number of processes that died while they computed inputs of this stream"""
 
 
 @dataclass(frozen=True)

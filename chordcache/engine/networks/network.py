@@ -32,7 +32,10 @@ class Stream(Protocol):
     """The inputs that one video sends to a network, and the outputs in the same order."""
 
     def send(self, item: Any) -> None:
-        """Send the next input: an array, or any object that can be pickled. It may wait until there is room."""
+        """Send the next input: an array, or any object that can be pickled. It may wait until there is room.
+
+        Raises ``NetworkError`` as ``ready`` does.
+        """
         ...
 
     def ready(self) -> list[Any]:
@@ -70,11 +73,3 @@ class NetworkError(Exception):
 def kind_of(item: Any) -> object:
     """Return what inputs of one batch have in common: shape and dtype of an array, or the type of another object."""
     return (item.shape, item.dtype) if isinstance(item, np.ndarray) else type(item)
-
-
-def checked(outputs: Sequence[Any]) -> list[Any]:
-    """Return outputs. Raise the first of them that is a ``NetworkError``."""
-    for output in outputs:
-        if isinstance(output, NetworkError):
-            raise output
-    return list(outputs)

@@ -152,8 +152,8 @@ class _Queue:
     def take(self, max_size: int) -> list[_Waiting]:
         """Wait for inputs. Return the oldest, and others of its kind, at most ``max_size``.
 
-        An input whose process died before is computed again in a smaller batch of its own video alone, so that no other
-        video is lost if it was the reason.
+        After a process died, the inputs of the videos that it computed come in smaller batches of their own, so that no
+        other video is lost if one of them was the reason.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._waiting)
