@@ -36,6 +36,10 @@ given up"""
 _MAIN = "chordcache.engine.networks.server"
 """Module of a process"""
 
+_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Variables of a process. Its threads on the CPU give their processors up while they wait for each other, since workers
+decode beside them. With two workers on two processors, a build of latents takes a third of the CPU time"""
+
 _LAST_SECONDS = 1.0
 """[seconds] Longest wait for a traceback, and for the end of a process that was killed"""
 
@@ -153,7 +157,7 @@ class NetworkProcesses:
         heartbeat = Heartbeat()
         fds = (theirs.fileno(), listener.fileno(), heartbeat.fd)
         try:
-            child = start_python(_MAIN, *fds, fds=fds, environment={})
+            child = start_python(_MAIN, *fds, fds=fds, environment=_ENVIRONMENT)
         finally:
             theirs.close()
         with suppress(ConnectionError):  # its end will be seen

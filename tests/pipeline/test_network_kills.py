@@ -1,0 +1,95 @@
+"""Builds of latents of which a process is killed: the run, a worker or the network. No video is lost or differs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from helpers import cache_contents, processes
+from helpers.networks import make_vae
+
+import chordcache as cc
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+
+NUM_VIDEOS = 16
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    """Videos, their index, a VAE of clips, and the cache of a build that nothing disturbed."""
+    work = tmp_path_factory.mktemp("kills")
+    for number in range(NUM_VIDEOS):
+        make_video(work / f"videos/{number:02}.mp4", num_frames=20 + number, size=(96, 64))
+    cc.scan([work / "videos"], output=work / "index.json", jobs=2)
+    latents = {"model": str(make_vae("AutoencoderKLWan", work / "vae")), "clip_frames": 9, "dtype": "float32"}
+    (work / "latents.yaml").write_text(yaml.dump({"features": {"latents": latents}}))
+    with processes.running(work, *command(work / "whole")) as run:
+        assert run.wait(120) == 0
+    return work
+
+
+def command(cache: Path) -> list[str]:
+    return [
+        *("build", "index.json", "-o", str(cache), "-c", "latents.yaml", "-j2"),
+        *("--tier", "lmdb", "--tier", "npz", "--features", "frames,latents"),
+    ]
+
+
+def num_built(cache: Path) -> int:
+    return len(list(cache.glob("videos/*/*.json")))
+
+
+def check(work: Path, cache: Path) -> None:
+    """Check that a cache is sound, and as the undisturbed one. Latents depend on the batch in the last digits."""
+    assert not processes.quarantine(cache)
+    assert not processes.partials(cache)
+    assert not cc.verify(cache, level="deep", jobs=1).damage
+    found, expected = cache_contents.arrays(cache), cache_contents.arrays(work / "whole")
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        if key[2] == "latents":
+            assert np.abs(found[key] - values).max() <= 1e-5
+        elif not key[2].startswith("latents"):  # digests of its rows
+            assert np.array_equal(found[key], values), key
+
+
+PATTERNS = {"network": "chordcache.engine.networks.server", "worker": "chordcache.engine.worker"}
+
+
+@pytest.mark.parametrize("victim", [*PATTERNS, "run"])
+def test_a_kill_costs_one_retry(work: Path, tmp_path: Path, victim: str) -> None:
+    cache = tmp_path / "cache"
+    with processes.running(work, *command(cache)) as run:
+        assert processes.wait_until(lambda: num_built(cache) >= 1, 120)
+        time.sleep(random.uniform(0, 0.5))
+        kill(run, victim)
+        code = run.wait(120)
+        stderr = run.stderr
+        assert not run.survivors()
+    if victim == "run":
+        assert code == -signal.SIGKILL
+        with processes.running(work, *command(cache)) as run:
+            code, stderr = run.wait(120), run.stderr
+    assert code == 0, stderr
+    assert processes.fine(stderr)
+    check(work, cache)
+
+
+def kill(run: processes.Run, victim: str) -> None:
+    if victim == "run":
+        run.process.kill()
+        return
+    found: list[Any] = [pid for pid in processes.alive_with(run.mark) if PATTERNS[victim] in processes.command_of(pid)]
+    assert found, "it was over too early"
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(found[0], signal.SIGKILL)
