@@ -144,6 +144,30 @@ def test_a_dataset_of_latents_opens_no_frame(index: Path, vae: Path, tmp_path: P
     assert batch["lengths"]["latents"].shape == (len(NUM_FRAMES), 4)
 
 
+def test_the_sampler_of_latent_clips(index: Path, vae: Path, tmp_path: Path) -> None:
+    """Of clips of 9, the video of 20 frames has two, and shorter videos are one clip."""
+    build(index, tmp_path / "cache", vae)
+    dataset = cc.ChordVideoDataset(
+        tmp_path / "cache", clip_sampler={"name": "latent_clips"}, features=("latents",), clips_per_video=12
+    )
+    if vae.name == "AutoencoderKL":
+        with pytest.raises(cc.UsageError, match="has a row for each frame, expected latents of clips"):
+            dataset[0]
+        return
+    found: dict[str, set[tuple[int, int]]] = {}
+    with cc.open_cache(tmp_path / "cache") as cache:
+        names = {video.key: name for name, video in by_name(cache).items()}
+        for number in range(len(dataset)):
+            sample = dataset[0, number]
+            video = cache[sample["video"]]
+            numbers = np.searchsorted(video.pts_seconds, np.asarray(sample["pts_seconds"]))
+            start, stop = int(numbers[0]), int(numbers[-1]) + 1
+            assert np.array_equal(np.asarray(sample["latents"]), cache.read(video, "latents", start, stop))
+            assert len(sample["latents"]) == 1 + (stop - start + 2) // 4
+            found.setdefault(names[video.key], set()).add((start, stop))
+    assert found == {"one": {(0, 1)}, "three": {(0, 3)}, "nine": {(0, 9)}, "twenty": {(0, 9), (9, 18)}}
+
+
 def test_crops_are_cut_in_units_of_latents(index: Path, vae: Path, tmp_path: Path) -> None:
     build(index, tmp_path / "cache", vae)
 

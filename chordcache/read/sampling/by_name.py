@@ -18,6 +18,7 @@ from chordcache.read.sampling.clip_samplers import (
     UniformFrameSampler,
 )
 from chordcache.read.sampling.content_samplers import AdaptiveSampler, AudioPeakSampler
+from chordcache.read.sampling.latent_clips import LatentClipSampler
 from chordcache.read.sampling.time_transforms import FrameDrop, TemporalCrop, TimeWarp
 
 SAMPLERS: Mapping[str, type] = {
@@ -29,6 +30,7 @@ SAMPLERS: Mapping[str, type] = {
     "adaptive": AdaptiveSampler,
     "dense": DenseClips,
     "regular_timestamps": RegularTimestampClips,
+    "latent_clips": LatentClipSampler,
 }
 """Sampler by its name in a config. "schedule" is not included, since it is made of other samplers."""
 
