@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 import yaml
 from helpers import processes
+from helpers.faulty_extractor import ENVIRONMENT
 from helpers.networks import LATENT_CHANNELS, PIXELS, VAES, load_vae, make_vae
 
 import chordcache as cc
@@ -279,3 +281,24 @@ def test_a_network_that_returns_what_cannot_be_stored(
     failures = processes.quarantine(tmp_path / "cache")
     assert len(failures) == len(NUM_FRAMES)
     assert all(failure["cause"] == "extractor" and message in failure["message"] for failure in failures.values())
+
+
+def test_the_example_of_the_docs(index: Path, tmp_path: Path, run_cli: Callable[..., Any]) -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs/latents.md"
+    for name, text in re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", docs.read_text(), re.DOTALL):
+        (tmp_path / name).write_text(text)
+    cache = tmp_path / "cache"
+    options = ("-c", tmp_path / "sharpness.yaml", "--tier", "npz", "--features", "sharpness")
+    done = run_cli("build", index, "-o", cache, *options, env={"PYTHONPATH": f"{tmp_path}:{ENVIRONMENT['PYTHONPATH']}"})
+    assert done.returncode == 0, done.stderr
+    raw = {"frames": {"codec": "raw", "short_side": None}}
+    (tmp_path / "raw.yaml").write_text(yaml.dump(raw))
+    cc.build(index, tmp_path / "raw", tiers=["lmdb"], config=tmp_path / "raw.yaml", jobs=INLINE)
+    with cc.open_cache(cache) as opened, cc.open_cache(tmp_path / "raw") as frames:
+        for video in opened:
+            found = opened.read(video, "sharpness")
+            gray = frames.read(video.key).astype(np.float64) @ (0.299, 0.587, 0.114)
+            edges = 4 * gray[:, 1:-1, 1:-1] - gray[:, :-2, 1:-1] - gray[:, 2:, 1:-1]
+            edges -= gray[:, 1:-1, :-2] + gray[:, 1:-1, 2:]
+            assert found.shape == (video.num_frames,)
+            assert np.abs(found - np.abs(edges).mean((1, 2))).max() <= 2  # of gray levels, which RGB rounds
