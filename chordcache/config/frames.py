@@ -75,14 +75,13 @@ class PictureConfig:
         )
 
     def params(self) -> dict[str, Any]:
-        """Return the settings as parameters of a feature. Buckets are left out if there are none.
+        """Return the settings as parameters of a feature, as plain data.
 
-        The fingerprints of features without buckets are thus those of versions that did not know buckets.
+        Buckets are left out if there are none. Fingerprints without buckets are thus those of versions before buckets.
         """
         data = dataclasses.asdict(self)
-        if self.buckets is None:
-            del data["buckets"]
-        return data
+        del data["buckets"]
+        return data if self.buckets is None else {**data, "buckets": [list(bucket) for bucket in self.buckets]}
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def centered(length: int, share: float, step: int) -> tuple[int, int]:
     --------
     >>> centered(1920, 0.5625, 2)
     (420, 1080)
-    >>> centered(175, 0.999, 2)
+    >>> centered(175, 1.0, 2)
     (0, 175)
     """
     part = min(length, max(step, step * round(length * share / step)))

@@ -10,15 +10,24 @@ from pathlib import Path
 from helpers import ffmpeg_reference
 from helpers.ffmpeg_reference import Decoded, jpeg_planes, psnr_db, records
 
+_CHROMA = {"420": (2, 2), "nv12": (2, 2), "422": (2, 1), "411": (4, 1), "410": (4, 4)}
+"""Part of the name of a pixel format to the luma pixels (across, down) of a sample of chroma"""
+
 
 def upright(source: Path) -> tuple[int, int, Fraction]:
     """Return (width, height, sample aspect ratio) of the picture as ffmpeg turns it, in stored pixels."""
+    return _upright(source)[:3]
+
+
+def _upright(source: Path) -> tuple[int, int, Fraction, int, int]:
+    """Return ``upright``, and the pixels (across, down) of a sample of chroma."""
     video = ffmpeg_reference.probe(source).video
     assert video is not None
     aspect = Fraction(video.get("sample_aspect_ratio", "1:1").replace(":", "/").replace("0/1", "1/1"))
     size = video["width"], video["height"]
     turn = next((data["rotation"] for data in video.get("side_data_list", ()) if "rotation" in data), 0)
-    return (*size, aspect) if turn % 180 == 0 else (size[1], size[0], 1 / aspect)
+    steps = next((found for name, found in _CHROMA.items() if name in video["pix_fmt"]), (1, 1))
+    return (*size, aspect, *steps) if turn % 180 == 0 else (*size[::-1], 1 / aspect, *steps[::-1])
 
 
 def nearest(source: Path, buckets: list[tuple[int, int, int]], num_frames: int) -> tuple[int, int, int]:
@@ -36,20 +45,20 @@ def nearest(source: Path, buckets: list[tuple[int, int, int]], num_frames: int) 
 
 
 def crops(source: Path, bucket: tuple[int, int, int]) -> Iterator[str]:
-    """Yield the centered parts of a bucket's aspect ratio, even numbers of pixels wide and high if they are cut.
+    """Yield the centered parts of a bucket's aspect ratio, in whole samples of chroma if they are cut.
 
-    There are two if the middle is between even numbers: the picture may be turned or mirrored after it is cut.
+    There are two if the middle is between samples: the picture may be turned or mirrored after it is cut.
     """
-    width, height, aspect = upright(source)
+    width, height, aspect, across, down = _upright(source)
     ratio = Fraction(bucket[1], bucket[0]) / (width * aspect / height)
     cut_width, cut_height = width, height
     if ratio < 1:
-        cut_width = min(width, max(2, 2 * round(width * ratio / 2)))
+        cut_width = min(width, max(across, across * round(width * ratio / across)))
     else:
-        cut_height = min(height, max(2, 2 * round(height / ratio / 2)))
+        cut_height = min(height, max(down, down * round(height / ratio / down)))
     starts = [
-        {(whole - part) // 4 * 2, whole - part - (whole - part) // 4 * 2}
-        for whole, part in ((width, cut_width), (height, cut_height))
+        {start := (whole - part) // 2 // step * step, whole - part - start}
+        for whole, part, step in ((width, cut_width, across), (height, cut_height, down))
     ]
     for left, top in product(*starts):
         yield f"{cut_width}:{cut_height}:{left}:{top}"
