@@ -180,8 +180,8 @@ def _begin(reader: SegmentReader, span: range, first: DecodedFrame, receiver: Re
     if picture.buckets is None:
         receiver.begin(reader.media)
         return span
-    keeps = FpsFilter(picture.fps).keeps
-    kept = [number for number in span if keeps(float(reader.pts_seconds[number]))]
+    keeps, pts_seconds = FpsFilter(picture.fps).keeps, reader.pts_seconds
+    kept = [number for number in span if keeps(float(pts_seconds[number]))]
     scaler = PictureScaler(picture, reader.media.require_video().sample_aspect_ratio)
     scaler.settle(first.picture)
     bucket = nearest_bucket(picture.buckets, *scaler.display_size, len(kept))

@@ -110,6 +110,9 @@ class PictureScaler:
         self._bucket = bucket
         self._shares = (1.0, 1.0)
         """Shares of width and height of the stored picture that remain in a bucket"""
+        self._first_view: Region = (0, 0, 0, 0)
+        self._first_region: Region = (0, 0, 0, 0)
+        """Shown parts of the first picture: before and after the cut to the bucket"""
         self._view = View()
         self._resampler = Resampler()
         self._filter = PictureFilter()
@@ -241,7 +244,7 @@ class PictureScaler:
             size = scaled_size(self._bucket.width, self._bucket.height, self._config.short_side)
             self._stored_size = (size[1], size[0]) if self.orientation.transpose else size
             self._shares = covering_shares(*square, self._stored_size)
-            self._first_region = self.region_of(picture)
+        self._first_region = self.region_of(picture)
         if self._stored_size[0] * self._stored_size[1] > MAX_PIXELS:
             what = f"the display size would be {square[0]:.0f}x{square[1]:.0f} pixels"
             raise MediaError("decode", "refused-size", what)

@@ -282,6 +282,15 @@ def test_options_that_need_whole_files(
     assert not (tmp_path / "cache").exists()
 
 
+def test_info_names_the_bucket(tmp_path: Path, make_video: Callable[..., Path], run_cli: Cli) -> None:
+    make_video(tmp_path / "videos/a.mp4", size=(100, 32), num_frames=9)
+    build(tmp_path, config_of(WIDE))
+    shown = run_cli("info", tmp_path / "cache", "a").stdout
+    assert "[32, 64, 9], cut to 64 x 32" in shown
+    facts = json.loads(run_cli("info", tmp_path / "cache", "a", "--json").stdout)
+    assert (facts["bucket"], facts["display_crop"]) == ([32, 64, 9], [18.0, 0.0, 64.0, 32.0])
+
+
 # Changes
 
 
