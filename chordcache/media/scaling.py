@@ -166,7 +166,8 @@ class PictureScaler:
         tuple of np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255]
             Views that may be strided.
         """
-        y, u, v = map(self.orientation.apply, self._resampler.jpeg(self._shown(picture), *self._stored_size))
+        scaled = self._resampler.jpeg(self._shown(picture), *self._stored_size)
+        y, u, v = map(self.orientation.apply, scaled)  # the orientation is known after the first picture
         return y, u, v
 
     def rgb(self, picture: av.VideoFrame) -> np.ndarray:
