@@ -139,15 +139,18 @@ class PictureScaler:
         """(left, top, width, height) of the part of ``display_size`` that is in the bucket, None without one."""
         if self._bucket is None:
             return None
-        (left, top, width, height), (left_of_all, top_of_all, *all_of) = self._first_region, self._first_view
-        across = (left - left_of_all) / all_of[0], width / all_of[0]
-        down = (top - top_of_all) / all_of[1], height / all_of[1]
+        part, whole = self._first_region, self._first_view
+        across = (part[0] - whole[0]) / whole[2], part[2] / whole[2]
+        down = (part[1] - whole[1]) / whole[3], part[3] / whole[3]
         if self.orientation.transpose:
             across, down = down, across
         x = 1 - sum(across) if self.orientation.flip_columns else across[0]
         y = 1 - sum(down) if self.orientation.flip_rows else down[0]
         columns, rows = self.display_size
-        return x * columns, y * rows, across[1] * columns, down[1] * rows
+        left, top, width, height = (
+            round(share * side, 6) for share, side in ((x, columns), (y, rows), (across[1], columns), (down[1], rows))
+        )
+        return left, top, width, height
 
     @property
     def enlargement(self) -> float:
