@@ -46,6 +46,9 @@ def video_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield _line("frames", f"{facts['frames']}, {_keyframes(facts['keyframes'])}")
     yield _line("size", f"{facts['width']} x {facts['height']}, shown as {facts['display_width']} x "
                 f"{facts['display_height']}")  # fmt: skip
+    if facts["bucket"]:
+        _, _, width, height = facts["display_crop"]
+        yield _line("bucket", f"{facts['bucket']}, cut to {width:.0f} x {height:.0f}")
     start, duration = facts["start_seconds"], facts["duration_seconds"]
     yield _line("time", f"{start:.6g} s to {start + duration:.6g} s, {duration:.6g} s ({facts['timestamp_source']})")
     if facts["frames_skipped"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from chordcache.choices import ON_DAMAGE
 from chordcache.config.checks import check_choice, check_number, check_short_side
@@ -17,6 +18,19 @@ CODEC_SETTINGS: Mapping[str, tuple[str, ...]] = {
     "h264": ("crf", "gop", "stride"),
 }
 """Each codec of frames to the settings that it has"""
+
+
+class Bucket(NamedTuple):
+    """The one shape of some items: size and number of their frames."""
+
+    height: int
+    """[pixels] even"""
+    width: int
+    """[pixels] even"""
+    num_frames: int
+
+    def __str__(self) -> str:
+        return f"{self.height}x{self.width}x{self.num_frames}"
 
 
 @dataclass(frozen=True)
@@ -33,9 +47,18 @@ class PictureConfig:
     """"left" or "right" selects one eye of a stereo picture"""
     stereo_layout: str = "auto"
     """Position of the eyes: "side_by_side", "top_bottom", or "auto" to use the file's own statement"""
+    buckets: tuple[Bucket, ...] | None = None
+    """Shapes of items. Each item gets the nearest one that it fills. None keeps aspect ratio and all frames"""
 
     def __post_init__(self) -> None:
         check_short_side("frames.short_side", self.short_side)
+        if self.buckets is not None:
+            object.__setattr__(self, "buckets", _checked_buckets(self.buckets))
+            if self.short_side != PictureConfig.short_side:
+                raise ConfigError(
+                    f"frames.short_side: got {self.short_side} with frames.buckets, which have sizes of their own, "
+                    "expected none. Remove frames.short_side."
+                )
         if self.fps is not None:
             check_number("frames.fps", self.fps, (int, float), 0.001, 1000)
         check_choice("frames.hdr", self.hdr, ("as_is", "tonemap"))
@@ -48,7 +71,17 @@ class PictureConfig:
             self,
             fps=None if self.fps is None else float(self.fps),
             stereo_layout="auto" if self.stereo == "as_is" else self.stereo_layout,
+            buckets=self.buckets and tuple(sorted(self.buckets)),
         )
+
+    def params(self) -> dict[str, Any]:
+        """Return the settings as parameters of a feature, as plain data.
+
+        Buckets are left out if there are none. Fingerprints without buckets are thus those of versions before buckets.
+        """
+        data = dataclasses.asdict(self)
+        del data["buckets"]
+        return data if self.buckets is None else {**data, "buckets": [list(bucket) for bucket in self.buckets]}
 
 
 @dataclass(frozen=True)
@@ -97,3 +130,41 @@ class FramesConfig(PictureConfig):
     def picture(self) -> PictureConfig:
         """Settings of the pictures alone."""
         return PictureConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(PictureConfig)})
+
+
+MAX_BUCKET_SIDE = 8192
+"""[pixels] Largest height and width of a bucket"""
+
+MAX_BUCKET_FRAMES = 100_000
+
+MAX_BUCKETS = 1000
+
+
+def _checked_buckets(buckets: Any) -> tuple[Bucket, ...]:
+    """Return buckets from plain data. Raise ``ConfigError`` if they are not valid."""
+    if not isinstance(buckets, list | tuple) or not 1 <= len(buckets) <= MAX_BUCKETS:
+        raise ConfigError(
+            f"frames.buckets: got {_shortened(buckets)}, expected a list of 1 to {MAX_BUCKETS} buckets "
+            "[height, width, num_frames], or null"
+        )
+    found = []
+    for number, values in enumerate(buckets):
+        name = f"frames.buckets[{number}]"
+        if not isinstance(values, list | tuple) or len(values) != len(Bucket._fields):
+            raise ConfigError(f"{name}: got {_shortened(values)}, expected [height, width, num_frames]")
+        bucket = Bucket(*values)
+        for side in ("height", "width"):
+            value = getattr(bucket, side)
+            check_number(f"{name}: {side}", value, int, 16, MAX_BUCKET_SIDE)
+            if value % 2:
+                raise ConfigError(f"{name}: {side}: got {value}, expected an even number")
+        check_number(f"{name}: num_frames", bucket.num_frames, int, 1, MAX_BUCKET_FRAMES)
+        if bucket in found:
+            raise ConfigError(f"{name}: got {list(bucket)} a second time, expected each bucket once")
+        found.append(bucket)
+    return tuple(found)
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from chordcache.config.frames import PictureConfig
+from chordcache.config.frames import Bucket, PictureConfig
 from chordcache.errors import MediaError, UsageError
 from chordcache.features.base import Extractor, Rows, VideoInfo
 from chordcache.features.feed import decode_segment, decode_whole
@@ -65,6 +65,8 @@ class DecodeResult:
     """[pixels] of the cached frames"""
     display_size: tuple[int, int]
     """(width, height) [pixels] of the displayed source"""
+    display_crop: tuple[float, float, float, float] | None
+    """(left, top, width, height) [pixels of the displayed source] of the part that is in the bucket, or None"""
     frame_seconds: float
     """[seconds] assumed duration of the last frame: a frame of the source, or of ``fps`` if that is longer"""
     timestamp_source: str
@@ -105,7 +107,7 @@ class DecodePass:
     ) -> None:
         self._specs = specs
         self._sinks = sinks
-        self._picture = picture
+        self.picture = picture
         self._with_content = with_content
         self._only = only
         self._item = item
@@ -130,12 +132,14 @@ class DecodePass:
             As in ``Media.frames`` and ``SegmentReader``. If an extractor raises, or returns another number of rows than
             it declares, the stage is the feature's name and the cause is ``extractor``.
         """
-        return decode_whole(path, self, kept) if segment is None else decode_segment(path, self, segment)
+        if segment is None and self.picture.buckets is None:
+            return decode_whole(path, self, kept)
+        return decode_segment(path, self, segment)
 
-    def begin(self, media: Media) -> None:
-        """Make the extractors for a file."""
+    def begin(self, media: Media, bucket: Bucket | None = None) -> None:
+        """Make the extractors for an item."""
         video = _video_info(media)
-        self._maker = FrameMaker(self._picture, media.require_video().sample_aspect_ratio)
+        self._maker = FrameMaker(self.picture, media.require_video().sample_aspect_ratio, bucket)
         self._meter = ContentMeter() if self._with_content else None
         for name, spec in self._specs.items():
             spec.set_up()
@@ -186,15 +190,16 @@ class DecodePass:
         for sound in sounds:
             self.add_sound(sound)
         self._finish()
-        width, height = self._maker.scaler.size
-        fps = self._picture.fps
+        scaler, fps = self._maker.scaler, self.picture.fps
+        width, height = scaler.size
         return DecodeResult(
             pts_seconds=np.asarray(self._pts_seconds),
             source_frames=np.asarray(self._source_frames),
             keyframes=np.asarray(self._keyframes.numbers),
             width=width,
             height=height,
-            display_size=self._maker.scaler.display_size,
+            display_size=scaler.display_size,
+            display_crop=scaler.display_crop,
             frame_seconds=max(float(media.frame_seconds), 1 / fps if fps else 0.0),
             timestamp_source=media.timestamp_source,
             num_frames_skipped=media.num_skipped,

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from chordcache.config.frames import Bucket, PictureConfig
 from chordcache.errors import MediaError
+from chordcache.features.frames import FpsFilter
 from chordcache.media.audio_track import Sound
 from chordcache.media.damage import KeptFrames
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media, open_media
+from chordcache.media.geometry import nearest_bucket
+from chordcache.media.scaling import PictureScaler
 from chordcache.media.segments import SegmentReader
 from chordcache.records import Segment
 
@@ -20,6 +24,10 @@ class Receiver(Protocol[Result_co]):
     """A receiver of frames and sound, such as a ``DecodePass``."""
 
     @property
+    def picture(self) -> PictureConfig:
+        """Settings of the pictures."""
+
+    @property
     def needs_sound(self) -> bool:
         """True after ``begin`` if it takes sound."""
 
@@ -27,8 +35,8 @@ class Receiver(Protocol[Result_co]):
     def needs_motion_vectors(self) -> bool:
         """True if it takes the decoder's motion vectors."""
 
-    def begin(self, media: Media) -> None:
-        """Prepare for the first frame."""
+    def begin(self, media: Media, bucket: Bucket | None = None) -> None:
+        """Prepare for the first frame of an item, in its bucket if there are buckets."""
 
     def add_frame(self, decoded: DecodedFrame) -> None:
         """Take the next frame."""
@@ -77,24 +85,33 @@ def decode_whole(path: str, receiver: Receiver[Result_co], kept: KeptFrames | No
         return receiver.finish(media)
 
 
-def decode_segment(path: str, receiver: Receiver[Result_co], segment: Segment) -> Result_co:
-    """Decode one segment of a file. Return the result of the receiver's ``finish``.
+def decode_segment(path: str, receiver: Receiver[Result_co], segment: Segment | None) -> Result_co:
+    """Decode one segment of a file, or the frames of the whole file that are in its bucket.
+
+    Returns
+    -------
+    Result
+        The result of the receiver's ``finish``.
 
     Raises
     ------
     MediaError
-        As in ``SegmentReader``, and what the receiver raises.
+        As in ``SegmentReader``; ``bucket`` if the item fills none; and what the receiver raises.
     """
     with SegmentReader(path) as reader:
-        span = reader.span_of(segment)
-        receiver.begin(reader.media)
-        for number in span:
+        span = reader.span_of(segment or _WHOLE)
+        first = reader.frame(span.start, motion_vectors=receiver.needs_motion_vectors)
+        span = _begin(reader, span, first, receiver)
+        receiver.add_frame(first)
+        for number in span[1:]:
             receiver.add_frame(reader.frame(number, motion_vectors=receiver.needs_motion_vectors))
         return receiver.finish(reader.media, reader.sounds(span) if receiver.needs_sound else ())
 
 
 def decode_segments(path: str, items: Sequence[SegmentReceiver]) -> None:
     """Decode the frames that some segments of a file need, each once, and pass them to these segments.
+
+    With buckets, items may also be the whole file. Frames after those in an item's bucket are not decoded.
 
     An item is prepared when its first frame comes, and is complete with its last one, so that only items that overlap
     are open at the same time. An error ends the items that need the frame. The others continue.
@@ -109,7 +126,7 @@ def decode_segments(path: str, items: Sequence[SegmentReceiver]) -> None:
         waiting: list[tuple[range, SegmentReceiver]] = []
         for item in items:
             try:
-                waiting.append((reader.span_of(item.segment or Segment(start_frame=0)), item))
+                waiting.append((reader.span_of(item.segment or _WHOLE), item))
             except MediaError as error:
                 item.fail(error)
         waiting.sort(key=lambda pair: (pair[0].start, pair[0].stop), reverse=True)
@@ -137,7 +154,7 @@ def _pass_frame(
     for span, item in items:
         try:
             if number == span.start:
-                item.begin(reader.media)
+                span = _begin(reader, span, frame, item)
             item.add_frame(frame)
             if number + 1 < span.stop:
                 left.append((span, item))
@@ -146,3 +163,31 @@ def _pass_frame(
         except MediaError as error:
             item.fail(error)
     return left
+
+
+_WHOLE = Segment(start_frame=0)
+
+
+def _begin(reader: SegmentReader, span: range, first: DecodedFrame, receiver: Receiver[object]) -> range:
+    """Prepare a receiver. Return the frames that it takes: all of the item, or those in its bucket.
+
+    Raises
+    ------
+    MediaError
+        ``bucket`` if the item has fewer frames than each bucket.
+    """
+    picture = receiver.picture
+    if picture.buckets is None:
+        receiver.begin(reader.media)
+        return span
+    keeps, pts_seconds = FpsFilter(picture.fps).keeps, reader.pts_seconds
+    kept = [number for number in span if keeps(float(pts_seconds[number]))]
+    scaler = PictureScaler(picture, reader.media.require_video().sample_aspect_ratio)
+    scaler.settle(first.picture)
+    bucket = nearest_bucket(picture.buckets, *scaler.display_size, len(kept))
+    if bucket is None:
+        least = min(each.num_frames for each in picture.buckets)
+        what = f"got {len(kept)} frames, expected at least {least} as in the shortest of frames.buckets"
+        raise MediaError("decode", "bucket", what)
+    receiver.begin(reader.media, bucket)
+    return range(span.start, kept[bucket.num_frames] if bucket.num_frames < len(kept) else span.stop)

@@ -110,9 +110,9 @@ class FlowExtractor(Extractor):
 
     @classmethod
     def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
-        """Return the section of the config. Its short side is by default that of frames."""
+        """Return the section of the config. Its short side is by default that of frames, or of the bucket."""
         preset = {"preset": section.preset} if section.method == "dis" else {}
-        short_side = section.short_side or picture.short_side
+        short_side = section.short_side or (None if picture.buckets else picture.short_side)
         return {"method": section.method, **preset, "short_side": short_side, "dtype": section.dtype}
 
     @classmethod

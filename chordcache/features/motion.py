@@ -48,8 +48,8 @@ class MotionExtractor(Extractor):
     ``facts`` hold ``width`` and ``height`` [source pixels] of the upright picture that the grid covers.
 
     Partitions are averaged, weighted by their area, in the cell of their top left corner. Macroblocks have the size
-    and the places of cells, so no partition lies in two cells. The exception is an eye of a stereo picture that is cut
-    out at other columns.
+    and the places of cells, so no partition lies in two cells. The exceptions are an eye of a stereo picture, and the
+    part in a bucket, that are cut out at other places.
 
     The grid and the vectors are turned like the picture. Cells are cut in the stored picture, from its top left. If
     the picture's size is not a multiple of 16, the partial cells of a turned or mirrored picture may be the first of a

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,6 +87,11 @@ class FeatureSpec:
         return extractor
 
     @property
+    def buckets(self) -> Any:
+        """Buckets that its rows depend on, as plain data, or None."""
+        return self.params["picture"].get("buckets")
+
+    @property
     def network(self) -> Network:
         """The network, if the feature has a device."""
         load = partial(_load_network, self.name, self.extractor, self.arguments)
@@ -153,7 +158,7 @@ def resolve(name: str, config: Config) -> FeatureSpec:
         raise ConfigError(f"features.{name}: '{extractor}' does not take its parameters: {error}") from None
     if not set(cls.uses) <= set(ITEM_FIELDS):
         raise ConfigError(f"features.{name}: '{extractor}' uses {', '.join(cls.uses)}, expected some of {_FIELDS}")
-    params = {**arguments, "picture": asdict(cls.picture_used(picture))}
+    params = {**arguments, "picture": cls.picture_used(picture).params()}
     if cls.uses:
         params["uses"] = list(cls.uses)
     fingerprint = digests.fingerprint(extractor, cls.version, params)

@@ -81,8 +81,8 @@ class WaveformExtractor(Extractor):
 
     @classmethod
     def picture_used(cls, picture: PictureConfig) -> PictureConfig:
-        """Return the frame rate. It does not change the numbers, but the frame times that are stored with them."""
-        return type(picture)(fps=picture.fps)
+        """Return the frame rate and the buckets. They determine the seconds and the frame times that are stored."""
+        return type(picture)(fps=picture.fps, buckets=picture.buckets)
 
     def begin(self, video: VideoInfo) -> str | None:
         """Return the reason why the feature is absent: the video has no audio track."""

@@ -333,6 +333,8 @@ class Media:
             packets = self._video_packets(None)
             for packet in packets if entry_pts is None else packets_from(packets, entry_pts):
                 progress.beat()
+                if not packet.size and packet.pts is not None:  # Theora's repeat, as in ``packets``
+                    continue
                 if not decoding.num_packets and packet.size:
                     self._settle_clock(packet)
                 frames = list(decoding.frames(packet))

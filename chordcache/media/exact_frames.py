@@ -153,8 +153,10 @@ class ExactFrames:
         )
 
     def _reopen(self) -> None:
+        num_skipped = self.media.num_skipped
         self.media.close()
         self.media = hold_media(self._path)
+        self.media.num_skipped = num_skipped
 
     def _read_from(self, seek_frame: int, motion_vectors: bool) -> FrameReader[DecodedFrame]:
         """Start to decode at a keyframe, or at the first packet of the file."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+
+from chordcache.config.frames import Bucket, PictureConfig
 
 
 @dataclass(frozen=True)
@@ -81,3 +85,77 @@ def scaled_size(width: float, height: float, short_side: int | None) -> tuple[in
         return max(2, min(2 * round(length * scale / 2), 2 * int(length / 2)))
 
     return even(width), even(height)
+
+
+def nearest_bucket(buckets: Iterable[Bucket], width: float, height: float, num_frames: int) -> Bucket | None:
+    """Return the bucket of an item, or None if the item has fewer frames than each of them.
+
+    Of the buckets that the item fills, these are the ones of the nearest aspect ratio, of them those of the nearest
+    area, and of them the longest. Distances are of logarithms.
+
+    Examples
+    --------
+    >>> buckets = [Bucket(480, 720, 49), Bucket(480, 720, 81), Bucket(720, 480, 49), Bucket(240, 360, 49)]
+    >>> nearest_bucket(buckets, 1920, 1080, 60)
+    Bucket(height=480, width=720, num_frames=49)
+    >>> nearest_bucket(buckets, 1080, 1920, 100)
+    Bucket(height=720, width=480, num_frames=49)
+    """
+
+    def distance(bucket: Bucket) -> tuple[float, float, int, Bucket]:
+        aspect = abs(math.log(bucket.width / bucket.height) - math.log(width / height))
+        area = abs(math.log(bucket.width * bucket.height / (width * height)))
+        return aspect, area, -bucket.num_frames, bucket
+
+    return min((each for each in buckets if each.num_frames <= num_frames), key=distance, default=None)
+
+
+def covering_shares(width: float, height: float, target: tuple[int, int]) -> tuple[float, float]:
+    """Return the shares of width and height of a picture that remain of it, if it covers ``target`` (width, height).
+
+    Examples
+    --------
+    >>> covering_shares(1920, 1080, (480, 480))
+    (0.5625, 1.0)
+    """
+    ratio = target[0] / target[1] * height / width
+    return min(1.0, ratio), min(1.0, 1 / ratio)
+
+
+def centered(length: int, share: float, step: int) -> tuple[int, int]:
+    """Return the start and the length of the middle of a side [pixels]. Both are multiples of ``step`` if it is cut.
+
+    Examples
+    --------
+    >>> centered(1920, 0.5625, 2)
+    (420, 1080)
+    >>> centered(175, 1.0, 2)
+    (0, 175)
+    """
+    part = min(length, max(step, step * round(length * share / step)))
+    return (length - part) // 2 // step * step, part
+
+
+def expected_shape(picture: PictureConfig, width: int, height: int, num_frames: float) -> tuple[int, int, float]:
+    """Return the size and the number of frames that an item will have in a cache.
+
+    Parameters
+    ----------
+    picture : PictureConfig
+        Settings of the pictures.
+    width, height : int
+        [pixels] of the displayed source.
+    num_frames : float
+        Number of frames of the item after ``fps``, which may be an estimate.
+
+    Returns
+    -------
+    width, height : int
+        [pixels] 0 if the item does not fill a bucket.
+    num_frames : float
+        Likewise.
+    """
+    if picture.buckets is None:
+        return *scaled_size(width, height, picture.short_side), num_frames
+    bucket = nearest_bucket(picture.buckets, width, height, round(num_frames))
+    return (bucket.width, bucket.height, bucket.num_frames) if bucket else (0, 0, 0)

@@ -10,11 +10,18 @@ import av
 import numpy as np
 from av.sidedata.sidedata import Type as SideDataType
 
-from chordcache.config.frames import PictureConfig
+from chordcache.config.frames import Bucket, PictureConfig
 from chordcache.errors import MediaError
 from chordcache.media.containers import MAX_PIXELS
 from chordcache.media.decoding import DecodedFrame
-from chordcache.media.geometry import Orientation, display_size, orientation_of_matrix, scaled_size
+from chordcache.media.geometry import (
+    Orientation,
+    centered,
+    covering_shares,
+    display_size,
+    orientation_of_matrix,
+    scaled_size,
+)
 from chordcache.media.picture_data import plane_array, side_data
 from chordcache.media.resample import PictureFilter, Planes, Resampler
 from chordcache.media.stereo3d import Region, StatedStereo, View, view_of
@@ -89,14 +96,23 @@ class PictureScaler:
         Settings. ``short_side`` is of the upright picture. ``hdr`` is the treatment of PQ and HLG pictures, see
         ``tonemap.tone_map``. ``stereo`` is the eye whose picture is cut out, with the coded pixel aspect. Left and
         right refer to the stored picture, which is rotated afterwards. ``stereo_layout`` is for files that do not state
-        it, see ``stereo3d.view_of``. ``fps`` is ignored.
+        it, see ``stereo3d.view_of``. ``fps`` and ``buckets`` are ignored.
     aspect : Fraction or None
         Sample aspect ratio; None or 0 if the pixels are square.
+    bucket : Bucket, optional
+        The bucket of the item. Pictures are then cut around their center to its aspect ratio, and scaled to its size.
+        ``short_side`` makes them smaller.
     """
 
-    def __init__(self, config: PictureConfig, aspect: Fraction | None) -> None:
+    def __init__(self, config: PictureConfig, aspect: Fraction | None, bucket: Bucket | None = None) -> None:
         self._config = config
         self._aspect = aspect
+        self._bucket = bucket
+        self._shares = (1.0, 1.0)
+        """Shares of width and height of the stored picture that remain in a bucket"""
+        self._first_view: Region = (0, 0, 0, 0)
+        self._first_region: Region = (0, 0, 0, 0)
+        """Shown parts of the first picture: before and after the cut to the bucket"""
         self._view = View()
         self._resampler = Resampler()
         self._filter = PictureFilter()
@@ -114,9 +130,36 @@ class PictureScaler:
 
     @property
     def display_size(self) -> tuple[int, int]:
-        """Upright (width, height) of the shown part with square pixels, before scaling. See ``size``."""
-        width, height = map(round, self._square_size)
+        """Upright (width, height) of the whole picture, or of one eye's, with square pixels, before scaling."""
+        width, height = (max(1, round(side)) for side in self._square_size)
         return (height, width) if self.orientation.transpose else (width, height)
+
+    @property
+    def display_crop(self) -> tuple[float, float, float, float] | None:
+        """(left, top, width, height) of the part of ``display_size`` that is in the bucket, None without one."""
+        if self._bucket is None:
+            return None
+        part, whole = self._first_region, self._first_view
+        across = (part[0] - whole[0]) / whole[2], part[2] / whole[2]
+        down = (part[1] - whole[1]) / whole[3], part[3] / whole[3]
+        if self.orientation.transpose:
+            across, down = down, across
+        x = 1 - sum(across) if self.orientation.flip_columns else across[0]
+        y = 1 - sum(down) if self.orientation.flip_rows else down[0]
+        columns, rows = self.display_size
+        left, top, width, height = (
+            round(share * side, 6) for share, side in ((x, columns), (y, rows), (across[1], columns), (down[1], rows))
+        )
+        return left, top, width, height
+
+    @property
+    def enlargement(self) -> float:
+        """Factor by which the picture is enlarged to fill the bucket, at most 1 if it is not."""
+        factors = (
+            length / (share * side)
+            for length, share, side in zip(self._stored_size, self._shares, self._square_size, strict=True)
+        )
+        return max(factors) if self._bucket is not None else 1.0
 
     def planes(self, picture: av.VideoFrame) -> Planes:
         """Scale to full-range BT.601 YUV 4:2:0, as JPEG stores it.
@@ -126,7 +169,8 @@ class PictureScaler:
         tuple of np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255]
             Views that may be strided.
         """
-        y, u, v = map(self.orientation.apply, self._resampler.jpeg(self._shown(picture), *self._stored_size))
+        scaled = self._resampler.jpeg(self._shown(picture), *self._stored_size)
+        y, u, v = map(self.orientation.apply, scaled)  # the orientation is known after the first picture
         return y, u, v
 
     def rgb(self, picture: av.VideoFrame) -> np.ndarray:
@@ -147,17 +191,28 @@ class PictureScaler:
         return (*([self._view.note] if self._view.note else []), *tone_mapped)
 
     def region_of(self, picture: av.VideoFrame) -> Region:
-        """Return (left, top, width, height) in stored pixels of the shown part. Call it after the first picture."""
-        return self._view.region(picture.width, picture.height)
+        """Return (left, top, width, height) in stored pixels of the shown part. Call it after the first picture.
+
+        In a bucket, offsets and lengths along the side that is cut are multiples of what a sample of chroma covers.
+        """
+        left, top, width, height = self._view.region(picture.width, picture.height)
+        across, down = self._shares
+        if across < 1:
+            start, width = centered(width, across, 16 // picture.format.chroma_width(16))
+            left += start
+        if down < 1:
+            start, height = centered(height, down, 16 // picture.format.chroma_height(16))
+            top += start
+        return left, top, width, height
 
     def _shown(self, picture: av.VideoFrame) -> av.VideoFrame:
-        """Return the picture to scale: not interlaced, one eye's part, and tone-mapped, which also scales it."""
+        """Return the picture to scale: not interlaced, cut, and tone-mapped, which also scales it."""
         self.settle(picture)
         is_hdr = self._config.hdr == "tonemap" and picture.color_trc in TRANSFERS
         peak = _peak_of(picture) if is_hdr else DEFAULT_PEAK
         # swscale scales flagged fields separately and keeps the combs, ffmpeg blends the fields
-        if self._view.layout is not None:
-            left, top, width, height = self.region_of(picture)
+        left, top, width, height = self.region_of(picture)
+        if (width, height) != (picture.width, picture.height):
             crop = ("crop", f"{width}:{height}:{left}:{top}:exact=1")
             picture = self._filter.apply(picture, crop, ("setfield", "prog"))
         elif picture.interlaced_frame:
@@ -183,11 +238,17 @@ class PictureScaler:
             return
         if self._config.stereo != "as_is":
             self._view = _view_of(picture, self._config.stereo, self._config.stereo_layout)
-        _, _, width, height = self.region_of(picture)
+        self._first_view = self.region_of(picture)
         self._first_size = (picture.width, picture.height)
         self.orientation = orientation_of(picture)
-        square = self._square_size = display_size(width, height, self._aspect)
-        self._stored_size = scaled_size(*square, self._config.short_side)
+        square = self._square_size = display_size(*self._first_view[2:], self._aspect)
+        if self._bucket is None:
+            self._stored_size = scaled_size(*square, self._config.short_side)
+        else:
+            size = scaled_size(self._bucket.width, self._bucket.height, self._config.short_side)
+            self._stored_size = (size[1], size[0]) if self.orientation.transpose else size
+            self._shares = covering_shares(*square, self._stored_size)
+        self._first_region = self.region_of(picture)
         if self._stored_size[0] * self._stored_size[1] > MAX_PIXELS:
             what = f"the display size would be {square[0]:.0f}x{square[1]:.0f} pixels"
             raise MediaError("decode", "refused-size", what)
@@ -202,11 +263,14 @@ class FrameMaker:
         Settings of the cached frames, see ``PictureScaler``.
     aspect : Fraction or None
         Sample aspect ratio.
+    bucket : Bucket, optional
+        The bucket of the item.
     """
 
-    def __init__(self, config: PictureConfig, aspect: Fraction | None) -> None:
+    def __init__(self, config: PictureConfig, aspect: Fraction | None, bucket: Bucket | None = None) -> None:
         self._config = config
         self._aspect = aspect
+        self._bucket = bucket
         self._scalers: dict[int | None, PictureScaler] = {}
         self._num_frames = 0
         self._first_size: tuple[int, int] | None = None
@@ -225,18 +289,24 @@ class FrameMaker:
     @property
     def scaler(self) -> PictureScaler:
         """Scaler of the cached frames."""
-        return self.scaler_to(self._config.short_side)
+        return self.scaler_to(self._config.short_side if self._bucket is None else None)
 
     def scaler_to(self, short_side: int | None) -> PictureScaler:
         """Return the scaler for a short side, made on the first call."""
         if short_side not in self._scalers:
-            self._scalers[short_side] = PictureScaler(replace(self._config, short_side=short_side), self._aspect)
+            config = replace(self._config, short_side=short_side, buckets=None)
+            self._scalers[short_side] = PictureScaler(config, self._aspect, self._bucket)
         return self._scalers[short_side]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Changes made to the content of the pictures so far, at any size, as text."""
-        return tuple(dict.fromkeys(note for scaler in self._scalers.values() for note in scaler.notes))
+        notes = dict.fromkeys(note for scaler in self._scalers.values() for note in scaler.notes)
+        enlargement = round(self.scaler.enlargement, 3)
+        return (
+            *notes,
+            *([f"enlarged {enlargement:.2f} times to fill bucket {self._bucket}"] if enlargement > 1 else []),
+        )
 
 
 class Frame:
@@ -261,7 +331,7 @@ class Frame:
 
     @property
     def region(self) -> Region:
-        """Shown part (left, top, width, height) of the stored picture: all of it, or one eye's half."""
+        """Shown part (left, top, width, height) of the stored picture: all of it, one eye's half, the bucket's part."""
         return self._maker.scaler.region_of(self.picture)
 
     def planes(self) -> Planes:

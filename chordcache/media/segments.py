@@ -99,6 +99,11 @@ class SegmentReader:
         """The open file."""
         return self._frames.media
 
+    @property
+    def pts_seconds(self) -> np.ndarray:
+        """Times of all frames of the file [shape=(T,), dtype=float64, seconds]."""
+        return self._frames.frame_index.pts_seconds
+
     def span_of(self, segment: Segment) -> range:
         """Return the numbers of the frames of a segment. Raises as the function ``span_of``."""
         index = self._frames.frame_index

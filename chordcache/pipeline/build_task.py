@@ -81,6 +81,11 @@ class BuildTask:
         return VideoRecord(self.root, self.path).described(self.description)
 
     @property
+    def takes_part(self) -> bool:
+        """True if only its own frames of the file are decoded: those of a segment, or in a bucket."""
+        return not self.shares and (self.description.segment is not None or self.picture.buckets is not None)
+
+    @property
     def needs_hash(self) -> bool:
         """True if the source must be hashed, although the existing sidecar may be up to date otherwise."""
         if not self.with_hash or self.previous is None:

@@ -13,7 +13,7 @@ from chordcache.errors import DamageError, NotFoundError
 from chordcache.features.item_fields import fits
 from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
-from chordcache.media.geometry import scaled_size
+from chordcache.media.geometry import expected_shape
 from chordcache.pipeline.existing_cache import repairable, tool_versions
 from chordcache.pipeline.keep_damaged import is_allowed
 from chordcache.pipeline.options import BuildOptions
@@ -197,19 +197,20 @@ class _Sizes:
                 self._cached_seconds[kind] += sidecar.duration_seconds
 
     def _miss(self, kind: str, artefact: ArtefactTask, record: VideoRecord) -> None:
-        seconds = record.known_seconds
-        if seconds is None:
+        picture, frames = self._plan.config.picture, self._plan.config.frames
+        seconds, header = record.known_seconds, record.header
+        has_rate = header is not None and bool(header.average_fps)
+        if seconds is None or (picture.buckets is not None and not has_rate):
             self._num_unknown[kind] += 1
             return
-        self._missing_seconds[kind] += seconds
-        frames = self._plan.config.frames
-        header = record.header
-        if artefact.names != ("frames",) or frames is None or header is None or not header.average_fps:
+        if header is None or not header.average_fps:
+            self._missing_seconds[kind] += seconds
             return
-        if frames.codec in _BYTES_PER_PIXEL:
-            width, height = scaled_size(header.display_width, header.display_height, frames.short_side)
-            fps = min(header.average_fps, frames.fps or header.average_fps)
-            self._pixel_bytes[kind] += round(seconds * fps * width * height * _BYTES_PER_PIXEL[frames.codec])
+        fps = min(header.average_fps, picture.fps or header.average_fps)
+        width, height, num_frames = expected_shape(picture, header.display_width, header.display_height, seconds * fps)
+        self._missing_seconds[kind] += num_frames / fps
+        if artefact.names == ("frames",) and frames is not None and frames.codec in _BYTES_PER_PIXEL:
+            self._pixel_bytes[kind] += round(num_frames * width * height * _BYTES_PER_PIXEL[frames.codec])
 
     def _bytes_of(self, kind: str) -> float | None:
         if self._cached_seconds[kind]:

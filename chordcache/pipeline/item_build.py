@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from chordcache import progress
+from chordcache.config.frames import Bucket, PictureConfig
 from chordcache.digests import digest_file
 from chordcache.errors import DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
@@ -99,7 +100,12 @@ class ItemBuild:
         """Segment to decode, or None for the whole file."""
         return None if self._task.shares else self._task.description.segment
 
-    def begin(self, media: Media) -> None:
+    @property
+    def picture(self) -> PictureConfig:
+        """Settings of the pictures."""
+        return self._task.picture
+
+    def begin(self, media: Media, bucket: Bucket | None = None) -> None:
         """Make the writers and the extractors."""
         artefacts = self._task.artefacts
         with self._workspace.errors:
@@ -109,7 +115,7 @@ class ItemBuild:
         for artefact, writer in self._pairs:
             for name in artefact.names:
                 self._sinks[name].append(writer)
-        self._decode_pass.begin(media)
+        self._decode_pass.begin(media, bucket)
 
     @property
     def needs_sound(self) -> bool:
@@ -230,6 +236,7 @@ class ItemBuild:
         notes = (*task.previous.notes, *facts.notes) if task.previous and kept else facts.notes
         frames = next((info for info in features if info.feature == "frames"), None)
         height, width = frames.shape[1:3] if frames else (facts.height, facts.width)
+        has_old_frames = task.previous is not None and frames in kept
         pts_seconds = facts.pts_seconds
         return Sidecar(
             key=task.key,
@@ -249,6 +256,7 @@ class ItemBuild:
             damage=task.kept_frames.facts if task.kept_frames else None,
             display_width=facts.display_size[0],
             display_height=facts.display_size[1],
+            display_crop=task.previous.display_crop if task.previous and has_old_frames else facts.display_crop,
         ).described(task.description)
 
 
@@ -262,7 +270,6 @@ def failure_of(task: BuildTask, source: SourceState | None, error: MediaError) -
             check_unchanged(task.source_path, source, task.inside, num_frames_ok=error.num_frames_ok)
         except MediaError as change:
             error = change
-    of_feature = task.specs.get(error.stage) if error.cause in ("extractor", "refused-size") else None
     row = f"row {task.row} of the index: " if error.cause == "segment" and task.row else ""
     return Failure(
         key=task.key,
@@ -274,8 +281,16 @@ def failure_of(task: BuildTask, source: SourceState | None, error: MediaError) -
         source=source.identity if source else None,
         num_frames_ok=error.num_frames_ok,
         attempts=task.attempt,
-        fingerprints=(of_feature.fingerprint,) if of_feature else (),
+        fingerprints=tuple(spec.fingerprint for spec in _at_fault(task, error)),
     )
+
+
+def _at_fault(task: BuildTask, error: MediaError) -> Iterator[FeatureSpec]:
+    """Yield the features whose parameters have a part in an error: with others, the item may be built."""
+    for name, spec in task.specs.items():
+        is_cause = name == error.stage and error.cause in ("extractor", "refused-size")
+        if is_cause or (error.cause == "bucket" and spec.buckets):
+            yield spec
 
 
 def publish_item(

@@ -194,9 +194,24 @@ def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOption
             f"segments: got 'share' with '{of_item[0]}', which differs between segments of a file. "
             "Build with --segments only."
         )
+    if completed.config.picture.buckets is not None:
+        _check_fits_buckets(completed)
     _merged_roots(before.roots if before else {}, completed)  # raises before a build waits for a lock
     merged_columns(before.columns if before else {}, plan.index.columns)
     return completed
+
+
+def _check_fits_buckets(plan: BuildPlan) -> None:
+    """Raise ``UsageError`` for options of a build that need all frames of a file."""
+    if plan.segments == "share":
+        raise UsageError(
+            "segments: got 'share' with frames.buckets, which cut each segment differently. Build with --segments only."
+        )
+    if plan.on_damage != ON_DAMAGE[0]:
+        raise UsageError(
+            f"on_damage: got '{plan.on_damage}' with frames.buckets, whose items have no gaps, expected "
+            f"'{ON_DAMAGE[0]}'. Build with --on-damage {ON_DAMAGE[0]}."
+        )
 
 
 def artefacts_of(

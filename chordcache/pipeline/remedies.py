@@ -5,6 +5,7 @@ from __future__ import annotations
 _AGAIN = "then run the build with --retry-quarantined."
 
 REMEDIES = {
+    "bucket": "Add a bucket with fewer frames to frames.buckets, or leave the item out of the index.",
     "bug": "Report the message, with the file if you may share it.",
     "changed": "Wait until the file is complete, then run the build again.",
     "clock": "Write the file again with ffmpeg -fflags +genpts, or build a cache of it.",

@@ -14,7 +14,7 @@ from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.keep_damaged import is_allowed, may_be_cached
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.plan import BuildPlan
-from chordcache.records import Identity, VideoRecord
+from chordcache.records import ContentFacts, Identity, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.sidecar import Sidecar, read_sidecar
@@ -101,7 +101,7 @@ class _Planner:
         ):
             sidecar, requested = None, plan.all_artefacts  # other frames: nothing of the old ones is valid
         missing = plan.missing(sidecar, record, self._options.rebuild) if sidecar else requested
-        content = record.content if record.identity == identity and record.segment is None else None
+        content = self._known_content(record, identity, sidecar)
         return BuildTask(
             cache=plan.cache,
             key=key,
@@ -119,7 +119,7 @@ class _Planner:
             all_artefacts=plan.all_artefacts,
             previous=sidecar,
             kept=plan.kept(sidecar, missing) if sidecar else (),
-            content=content or (sidecar.content if sidecar else None),
+            content=content,
             description=record.description(),
             seconds=record.known_seconds,
             row=row if plan.part_folder is None else 0,  # a row of a part is another one of the index
@@ -127,6 +127,16 @@ class _Planner:
             on_damage=plan.on_damage,
             shares=plan.segments == "share" and record.segment is not None,
         )
+
+    def _known_content(
+        self, record: VideoRecord, identity: Identity | None, sidecar: Sidecar | None
+    ) -> ContentFacts | None:
+        """Return the content facts of an item, unless its frames are chosen by buckets, and may change with them."""
+        if self._picture.buckets is None and record.identity == identity and record.segment is None and record.content:
+            return record.content
+        if sidecar is None or (self._picture.buckets or sidecar.display_crop) is not None:
+            return None
+        return sidecar.content
 
 
 def _sidecar_or_none(cache: Path, key: str) -> Sidecar | None:

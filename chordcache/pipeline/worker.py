@@ -107,7 +107,7 @@ class _Build:
             return []
         path, first = tasks[0].source_path, tasks[0]
         try:
-            if first.description.segment is not None and not first.shares:
+            if first.takes_part:
                 self._decode_segments(tasks, source, digest)
             else:
                 try:
@@ -122,7 +122,7 @@ class _Build:
         return [task for task in tasks if task.key not in self._outcomes]
 
     def _decode_segments(self, tasks: Sequence[BuildTask], source: SourceState, digest: str | None) -> None:
-        """Build segments that each have artefacts of their own."""
+        """Build items of which only their own frames are decoded."""
         with ExitStack() as stack:
             items = [stack.enter_context(ItemBuild([task], source, digest)) for task in tasks]
             try:
@@ -139,14 +139,14 @@ class _Build:
 
 
 def _groups_of(tasks: Sequence[BuildTask]) -> Iterator[Sequence[BuildTask]]:
-    """Yield the tasks that take one decode together: segments, segments that share artefacts, and each whole file."""
-    yield [task for task in tasks if task.description.segment is not None and not task.shares]
+    """Yield the tasks that take one decode together: parts of a file, segments that share artefacts, a whole file."""
+    yield [task for task in tasks if task.takes_part]
     shared = [task for task in tasks if task.shares]
     by_files: dict[tuple[Any, ...], list[BuildTask]] = {}
     for task in shared:
         by_files.setdefault(tuple((each.tier, each.names) for each in task.artefacts), []).append(task)
     yield from by_files.values()
-    yield from ([task] for task in tasks if task.description.segment is None)
+    yield from ([task] for task in tasks if not (task.takes_part or task.shares))
 
 
 class _StoredTimes:

@@ -46,8 +46,8 @@ def clip_boxes(name: str, kind: str, video: Video, numbers: np.ndarray, crop: Cr
     frames: a frame that it repeats has its boxes each time, and boxes of frames between those of the sample are left
     out.
 
-    Boxes follow the crop of the pictures: cut, then scaled, then mirrored. They are cut at the border of the cached
-    picture and of the sample, and left out if no area remains.
+    Boxes follow the bucket of the video and the crop of the pictures: cut, then scaled, then mirrored. They are cut at
+    the border of the cached picture and of the sample, and left out if no area remains.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def clip_boxes(name: str, kind: str, video: Video, numbers: np.ndarray, crop: Cr
     frames = np.repeat(np.arange(len(shown)), stops - starts)
     found = [track[i] for i in chosen]
     corners = np.array([[box[side] for side in _CORNERS] for box in found], np.float64).reshape(-1, 2, 2)
-    corners = _cropped(corners * _pixels_per_unit(name, kind, video), (video.width, video.height), crop)
+    corners = _cropped(_in_cached_pixels(corners, name, kind, video), (video.width, video.height), crop)
     remains = np.all(corners[:, 1] > corners[:, 0], axis=1)
     places = np.flatnonzero(remains).tolist()
     return {
@@ -108,18 +108,22 @@ def _nearest_frames(times: np.ndarray, video: Video) -> np.ndarray:
     return np.where(is_inside, nearest, -1)
 
 
-def _pixels_per_unit(name: str, kind: str, video: Video) -> np.ndarray:
-    """Return the factors [shape=(2,), x and y] from the units of a column to pixels of the cached frame."""
+def _in_cached_pixels(corners: np.ndarray, name: str, kind: str, video: Video) -> np.ndarray:
+    """Return corners [shape=(N, 2, 2), (x, y)] in the units of a column as pixels of the cached frame."""
     cached = np.array([video.width, video.height], np.float64)
-    if kind == "relative_boxes":
-        return cached
     displayed = video.sidecar.display_width, video.sidecar.display_height
+    crop = video.sidecar.display_crop
+    if crop is not None:  # a bucket shows a part of the picture
+        units = np.array(displayed, np.float64) if kind == "relative_boxes" else 1.0
+        return np.asarray((corners * units - crop[:2]) * cached / crop[2:])
+    if kind == "relative_boxes":
+        return corners * cached
     if not all(displayed):
         raise UsageError(
             f"fields: got '{name}', boxes in pixels, for video '{video.key}', whose sidecar does not have the size of "
             "the displayed source, expected a cache that has it. Build a new cache, or make the boxes relative_boxes."
         )
-    return cached / np.array(displayed, np.float64)
+    return corners * cached / np.array(displayed, np.float64)
 
 
 def _cropped(corners: np.ndarray, picture: tuple[int, int], crop: CropBox | None) -> np.ndarray:

@@ -55,6 +55,11 @@ class Video:
         return self._cache
 
     @property
+    def bucket(self) -> tuple[int, int, int] | None:
+        """(height, width, num_frames) of the bucket that the video was cut to, None in a cache without buckets."""
+        return None if self.sidecar.display_crop is None else (self.height, self.width, self.num_frames)
+
+    @property
     def content(self) -> ContentFacts | None:
         """Motion of the picture and loudness of the sound, second by second."""
         return self.sidecar.content

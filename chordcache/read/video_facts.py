@@ -80,6 +80,8 @@ def describe_video(video: Video) -> dict[str, Any]:
         "height": video.height,
         "display_width": sidecar.display_width,
         "display_height": sidecar.display_height,
+        "bucket": None if video.bucket is None else list(video.bucket),
+        "display_crop": None if sidecar.display_crop is None else list(sidecar.display_crop),
         "start_seconds": video.start_seconds,
         "duration_seconds": video.duration_seconds,
         "timestamp_source": sidecar.timestamp_source,

@@ -110,9 +110,12 @@ class Quarantine:
         self._num_lines += 1
 
     def discard(self, key: str, fingerprints: Iterable[str] = ()) -> None:
-        """Remove a video if all features that failed can be made now. ``compact`` writes the removal to the file."""
+        """Remove a video if all features that failed can be made now. ``compact`` writes the removal to the file.
+
+        A video that filled no bucket was not built at all. If it is built now, the buckets have changed.
+        """
         failure = self._failures.get(key)
-        if failure is not None and set(failure.fingerprints) <= set(fingerprints):
+        if failure is not None and (failure.cause == "bucket" or set(failure.fingerprints) <= set(fingerprints)):
             del self._failures[key]
 
     def keep_only(self, keys: Container[str]) -> None:

@@ -59,6 +59,9 @@ class Sidecar(Description, frozen=True):
     """[pixels] of the source as a player shows it, or of one eye of it. None in sidecars of earlier builds"""
     display_height: Count | None = None
     """[pixels] See ``display_width``"""
+    display_crop: tuple[float, float, float, float] | None = None
+    """(left, top, width, height) [pixels of display_width x display_height] of the part that the cached frames show, if
+    they were cut to a bucket"""
 
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo | None:
         """Return the entry of a feature, in ``tier`` or in the first tier that holds the feature."""

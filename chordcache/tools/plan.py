@@ -204,8 +204,7 @@ class _Planning:
         self._population: Population = plan_units.population_of(plan)
         self._sample: Sample = plan_units.choose(self._population, options.num_sampled, options.seed)
         units = plan_units.rows_of(plan, self._sample.positions.tolist())
-        shares = plan.segments == "share"
-        self._parts: list[Part] = parts_of(units, shares, settings.options.limits)
+        self._parts: list[Part] = parts_of(units, plan, settings.options.limits)
         self._measured: list[Measured] = []
         self._compared: list[int] = []
 

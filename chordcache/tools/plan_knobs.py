@@ -74,6 +74,8 @@ def changes_of(settings: Settings, fps: float) -> Iterator[tuple[Change, ...]]:
         codec = settings.config.frames.codec if settings.config.frames else "raw"
         if knob.path in _OF_CODECS and name not in CODEC_SETTINGS[codec]:
             continue
+        if knob.path == "frames.short_side" and settings.config.picture.buckets is not None:
+            continue
         if is_picture or (name if section == "features" else section) in made:
             values = _stronger(knob, settings, fps)
             yield tuple(Change(f"{knob.path}: {value}", partial(_set, knob.path, value)) for value in values)

@@ -35,6 +35,9 @@ MAX_SECONDS = 30.0
 
 _NUM_PIECES = 3
 
+_MAX_ROWS = 24
+"""Largest number of rows of one file that are built if each takes the frames of a bucket"""
+
 _LEAST_ERROR = 0.02
 """Smallest standard error of the size of a file that was built in part: three pieces may be alike by chance"""
 
@@ -110,8 +113,9 @@ class Settings:
 # Parts of long files
 
 
-def parts_of(units: Sequence[Unit], shares: bool, limits: Limits) -> list[Part]:
+def parts_of(units: Sequence[Unit], plan: BuildPlan, limits: Limits) -> list[Part]:
     """Return the part of each unit to build. Files whose packets the index does not know are probed."""
+    shares, has_buckets = plan.segments == "share", plan.config.picture.buckets is not None
     probed = {}
     tasks = [(number, unit) for number, unit in enumerate(units) if unit.rows[0].packets is None]
     with closing(pool.run(_probed, tasks, jobs=1, limits=limits)) as outcomes:
@@ -122,7 +126,7 @@ def parts_of(units: Sequence[Unit], shares: bool, limits: Limits) -> list[Part]:
     for number, unit in enumerate(units):
         rows = tuple(_plain(record) for record in unit.rows)
         stored = (rows[0].replace(segment=None),) if shares else rows
-        part = _part(stored, probed.get(number, unit.rows[0]))
+        part = _part(stored, probed.get(number, unit.rows[0]), has_buckets)
         parts.append(replace(part, num_items=len(rows), num_stored=len(stored)))
     return parts
 
@@ -141,13 +145,16 @@ def _plain(record: VideoRecord) -> VideoRecord:
     )  # fmt: skip
 
 
-def _part(rows: tuple[VideoRecord, ...], facts: VideoRecord) -> Part:
+def _part(rows: tuple[VideoRecord, ...], facts: VideoRecord, has_buckets: bool) -> Part:
     length = length_of(facts)
     if length is None or facts.packets is None or facts.error is not None:
         return Part(rows)
     seconds, frames = length
     wanted = seconds * sum(part_of(row, seconds, frames) for row in rows)
     common = Part(rows, fps=frames / seconds, seconds=min(wanted, MAX_SECONDS), has_sound=facts.audio is not None)
+    if has_buckets:  # an item takes a few frames, whatever its length
+        chosen = rows[:: math.ceil(len(rows) / _MAX_ROWS)]
+        return replace(common, rows=chosen, scale=len(rows) / len(chosen))
     if wanted <= MAX_SECONDS:
         return common
     if rows[0].segment is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.config.frames import PictureConfig
 from chordcache.index.grouping import IndexRows
-from chordcache.media.geometry import scaled_size
+from chordcache.media.geometry import expected_shape
 from chordcache.pipeline.keep_damaged import may_be_cached
 from chordcache.pipeline.plan import BuildPlan
 from chordcache.records import VideoRecord
@@ -130,13 +130,19 @@ def _drivers(unit: Unit, picture: PictureConfig, shares: bool) -> tuple[float, .
         return (*(float("nan"),) * 4, listed, size, items)
     seconds, frames = length
     parts = [1.0] if shares else [part_of(record, seconds, frames) for record in unit.rows]
-    part = sum(parts)
     source = first.header.display_width * first.header.display_height
-    width, height = scaled_size(first.header.display_width, first.header.display_height, picture.short_side)
-    cached_frames = part * (frames if picture.fps is None else min(frames, seconds * picture.fps))
-    sound = part * seconds if first.audio is not None else 0.0
-    mpx = (cached_frames * width * height / _MPX, part * frames * source / _MPX)
-    return (*mpx, cached_frames, sound, listed, size * min(1.0, part), items)
+    kept = frames if picture.fps is None else min(frames, seconds * picture.fps)
+    cached_frames = cached_pixels = 0.0
+    for part in parts:
+        width, height, taken = expected_shape(
+            picture, first.header.display_width, first.header.display_height, part * kept
+        )
+        cached_frames += taken
+        cached_pixels += taken * width * height
+    decoded = cached_frames / max(kept, 1e-12)  # in files, of which several items may decode the same part
+    sound = decoded * seconds if first.audio is not None else 0.0
+    mpx = (cached_pixels / _MPX, decoded * frames * source / _MPX)
+    return (*mpx, cached_frames, sound, listed, size * min(1.0, sum(parts)), items)
 
 
 def length_of(record: VideoRecord) -> tuple[float, float] | None:

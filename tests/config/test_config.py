@@ -11,13 +11,14 @@ import yaml
 
 from chordcache.config.config import Config, config_from_json, config_to_json
 from chordcache.config.features import FlowConfig, MelConfig, PluginConfig
-from chordcache.config.files import load_config
-from chordcache.config.frames import FramesConfig
+from chordcache.config.files import config_to_yaml, load_config
+from chordcache.config.frames import Bucket, FramesConfig, PictureConfig
 from chordcache.errors import ConfigError, NotFoundError, UsageError
 from chordcache.storage.artefacts.tiers import TIERS
 
 CONFIGS = Path(__file__).resolve().parent.parent.parent / "configs"
 DEFAULT_YAML = CONFIGS / "default.yaml"
+BUCKETS = (Bucket(16, 32, 1), Bucket(480, 720, 49))
 
 
 def test_default_yaml_is_the_packaged_default() -> None:
@@ -41,6 +42,7 @@ def test_default_yaml_has_every_key_with_a_comment() -> None:
         ("frames: {codec: raw, fps: 2}", FramesConfig(codec="raw", fps=2)),
         ("frames: {codec: mpeg4, quantizer: 3, stride: 4}", FramesConfig(codec="mpeg4", quantizer=3, stride=4)),
         ("frames: {codec: h264, crf: 20, gop: 16}", FramesConfig(codec="h264", crf=20, gop=16)),
+        ("frames: {buckets: [[16, 32, 1], [480, 720, 49]]}", FramesConfig(buckets=BUCKETS)),
         ("frames: null", None),
     ],
 )
@@ -58,6 +60,20 @@ def test_presets_load_and_survive_json(name: str) -> None:
     assert config_from_json(json.loads(json.dumps(config_to_json(config)))) == config
     for tier in TIERS:
         assert set(TIERS[tier].features(config)) <= set(config.names())
+
+
+def test_buckets_survive_json_and_yaml(tmp_path: Path) -> None:
+    config = Config(frames=FramesConfig(buckets=BUCKETS))
+    assert config_from_json(json.loads(json.dumps(config_to_json(config)))) == config
+    (tmp_path / "c.yaml").write_text(config_to_yaml(config))
+    assert load_config(tmp_path / "c.yaml") == config
+    assert config.picture.buckets == BUCKETS
+
+
+def test_the_order_of_buckets_is_without_meaning() -> None:
+    one, other = PictureConfig(buckets=BUCKETS), PictureConfig(buckets=BUCKETS[::-1])
+    assert one.normalized() == other.normalized()
+    assert one.params()["buckets"] == [[16, 32, 1], [480, 720, 49]]
 
 
 def test_every_preset_is_tested() -> None:
@@ -168,6 +184,20 @@ def test_refuses_features(data: object, match: str) -> None:
         ({"codec": ["jpeg"]}, r"frames.codec: got \['jpeg'\]"),
         ({"color": 1}, "frames.color: got an unknown key, expected one of short_side, fps, hdr, stereo, stereo_layout"),
         ({1: 1}, "frames.1: got an unknown key, expected one of"),
+        ({"buckets": []}, r"^frames.buckets: got \[\], expected a list of 1 to 1000 buckets"),
+        ({"buckets": "480x720x49"}, "^frames.buckets: got '480x720x49', expected a list"),
+        ({"buckets": [[480, 720, 49]] * 1001}, r"^frames.buckets: got .{80}, expected a list of 1 to 1000 buckets"),
+        ({"buckets": [480, 720, 49]}, r"^frames.buckets\[0\]: got 480, expected \[height, width, num_frames\]"),
+        ({"buckets": [[480, 720, 49], [480, 720]]}, r"^frames.buckets\[1\]: got \[480, 720\], expected \[height"),
+        ({"buckets": [[481, 720, 49]]}, r"^frames.buckets\[0\]: height: got 481, expected an even number"),
+        ({"buckets": [[480, 14, 49]]}, r"^frames.buckets\[0\]: width: got 14, expected a number from 16 to 8192"),
+        ({"buckets": [[480, 8194, 49]]}, r"^frames.buckets\[0\]: width: got 8194, expected"),
+        ({"buckets": [[480, 720.0, 49]]}, r"^frames.buckets\[0\]: width: got 720.0, expected"),
+        ({"buckets": [[480, 720, 0]]}, r"^frames.buckets\[0\]: num_frames: got 0, expected a number from 1 to 100000"),
+        ({"buckets": [[480, 720, True]]}, r"^frames.buckets\[0\]: num_frames: got True, expected"),
+        ({"buckets": [[16, 16, 1], [16, 16, 1]]}, r"^frames.buckets\[1\]: got \[16, 16, 1\] a second time"),
+        ({"buckets": [[16, 16, 1]], "short_side": 224}, "^frames.short_side: got 224 with frames.buckets"),
+        ({"buckets": [[16, 16, 1]], "short_side": None}, "^frames.short_side: got None with frames.buckets"),
         ([], r"frames: got \[\], expected a mapping or null"),
         ("jpeg", "frames: got 'jpeg', expected a mapping or null"),
     ],

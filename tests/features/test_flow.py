@@ -11,6 +11,7 @@ import av
 import cv2
 import numpy as np
 import pytest
+from conftest import make_planes
 from helpers import ffmpeg_reference
 
 from chordcache.config.frames import PictureConfig
@@ -196,6 +197,20 @@ def test_flow_beyond_127_pixels_is_clipped_and_counted():
     assert scale == 1
     assert num_clipped == 2
     assert codes[0, :4].tolist() == [[127, -127], [-127, 5], [127, 0], [3, 0]]
+
+
+@pytest.mark.parametrize("rotation", [90, 180, 270])
+def test_the_first_picture_of_another_size_than_frames_is_turned(tmp_path, make_video, rotation):
+    still = make_planes(0, 96, 64)
+    path = make_video(
+        tmp_path / "a.mp4", num_frames=3, size=(96, 64), rotation=rotation, planes=lambda *_: still, options={"qp": "0"}
+    )
+    with open_media(str(path)) as media:
+        maker = FrameMaker(PictureConfig(short_side=64), None)
+        first, *others = (maker.frame(decoded).luma(32) for decoded in media.frames())
+    assert first.shape == ((48, 32) if rotation % 180 else (32, 48))
+    assert first.any()
+    assert all(np.array_equal(first, other) for other in others)
 
 
 def test_no_motion_is_zero():

@@ -159,6 +159,8 @@ class Decoded:
         As ffprobe names it, for 4:2:0.
     is_strict : bool
         Let the decoder assume the most reordering that the stream allows.
+    crop : str, optional
+        Part of the upright picture that is cut out before it is scaled, "width:height:left:top".
     """
 
     def __init__(
@@ -170,8 +172,9 @@ class Decoded:
         *,
         chroma_location: str | None = None,
         is_strict: bool = False,
+        crop: str = "",
     ) -> None:
-        scale = f"scale={size[0]}:{size[1]}:flags=area+accurate_rnd+full_chroma_int"
+        scale = f"{crop and f'crop={crop}:exact=1,'}scale={size[0]}:{size[1]}:flags=area+accurate_rnd+full_chroma_int"
         if pixel_format == "yuvj420p":
             scale += ":out_color_matrix=bt601:out_range=full"
         if chroma_location in _CHROMA_POSITIONS:

@@ -15,6 +15,7 @@ from helpers.ffmpeg import decode_samples, ffmpeg
 from helpers.processes import flip
 
 import chordcache as cc
+from chordcache.config.frames import PictureConfig
 from chordcache.errors import MediaError, UsageError
 from chordcache.features.feed import decode_segments
 from chordcache.index.files import IndexWriter
@@ -251,6 +252,7 @@ def test_one_decode_serves_all_segments_and_skips_the_rest(tmp_path: Path, monke
 class _Item:
     """A segment that keeps the numbers of its frames."""
 
+    picture = PictureConfig()
     needs_sound = needs_motion_vectors = False
 
     def __init__(self, segment: Segment) -> None:

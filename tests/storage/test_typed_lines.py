@@ -65,7 +65,7 @@ INFO = FeatureInfo(
 DAMAGE = DamageFacts("keep", (DamagedFrames(3, 5, "decode", "cut", 0.1, 0.2, True),))
 SIDECAR = Sidecar(
     KEY, "v", "a.mp4", IDENTITY, 9, 4, 4, 0.5, 1.5, "pts", (INFO,),
-    1, ("turned",), CONTENT, "a" * 32, 3, View(2, 11), DAMAGE, 8, 8, **DESCRIPTION,
+    1, ("turned",), CONTENT, "a" * 32, 3, View(2, 11), DAMAGE, 8, 8, (0.0, 0.5, 8.0, 7.0), **DESCRIPTION,
 )  # fmt: skip
 HEADER = Header(
     {"frames": {}},

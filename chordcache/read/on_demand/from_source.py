@@ -177,9 +177,10 @@ class _TemporaryBuild:
 
     @property
     def known_content(self) -> ContentFacts | None:
-        """Content facts from the scan, None if the file has changed since."""
+        """Content facts from the scan, None if the file has changed since, or the item is not the whole file."""
         record = self._origin.record
-        return record.content if record.identity == self._identity and record.segment is None else None
+        is_whole = record.segment is None and self.config.picture.buckets is None
+        return record.content if record.identity == self._identity and is_whole else None
 
     def info_of_frames(self, shape: tuple[int, ...]) -> FeatureInfo:
         """Return the description that the cache will have of the frames."""
@@ -191,9 +192,10 @@ class _TemporaryBuild:
 def _source_of_frames(path: str, config: Config, stack: ExitStack) -> MP4Source | None:
     """Open a source of frames as the cache will hold them.
 
-    Return None if this takes the whole file: its frames are counted from its start, or stored as packets.
+    Return None if this takes the whole file: its frames are counted from its start, or stored as packets. Also with
+    buckets, of which an item takes all frames.
     """
-    if config.frames is not None and config.frames.codec in PACKET_CODECS:
+    if config.picture.buckets is not None or (config.frames is not None and config.frames.codec in PACKET_CODECS):
         return None
     source = stack.enter_context(_Stored(config).open(path))
     return None if source.sequential_reason else source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,6 +17,7 @@ from chordcache.read.sampling.distributed import ChordSampler, check_not_of_torc
 
 if TYPE_CHECKING:
     from chordcache.read.clip_dataset import ClipDataset
+    from chordcache.read.video import Video
 
 Axes: TypeAlias = tuple[int, ...]
 """Lengths of a sample that the budget counts, at least 1 each. Their product is the cost of the sample alone."""
@@ -28,7 +29,9 @@ class BudgetBatchSampler:
     Use it as the ``batch_sampler`` of a ``DataLoader``, or as the ``sampler`` of a ``ClipLoader`` or ``make_loader``
     without a batch size. ``collate`` pads each axis to the longest in the batch. The cost of a batch is therefore its
     number of samples times the product of its longest axes. It never exceeds the budget. A batch holds samples of
-    similar shape: on each axis, the longest is less than 1.42 times the shortest.
+    similar shape: on each axis, the longest is less than 1.42 times the shortest. Videos of a cache with
+    ``frames.buckets`` share a batch only if they are of one bucket, and their clips of one shape. Their frames are
+    never padded.
 
     The batches of an epoch are formed from the sampler's order of all samples, and are distributed to the ranks in
     turn, the same number to each. With ``on_remainder="pad"`` the first batches are repeated, with ``"drop"`` the last
@@ -109,12 +112,16 @@ class BudgetBatchSampler:
         epochs, order = sampler.draws()
         by_index = np.argsort(order, kind="stable")  # neighbors in the catalog after one another
         axes: list[Axes] = [()] * len(order)
+        kinds: list[Hashable] = [None] * len(order)
         for place in by_index.tolist():
-            axes[place] = self._axes_of(int(epochs[place]), int(order[place]))
-        return _Batches(epochs, order, form_batches(range(len(axes)), axes, self._budget))
+            index = int(order[place])
+            video, shape = self._dataset.describe((int(epochs[place]), index))
+            axes[place] = self._axes_of(video, shape, index)
+            kinds[place] = None if video.bucket is None else (video.bucket, shape)
+        return _Batches(epochs, order, form_batches(range(len(axes)), axes, self._budget, kinds))
 
-    def _axes_of(self, epoch: int, index: int) -> Axes:
-        video, shape = self._dataset.describe((epoch, index))
+    def _axes_of(self, video: Video, shape: tuple[int, ...], index: int) -> Axes:
+        """Return the axes of a sample, from its video and the shape of its frames (T, h, w, 3)."""
         if self._tokenizer is not None:
             lengths: tuple[int, ...] = (len(self._tokenizer(video.caption or "")),)
         else:
@@ -218,7 +225,9 @@ class _Batches:
         return digest64(np.array(numbers, "<i8").tobytes())
 
 
-def form_batches(order: Iterable[int], axes: Sequence[Axes], budget: int) -> list[list[int]]:
+def form_batches(
+    order: Iterable[int], axes: Sequence[Axes], budget: int, kinds: Sequence[Hashable] | None = None
+) -> list[list[int]]:
     """Put samples into batches of similar shape, each as large as the budget allows.
 
     Parameters
@@ -229,6 +238,8 @@ def form_batches(order: Iterable[int], axes: Sequence[Axes], budget: int) -> lis
         Axes of every sample. The cost of a single sample must not exceed the budget.
     budget : int
         Maximum cost of a batch, with padding.
+    kinds : sequence, optional
+        Kind of every sample. Samples of different kinds do not share a batch. By default all are of one kind.
 
     Returns
     -------
@@ -241,23 +252,23 @@ def form_batches(order: Iterable[int], axes: Sequence[Axes], budget: int) -> lis
     [[0, 2, 3], [1, 4]]
     """
     batches: list[list[int]] = []
-    open_batches: dict[Axes, tuple[list[int], Axes]] = {}
-    """Batch that is being filled and its longest axes, by bucket"""
+    open_batches: dict[Hashable, tuple[list[int], Axes]] = {}
+    """Batch that is being filled and its longest axes, by kind and range of each axis"""
     for number in order:
-        bucket = tuple(_half_octave(length) for length in axes[number])
-        batch, longest = open_batches.get(bucket, ([], ()))
+        alike = kinds[number] if kinds else None, *(_half_octave(length) for length in axes[number])
+        batch, longest = open_batches.get(alike, ([], ()))
         grown = tuple(map(max, longest, axes[number]))
         if not batch or (len(batch) + 1) * math.prod(grown) > budget:
             batch, grown = [], axes[number]
             batches.append(batch)
         batch.append(number)
-        open_batches[bucket] = batch, grown
+        open_batches[alike] = batch, grown
     return batches
 
 
 def _half_octave(length: int) -> int:
-    """Return the bucket of a length. Its longest length is less than the square root of 2 times its shortest.
+    """Return the range of a length. Its longest length is less than the square root of 2 times its shortest.
 
-    The buckets are 1, 2, 3, 4 to 5, 6 to 7, 8 to 11, 12 to 15, 16 to 22 ...
+    The ranges are 1, 2, 3, 4 to 5, 6 to 7, 8 to 11, 12 to 15, 16 to 22 ...
     """
     return (length * length).bit_length()

@@ -140,6 +140,11 @@ class MP4Source(VideoSource):
 
     def __init__(self, frames: PictureConfig = AS_STORED) -> None:
         super().__init__()
+        if frames.buckets is not None:
+            raise UsageError(
+                "frames: got buckets, which are chosen for whole items, expected None for a source of single frames. "
+                "Build a cache with frames.buckets."
+            )
         self._frames = frames
         self.max_fps, self.stereo = frames.fps, frames.stereo
         self._show: Show = PictureScaler.rgb
