@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
+from chordcache.errors import UsageError
 from chordcache.read.arguments import check_at_least
 from chordcache.read.batch_memory import FrameBuffer, FrameMemory, allocate
 from chordcache.read.video import Video
@@ -65,6 +66,18 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
             The video of the clip, with the caption of the sample. And the shape (T, h, w, 3) in which its frames are
             decoded, even if "frames" is not in ``features``. With ``DenseClips`` the shape is (num_clips, T, h, w, 3).
         """
+
+    def latents_shape(self, index: tuple[int, int]) -> tuple[int, ...]:
+        """Return the shape (t, C, h, w) of the latents of a sample (epoch, position), without reading them.
+
+        With ``DenseClips`` it is (num_clips, t, C, h, w).
+
+        Raises
+        ------
+        UsageError
+            If samples do not have latents.
+        """
+        raise UsageError(f"features: got {self!r}, expected a dataset with the feature latents")
 
     @abstractmethod
     def set_epoch(self, epoch: int) -> None:

@@ -140,6 +140,11 @@ class _CombinedDataset(ClipDataset):
         place, own = self._locate(self._split(index)[1])
         return self._datasets[place].describe((index[0], own))
 
+    def latents_shape(self, index: tuple[int, int]) -> tuple[int, ...]:
+        """Return the shape of the latents of a sample, see ``ClipDataset``."""
+        place, own = self._locate(self._split(index)[1])
+        return self._datasets[place].latents_shape((index[0], own))
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of all reads by plain indices, also of reads from the given datasets."""
         for dataset in self._datasets:

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from chordcache.errors import UsageError
+from chordcache.features.networks.latents_read_side import shape_of_clip
 from chordcache.features.read_side import EncodedFrames
 from chordcache.media.cropping import CropBox
 from chordcache.read.arguments import check_at_least, checked_names
@@ -280,6 +281,18 @@ class ChordVideoDataset(ClipDataset):
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
         """Describe a sample, see ``ClipDataset``."""
         return self._of_video(index, self._described)
+
+    def latents_shape(self, index: tuple[int, int]) -> tuple[int, ...]:
+        """Return the shape of the latents of a sample, see ``ClipDataset``."""
+        if "latents" not in self._clips.features:
+            return super().latents_shape(index)
+        return self._of_video(index, self._shape_of_latents)
+
+    def _shape_of_latents(self, request: ClipRequest, _: FeatureReader, video: Video) -> tuple[int, ...]:
+        numbers, crop = self._view(video, request)
+        clips = numbers.reshape(-1, numbers.shape[-1])  # all of them have the shape of the first
+        shape = shape_of_clip(video.feature("latents"), clips[0], crop, (video.height, video.width))
+        return (*numbers.shape[:-1], *shape)
 
     def _of_video(
         self, index: int | tuple[int, int], function: Callable[[ClipRequest, FeatureReader, Video], Result]

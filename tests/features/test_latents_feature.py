@@ -170,6 +170,28 @@ def test_the_sampler_of_latent_clips(index: Path, vae: Path, tmp_path: Path) -> 
     assert found == {"one": {(0, 1)}, "three": {(0, 3)}, "nine": {(0, 9)}, "twenty": {(0, 9), (9, 18)}}
 
 
+def test_batches_of_a_budget_of_latent_tokens(index: Path, vae: Path, tmp_path: Path) -> None:
+    """Each batch has the cost that its tensor has, and the largest fits the budget, also through ``concat``."""
+    build(index, tmp_path / "cache", vae)
+    sampler = cc.RegularClipSampler(num_frames=7, stride=1, pad="loop")
+    dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, features=("latents",), clips_per_video=3)
+    for each in (dataset, cc.concat([dataset, dataset])):
+        for index_ in range(len(each)):
+            assert each.latents_shape((0, index_)) == tuple(each[0, index_]["latents"].shape)
+        batches = list(cc.BudgetBatchSampler(each, max_latent_tokens=100, patch=(1, 2, 2)))
+        assert sorted(number for batch in batches for _, number in batch) == list(range(len(each)))
+        costs = []
+        for batch in batches:
+            b, t, _, h, w = cc.collate([each[sample] for sample in batch])["latents"].shape
+            costs.append(b * t * -(-h // 2) * -(-w // 2))
+        assert 50 < max(costs) <= 100
+    assert dataset.latents_shape((0, 0))[0] < 7 or vae.name == "AutoencoderKL"
+    with pytest.raises(cc.UsageError, match="^max_latent_tokens: got 5, expected at least"):
+        cc.BudgetBatchSampler(dataset, max_latent_tokens=5)
+    with pytest.raises(cc.UsageError, match="^features: got .*, expected a dataset with the feature latents"):
+        cc.BudgetBatchSampler(cc.ChordVideoDataset(tmp_path / "cache"), max_latent_tokens=500)
+
+
 def test_crops_are_cut_in_units_of_latents(index: Path, vae: Path, tmp_path: Path) -> None:
     build(index, tmp_path / "cache", vae)
 

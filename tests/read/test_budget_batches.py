@@ -415,7 +415,7 @@ def test_stateful_loader_resumes(cache: cc.Cache, num_workers: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({}, "^max_frames, max_pixels, max_tokens: got none, expected one of them$"),
+        ({}, "^max_frames, max_pixels, max_tokens, max_latent_tokens: got none, expected one of them$"),
         ({"max_frames": 9, "max_pixels": 9}, "^max_frames, .*: got max_frames, max_pixels, expected one of them$"),
         ({"max_frames": 0}, "^max_frames: got 0, expected an integer of at least 1$"),
         ({"max_tokens": 5}, "^max_tokens and tokenizer: got one, expected both .* or none$"),

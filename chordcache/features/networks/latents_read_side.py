@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
+
+import numpy as np
 
 from chordcache.errors import UsageError
 from chordcache.features.read_side import Arrays, Clip, ReadSide
+from chordcache.features.row_clock import FrameGroups
 from chordcache.media.cropping import CropBox
+from chordcache.records import FeatureInfo
+
+Shape: TypeAlias = tuple[int, int, int, int]
 
 
 class LatentsReadSide(ReadSide):
@@ -30,6 +36,33 @@ class LatentsReadSide(ReadSide):
         _, pixels = clip.video.feature(self.name).params["compression"]
         top, left, height, width = _in_latents(clip.crop, clip.picture, pixels)
         return {self.name: rows[..., top : top + height, left : left + width].copy()}
+
+
+def shape_of_clip(info: FeatureInfo, numbers: np.ndarray, crop: CropBox | None, picture: tuple[int, int]) -> Shape:
+    """Return the shape (t, C, h, w) of the latents of a clip.
+
+    Parameters
+    ----------
+    info : FeatureInfo
+        The record of the latents.
+    numbers : np.ndarray
+        [shape=(T,), dtype=int64, frame numbers]
+    crop : CropBox or None
+        The crop of the clip.
+    picture : tuple of int
+        (height, width) of the cached frames of the video, [pixels].
+
+    Raises
+    ------
+    UsageError
+        As in ``LatentsReadSide.read_clip``.
+    """
+    groups = FrameGroups.of(info.facts)
+    num_rows = len(numbers) if groups is None else len(np.unique(groups.row_of(numbers)))
+    _, channels, height, width = info.shape
+    if crop is not None and crop != _whole(picture):
+        *_, height, width = _in_latents(crop, picture, info.params["compression"][1])
+    return num_rows, channels, height, width
 
 
 def _whole(picture: tuple[int, int]) -> CropBox:

@@ -53,9 +53,13 @@ class BudgetBatchSampler:
     max_pixels : int, optional
         Budget in pixels, frames x h x w, after ``size`` or ``crop``.
     max_tokens : int, optional
-        Budget in caption tokens. Give one of the three.
+        Budget in caption tokens.
+    max_latent_tokens : int, optional
+        Budget in patches of latents, t x h x w, which a diffusion transformer takes as tokens. Give one of the four.
     tokenizer : CaptionTokenizer, optional
         Function that counts tokens. Only with ``max_tokens``.
+    patch : tuple of int
+        (t, h, w) of a patch [latents]. Only used with ``max_latent_tokens``.
 
     Raises
     ------
@@ -84,13 +88,22 @@ class BudgetBatchSampler:
         max_frames: int | None = None,
         max_pixels: int | None = None,
         max_tokens: int | None = None,
+        max_latent_tokens: int | None = None,
         tokenizer: Callable[[str], Sized] | None = None,
+        patch: tuple[int, int, int] = (1, 2, 2),
     ) -> None:
-        budgets = {"max_frames": max_frames, "max_pixels": max_pixels, "max_tokens": max_tokens}
+        budgets = {
+            "max_frames": max_frames,
+            "max_pixels": max_pixels,
+            "max_tokens": max_tokens,
+            "max_latent_tokens": max_latent_tokens,
+        }
         given = {name: budget for name, budget in budgets.items() if budget is not None}
         if len(given) != 1:
             raise UsageError(f"{', '.join(budgets)}: got {', '.join(given) or 'none'}, expected one of them")
         check_at_least(1, **given)
+        for side in patch:
+            check_at_least(1, patch=side)
         if (tokenizer is None) != (max_tokens is None):
             raise UsageError("max_tokens and tokenizer: got one, expected both (such as a CaptionTokenizer) or none")
         check_not_of_torch(dataset)
@@ -104,6 +117,7 @@ class BudgetBatchSampler:
         self._sampler.check_length(dataset)
         ((self._unit, self._budget),) = given.items()
         self._tokenizer = tokenizer
+        self._patch = patch
         self._batches = self._formed(self._sampler)
         self._batch_order = self._sampler.of_batches(len(self._batches))
 
@@ -114,23 +128,27 @@ class BudgetBatchSampler:
         axes: list[Axes] = [()] * len(order)
         kinds: list[Hashable] = [None] * len(order)
         for place in by_index.tolist():
-            index = int(order[place])
-            video, shape = self._dataset.describe((int(epochs[place]), index))
-            axes[place] = self._axes_of(video, shape, index)
+            sample = int(epochs[place]), int(order[place])
+            video, shape = self._dataset.describe(sample)
+            axes[place] = self._axes_of(video, shape, sample)
             kinds[place] = None if video.bucket is None else (video.bucket, shape)
         return _Batches(epochs, order, form_batches(range(len(axes)), axes, self._budget, kinds))
 
-    def _axes_of(self, video: Video, shape: tuple[int, ...], index: int) -> Axes:
+    def _axes_of(self, video: Video, shape: tuple[int, ...], sample: tuple[int, int]) -> Axes:
         """Return the axes of a sample, from its video and the shape of its frames (T, h, w, 3)."""
         if self._tokenizer is not None:
             lengths: tuple[int, ...] = (len(self._tokenizer(video.caption or "")),)
+        elif self._unit == "max_latent_tokens":
+            *clips, t, _, h, w = self._dataset.latents_shape(sample)
+            patches = (-(-length // side) for length, side in zip((t, h, w), self._patch, strict=True))
+            lengths = (*clips, *patches)
         else:
             lengths = shape[:-3] if self._unit == "max_frames" else shape[:-1]
         axes = tuple(max(1, length) for length in lengths)  # a sample without tokens also takes a place
         if math.prod(axes) > self._budget:
             raise UsageError(
-                f"{self._unit}: got {self._budget}, expected at least {math.prod(axes)} for sample {index} of video "
-                f"'{video.key}'. Raise {self._unit}, or leave the video out of videos= or of the index."
+                f"{self._unit}: got {self._budget}, expected at least {math.prod(axes)} for sample {sample[1]} of "
+                f"video '{video.key}'. Raise {self._unit}, or leave the video out of videos= or of the index."
             )
         return axes
 
