@@ -33,6 +33,7 @@ ENTRANCES = ("chordcache", "chordcache.__main__")
 """Modules of the package itself that are above all folders: the public names, and the command."""
 
 OWNERS = {
+    "PIL": ("chordcache.features.networks.pixels",),
     "av": ("chordcache.media.*",),
     "click": ("chordcache.cli", "chordcache.cli.*"),
     "cv2": ("chordcache.media.opencv",),
@@ -41,6 +42,7 @@ OWNERS = {
     "h5py": ("chordcache.storage.artefacts.hdf5_store",),
     "huggingface_hub": ("chordcache.features.networks.pretrained",),
     "jinja2": ("chordcache.tools.report.*",),
+    "huggingface_hub": ("chordcache.features.networks.pretrained",),
     "joblib": ("chordcache.engine.backend",),
     "kornia": ("chordcache.read.augment",),
     "lmdb": ("chordcache.storage.artefacts.lmdb_store",),
