@@ -42,7 +42,6 @@ OWNERS = {
     "h5py": ("chordcache.storage.artefacts.hdf5_store",),
     "huggingface_hub": ("chordcache.features.networks.pretrained",),
     "jinja2": ("chordcache.tools.report.*",),
-    "huggingface_hub": ("chordcache.features.networks.pretrained",),
     "joblib": ("chordcache.engine.backend",),
     "kornia": ("chordcache.read.augment",),
     "lmdb": ("chordcache.storage.artefacts.lmdb_store",),
