@@ -274,3 +274,18 @@ def test_networks_that_cannot_be_used(tmp_path: Path, videos: Path, models: Path
             build(tmp_path, videos, model, **params)
         assert not processes.quarantine(tmp_path / "cache")
     assert build(tmp_path, videos, headless, output="tokens").num_done == len(SIZES)
+
+
+def test_a_name_on_the_hub(tmp_path: Path, videos: Path, models: Path, run_cli: Cli) -> None:
+    """Without the file of the whole processor, as most models are, and as the Hub's client keeps them."""
+    repository = tmp_path / "hub/models--makers--tower"
+    shutil.copytree(models / "siglip", repository / "snapshots/0123")
+    (repository / "refs").mkdir()
+    (repository / "refs/main").write_text("0123")
+    section = {"model": "makers/tower", "dtype": "float32"}
+    (tmp_path / "embed.yaml").write_text(yaml.dump({"frames": {"codec": "raw"}, "features": {"embed": section}}))
+    done = run_cli("build", videos, "-o", tmp_path / "cache", "-c", tmp_path / "embed.yaml", "--tier", "lmdb",
+                   "--tier", "npz", "--features", "frames,embed", "-j1",
+                   env={"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert max(differences(tmp_path / "cache", models / "siglip", "SiglipVisionModel", "pooler_output")) <= 1e-5
