@@ -33,6 +33,7 @@ ENTRANCES = ("chordcache", "chordcache.__main__")
 """Modules of the package itself that are above all folders: the public names, and the command."""
 
 OWNERS = {
+    "PIL": ("chordcache.features.networks.pixels",),
     "av": ("chordcache.media.*",),
     "click": ("chordcache.cli", "chordcache.cli.*"),
     "cv2": ("chordcache.media.opencv",),

@@ -150,6 +150,26 @@ class LatentsConfig:
 
 
 @dataclass(frozen=True)
+class EmbedConfig:
+    """Embedding of each kept frame."""
+
+    model: str = ""
+    """Folder of a CLIP, SigLIP or DINOv2 model, or its name on the Hugging Face Hub"""
+    output: str = "pooled"
+    """"pooled"; "projected", which CLIP has; or "tokens" """
+    dtype: str = "float16"
+    batch_size: int = 32
+    """Largest number of frames that the network gets at once. It does not change the fingerprint"""
+    device: str = "auto"
+    """Device of the network: "auto", "cpu", "cuda" or "cuda:N". It does not change the fingerprint"""
+
+    def __post_init__(self) -> None:
+        check_model("features.embed.model", self.model)
+        check_choice("features.embed.output", self.output, ("pooled", "projected", "tokens"))
+        check_choice("features.embed.dtype", self.dtype, ("float16", "float32"))
+
+
+@dataclass(frozen=True)
 class PluginConfig:
     """A feature made by a third-party extractor."""
 
@@ -171,7 +191,8 @@ class PluginConfig:
 
 
 FeatureConfig: TypeAlias = (
-    "FlowConfig | MotionConfig | MelConfig | WaveformConfig | PoseConfig | TextConfig | LatentsConfig | PluginConfig"
+    "FlowConfig | MotionConfig | MelConfig | WaveformConfig | PoseConfig | TextConfig | LatentsConfig | "
+    "EmbedConfig | PluginConfig"
 )
 
 FEATURE_SECTIONS: Mapping[str, type[Any]] = {
@@ -182,5 +203,6 @@ FEATURE_SECTIONS: Mapping[str, type[Any]] = {
     "pose": PoseConfig,
     "text": TextConfig,
     "latents": LatentsConfig,
+    "embed": EmbedConfig,
 }
 """Class of the settings of each built-in feature but frames"""

@@ -47,6 +47,7 @@ _BUILT_IN = {
         "chordcache.features.networks.latents:LatentsExtractor",
         "chordcache.features.networks.latents_read_side:LatentsReadSide",
     ),
+    "embed": _BuiltIn("chordcache.features.networks.embed:EmbedExtractor", "chordcache.features.read_side:ReadSide"),
     "pose": _BuiltIn("chordcache.features.pose:PoseExtractor", "chordcache.features.pose:PoseReadSide"),
 }
 """The built-in features. Each also has a section in ``config``. Importing their modules loads no decoder."""

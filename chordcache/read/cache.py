@@ -197,6 +197,8 @@ class Cache:
                               frame to the end of the last, silence where the sound does not reach
         ``waveform``          [shape=(t,), dtype=float32 or int16], or (C, t): the samples of the same seconds
         ``text``              [shape=(L, D), dtype=float32 or float16]: the tokens of the caption, for any frames
+        ``embed``             [shape=(T, D) or (T, N, D), dtype=float32 or float16]
+        ``latents``           [shape=(t, C, h, w), dtype=float32 or float16] the rows that cover these frames
         ``pose``              [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of the cached frame, visibility
         ====================  ========================================================================
 

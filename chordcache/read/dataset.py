@@ -78,6 +78,7 @@ class ChordVideoDataset(ClipDataset):
     pose                  ``pose`` [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of h x w, visibility;
                           NaN where no person is seen
     latents               ``latents`` [shape=(t, C, h, w), dtype=float32 or float16] the rows that cover these frames
+    embed                 ``embed`` [shape=(T, D) or (T, N, D), dtype=float32 or float16] of the whole frames
     text                  ``text`` [shape=(L, D), dtype=float32 or float16] all tokens of the caption
     any other             the rows of these frames under the feature's name, as they are cached
     ====================  ==============================================================================

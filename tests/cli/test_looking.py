@@ -249,7 +249,7 @@ def test_a_closed_pipe_is_not_an_error(folder):
 
 def test_extractors_are_those_of_the_classes(run_cli):
     found = {each["name"]: each for each in json.loads(run_cli("extractors", "--json").stdout)}
-    assert list(found)[:7] == ["frames", "flow", "motion", "mel", "waveform", "pose", "text"]
+    assert list(found)[:9] == "frames flow motion mel waveform pose text latents embed".split()
     assert found["mel"]["parameters"]["n_mels"] == 80
     assert found["flow"]["tiers"] == ["npz", "hdf5"]
     assert found["frames"]["tiers"] == ["lmdb", "hdf5"]

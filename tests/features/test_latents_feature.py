@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import yaml
 from helpers import processes
@@ -286,6 +287,20 @@ def test_weights_of_another_dtype_are_computed_in_float32(index: Path, wan: Path
         expected = direct(tmp_path / "AutoencoderKLWan", cache.read(video, "frames"))
         assert expected.dtype == np.float32
         assert np.abs(cache.read(video, "latents") - expected).max() <= 1e-5
+
+
+def test_weights_that_are_absent_or_of_another_shape(index: Path, wan: Path, tmp_path: Path) -> None:
+    """diffusers fills them with random numbers."""
+    weights = safetensors.torch.load_file(wan / "diffusion_pytorch_model.safetensors")
+    name = "quant_conv.bias"
+    for folder, changed in (
+        ("absent", {each: value for each, value in weights.items() if each != name}),
+        ("other", {**weights, name: torch.zeros(2)}),
+    ):
+        shutil.copytree(wan, tmp_path / folder)
+        safetensors.torch.save_file(changed, tmp_path / folder / "diffusion_pytorch_model.safetensors")
+        with pytest.raises(cc.UsageError, match=rf"model: got '.*', where 1 of the weights of .* such as {name}\."):
+            build(index, tmp_path / "caches" / folder, tmp_path / folder)
 
 
 @pytest.mark.parametrize(("factor", "dtype", "message"), [

@@ -14,7 +14,7 @@ from chordcache.features.networks.extractor import NetworkExtractor
 from chordcache.features.networks.pretrained import (
     config_of,
     hash_of_files,
-    location,
+    load_vae,
     missing_package,
     problem_of_model,
 )
@@ -121,15 +121,8 @@ class LatentsExtractor(NetworkExtractor):
     @classmethod
     def setup(cls, device: str, **arguments: Any) -> Any:
         """Load the weights, in float32."""
-        import diffusers  # takes seconds, and few builds need it
-        import torch
-
-        diffusers.utils.logging.disable_progress_bar()
-        place: dict[str, Any] = {**location(arguments["model"])}
         kind = str(config_of(_KEY, arguments["model"])["_class_name"])
-        place |= {"subfolder": place["subfolder"] or None, "low_cpu_mem_usage": False}  # True needs another package
-        network = getattr(diffusers, kind).from_pretrained(**place, torch_dtype=torch.float32)
-        return _Vae(network.to(device).eval(), arguments["compression"][0] > 1)
+        return _Vae(load_vae(kind, arguments["model"]).to(device), arguments["compression"][0] > 1)
 
     @classmethod
     def infer(cls, model: Any, inputs: list[Any]) -> Sequence[Any]:

@@ -49,8 +49,8 @@ def is_folder(model: str) -> bool:
     return os.path.isdir(model) or model.startswith(("/", "./", "../", "~"))
 
 
-def config_of(key: str, model: str) -> dict[str, Any]:
-    """Return the content of a model's config.json. For a name on the Hub, it may be downloaded.
+def config_of(key: str, model: str, file: str = "config.json", *, optional: bool = False) -> dict[str, Any]:
+    """Return the content of a JSON file of a model. For a name on the Hub, it may be downloaded.
 
     Parameters
     ----------
@@ -58,25 +58,31 @@ def config_of(key: str, model: str) -> dict[str, Any]:
         Key in the config of the build, for messages.
     model : str
         Folder or name.
+    file : str
+        Name of the file.
+    optional : bool
+        True to return an empty dict if the model does not have the file.
 
     Raises
     ------
     UsageError
-        If there is none.
+        If the file is absent, or holds something else.
     """
     got = f"{key}: got '{printable(model)}'"
     if not model:
         raise UsageError(f"{key}: got no model, expected the folder of a model or its name on the Hugging Face Hub")
     try:
-        path = Path(model).expanduser() / "config.json" if is_folder(model) else _from_hub(model)
-        with open(path, "rb") as file:
-            config = json.loads(file.read(_MAX_CONFIG_BYTES))
+        path = Path(model).expanduser() / file if is_folder(model) else _from_hub(model, file)
+        with open(path, "rb") as opened:
+            settings = json.loads(opened.read(_MAX_CONFIG_BYTES))
     except (OSError, ValueError) as error:
-        where = "a folder with the config.json of a model" if is_folder(model) else "a folder, or a name on the Hub"
+        if optional and isinstance(error, FileNotFoundError):
+            return {}
+        where = f"a folder with the {file} of a model" if is_folder(model) else "a folder, or a name on the Hub"
         raise UsageError(f"{got}, expected {where} ({type(error).__name__}). Check the path or the name.") from None
-    if not isinstance(config, dict):
-        raise UsageError(f"{got}, expected a folder whose config.json holds the settings of a model")
-    return config
+    if not isinstance(settings, dict):
+        raise UsageError(f"{got}, expected a folder whose {file} holds the settings of a model")
+    return settings
 
 
 def kind_of_model(key: str, model: str, field: str, kinds: Collection[str]) -> str:
@@ -114,6 +120,76 @@ def problem_of_model(key: str, arguments: Mapping[str, Any], field: str, kinds: 
     return None
 
 
+def load_network(name: str, model: str) -> Any:
+    """Return a network of transformers with the weights of a model, in float32 on the CPU.
+
+    Parameters
+    ----------
+    name : str
+        Class of transformers.
+    model : str
+        Folder or name.
+
+    Raises
+    ------
+    UsageError
+        If the model does not have all weights of the class. Others are not loaded.
+    """
+    import torch  # takes seconds, and few builds need it
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    network, found = getattr(transformers, name).from_pretrained(
+        **location(model), dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
+    )
+    _check_all_loaded(name, model, found)
+    return network.eval()
+
+
+def load_vae(name: str, model: str) -> Any:
+    """Return a VAE of diffusers with the weights of a model, in float32 on the CPU.
+
+    Parameters
+    ----------
+    name : str
+        Class of diffusers.
+    model : str
+        Folder or name.
+
+    Raises
+    ------
+    UsageError
+        As in ``load_network``.
+    """
+    import diffusers  # takes seconds, and few builds need it
+    import torch
+
+    diffusers.utils.logging.disable_progress_bar()
+    diffusers.utils.logging.set_verbosity_error()
+    place = location(model)
+    network, found = getattr(diffusers, name).from_pretrained(
+        place["pretrained_model_name_or_path"],
+        subfolder=place["subfolder"] or None,
+        torch_dtype=torch.float32,
+        low_cpu_mem_usage=False,  # it needs another package
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    _check_all_loaded(name, model, found)
+    return network.eval()
+
+
+def _check_all_loaded(name: str, model: str, found: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` if ``from_pretrained`` filled weights with random numbers."""
+    random = sorted({*found["missing_keys"], *(weight for weight, *_ in found["mismatched_keys"])})
+    if random:
+        raise UsageError(
+            f"model: got '{printable(model)}', where {len(random)} of the weights of {name} are absent or of another "
+            f"shape, such as {printable(random[0])}. Take a model that has all of them."
+        )
+
+
 def hash_of_files(model: str) -> str:
     """Return a hash of all files of a local folder, or "" for a name on the Hub, which stands for its files."""
     folder = Path(model).expanduser()
@@ -133,11 +209,15 @@ def _digest(path: str, *_: int) -> str:
     return digest_file(path)
 
 
-def _from_hub(model: str) -> str:
+def _from_hub(model: str, file: str) -> str:
     from huggingface_hub import hf_hub_download  # comes with diffusers and transformers
+    from huggingface_hub.errors import EntryNotFoundError
 
     place = location(model)
-    path: str = hf_hub_download(
-        place["pretrained_model_name_or_path"], "config.json", subfolder=place["subfolder"] or None
-    )
+    try:
+        path: str = hf_hub_download(place["pretrained_model_name_or_path"], file, subfolder=place["subfolder"] or None)
+    except EntryNotFoundError as error:
+        if isinstance(error, FileNotFoundError):  # it is absent from the disk, and the Hub was not reached
+            raise
+        raise FileNotFoundError(str(error)) from error
     return path

@@ -13,6 +13,7 @@ from chordcache.features.networks.extractor import NetworkExtractor
 from chordcache.features.networks.pretrained import (
     hash_of_files,
     kind_of_model,
+    load_network,
     location,
     missing_package,
     problem_of_model,
@@ -107,17 +108,15 @@ class TextExtractor(NetworkExtractor):
     @classmethod
     def setup(cls, device: str, **arguments: Any) -> Any:
         """Load tokenizer and weights, in float32. Raise ``UsageError`` if they are of another kind."""
-        import torch  # takes seconds, and few builds need it
-        import transformers
+        import transformers  # takes seconds, and few builds need it
 
-        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         kind = kind_of_model(_KEY, arguments["model"], "model_type", ENCODERS)
         model = arguments["model"]
         tokenizer = transformers.AutoTokenizer.from_pretrained(**location(arguments.get("tokenizer") or model))
-        network = getattr(transformers, ENCODERS[kind]).from_pretrained(**location(model), dtype=torch.float32)
+        network = load_network(ENCODERS[kind], model)
         positions = getattr(network.config, "max_position_embeddings", None)
         limits = (arguments.get("max_tokens"), positions, tokenizer.model_max_length)
-        return _Encoder(tokenizer, network.to(device).eval(), min(each for each in limits if each is not None))
+        return _Encoder(tokenizer, network.to(device), min(each for each in limits if each is not None))
 
     def begin(self, video: VideoInfo) -> str | None:
         """Keep the caption."""

@@ -1,0 +1,167 @@
+"""The feature "embed": an embedding of each frame, made by the image tower of CLIP, SigLIP or DINOv2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from chordcache.errors import UsageError, printable
+from chordcache.features.base import Rows
+from chordcache.features.networks.extractor import NetworkExtractor
+from chordcache.features.networks.pixels import Preprocessing, preprocessing_of
+from chordcache.features.networks.pretrained import (
+    hash_of_files,
+    kind_of_model,
+    load_network,
+    missing_package,
+)
+from chordcache.features.networks.stored import stored
+
+if TYPE_CHECKING:
+    from chordcache.config.frames import PictureConfig
+    from chordcache.media.scaling import Frame
+
+TOWERS: Mapping[str, str] = {
+    "clip": "CLIPVisionModel",
+    "clip_vision_model": "CLIPVisionModel",
+    "siglip": "SiglipVisionModel",
+    "siglip_vision_model": "SiglipVisionModel",
+    "dinov2": "Dinov2Model",
+}
+"""``model_type`` in a model's config.json to its class in transformers"""
+
+PROJECTING_TOWERS: Mapping[str, str] = {
+    "clip": "CLIPVisionModelWithProjection",
+    "clip_vision_model": "CLIPVisionModelWithProjection",
+}
+"""The same for the output "projected" """
+
+OUTPUTS: Mapping[str, str] = {"pooled": "pooler_output", "projected": "image_embeds", "tokens": "last_hidden_state"}
+"""Output to its name in transformers"""
+
+_KEY = "features.embed.model"
+
+
+class _Tower(NamedTuple):
+    """The result of ``setup``."""
+
+    network: Any
+    preprocessing: Preprocessing
+    output: str
+    """Its name in transformers"""
+
+
+class EmbedExtractor(NetworkExtractor):
+    """Embedding of each frame, by the image tower of a CLIP, SigLIP or DINOv2 model.
+
+    Arrays
+    ------
+    ``name`` [shape=(T, D) or (T, N, D), dtype=float32 or float16]
+        Row i is the embedding of frame i as it is cached, before JPEG. A crop of the frames in a sample does not change
+        it. N is the number of tokens.
+
+    Parameters
+    ----------
+    name : str
+        Name of the feature.
+    model : str
+        Folder of the model, or its name on the Hugging Face Hub, see ``networks.pretrained``.
+    output : str
+        "pooled": a vector for the frame. "projected": that of CLIP in the space it shares with captions. "tokens": the
+        last hidden states.
+    dtype : str
+        "float16" or "float32", as stored. The network computes in float32.
+    files : str
+        Hash of the files of a local folder, so that other weights give another fingerprint.
+    pixels : mapping
+        Fields of ``Preprocessing``.
+
+    Notes
+    -----
+    Source: ``transformers``, with the image processor of the model.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str,
+        pixels: Mapping[str, Any],
+        output: str = "pooled",
+        dtype: str = "float16",
+        files: str = "",
+    ) -> None:
+        super().__init__(name)
+        self._dtype = np.dtype(dtype)
+        self._preprocessing = Preprocessing(**pixels)
+
+    @classmethod
+    def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
+        """Return the section, the hash of the files of a local folder, and the steps before the network."""
+        arguments = {**asdict(section), "files": hash_of_files(section.model)}
+        is_usable = cls.missing_requirement(arguments) is None
+        return {**arguments, "pixels": asdict(preprocessing_of(_KEY, section.model)) if is_usable else {}}
+
+    @classmethod
+    def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
+        """Return the command that installs transformers, or the problem of the model's folder."""
+        missing = missing_package("torch", "transformers", "PIL")
+        if missing is not None:
+            return missing
+        try:
+            _class_of(arguments)
+            preprocessing_of(_KEY, arguments["model"])
+        except UsageError as error:
+            return str(error)
+        return None
+
+    @classmethod
+    def setup(cls, device: str, **arguments: Any) -> Any:
+        """Load the weights, in float32. Raise ``UsageError`` if they are of another kind."""
+        model, name = arguments["model"], _class_of(arguments)
+        network = load_network(name, model)
+        tower = _Tower(network.to(device), Preprocessing(**arguments["pixels"]), OUTPUTS[arguments["output"]])
+        height, width = tower.preprocessing.size
+        side = network.config.image_size
+        if name != "Dinov2Model" and (height, width) != (side, side):  # it takes pictures of any size
+            raise UsageError(
+                f"{_KEY}: got '{printable(model)}', whose image processor makes pictures of {width}x{height} pixels, "
+                f"expected {side}x{side}"
+            )
+        try:
+            cls.infer(tower, [np.zeros((height, width, 3), np.uint8)])
+        except KeyError:
+            raise UsageError(
+                f"features.embed.output: got pooled, which '{printable(model)}' lacks, expected tokens"
+            ) from None
+        return tower
+
+    def prepare(self, frame: Frame) -> np.ndarray:
+        """Return the frame [shape=(h, w, 3), dtype=uint8, RGB] in the size that the network takes."""
+        return self._preprocessing.crop(frame.rgb())
+
+    @classmethod
+    def infer(cls, model: Any, inputs: list[Any]) -> Sequence[Any]:
+        """Return the embedding of each frame."""
+        import torch
+
+        network, preprocessing, output = model
+        with torch.inference_mode():
+            pixels = preprocessing.normalize(torch.from_numpy(np.stack(inputs)).to(network.device))
+            found = network(pixel_values=pixels)[output]
+        return list(found.float().cpu().numpy())
+
+    def rows_of(self, outputs: Sequence[Any]) -> Rows:
+        """Return the embeddings of the next frames."""
+        return {self.name: stored(np.stack(outputs), self._dtype)}
+
+
+def _class_of(arguments: Mapping[str, Any]) -> str:
+    """Return the class of transformers that loads a model. Raise ``UsageError`` if the model is of another kind."""
+    is_projected = arguments["output"] == "projected"
+    towers = PROJECTING_TOWERS if is_projected else TOWERS
+    key = f"{_KEY} with output: projected" if is_projected else _KEY
+    return towers[kind_of_model(key, arguments["model"], "model_type", towers)]
