@@ -148,7 +148,7 @@ def test_a_dataset_of_latents_opens_no_frame(index: Path, vae: Path, tmp_path: P
 
 
 def test_the_sampler_of_latent_clips(index: Path, vae: Path, tmp_path: Path) -> None:
-    """Of clips of 9, the video of 20 frames has two, and shorter videos are one clip."""
+    """The video of 20 frames has two clips of 9 and a rest, and shorter videos are one clip."""
     build(index, tmp_path / "cache", vae)
     dataset = cc.ChordVideoDataset(
         tmp_path / "cache", clip_sampler={"name": "latent_clips"}, features=("latents",), clips_per_video=12

@@ -61,7 +61,7 @@ class Faults:
     of_device: dict[str, str] = field(default_factory=dict)
     """Device to "raises" or "kills", when its weights are loaded"""
     once: str = ""
-    """File that is made with the first fault, after which there are no more"""
+    """File that is made with the first fault, after which the network has none"""
     max_batch: int = 1 << 30
     """Largest batch for which there is memory"""
     seconds: float = 0.0
