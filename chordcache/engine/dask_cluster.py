@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import queue
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Any
 from distributed import Client, Future, KilledWorker
 
 from chordcache.engine.cluster import CONNECT_SECONDS, Ended, NodeLost
-from chordcache.engine.node import Job, end_here, run_here
+from chordcache.engine.node import LOAD_ERRORS, Job, end_here, packed_call, unfit_to_load
 from chordcache.engine.processes import Unit
 from chordcache.errors import ChordcacheError, UsageError
 
@@ -64,7 +65,7 @@ class DaskCluster:
         """Run a unit on a worker."""
         self._num_started += 1
         future = self._client.submit(
-            run_here, job, unit.first, unit.tasks,
+            pickle.loads, packed_call(job, unit),
             key=f"chordcache-{job.run}-{self._num_started}", pure=False, workers=[node], allow_other_workers=False,
         )  # fmt: skip
         future.add_done_callback(self._done.put)
@@ -85,6 +86,8 @@ class DaskCluster:
             return Ended(future, future.result(timeout=_RESULT_SECONDS))
         except ChordcacheError as error:
             return Ended(future, error)
+        except LOAD_ERRORS as error:
+            return Ended(future, unfit_to_load(error))
         except _LOST:
             return Ended(future, NodeLost())
         finally:

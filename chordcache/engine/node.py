@@ -7,6 +7,7 @@ So the cause and the place of a crash are known, and no other task is lost.
 from __future__ import annotations
 
 import atexit
+import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -134,8 +135,36 @@ atexit.register(_residents.end)
 
 
 def run_here(job: Job, first: int, tasks: list[Any]) -> list[Any] | Unfit:
-    """Run tasks in a worker process of this node, and return their results. It is what Dask and Ray call."""
+    """Run tasks in a worker process of this node, and return their results."""
     return _residents.run(job, first, tasks)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of ``run_here``, which is made when it is loaded."""
+
+    arguments: tuple[Job, int, list[Any]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return run_here, self.arguments
+
+
+def packed_call(job: Job, unit: Unit) -> bytes:
+    """Return a call of ``run_here`` as bytes. A node makes the call, and returns its result, with ``pickle.loads``.
+
+    If chordcache is missing there, this fails with one of ``LOAD_ERRORS``. If the arguments were those of the call that
+    Dask and Ray send, they would fail to load them before the call, and Dask would end its worker.
+    """
+    return pickle.dumps(_Call((job, unit.first, unit.tasks)))
+
+
+LOAD_ERRORS = (ImportError, AttributeError)
+"""Errors of ``pickle.loads`` on a node whose chordcache is missing, or another one"""
+
+
+def unfit_to_load(error: Exception) -> Unfit:
+    """Return the answer of a node that raised one of ``LOAD_ERRORS``."""
+    return Unfit(f"chordcache cannot be loaded there ({error})")
 
 
 def end_here(run: str) -> None:

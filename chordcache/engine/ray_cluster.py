@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import signal
 from typing import Any
 
@@ -13,7 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from chordcache.engine.cluster import Ended, NodeLost
-from chordcache.engine.node import Job, run_here
+from chordcache.engine.node import LOAD_ERRORS, Job, packed_call, unfit_to_load
 from chordcache.engine.processes import Unit
 from chordcache.engine.worker import STOP_SIGNALS
 from chordcache.errors import ChordcacheError, UsageError
@@ -41,7 +42,11 @@ class RayCluster:
             raise UsageError(f"address: got '{address}', which is not a head of Ray ({error})") from None
         for number, handler in handlers.items():  # Ray has put its own in their place
             signal.signal(number, handler)
-        self._run_here = ray.remote(num_cpus=1, max_retries=0)(run_here)
+
+        def load(call: bytes) -> Any:  # a function inside another one is sent with its code
+            return pickle.loads(call)
+
+        self._load = ray.remote(num_cpus=1, max_retries=0)(load)
         self._running: dict[Any, None] = {}
 
     def _give_stdout_back(self) -> None:
@@ -56,7 +61,7 @@ class RayCluster:
     def start(self, node: str, job: Job, unit: Unit) -> Any:
         """Run a unit on a node."""
         place = NodeAffinitySchedulingStrategy(node, soft=False)
-        handle = self._run_here.options(scheduling_strategy=place).remote(job, unit.first, unit.tasks)
+        handle = self._load.options(scheduling_strategy=place).remote(packed_call(job, unit))
         self._running[handle] = None
         return handle
 
@@ -77,6 +82,8 @@ class RayCluster:
         except RayTaskError as error:
             if isinstance(error.cause, ChordcacheError):
                 return Ended(handle, error.cause)
+            if isinstance(error.cause, LOAD_ERRORS):
+                return Ended(handle, unfit_to_load(error.cause))
             raise
         except RayError:  # its node or its process ended
             return Ended(handle, NodeLost())

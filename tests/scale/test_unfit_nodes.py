@@ -45,6 +45,31 @@ def test_a_node_without_the_disk_is_named_once_and_gets_no_work(
     assert "is not there (No such file or directory)" in stderr
 
 
+HIDE = """
+import importlib.machinery
+real = importlib.machinery.PathFinder.find_spec
+
+def find_spec(cls, name, path=None, target=None):
+    return None if name.partition(".")[0] == "chordcache" else real(name, path, target)
+
+importlib.machinery.PathFinder.find_spec = classmethod(find_spec)
+"""
+"""Module with which a node cannot find chordcache"""
+
+
+@pytest.mark.parametrize("engine", ["dask", "ray"])
+def test_a_node_without_chordcache_is_named_once_and_stays_in_the_cluster(
+    engine: str, small_material: Material, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "hides").mkdir()
+    (tmp_path / "hides/sitecustomize.py").write_text(HIDE)
+    cluster = start(engine, [with_modules(tmp_path / "hides"), {}, {}])
+    stderr = build(small_material, cluster, tmp_path / "cache")
+    reason = "gets no work: chordcache cannot be loaded there (No module named 'chordcache')"
+    assert stderr.count("gets no work: ") == stderr.count(reason) == 1
+    assert cluster.nodes[0].poll() is None
+
+
 def test_a_node_with_another_version_is_named_once_and_gets_no_work(
     small_material: Material, start: Start, tmp_path: Path
 ) -> None:
