@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers import clusters, processes
 from helpers.cluster_builds import Material, num_starts, run, sidecars, started, write_config
-from helpers.faulty_extractor import STARTS
+from helpers.faulty_extractor import ENVIRONMENT, STARTS
 
 import chordcache as cc
 
@@ -41,6 +42,23 @@ def test_scan_verify_and_repair(small_material: Material, cluster: clusters.Clus
     done = run(command(cluster, "verify", cache, "--repair"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert sidecars(cache) == sidecars(small_material.reference)
+
+
+def test_verify_asks_a_second_node(small_material: Material, start: Start, tmp_path: Path) -> None:
+    """One of three nodes loses the disk of the cache after its check."""
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later/sitecustomize.py").write_text(
+        "import sys\n"
+        "def hide(event, arguments):\n"
+        "    if event == 'open' and '/cache/videos/' in str(arguments[0]):\n"
+        "        raise OSError(5, 'Input/output error', arguments[0])\n"
+        "if 'chordcache.engine.worker' in ' '.join(sys.orig_argv):\n"
+        "    sys.addaudithook(hide)\n"
+    )
+    cache = Path(shutil.copytree(small_material.reference, tmp_path / "cache"))
+    path = f"{tmp_path / 'later'}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"
+    done = run(command(start("dask", [{"variables": {"PYTHONPATH": path}}, {}, {}]), "verify", cache))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("engine", ["dask", "ray"])
