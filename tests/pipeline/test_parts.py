@@ -119,6 +119,7 @@ def test_a_cache_in_parts_is_closed_to_other_writers(work: Path, tmp_path: Path,
     for command in (
         ["build", work / "index.json", "-o", cache],
         ["gc", cache],
+        ["verify", cache, "--repair"],
         ["merge", cache, work / "whole", "-o", tmp_path / "merged"],
     ):
         done = run_cli(*command)
