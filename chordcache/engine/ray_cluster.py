@@ -6,6 +6,8 @@ import logging
 import os
 import pickle
 import signal
+import socket
+import time
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -17,7 +19,10 @@ from chordcache.engine.cluster import Ended, NodeLost
 from chordcache.engine.node import LOAD_ERRORS, Job, packed_call, unfit_to_load
 from chordcache.engine.processes import Unit
 from chordcache.engine.worker import STOP_SIGNALS
-from chordcache.errors import ChordcacheError, UsageError
+from chordcache.errors import ChordcacheError, UsageError, WorkersDiedError
+
+_HEAD_SECONDS = 20.0
+"""Time that a head may take to come back, [seconds]. Ray ends the process of the driver after 60 s, whatever it does"""
 
 
 def connect(address: str) -> RayCluster:
@@ -48,15 +53,29 @@ class RayCluster:
 
         self._load = ray.remote(num_cpus=1, max_retries=0)(load)
         self._running: dict[Any, None] = {}
+        host, _, port = address.rpartition(":")
+        self._head = host, int(port)
+        self._answered_at = time.monotonic()
+        self._nodes: dict[str, int] = {}
 
     def _give_stdout_back(self) -> None:
         os.dup2(self._stdout, 1)
         os.close(self._stdout)
 
     def nodes(self) -> dict[str, int]:
-        """Return the number of processors of each node."""
+        """Return the number of processors of each node. They are as before while the head does not answer."""
+        try:
+            socket.create_connection(self._head, 1).close()
+        except OSError as error:
+            if time.monotonic() - self._answered_at > _HEAD_SECONDS:
+                raise WorkersDiedError(
+                    f"the head of Ray does not answer any more ({error}). Start it, then run the same command."
+                ) from None
+            return self._nodes
+        self._answered_at = time.monotonic()
         found = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
-        return {name: num_processors for name, num_processors in found.items() if num_processors}
+        self._nodes = {name: num_processors for name, num_processors in found.items() if num_processors}
+        return self._nodes
 
     def start(self, node: str, job: Job, unit: Unit) -> Any:
         """Run a unit on a node."""
