@@ -86,7 +86,8 @@ class RayCluster:
 
     def ended(self, timeout_seconds: float) -> list[Ended]:
         """Return the units that have ended."""
-        if not self._running:
+        if not self._running:  # all nodes have left
+            time.sleep(timeout_seconds)
             return []
         handles = list(self._running)
         ready, _ = ray.wait(handles, num_returns=1, timeout=timeout_seconds)
