@@ -84,6 +84,8 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 
 bench-engines: $(STAMP) ## time and memory for each task of the engines; ARGS='--tasks 10000 --memory-tasks 100000'
 	PYTHONPATH=$(CURDIR)/tests $(BIN)/python bench/bench_engines.py $(ARGS)
+	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
+	$(BIN)/python bench/bench_part_start.py $(CLIPS)/animation/bigbuckbunny.mp4
 
 bench-peers: $(STAMP) ## the same clips through other libraries, each in an environment of its own in .venv-peers
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)

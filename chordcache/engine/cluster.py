@@ -21,7 +21,7 @@ from chordcache.engine.needs import Needs
 from chordcache.engine.node import Job, Unfit
 from chordcache.engine.processes import Answer, Death, Unit
 from chordcache.engine.signals import uninterruptible
-from chordcache.errors import ChordcacheError, UsageError, WorkersDiedError
+from chordcache.errors import CacheWriteError, ChordcacheError, UsageError, WorkersDiedError
 
 CONNECT_SECONDS = 4.0
 """Longest time to reach a scheduler, [seconds]"""
@@ -172,6 +172,8 @@ class ClusterWorkers:
         """Unit and node of each handle"""
         self._losses: Counter[int] = Counter()
         """Number of nodes that were lost under a unit, by the number of its first task"""
+        self._not_written: set[int] = set()
+        """Numbers of the first tasks of units that found a disk of a node full or broken"""
         self._num_left = 0
         """Number of nodes that have left the cluster"""
         self._looked_at = 0.0
@@ -235,7 +237,8 @@ class ClusterWorkers:
         if node is not None:
             node.running.discard(ended.handle)
         if isinstance(ended.result, ChordcacheError):
-            raise ended.result
+            self._give_up_or_raise(name, unit, ended.result)
+            return []
         if isinstance(ended.result, Unfit):
             self._give_up(name, ended.result.reason)
             self._waiting.append(unit)
@@ -252,6 +255,15 @@ class ClusterWorkers:
                 self._give_up(name, f"{_MAX_DEATHS_OF_NODE} tasks in a row killed their workers there")
         unit.node = name
         return [(unit, ended.result)]
+
+    def _give_up_or_raise(self, name: str, unit: Unit, error: ChordcacheError) -> None:
+        """Give up a node whose disk cannot be written to. Raise if it is the second node of the unit, or the last."""
+        is_doubtful = isinstance(error, CacheWriteError) and unit.first not in self._not_written
+        if not is_doubtful or not {*self._fit_nodes()} - {name}:
+            raise error
+        self._not_written.add(unit.first)
+        self._give_up(name, str(error))
+        self._waiting.append(unit)
 
     def _fit_nodes(self) -> list[str]:
         return [name for name, node in self._nodes.items() if node.is_fit]

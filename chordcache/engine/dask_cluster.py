@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import queue
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
+from distributed.client import ClosedClientError
 
 from chordcache.engine.cluster import CONNECT_SECONDS, Ended, NodeLost
-from chordcache.engine.node import Job, end_here, run_here
+from chordcache.engine.node import LOAD_ERRORS, Job, end_here, packed_call, unfit_to_load
 from chordcache.engine.processes import Unit
-from chordcache.errors import ChordcacheError, UsageError
+from chordcache.errors import ChordcacheError, UsageError, WorkersDiedError
 
 _RESULT_SECONDS = 10
 """Longest time to fetch a result from the node that has it, [seconds]"""
 
 _LOST = (KilledWorker, CancelledError, TimeoutError, OSError)
 """Errors of a result whose worker has ended, or does not answer"""
+
+_NO_SCHEDULER = (ClosedClientError, OSError, RuntimeError)
+"""Errors of a client that could not connect again to its scheduler"""
 
 
 def _say_nothing_of_lost_nodes() -> None:
@@ -35,6 +41,17 @@ def _is_not_of_gather(record: logging.LogRecord) -> bool:
     """Return False for an exception that Dask uses inside, and does not catch if a node ends while it has a result."""
     kind = record.exc_info[0] if record.exc_info else None
     return kind is None or (kind.__module__, kind.__name__) != ("distributed.client", "AllExit")
+
+
+@contextmanager
+def _lost_as_error() -> Iterator[None]:
+    """Turn the errors of a client whose scheduler has ended into ``WorkersDiedError``."""
+    try:
+        yield
+    except _NO_SCHEDULER as error:
+        raise WorkersDiedError(
+            f"the scheduler of Dask does not answer any more ({error}). Start it, then run the same command."
+        ) from None
 
 
 def connect(address: str) -> DaskCluster:
@@ -57,16 +74,18 @@ class DaskCluster:
 
     def nodes(self) -> dict[str, int]:
         """Return the number of threads of each worker."""
-        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        with _lost_as_error():
+            workers = self._client.scheduler_info(n_workers=-1).get("workers", {})  # none while it connects again
         return {name: int(facts["nthreads"]) for name, facts in workers.items()}
 
     def start(self, node: str, job: Job, unit: Unit) -> Future:
         """Run a unit on a worker."""
         self._num_started += 1
-        future = self._client.submit(
-            run_here, job, unit.first, unit.tasks,
-            key=f"chordcache-{job.run}-{self._num_started}", pure=False, workers=[node], allow_other_workers=False,
-        )  # fmt: skip
+        with _lost_as_error():
+            future = self._client.submit(
+                pickle.loads, packed_call(job, unit),
+                key=f"chordcache-{job.run}-{self._num_started}", pure=False, workers=[node], allow_other_workers=False,
+            )  # fmt: skip
         future.add_done_callback(self._done.put)
         return future
 
@@ -85,6 +104,8 @@ class DaskCluster:
             return Ended(future, future.result(timeout=_RESULT_SECONDS))
         except ChordcacheError as error:
             return Ended(future, error)
+        except LOAD_ERRORS as error:
+            return Ended(future, unfit_to_load(error))
         except _LOST:
             return Ended(future, NodeLost())
         finally:
@@ -96,6 +117,7 @@ class DaskCluster:
 
     def close(self, run: str) -> None:
         """End the processes of a run on all workers."""
-        with suppress(*_LOST, ValueError):  # the scheduler may be gone, and the workers with it
-            self._client.run(end_here, run, on_error="ignore")
+        if self._client.status == "running":  # else the scheduler is gone, and the workers with it
+            with suppress(*_LOST, *_NO_SCHEDULER, ValueError):
+                self._client.run(end_here, run, on_error="ignore")
         self._client.close(timeout=CONNECT_SECONDS)

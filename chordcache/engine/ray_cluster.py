@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import signal
+import socket
+import time
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -13,10 +16,13 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from chordcache.engine.cluster import Ended, NodeLost
-from chordcache.engine.node import Job, run_here
+from chordcache.engine.node import LOAD_ERRORS, Job, packed_call, unfit_to_load
 from chordcache.engine.processes import Unit
 from chordcache.engine.worker import STOP_SIGNALS
-from chordcache.errors import ChordcacheError, UsageError
+from chordcache.errors import ChordcacheError, UsageError, WorkersDiedError
+
+_HEAD_SECONDS = 20.0
+"""Time that a head may take to come back, [seconds]. Ray ends the process of the driver after 60 s, whatever it does"""
 
 
 def connect(address: str) -> RayCluster:
@@ -41,28 +47,47 @@ class RayCluster:
             raise UsageError(f"address: got '{address}', which is not a head of Ray ({error})") from None
         for number, handler in handlers.items():  # Ray has put its own in their place
             signal.signal(number, handler)
-        self._run_here = ray.remote(num_cpus=1, max_retries=0)(run_here)
+
+        def load(call: bytes) -> Any:  # a function inside another one is sent with its code
+            return pickle.loads(call)
+
+        self._load = ray.remote(num_cpus=1, max_retries=0)(load)
         self._running: dict[Any, None] = {}
+        host, _, port = address.rpartition(":")
+        self._head = host, int(port)
+        self._answered_at = time.monotonic()
+        self._nodes: dict[str, int] = {}
 
     def _give_stdout_back(self) -> None:
         os.dup2(self._stdout, 1)
         os.close(self._stdout)
 
     def nodes(self) -> dict[str, int]:
-        """Return the number of processors of each node."""
+        """Return the number of processors of each node. They are as before while the head does not answer."""
+        try:
+            socket.create_connection(self._head, 1).close()
+        except OSError as error:
+            if time.monotonic() - self._answered_at > _HEAD_SECONDS:
+                raise WorkersDiedError(
+                    f"the head of Ray does not answer any more ({error}). Start it, then run the same command."
+                ) from None
+            return self._nodes
+        self._answered_at = time.monotonic()
         found = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
-        return {name: num_processors for name, num_processors in found.items() if num_processors}
+        self._nodes = {name: num_processors for name, num_processors in found.items() if num_processors}
+        return self._nodes
 
     def start(self, node: str, job: Job, unit: Unit) -> Any:
         """Run a unit on a node."""
         place = NodeAffinitySchedulingStrategy(node, soft=False)
-        handle = self._run_here.options(scheduling_strategy=place).remote(job, unit.first, unit.tasks)
+        handle = self._load.options(scheduling_strategy=place).remote(packed_call(job, unit))
         self._running[handle] = None
         return handle
 
     def ended(self, timeout_seconds: float) -> list[Ended]:
         """Return the units that have ended."""
-        if not self._running:
+        if not self._running:  # all nodes have left
+            time.sleep(timeout_seconds)
             return []
         handles = list(self._running)
         ready, _ = ray.wait(handles, num_returns=1, timeout=timeout_seconds)
@@ -77,6 +102,8 @@ class RayCluster:
         except RayTaskError as error:
             if isinstance(error.cause, ChordcacheError):
                 return Ended(handle, error.cause)
+            if isinstance(error.cause, LOAD_ERRORS):
+                return Ended(handle, unfit_to_load(error.cause))
             raise
         except RayError:  # its node or its process ended
             return Ended(handle, NodeLost())

@@ -6,7 +6,7 @@ import functools
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -230,7 +230,9 @@ class _Build:
         except LockedError:  # another run has the cache now
             raise
         except CacheWriteError:
-            atomic.remove_partials(self._run_folder)
+            with suppress(OSError):  # of the same disk
+                if run_of(self._run_folder) == self._run_name:  # else another run has the cache now, and its files
+                    atomic.remove_partials(self._run_folder)
             raise
         except ChordcacheError:
             self._finish()

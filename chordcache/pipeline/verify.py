@@ -60,6 +60,8 @@ class _Check:
     """Root label to the folder of the sources, or None if the sources are not checked"""
     inside: Mapping[str, str]
     """Root label to the real folder that links must not lead out of, or empty if links may"""
+    is_final: bool = True
+    """False if another node of a cluster must confirm what is found, since the disk of the first may be at fault"""
 
 
 def verify(
@@ -131,7 +133,8 @@ def _verify(
     if source and level == "quick":
         level = "default"  # an artefact must be intact before it is compared with its source
     inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
-    checks = (_Check(folder, key, level, config, header.features, fingerprints, where, inside) for key in keys)
+    of_all = _Check(folder, "", level, config, header.features, fingerprints, where, inside, not engine.is_cluster)
+    checks = (replace(of_all, key=key) for key in keys)
     display = replace(display, messages=display.messages and display.verbose)  # the findings are the result
     with stop_signals(), Progress("verify", display, total=len(keys), failed="damaged") as progress:
         if level == "quick":
@@ -142,6 +145,7 @@ def _verify(
                 checks,
                 jobs=engine,
                 ordered=True,
+                retry=_once_more,
                 needs=Needs(check_for([folder / "chordcache.json"]) if engine.is_cluster else None),
             )
         with closing(results):
@@ -158,6 +162,12 @@ def _verify(
     found += check_runs(folder)
     found += find_orphans(folder)
     return VerifyReport(found, len(keys))
+
+
+def _once_more(check: _Check, damage: list[Damage] | pool.Crash) -> _Check | None:
+    """Return the check for another node if damage must be confirmed, else None."""
+    is_found = not isinstance(damage, pool.Crash) and any(each.kind != "incomplete" for each in damage)
+    return replace(check, is_final=True) if is_found and not check.is_final else None
 
 
 def _check_video(check: _Check) -> list[Damage]:

@@ -176,7 +176,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 def read_small(path: Path) -> bytes:
     """Return the content of a file. ``Path.read_bytes`` asks the disk for its size twice. Raises ``OSError``."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO in its place is empty, and does not wait
     try:
         blocks = []
         while block := os.read(fd, _READ_BYTES):

@@ -13,7 +13,7 @@ from pathlib import Path
 from chordcache.errors import LockedError, NoSpaceError, NotFoundError, UsageError, printable
 from chordcache.storage.atomic import make_folder, no_space_as_error
 from chordcache.storage.owner import check_not_owned, owned
-from chordcache.storage.parts import PARTS, in_parts, part_folder, read_plan
+from chordcache.storage.parts import PARTS, how_to_give_up, in_parts, part_folder, read_plan
 
 _MAX_OWNER_BYTES = 400
 
@@ -90,6 +90,8 @@ def locked_part(cache: Path, folder: Path, on_wait: Callable[[str], None] | None
     try:
         _lock(fd, cache, fcntl.LOCK_SH, on_wait)
         if not folder.is_dir():  # it must not be made again, empty
+            if in_parts(cache):
+                raise NotFoundError(f"no such folder '{printable(folder)}'; {how_to_give_up(cache)}")
             raise NotFoundError(
                 f"'{printable(folder)}' does not exist any more: 'chordcache finish' has joined the parts, "
                 "or they were removed"

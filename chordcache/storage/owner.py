@@ -236,18 +236,19 @@ def _remove(cache: Path, text: bytes) -> None:
     """Remove the record of a process that has ended.
 
     Only the process that makes the folder ``claim`` may do it, so that no other one removes the next record instead. A
-    claim that stays was left by a process that was killed meanwhile.
+    claim that stays, as it is watched, was left by a process that was killed meanwhile.
     """
     path, claim = cache / OWNER_FILE, cache / ".partial" / f"owner-{hex64(text)}"
     try:
         with no_space_as_error(claim):
             claim.mkdir(parents=True)
     except FileExistsError:
-        time.sleep(_POLL_SECONDS)
-        age = time.time() - claim.stat().st_mtime if claim.exists() else 0.0
-        if age > _FAR_PATIENCE_SECONDS:
-            with suppress(OSError):
-                claim.rmdir()
+        deadline = time.monotonic() + _FAR_PATIENCE_SECONDS
+        while claim.exists():
+            if time.monotonic() >= deadline:
+                with suppress(OSError):
+                    claim.rmdir()
+            time.sleep(_POLL_SECONDS)
         return
     try:
         if _read(path) == text:

@@ -21,7 +21,7 @@ class Part:
     @classmethod
     def parse(cls, text: str) -> Part:
         """Return the part that ``I/N`` names. Raise ``UsageError`` if it names none."""
-        found = re.fullmatch(r"([0-9]{1,7})/([0-9]{1,7})", str(text))
+        found = re.fullmatch(r"([0-9]{1,20})/([0-9]{1,20})", str(text))
         if found is None:
             raise UsageError(f"part: got '{printable(str(text))}', expected I/N, such as 3/8 for the third of 8 parts")
         number, num_parts = map(int, found.groups())

@@ -91,6 +91,8 @@ def read_plan(cache: Path) -> PartsPlan:
         plan = read_sealed(path, PartsPlan, "a plan of parts")
     except DamageError as error:
         raise DamageError(f"{error}; {how_to_give_up(cache)}") from None
+    except IsADirectoryError:
+        raise DamageError(f"'{printable(path)}' is damaged: it is not a file; {how_to_give_up(cache)}") from None
     if not 1 <= plan.num_parts <= MAX_PARTS:
         what = f"it is not a plan of parts (num_parts is {plan.num_parts})"
         raise DamageError(f"'{printable(path)}' is damaged: {what}; {how_to_give_up(cache)}")

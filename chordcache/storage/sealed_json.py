@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from chordcache.digests import hex128
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, printable
 from chordcache.records import Record, from_json, parse_json, to_json
-from chordcache.storage.atomic import no_space_as_error
+from chordcache.storage.atomic import no_space_as_error, read_small
 
 FORMAT_VERSION = 3
 """Version of the format. It is raised when an older reader would misread what is written now."""
@@ -119,9 +119,9 @@ FINITE_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
 
 
 def read_sealed(path: Path, kind: type[T], what: str) -> T:
-    """Read a file of one sealed line. Raises as ``unseal_as`` does, and ``NotFoundError``."""
+    """Read a file of one sealed line. Raises as ``unseal_as`` does, and ``NotFoundError`` and ``OSError``."""
     try:
-        return unseal_as(path.read_text(encoding="ascii"), str(path), kind, what)
+        return unseal_as(read_small(path).decode("ascii").replace("\r\n", "\n"), str(path), kind, what)
     except FileNotFoundError:
         raise NotFoundError(f"no such file '{printable(path)}'") from None
     except UnicodeDecodeError:

@@ -33,6 +33,8 @@ class Cluster:
 
     engine: str
     address: str
+    head: subprocess.Popen[bytes]
+    """The scheduler of Dask, or the head of Ray"""
     folder: Path
     """Folder of the logs"""
     command: Callable[[int, Node], list[Any]]
@@ -116,7 +118,7 @@ def dask(folder: Path, nodes: list[Node]) -> Iterator[Cluster]:
         return [BIN / "dask", "worker", address, "--no-dashboard", *slots, *names]
 
     scheduler = start([BIN / "dask", "scheduler", "--port", port, "--no-dashboard"], folder / "scheduler.log", {})
-    cluster = Cluster("dask", address, folder, command, "Registered to")
+    cluster = Cluster("dask", address, scheduler, folder, command, "Registered to")
     try:
         wait_for_port(port)
         cluster.add_nodes(*nodes)
@@ -157,7 +159,7 @@ def ray(folder: Path, nodes: list[Node]) -> Iterator[Cluster]:
 
     head_command = start_command("head", 0, "--head", "--port", port, "--include-dashboard", "false")
     head = start(head_command, folder / "head.log", {})
-    cluster = Cluster("ray", address, folder, command, "Ray runtime started")
+    cluster = Cluster("ray", address, head, folder, command, "Ray runtime started")
     try:
         wait_for_log(folder / "head.log", cluster.sign, head)
         cluster.add_nodes(*nodes)

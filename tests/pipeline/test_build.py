@@ -150,6 +150,17 @@ def test_another_index_adds_to_the_cache(work: Path, make_video: Maker) -> None:
     assert cc.verify(work / "cache", jobs=1).damage == []
 
 
+def test_an_artefact_that_is_there_with_its_content_is_not_replaced(work: Path) -> None:
+    """Readers, also on other machines, may have it open."""
+    video = processes.sidecars(work / "cache")["3.mp4"]
+    before = video["_artefact"].stat()
+    video["_sidecar"].unlink()
+    assert numbers(build(work)) == (1, 3, 1)
+    assert processes.sidecars(work / "cache")["3.mp4"]["_artefact"] == video["_artefact"]
+    after = video["_artefact"].stat()
+    assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)
+
+
 def test_a_missing_artefact_is_built_again(work: Path) -> None:
     good = processes.contents(work / "cache")
     processes.sidecars(work / "cache")["3.mp4"]["_artefact"].unlink()

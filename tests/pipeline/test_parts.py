@@ -112,6 +112,15 @@ def test_parts_at_once_of_which_one_is_killed(work: Path, tmp_path: Path, run_cl
     assert (done.returncode, done.stdout) == (0, f"nothing to finish: cache '{cache}' has no parts\n")
 
 
+def test_parts_on_machines_with_other_clocks(work: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for number, offset in enumerate(("+2d", "-2d", "+0"), 1):
+        done = subprocess.run(["faketime", "-f", offset, *part_command(work, cache, f"{number}/3", "-q")])
+        assert done.returncode in (0, 3)
+    assert finish(cache).missing == ()
+    is_whole(work, cache)
+
+
 def test_a_cache_in_parts_is_closed_to_other_writers(work: Path, tmp_path: Path, run_cli: Cli) -> None:
     cache = tmp_path / "cache"
     build_part(work, cache, "1/2")
@@ -119,6 +128,7 @@ def test_a_cache_in_parts_is_closed_to_other_writers(work: Path, tmp_path: Path,
     for command in (
         ["build", work / "index.json", "-o", cache],
         ["gc", cache],
+        ["verify", cache, "--repair"],
         ["merge", cache, work / "whole", "-o", tmp_path / "merged"],
     ):
         done = run_cli(*command)

@@ -197,9 +197,30 @@ def test_a_forged_number_of_parts(index: Path, tmp_path: Path, num_parts: int) -
     assert (cache / "parts/1-of-1/index.jsonl").exists()
 
 
-def test_a_number_of_parts_that_is_a_typing_error() -> None:
-    with pytest.raises(UsageError, match="^part: got 3/8000000, expected at most 100000 parts"):
-        cc.BuildOptions(part="3/8000000")
+@pytest.mark.parametrize("part", ["3/8000000", "1/999999999", "1/99999999999999999999"])
+def test_a_number_of_parts_that_is_a_typing_error(part: str) -> None:
+    with pytest.raises(UsageError, match=f"^part: got {part}, expected at most 100000 parts"):
+        cc.BuildOptions(part=part)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_something_else_in_place_of_the_plan(index: Path, tmp_path: Path, make: Callable[[Path], None]) -> None:
+    cache = tmp_path / "cache"
+    build_part(index, cache, "1/1")
+    (cache / "parts/plan.json").unlink()
+    make(cache / "parts/plan.json")
+    for call in (lambda: finish(cache), lambda: build_part(index, cache, "1/1")):
+        with pytest.raises(cc.DamageError, match="plan.json' is damaged: .*; remove '.*parts' to give these parts up"):
+            call()
+
+
+def test_a_part_whose_folder_was_removed(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    build_part(index, cache, "1/2")
+    shutil.rmtree(cache / "parts/2-of-2")
+    with pytest.raises(NotFoundError, match="no such folder '.*2-of-2'; remove '.*parts' to give these parts up"):
+        build_part(index, cache, "2/2")
+    assert finish(cache).missing == (2,)
 
 
 def test_a_folder_of_that_name_with_other_files(index: Path, tmp_path: Path) -> None:

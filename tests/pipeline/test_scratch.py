@@ -357,3 +357,25 @@ def test_a_node_without_the_scratch_gets_no_work(videos: Path, tmp_path: Path, r
     assert done.stderr.count(f"gets no work: scratch '{scratch}' there is not a folder") == 1
     assert len(sidecars(tmp_path / "cache")) == NUM_VIDEOS
     assert is_sound(tmp_path / "cache")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_node_whose_scratch_is_full_gets_no_work(videos: Path, scratch: Path, tmp_path: Path, run_cli: Cli) -> None:
+    """The check of the node passes: a folder can be made there. Nothing can be written into it."""
+    if not small_disks.can_mount(small_disks.tmpfs):
+        pytest.skip("cannot mount a disk")
+    own_disk = f'mount -t tmpfs -o size=4k none {scratch} && exec "$@"'
+    nodes = [{"prefix": ["unshare", "-m", "sh", "-c", own_disk, "sh"]}, {}]
+    command = ["build", videos / "index.json", "-o", "cache", "--scratch", scratch, "--features", "frames"]
+    with clusters.dask(tmp_path / "cluster", nodes) as cluster:
+        engine = ["--engine", "dask", "--address", cluster.address]
+        done = run_cli(*command, *engine, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"gets no work: scratch: on {socket.gethostname()}, ") == 1
+    assert len(sidecars(tmp_path / "cache")) == NUM_VIDEOS
+    assert is_sound(tmp_path / "cache")
+    with clusters.dask(tmp_path / "full", nodes[:1]) as cluster:
+        engine = ["--engine", "dask", "--address", cluster.address]
+        done = run_cli(*command[:3], "other", *command[4:], *engine, cwd=tmp_path)
+    assert done.returncode == 12, done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers import clusters, processes
-from helpers.cluster_builds import Material, num_built, num_starts, run, started
+from helpers.cluster_builds import Material, num_built, num_starts, run, sidecars, started, write_config
 from helpers.faulty_extractor import ENVIRONMENT, STARTS
 
 from chordcache.engine import cluster as cluster_module
@@ -79,6 +79,34 @@ def test_a_cluster_that_loses_all_nodes_ends_the_run_and_the_same_command_resume
     assert done.returncode == 3, done.stderr
     assert json.loads(done.stdout)["num_up_to_date"] == before
     material.check_built(cache)
+
+
+WITHOUT_PATIENCE = {
+    "dask": WITH_LITTLE_PATIENCE,
+    "ray": WITH_LITTLE_PATIENCE.replace("cluster._NODES", "ray_cluster._HEAD").replace("cluster\n", "ray_cluster\n", 1),
+}
+
+
+@pytest.mark.parametrize("engine", ["dask", "ray"])
+def test_a_cluster_that_loses_its_scheduler_ends_the_run_and_another_one_resumes(
+    engine: str, small_material: Material, start: Start, tmp_path: Path
+) -> None:
+    """The nodes work on for a while, and one video waits."""
+    cluster, cache, gate = start(engine, [{}, {}]), tmp_path / "cache", tmp_path / "gate"
+    write_config(tmp_path / "gate.yaml", fault_of_width={"96": "gate"}, gate=str(gate))
+    command = small_material.command(cache, cluster, "--stall-timeout", "100", config=tmp_path / "gate.yaml")
+    with started([sys.executable, "-c", WITHOUT_PATIENCE[engine], *command[3:]]) as build:
+        assert processes.wait_until(Path(f"{gate}.reached").exists, 120)
+        clusters.kill_tree(cluster.head)
+        _, stderr = build.communicate(timeout=120)
+    assert build.returncode == WorkersDiedError.exit_code, stderr
+    assert processes.fine(stderr)
+    assert not processes.partials(cache)
+    assert not processes.quarantine(cache)
+    gate.touch()
+    done = run(small_material.command(cache, None, config=tmp_path / "gate.yaml"))
+    assert done.returncode == 0, done.stderr
+    assert len(sidecars(cache)) == small_material.num_good + 2
 
 
 def test_a_cluster_without_nodes_ends_the_run(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,24 +45,51 @@ def test_a_node_without_the_disk_is_named_once_and_gets_no_work(
     assert "is not there (No such file or directory)" in stderr
 
 
+HIDE = """
+import importlib.machinery
+real = importlib.machinery.PathFinder.find_spec
+
+def find_spec(cls, name, path=None, target=None):
+    return None if name.partition(".")[0] == "chordcache" else real(name, path, target)
+
+importlib.machinery.PathFinder.find_spec = classmethod(find_spec)
+"""
+"""Module with which a node cannot find chordcache"""
+
+
+@pytest.mark.parametrize("engine", ["dask", "ray"])
+def test_a_node_without_chordcache_is_named_once_and_stays_in_the_cluster(
+    engine: str, small_material: Material, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "hides").mkdir()
+    (tmp_path / "hides/sitecustomize.py").write_text(HIDE)
+    cluster = start(engine, [with_modules(tmp_path / "hides"), {}, {}])
+    stderr = build(small_material, cluster, tmp_path / "cache")
+    reason = "gets no work: chordcache cannot be loaded there (No module named 'chordcache')"
+    assert stderr.count("gets no work: ") == stderr.count(reason) == 1
+    assert cluster.nodes[0].poll() is None
+
+
+@pytest.mark.parametrize("engine", ["dask", pytest.param("ray", marks=pytest.mark.thorough)])
 def test_a_node_with_another_version_is_named_once_and_gets_no_work(
-    small_material: Material, start: Start, tmp_path: Path
+    engine: str, small_material: Material, start: Start, tmp_path: Path
 ) -> None:
     distribution = tmp_path / "other/av-1.0.dist-info"
     distribution.mkdir(parents=True)
     (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: av\nVersion: 1.0\n")
-    stderr = build(small_material, start("dask", [with_modules(tmp_path / "other"), {}, {}]), tmp_path / "cache")
+    stderr = build(small_material, start(engine, [with_modules(tmp_path / "other"), {}, {}]), tmp_path / "cache")
     assert stderr.count("gets no work: ") == stderr.count("gets no work: av is 1.0 there") == 1
 
 
+@pytest.mark.parametrize("engine", ["dask", pytest.param("ray", marks=pytest.mark.thorough)])
 def test_a_node_whose_workers_die_at_once_is_named_once_and_gets_no_work(
-    small_material: Material, start: Start, tmp_path: Path
+    engine: str, small_material: Material, start: Start, tmp_path: Path
 ) -> None:
     (tmp_path / "dies").mkdir()
     (tmp_path / "dies/sitecustomize.py").write_text(
         "import os, sys\nif 'chordcache.engine.worker' in ' '.join(sys.orig_argv): os._exit(7)\n"
     )
-    stderr = build(small_material, start("dask", [with_modules(tmp_path / "dies"), {}, {}]), tmp_path / "cache")
+    stderr = build(small_material, start(engine, [with_modules(tmp_path / "dies"), {}, {}]), tmp_path / "cache")
     assert stderr.count("gets no work: ") == stderr.count("gets no work: the worker died: EXIT(7)") == 1
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import pytest
 from helpers import processes
 
 import chordcache as cc
+from chordcache.digests import hex64
 from chordcache.errors import LockedError
 from chordcache.index.grouping import IndexRows
+from chordcache.storage import atomic
 from chordcache.storage import owner as owner_module
 from chordcache.storage.lock import locked, locked_for_reading
 from chordcache.storage.owner import OWNER_FILE, owned
@@ -163,6 +166,27 @@ def test_a_run_that_lost_the_cache_publishes_nothing(
     assert not (tmp_path / "cache/catalog.sqlite").exists()
 
 
+def test_a_run_that_lost_the_cache_leaves_the_files_of_the_next_one(
+    tmp_path: Path, make_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes back to a disk that is full now, and ends."""
+    make_video(tmp_path / "videos/a.mp4", num_frames=4)
+    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
+    read_rows, partial = IndexRows.by_file, tmp_path / "cache/.partial/of the other"
+
+    def taken_over(rows: IndexRows) -> Iterator[Any]:
+        other = owner_module._this_process()
+        (tmp_path / "cache" / OWNER_FILE).write_bytes(owner_module._text(other.replace(host="other"), 5))
+        partial.mkdir(parents=True)
+        monkeypatch.setattr(atomic, "MIN_FREE_BYTES", 1 << 60)
+        return read_rows(rows)
+
+    monkeypatch.setattr(IndexRows, "by_file", taken_over)
+    with pytest.raises(cc.NoSpaceError):
+        cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=1)
+    assert partial.exists()
+
+
 def test_the_count_goes_on_after_a_failed_read_and_a_removed_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,3 +230,24 @@ def test_two_that_find_a_dead_record_do_not_remove_the_next_one(tmp_path: Path) 
         owner_module._remove(tmp_path, dead)  # the second one is late
         assert path.read_bytes() == mine
     assert os.listdir(tmp_path / ".partial") == []
+
+
+def test_a_claim_is_watched_and_its_times_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another machine, whose clock is two days late, is about to remove a dead record. Or it was killed there."""
+    dead = owner_module._text(owner_module._this_process().replace(pid=2**22 + 1), 3)
+    (tmp_path / OWNER_FILE).write_bytes(dead)
+    claim = tmp_path / ".partial" / f"owner-{hex64(dead)}"
+    claim.mkdir(parents=True)
+    os.utime(claim, (0, 0))
+    with ThreadPoolExecutor(1) as executor:
+        waiting = executor.submit(owner_module._remove, tmp_path, dead)
+        with pytest.raises(TimeoutError):
+            waiting.result(1)
+        assert claim.exists()
+        claim.rmdir()
+        waiting.result(30)
+    claim.mkdir()
+    monkeypatch.setattr(owner_module, "_FAR_PATIENCE_SECONDS", 0.5)
+    owner_module._remove(tmp_path, dead)
+    assert not claim.exists()
+    assert (tmp_path / OWNER_FILE).read_bytes() == dead
