@@ -6,7 +6,8 @@
     python examples/train_dit.py cache --compare models/vae           # measures what encoding on the fly would cost
 
 The config has frames.buckets with sides of multiples of 16, and a VAE that compresses time, see docs/latents.md. Only
---compare reads frames. On a CPU, a run that was killed has the losses of one that was not, bit for bit.
+--compare reads frames. scripts/make_random_models.py makes models to try this without a download. It runs on a GPU, or
+else on one thread. There, a run that was killed has the losses of one that was not, bit for bit.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Parse the command line, then train or compare."""
     args = parse_arguments()
-    torch.set_num_threads(1)  # the last digits of sums on a CPU depend on the number of threads
+    torch.set_num_threads(1)  # more do not help so small a model, and the last digits may depend on their number
     try:
         run = Run(args)
         if args.resume:
