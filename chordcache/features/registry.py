@@ -97,7 +97,9 @@ class FeatureSpec:
         """The network, if the feature has a device."""
         load = partial(_load_network, self.name, self.extractor, self.arguments)
         key = json.dumps([*self._model_key, self.device, self.batch_size])
-        return Network(key, self.name, load, partial(devices_of, self.device), self.batch_size)
+        return Network(
+            key, self.name, load, partial(devices_of, f"features.{self.name}.device", self.device), self.batch_size
+        )
 
     def set_up(self) -> None:
         """Load what all videos share, if this process has not done so.
@@ -184,6 +186,12 @@ def check_requirement(spec: FeatureSpec) -> None:
     missing = _class_of(spec.name, spec.extractor).missing_requirement(spec.arguments)
     if missing is not None:
         raise UsageError(f"feature '{spec.name}': {missing}")
+
+
+def check_gpu(spec: FeatureSpec) -> None:
+    """Raise ``UsageError`` if the config names a GPU for a feature, and this machine does not have it."""
+    if spec.device.startswith("cuda"):
+        spec.network.devices()
 
 
 def extractor_class(name: str, extractor: str | None = None) -> tuple[str, type[Extractor]]:

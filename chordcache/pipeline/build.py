@@ -18,6 +18,7 @@ from chordcache.engine.needs import Needs
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import CacheWriteError, ChordcacheError, LockedError, TooManyFailuresError, printable
+from chordcache.features.registry import check_gpu
 from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
 from chordcache.pipeline.build_task import BuildTask
@@ -110,7 +111,11 @@ def build(
     options = replace(options, scratch=checked_scratch(options.scratch, folder, is_elsewhere=engine.is_cluster))
 
     def plan_of(path: str | Path | Index) -> BuildPlan:
-        return make_plan(folder, path, config, tiers, features, roots=roots, options=options)
+        plan = make_plan(folder, path, config, tiers, features, roots=roots, options=options)
+        if not engine.is_cluster:  # each node of a cluster is checked
+            for spec in plan.network_specs:
+                check_gpu(spec)
+        return plan
 
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
     if options.part is not None:
@@ -257,9 +262,8 @@ class _Build:
         )
 
     def _needs(self, engine: Engine) -> Needs:
-        specs = {spec.fingerprint: spec for each in self._plan.artefacts for spec in each.features if spec.device}
-        networks = {spec.network.key: spec.network for spec in specs.values()}
-        return Needs(self._check() if engine.is_cluster else None, tuple(networks.values()))
+        networks = tuple(spec.network for spec in self._plan.network_specs)
+        return Needs(self._check() if engine.is_cluster else None, networks)
 
     def _check(self) -> NodeCheck:
         roots = self._plan.roots

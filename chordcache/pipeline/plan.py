@@ -90,6 +90,12 @@ class BuildPlan:
         """Fingerprint of each feature, or None if it cannot be made here."""
         return fingerprints_of(self.specs)
 
+    @property
+    def network_specs(self) -> tuple[FeatureSpec, ...]:
+        """Requested features that a network makes."""
+        specs = {spec.fingerprint: spec for each in self.artefacts for spec in each.features if spec.device}
+        return tuple(specs.values())
+
     def missing(self, sidecar: Sidecar, record: VideoRecord, rebuild: Container[str]) -> tuple[ArtefactTask, ...]:
         """Return the requested files of one video that are missing or stale.
 

@@ -276,6 +276,7 @@ def test_a_gpu_that_is_not_there(index: Path, wan: Path, tmp_path: Path) -> None
             cc.UsageError, match=f"device: got {device}, expected one of: auto, cpu. PyTorch finds no GPU"
         ):
             build(index, tmp_path / device.replace(":", ""), wan, device=device, jobs=2)
+        assert not (tmp_path / device.replace(":", "")).exists()
 
 
 def test_weights_of_another_dtype_are_computed_in_float32(index: Path, wan: Path, tmp_path: Path) -> None:

@@ -56,6 +56,6 @@ def test_a_node_without_the_device_is_named_once_and_gets_no_work(
         )
     )  # fmt: skip
     assert done.returncode == 14, done.stderr
-    assert done.stderr.count("gets no work: device: got cuda, expected one of: auto, cpu.") == 2
+    assert done.stderr.count("gets no work: features.latents.device: got cuda, expected one of: auto, cpu.") == 2
     assert "the cluster has no node that can work" in done.stderr
     assert not processes.quarantine(tmp_path / "cache")

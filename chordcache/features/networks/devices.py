@@ -15,11 +15,13 @@ def check_device(name: str, value: object) -> None:
         raise ConfigError(f"{name}: got {value!r}, expected auto, cpu, cuda or cuda:N")
 
 
-def devices_of(device: str) -> tuple[str, ...]:
+def devices_of(key: str, device: str) -> tuple[str, ...]:
     """Return the devices of this machine that a name means, one process for each.
 
     Parameters
     ----------
+    key : str
+        Key in the config, for messages.
     device : str
         "cpu"; "cuda" for all GPUs that this process may use; "cuda:N" for one of them; "auto" for all GPUs if there are
         any, else the CPU.
@@ -41,7 +43,7 @@ def devices_of(device: str) -> tuple[str, ...]:
     if device.startswith("cuda:") and int(device[5:]) < num_gpus:
         return (device,)
     raise UsageError(
-        f"device: got {device}, expected one of: {', '.join(('auto', 'cpu', *_all(num_gpus)))}. PyTorch finds "
+        f"{key}: got {device}, expected one of: {', '.join(('auto', 'cpu', *_all(num_gpus)))}. PyTorch finds "
         f"{num_gpus or 'no'} GPU{'s' * (num_gpus != 1)} on this machine."
     )
 
