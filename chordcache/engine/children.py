@@ -20,9 +20,11 @@ _PROGRAM = (
 
 
 def start_python(
-    module: str, *arguments: int, fds: Sequence[int], environment: Mapping[str, str]
+    module: str, *arguments: int, fds: Sequence[int], environment: Mapping[str, str], own_group: bool = False
 ) -> subprocess.Popen[bytes]:
     """Start a process that calls ``main`` of a module with numbers, such as those of the files that it inherits.
+
+    With ``own_group``, it leads a session and a group of processes of its own.
 
     Raises
     ------
@@ -37,6 +39,7 @@ def start_python(
             stdin=subprocess.DEVNULL,
             pass_fds=fds,
             env={**child_environment(), **environment},
+            start_new_session=own_group,
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

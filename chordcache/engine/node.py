@@ -20,7 +20,7 @@ from chordcache.engine.needs import NO_NEEDS, Needs
 from chordcache.engine.networks.processes import NetworkProcesses
 from chordcache.engine.processes import Unit, Workers
 from chordcache.engine.worker import Crash
-from chordcache.errors import UsageError
+from chordcache.errors import ChordcacheError, UsageError
 
 _IDLE_SECONDS = 60.0
 """Time after the last unit of a run, after which another run that begins ends its workers, [seconds]"""
@@ -91,6 +91,10 @@ class _Residents:
             self._starter.submit(workers.submit, Unit(first, tasks)).result()
             ((_, results),) = workers.wait()
             stays = True
+        except ChordcacheError as error:
+            if error is run.networks.failure:  # a fault of this node
+                return Unfit(str(error))
+            raise
         finally:
             with self._lock:
                 run.busy.remove(workers)

@@ -73,9 +73,14 @@ class Extractor:
     def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
         """Return the keyword arguments of a built-in extractor: all fields of its section of the config.
 
-        The arguments are part of the fingerprint. A plug-in always gets the parameters of its section.
+        A plug-in always gets the parameters of its section.
         """
         return asdict(section)
+
+    @classmethod
+    def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments that change the numbers. They are part of the fingerprint."""
+        return arguments
 
     @classmethod
     def picture_used(cls, picture: PictureConfig) -> PictureConfig:

@@ -161,10 +161,11 @@ def resolve(name: str, config: Config) -> FeatureSpec:
         raise ConfigError(f"features.{name}: '{extractor}' does not take its parameters: {error}") from None
     if not set(cls.uses) <= set(ITEM_FIELDS):
         raise ConfigError(f"features.{name}: '{extractor}' uses {', '.join(cls.uses)}, expected some of {_FIELDS}")
-    params = {**arguments, "picture": cls.picture_used(picture).params()}
+    used: dict[str, Any] = {"picture": cls.picture_used(picture).params()}
     if cls.uses:
-        params["uses"] = list(cls.uses)
-    fingerprint = digests.fingerprint(extractor, cls.version, params)
+        used["uses"] = list(cls.uses)
+    params = {**arguments, **used}
+    fingerprint = digests.fingerprint(extractor, cls.version, {**cls.identity(arguments), **used})
     return FeatureSpec(
         name, extractor, arguments, params, fingerprint, cls.is_local, cls.needs_sound and not cls.is_local,
         cls.needs_motion_vectors, cls.units, tuple(cls.uses), device, batch_size,

@@ -288,8 +288,7 @@ def failure_of(task: BuildTask, source: SourceState | None, error: MediaError) -
 def _at_fault(task: BuildTask, error: MediaError) -> Iterator[FeatureSpec]:
     """Yield the features whose parameters have a part in an error: with others, the item may be built."""
     for name, spec in task.specs.items():
-        is_cause = name == error.stage and error.cause in ("extractor", "refused-size")
-        if is_cause or (error.cause == "bucket" and spec.buckets):
+        if name == error.stage or (error.cause == "bucket" and spec.buckets):
             yield spec
 
 

@@ -93,7 +93,7 @@ class BuildPlan:
     @property
     def network_specs(self) -> tuple[FeatureSpec, ...]:
         """Requested features that a network makes."""
-        specs = {spec.fingerprint: spec for each in self.artefacts for spec in each.features if spec.device}
+        specs = {spec.network.key: spec for each in self.artefacts for spec in each.features if spec.device}
         return tuple(specs.values())
 
     def missing(self, sidecar: Sidecar, record: VideoRecord, rebuild: Container[str]) -> tuple[ArtefactTask, ...]:

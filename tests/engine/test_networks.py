@@ -213,6 +213,45 @@ def test_a_worker_that_is_killed_costs_one_retry(faults: Faults, tmp_path: Path)
     assert len(lines(faults, "load")) == 1
 
 
+def test_a_network_that_has_started_a_process(faults: Faults, tmp_path: Path) -> None:
+    """The process that it forked has its sockets, and ends with it."""
+    faults = replace(faults, of_device={"cpu": "forks"}, of_task={BAD: "kills"}, once=str(tmp_path / "once"))
+    network = make_network(faults)
+    tasks = tasks_of(network)
+    check(run(tasks, network), tasks)
+    assert len(lines(faults, "load")) == 2
+
+
+def test_inputs_that_cannot_be_pickled_cost_their_tasks_only(faults: Faults) -> None:
+    network = make_network(faults, batch_size=1)
+    bad = [Task(100 + number, network, is_unpicklable=True) for number in range(8)]
+    tasks = tasks_of(network)
+    found = run([*bad, *tasks], network, jobs=2)
+    check({task.number: found[task.number] for task in tasks}, tasks)
+    assert {found[task.number] for task in bad} == {("TypeError", "cannot pickle 'generator' object")}
+
+
+def test_a_batch_is_halved_until_there_is_memory(faults: Faults) -> None:
+    network = make_network(replace(faults, max_batch=1), batch_size=8)
+    tasks = tasks_of(network)
+    check(run(tasks, network), tasks)
+
+
+def test_the_time_of_a_file_is_not_that_of_a_batch(faults: Faults) -> None:
+    network = make_network(replace(faults, seconds=0.8), batch_size=8)
+    tasks = tasks_of(network)[:2]
+    check(run(tasks, network, limits=replace(NO_LIMITS, file_seconds=0.4)), tasks)
+
+
+def test_a_long_path_of_sockets_is_refused(faults: Faults, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (sockets / ("long" * 25)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(sockets / ("long" * 25)))
+    network = make_network(faults)
+    with pytest.raises(UsageError, match=r"^TMPDIR: got '.*', expected a path of at most 80 bytes"):
+        run(tasks_of(network), network)
+    (sockets / ("long" * 25)).rmdir()
+
+
 def test_a_task_that_was_given_up_leaves_the_others_alone(faults: Faults, tmp_path: Path) -> None:
     """Each worker goes on with other tasks while outputs for the failed one still come."""
     network = make_network(replace(faults, of_task={0: "raises", 3: "raises"}, seconds=0.02))

@@ -20,6 +20,7 @@ from helpers.networks import LATENT_CHANNELS, PIXELS, VAES, load_vae, make_vae
 
 import chordcache as cc
 from chordcache.engine.choice import Engine
+from chordcache.features.networks.latents import LatentsExtractor
 from chordcache.media.cropping import CropBox
 from chordcache.read.crops import CenterCrop
 
@@ -154,7 +155,7 @@ def test_the_sampler_of_latent_clips(index: Path, vae: Path, tmp_path: Path) -> 
         tmp_path / "cache", clip_sampler={"name": "latent_clips"}, features=("latents",), clips_per_video=12
     )
     if vae.name == "AutoencoderKL":
-        with pytest.raises(cc.UsageError, match="has a row for each frame, expected latents of clips"):
+        with pytest.raises(cc.UsageError, match="have a row for each frame, expected latents of clips"):
             dataset[0]
         return
     found: dict[str, set[tuple[int, int]]] = {}
@@ -277,6 +278,17 @@ def test_a_gpu_that_is_not_there(index: Path, wan: Path, tmp_path: Path) -> None
         ):
             build(index, tmp_path / device.replace(":", ""), wan, device=device, jobs=2)
         assert not (tmp_path / device.replace(":", "")).exists()
+
+
+def test_a_model_that_was_moved_is_the_same_and_one_that_was_changed_is_not(
+    index: Path, wan: Path, tmp_path: Path
+) -> None:
+    build(index, tmp_path / "cache", wan)
+    shutil.copytree(wan, tmp_path / "moved")
+    (tmp_path / "moved/README.md").write_text("A copy.")
+    assert build(index, tmp_path / "cache", tmp_path / "moved").num_up_to_date == len(NUM_FRAMES)
+    with pytest.raises(cc.UsageError, match="got other files in '.*moved' than where the build was started"):
+        LatentsExtractor.setup("cpu", model=str(tmp_path / "moved"), files="0" * 16, compression=[4, 8])
 
 
 def test_weights_of_another_dtype_are_computed_in_float32(index: Path, wan: Path, tmp_path: Path) -> None:

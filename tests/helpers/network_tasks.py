@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
@@ -25,6 +26,8 @@ class Task:
     network: Network
     num_inputs: int = 8
     shape: tuple[int, ...] = (4,)
+    is_unpicklable: bool = False
+    """True to send what cannot be pickled"""
     dies_at: str = ""
     """File that the task makes in the middle. It ends its process if the file was not there before"""
 
@@ -38,11 +41,15 @@ def run_task(task: Task) -> Any:
             if task.dies_at and number == task.num_inputs // 2 and not Path(task.dies_at).exists():
                 Path(task.dies_at).touch()
                 os.kill(os.getpid(), signal.SIGKILL)
+            if task.is_unpicklable:
+                stream.send(each for each in ())
             stream.send(np.full(task.shape, task.number * 1000 + number, np.int64))
             found += stream.ready()
         return [*found, *stream.rest()]
     except NetworkError as error:
         return error.cause, error.message
+    except TypeError as error:
+        return "TypeError", str(error)
 
 
 def expected(task: Task) -> list[int]:
@@ -59,7 +66,7 @@ class Faults:
     of_task: dict[int, str] = field(default_factory=dict)
     """Number of a task to "raises", "memory", "kills", "exits" or "hangs" """
     of_device: dict[str, str] = field(default_factory=dict)
-    """Device to "raises" or "kills", when its weights are loaded"""
+    """Device to "raises", "kills" or "forks", when its weights are loaded"""
     once: str = ""
     """File that is made with the first fault, after which the network has none"""
     max_batch: int = 1 << 30
@@ -109,6 +116,8 @@ def _fail(fault: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "loses its device":
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    if fault == "forks":
+        multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,), daemon=True).start()
     if fault == "hangs":
         time.sleep(3600)
 

@@ -39,8 +39,8 @@ class Batches:
     def run(self, batch: Sequence[Input]) -> list[Any]:
         """Return the output of each input, or the ``NetworkError`` in its place.
 
-        If memory is not enough, the halves of the batch are tried, and later batches are not larger than a half. If the
-        network raises another exception, the inputs of each video are tried apart.
+        If memory is not enough, the halves of the batch are computed, and later batches are not larger than a half. If
+        the network raises another exception, the inputs of each video are computed apart.
         """
         outputs = self._try(batch)
         if not isinstance(outputs, NetworkError):
@@ -53,11 +53,7 @@ class Batches:
             parts = [list(group) for _, group in itertools.groupby(batch, key=lambda each: each.stream)]
             if len(parts) == 1:
                 return [outputs] * len(batch)
-        found: list[Any] = []
-        for part in parts:
-            results = self._try(part)
-            found += [results] * len(part) if isinstance(results, NetworkError) else results
-        return found
+        return [output for part in parts for output in self.run(part)]
 
     def _try(self, batch: Sequence[Input]) -> list[Any] | NetworkError:
         try:

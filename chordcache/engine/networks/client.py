@@ -12,11 +12,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from chordcache import progress
-from chordcache.engine.networks.messages import Begun, Done, Place, Sent, Welcome, receive, send
+from chordcache.engine.networks.messages import Begun, Done, Place, Sent, Welcome, packed, receive, send_parts
 from chordcache.engine.networks.network import Network, NetworkError
+from chordcache.errors import describe
 
 _MAX_DEATHS = 2
 """Number of processes that may die while they compute inputs of a video"""
@@ -62,11 +64,12 @@ class NetworkElsewhere:
     def send(self, stream: StreamElsewhere, place: Place, item: Any) -> None:
         """Send an input, as soon as fewer than twice the batch size are on their way, and these are not too large."""
         self.wait(lambda: not self._is_lost and self._has_room())
+        parts = packed(Sent(place, item, stream.num_deaths))  # before it takes a place: it may raise
         with self._changed:
             if stream.failure is not None:  # not one more input of a video that ends processes
                 raise stream.failure
             self._pending[place] = item
-        self._send(stream, place, item)
+        self._send(parts)
 
     def wait(self, is_done: Callable[[], bool]) -> None:
         """Wait until a condition is true. Until then, connect to the next process whenever one is lost."""
@@ -107,7 +110,7 @@ class NetworkElsewhere:
             left = list(self._pending.items())
         threading.Thread(target=self._receive, args=(self._channel,), daemon=True).start()
         for place, item in left:
-            self._send(streams[place[0]], place, item)
+            self._send(packed(Sent(place, item, streams[place[0]].num_deaths)))
 
     def _connected(self) -> tuple[socket.socket, Welcome]:
         while True:  # if no process is left, the parent ends this worker
@@ -132,11 +135,13 @@ class NetworkElsewhere:
                 for place in [place for place in self._pending if place[0] == number]:
                     self._settle(place, death)
 
-    def _send(self, stream: StreamElsewhere, place: Place, item: Any) -> None:
+    def _send(self, parts: Sequence[memoryview]) -> None:
+        """Send a message. If the process is gone, the thread that receives still takes its last messages."""
         try:
-            send(self._channel, Sent(place, item, stream.num_deaths))
+            send_parts(self._channel, parts)
         except OSError:
-            self._lose(self._channel)
+            with suppress(OSError):
+                self._channel.shutdown(socket.SHUT_RDWR)
 
     def _lose(self, channel: socket.socket) -> None:
         with self._changed:
@@ -154,6 +159,15 @@ class NetworkElsewhere:
                         self._take(message)
                     self._changed.notify_all()
         except (OSError, EOFError):
+            self._lose(channel)
+        except Exception as error:  # noqa: BLE001 # item boundary: an output of a plug-in may not load
+            with self._changed:
+                failure = NetworkError(
+                    "oom" if isinstance(error, MemoryError) else "extractor",
+                    f"the outputs of the network cannot be received: {describe(error)}",
+                )
+                for place in list(self._pending):
+                    self._settle(place, failure)
             self._lose(channel)
 
     def _take(self, message: Any) -> None:

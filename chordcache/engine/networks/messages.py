@@ -13,6 +13,7 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -56,11 +57,20 @@ class Done:
     outputs: list[tuple[Place, Any]]
 
 
-def send(channel: socket.socket, message: Any) -> None:
-    """Send a message. Raise ``OSError`` if the other end is gone."""
+def packed(message: Any) -> list[memoryview]:
+    """Return the parts of a message. Raise any exception if it cannot be pickled."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
-    parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
+    return [memoryview(head), *(buffer.raw() for buffer in buffers)]
+
+
+def send(channel: socket.socket, message: Any) -> None:
+    """Send a message. Raise ``OSError`` if the other end is gone."""
+    send_parts(channel, packed(message))
+
+
+def send_parts(channel: socket.socket, parts: Sequence[memoryview]) -> None:
+    """Send the parts of a message. Raise ``OSError`` if the other end is gone."""
     channel.sendall(struct.pack(f"<{1 + len(parts)}Q", len(parts), *map(len, parts)))
     for part in parts:
         channel.sendall(part)

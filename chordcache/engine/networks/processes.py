@@ -10,9 +10,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, Pipe
 from typing import TypeAlias
 
@@ -24,7 +24,7 @@ from chordcache.engine.networks.network import Network, NetworkError
 from chordcache.engine.networks.server import CONTEXT_LOST, LOADING_FAILED, Orders
 from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import TRACEBACK_SIGNAL
-from chordcache.errors import UsageError, WorkersDiedError
+from chordcache.errors import ChordcacheError, UsageError, WorkersDiedError, printable
 
 Addresses: TypeAlias = Mapping[str, Sequence[str]]
 """Key of a network to the sockets of its processes"""
@@ -42,6 +42,9 @@ decode beside them. With two workers on two processors, a build of latents takes
 
 _LAST_SECONDS = 1.0
 """[seconds] Longest wait for a traceback, and for the end of a process that was killed"""
+
+_MAX_FOLDER_BYTES = 100
+"""[bytes] Longest path of a folder of sockets. Linux takes 107 for a socket"""
 
 _BACKLOG = 4096
 """Number of workers that may wait until a new process accepts them"""
@@ -65,7 +68,8 @@ class _Process:
     """Number in a row, with no batch computed between"""
 
     def kill(self) -> None:
-        self.child.kill()
+        with suppress(ProcessLookupError):  # with processes that the network has started, which have its sockets
+            os.killpg(self.child.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):  # a process that hangs in a driver ends later
             self.child.wait(_LAST_SECONDS)
         self.pipe.close()
@@ -85,12 +89,14 @@ class NetworkProcesses:
 
     def __init__(self, networks: Sequence[Network], limits: Limits) -> None:
         self._networks = networks
-        self._limits = limits
+        self._limits = replace(limits, file_seconds=None)
         self._processes: list[_Process] = []
         self._folder = ""
         self._num_workers = 0
         self._lock = threading.Lock()
         """Several threads look at the processes on a node of a cluster"""
+        self.failure: ChordcacheError | None = None
+        """Error after which a network cannot be used any more"""
 
     def addresses(self) -> Addresses:
         """Return where the next worker finds the networks. The devices come in another order for each worker.
@@ -99,8 +105,10 @@ class NetworkProcesses:
         ------
         UsageError
             If the machine lacks a device.
+        ChordcacheError
+            As in ``look``.
         """
-        with self._lock:
+        with self._lock, self._failures():
             if self._networks and not self._folder:
                 self._start_all()
             self._num_workers += 1
@@ -120,12 +128,23 @@ class NetworkProcesses:
         WorkersDiedError
             If the processes of each device of a network die.
         """
-        with self._lock:
+        with self._lock, self._failures():
             for process in self._processes.copy():
                 if process.child.poll() is not None:
                     self._replace(process, self._death(process))
                 elif process.heartbeat.overdue(self._limits):
                     self._replace(process, self._hang(process))
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Keep an error for all threads. Raise it again for those that come later."""
+        if self.failure is not None:
+            raise self.failure
+        try:
+            yield
+        except ChordcacheError as error:
+            self.failure = error
+            raise
 
     @uninterruptible()
     def close(self) -> None:
@@ -143,6 +162,11 @@ class NetworkProcesses:
     def _start_all(self) -> None:
         devices = [(network, device) for network in self._networks for device in network.devices()]
         self._folder = tempfile.mkdtemp(prefix="chordcache-")  # for this user only, since messages are pickled
+        if len(os.fsencode(self._folder)) > _MAX_FOLDER_BYTES:
+            raise UsageError(
+                f"TMPDIR: got '{printable(tempfile.gettempdir())}', expected a path of at most "
+                f"{_MAX_FOLDER_BYTES - 20} bytes, since it gets sockets. Set a shorter TMPDIR."
+            )
         for number, (network, device) in enumerate(devices):
             listener = socket.socket(socket.AF_UNIX)
             address = os.path.join(self._folder, str(number))
@@ -157,7 +181,7 @@ class NetworkProcesses:
         heartbeat = Heartbeat()
         fds = (theirs.fileno(), listener.fileno(), heartbeat.fd)
         try:
-            child = start_python(_MAIN, *fds, fds=fds, environment=_ENVIRONMENT)
+            child = start_python(_MAIN, *fds, fds=fds, environment=_ENVIRONMENT, own_group=True)
         finally:
             theirs.close()
         with suppress(ConnectionError):  # its end will be seen
@@ -200,7 +224,9 @@ class NetworkProcesses:
                 return NetworkError("extractor", process.pipe.recv())
         died = f"the process of the network on {process.device} died: {exit_name(code)}"
         if code == -signal.SIGKILL and num_oom_kills() > process.num_oom_kills:
-            return NetworkError("oom", f"{died}, as the machine ran out of memory. Use a smaller batch_size.")
+            return NetworkError(
+                "oom", f"{died}, as the machine ran out of memory. Use a smaller batch_size, and --retry-quarantined."
+            )
         return NetworkError("signal", died)
 
     def _hang(self, process: _Process) -> NetworkError:

@@ -15,16 +15,18 @@ import socket
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.networks.batches import Batches, Input
 from chordcache.engine.networks.messages import Begun, Done, Place, Sent, Welcome, receive, send
 from chordcache.engine.networks.network import Network, NetworkError, kind_of
-from chordcache.engine.worker import TRACEBACK_SIGNAL
+from chordcache.engine.worker import STOP_SIGNALS, TRACEBACK_SIGNAL
 from chordcache.errors import ChordcacheError, describe
 
 LOADING_FAILED = 3
@@ -57,6 +59,7 @@ class _Waiting(Input):
 def main(parent_fd: int, socket_fd: int, heartbeat_fd: int) -> None:
     """Run the network until the parent ends this process, or ends itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     with suppress(OSError):  # standard error may be closed
         os.dup2(2, 1)
     sys.stdout = sys.stderr
@@ -69,7 +72,7 @@ def main(parent_fd: int, socket_fd: int, heartbeat_fd: int) -> None:
     orders: Orders = parent.recv()
     threading.Thread(target=_end_with, args=(parent, orders.folder), daemon=True).start()
     listener = socket.socket(fileno=socket_fd)
-    queue = _Queue(orders.last_death)
+    queue = _Queue(orders.last_death, partial(_leave, parent, status=CONTEXT_LOST))
     threading.Thread(target=queue.serve, args=(listener,), daemon=True).start()
     queue.has_workers.wait()
     try:
@@ -82,7 +85,7 @@ def main(parent_fd: int, socket_fd: int, heartbeat_fd: int) -> None:
         _leave(parent, describe(error), CONTEXT_LOST)
 
 
-def _leave(parent: Connection, message: str, status: int) -> None:
+def _leave(parent: Connection, message: str, status: int) -> NoReturn:
     """Send the reason to the parent, and end the process. Threads and libraries do not delay the end."""
     with suppress(OSError):
         parent.send(message)
@@ -94,7 +97,7 @@ def _end_with(parent: Connection, folder: str) -> None:
     with suppress(EOFError, OSError):
         parent.recv()
     shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)
+    os.killpg(0, signal.SIGKILL)  # processes that the network has started end too
 
 
 def _compute(queue: _Queue, batches: Batches, heartbeat: Heartbeat) -> None:
@@ -122,8 +125,9 @@ def _report(batch: list[_Waiting], outputs: list[Any], *, is_begun: bool) -> Non
 class _Queue:
     """The inputs that wait, in the order in which they came."""
 
-    def __init__(self, last_death: NetworkError | None) -> None:
+    def __init__(self, last_death: NetworkError | None, leave: Callable[[str], NoReturn]) -> None:
         self._last_death = last_death
+        self._leave = leave
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
         self.has_workers = threading.Event()
@@ -148,6 +152,8 @@ class _Queue:
         except (OSError, EOFError):
             with self._changed:
                 self._waiting = deque(each for each in self._waiting if each.worker is not worker)
+        except Exception as error:  # noqa: BLE001 # item boundary: an input of a plug-in may not load
+            self._leave(f"its inputs cannot be received: {describe(error)}")
 
     def take(self, max_size: int) -> list[_Waiting]:
         """Wait for inputs. Return the oldest, and others of its kind, at most ``max_size``.

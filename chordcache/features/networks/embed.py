@@ -13,10 +13,12 @@ from chordcache.features.base import Rows
 from chordcache.features.networks.extractor import NetworkExtractor
 from chordcache.features.networks.pixels import Preprocessing, preprocessing_of
 from chordcache.features.networks.pretrained import (
+    check_files,
     hash_of_files,
     kind_of_model,
     load_network,
     missing_package,
+    without_paths,
 )
 from chordcache.features.networks.stored import stored
 
@@ -106,6 +108,11 @@ class EmbedExtractor(NetworkExtractor):
         return {**arguments, "pixels": asdict(preprocessing_of(_KEY, section.model)) if is_usable else {}}
 
     @classmethod
+    def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments without the paths of files that are hashed."""
+        return without_paths(arguments)
+
+    @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs transformers, or the problem of the model's folder."""
         missing = missing_package("torch", "transformers", "PIL")
@@ -122,6 +129,7 @@ class EmbedExtractor(NetworkExtractor):
     def setup(cls, device: str, **arguments: Any) -> Any:
         """Load the weights, in float32. Raise ``UsageError`` if they are of another kind."""
         model, name = arguments["model"], _class_of(arguments)
+        check_files(arguments["files"], model)
         network = load_network(name, model)
         tower = _Tower(network.to(device), Preprocessing(**arguments["pixels"]), OUTPUTS[arguments["output"]])
         height, width = tower.preprocessing.size

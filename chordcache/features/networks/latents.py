@@ -12,11 +12,13 @@ from chordcache.errors import ConfigError
 from chordcache.features.base import NO_ROWS, Rows
 from chordcache.features.networks.extractor import NetworkExtractor
 from chordcache.features.networks.pretrained import (
+    check_files,
     config_of,
     hash_of_files,
     load_vae,
     missing_package,
     problem_of_model,
+    without_paths,
 )
 from chordcache.features.networks.stored import stored
 
@@ -114,6 +116,11 @@ class LatentsExtractor(NetworkExtractor):
         return {**arguments, **clips, "compression": [per_row, per_pixel], "normalization": normalization}
 
     @classmethod
+    def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments without the paths of files that are hashed."""
+        return without_paths(arguments)
+
+    @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs diffusers, or the problem of the model's folder."""
         return missing_package("torch", "diffusers") or problem_of_model(_KEY, arguments, "_class_name", VAES)
@@ -121,6 +128,7 @@ class LatentsExtractor(NetworkExtractor):
     @classmethod
     def setup(cls, device: str, **arguments: Any) -> Any:
         """Load the weights, in float32."""
+        check_files(arguments["files"], arguments["model"])
         kind = str(config_of(_KEY, arguments["model"])["_class_name"])
         return _Vae(load_vae(kind, arguments["model"]).to(device), arguments["compression"][0] > 1)
 

@@ -33,8 +33,8 @@ class LatentsReadSide(ReadSide):
         rows = clip.read(self.name, indices=clip.numbers)
         if clip.crop is None or clip.crop == _whole(clip.picture):
             return {self.name: rows}
-        _, pixels = clip.video.feature(self.name).params["compression"]
-        top, left, height, width = _in_latents(clip.crop, clip.picture, pixels)
+        info = clip.video.feature(self.name)
+        top, left, height, width = _in_latents(clip.crop, clip.picture, info)
         return {self.name: rows[..., top : top + height, left : left + width].copy()}
 
 
@@ -61,7 +61,7 @@ def shape_of_clip(info: FeatureInfo, numbers: np.ndarray, crop: CropBox | None, 
     num_rows = len(numbers) if groups is None else len(np.unique(groups.row_of(numbers)))
     _, channels, height, width = info.shape
     if crop is not None and crop != _whole(picture):
-        *_, height, width = _in_latents(crop, picture, info.params["compression"][1])
+        *_, height, width = _in_latents(crop, picture, info)
     return num_rows, channels, height, width
 
 
@@ -69,8 +69,14 @@ def _whole(picture: tuple[int, int]) -> CropBox:
     return CropBox(0, 0, *picture, size=picture)
 
 
-def _in_latents(crop: CropBox, picture: tuple[int, int], pixels: int) -> tuple[int, int, int, int]:
+def _in_latents(crop: CropBox, picture: tuple[int, int], info: FeatureInfo) -> tuple[int, int, int, int]:
     """Return top, left, height and width of a crop in latents. Raise ``UsageError`` if these are not whole numbers."""
+    _, pixels = info.params["compression"]
+    if info.shape[-2:] != tuple(-(-side // pixels) for side in picture):  # frames may be kept from an earlier config
+        raise UsageError(
+            f"size: got latents of {info.shape[-2]}x{info.shape[-1]} for frames of {picture[0]}x{picture[1]} pixels, "
+            "expected latents of these frames. Take size=None, or build both with one config."
+        )
     box = (crop.top, crop.left, crop.height, crop.width)
     is_inside = min(box) >= 0 and crop.top + crop.height <= picture[0] and crop.left + crop.width <= picture[1]
     if crop.flip or crop.size != (crop.height, crop.width) or not is_inside or any(each % pixels for each in box):

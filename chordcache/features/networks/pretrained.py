@@ -190,15 +190,32 @@ def _check_all_loaded(name: str, model: str, found: Mapping[str, Any]) -> None:
         )
 
 
-def hash_of_files(model: str) -> str:
-    """Return a hash of all files of a local folder, or "" for a name on the Hub, which stands for its files."""
-    folder = Path(model).expanduser()
-    return hex64(json.dumps(list(_digests(folder))).encode()) if is_folder(model) and folder.is_dir() else ""
+def hash_of_files(*models: str) -> str:
+    """Return a hash of the files of local folders, or "" for names on the Hub, which stand for their files."""
+    folders = [Path(model).expanduser() for model in models if is_folder(model)]
+    found = [list(_digests(folder)) for folder in folders if folder.is_dir()]
+    return hex64(json.dumps(found).encode()) if found else ""
+
+
+def check_files(files: str, *models: str) -> None:
+    """Raise ``UsageError`` if a machine has other files than that on which the build was planned.
+
+    ``files`` is what ``hash_of_files`` returned there.
+    """
+    if hash_of_files(*models) != files:
+        names = " or ".join(f"'{printable(model)}'" for model in models)
+        raise UsageError(f"model: got other files in {names} than where the build was started, expected the same ones")
+
+
+def without_paths(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a fingerprint is made of: not the paths of files that are hashed."""
+    paths = ("model", "tokenizer") if arguments.get("files") else ()
+    return {name: value for name, value in arguments.items() if name not in paths or not is_folder(str(value))}
 
 
 def _digests(folder: Path) -> Iterator[tuple[str, str]]:
     for path in sorted(folder.iterdir()):
-        if path.is_file():
+        if path.is_file() and not path.name.startswith(".") and path.suffix != ".md":
             facts = path.stat()
             yield path.name, _digest(str(path), facts.st_size, facts.st_mtime_ns, facts.st_ino)
 

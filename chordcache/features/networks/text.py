@@ -11,12 +11,14 @@ import numpy as np
 from chordcache.features.base import Rows, VideoInfo
 from chordcache.features.networks.extractor import NetworkExtractor
 from chordcache.features.networks.pretrained import (
+    check_files,
     hash_of_files,
     kind_of_model,
     load_network,
     location,
     missing_package,
     problem_of_model,
+    without_paths,
 )
 from chordcache.features.networks.stored import stored
 from chordcache.features.read_side import Arrays, Clip, ReadSide
@@ -92,8 +94,12 @@ class TextExtractor(NetworkExtractor):
     @classmethod
     def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
         """Return the section, and the hash of the files of local folders."""
-        files = hash_of_files(section.model) + (hash_of_files(section.tokenizer) if section.tokenizer else "")
-        return {**asdict(section), "files": files}
+        return {**asdict(section), "files": hash_of_files(section.model, section.tokenizer or section.model)}
+
+    @classmethod
+    def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments without the paths of files that are hashed."""
+        return without_paths(arguments)
 
     @classmethod
     def picture_used(cls, picture: PictureConfig) -> PictureConfig:
@@ -112,6 +118,7 @@ class TextExtractor(NetworkExtractor):
 
         kind = kind_of_model(_KEY, arguments["model"], "model_type", ENCODERS)
         model = arguments["model"]
+        check_files(arguments["files"], model, arguments.get("tokenizer") or model)
         tokenizer = transformers.AutoTokenizer.from_pretrained(**location(arguments.get("tokenizer") or model))
         network = load_network(ENCODERS[kind], model)
         positions = getattr(network.config, "max_position_embeddings", None)

@@ -20,17 +20,12 @@ class LatentClipSampler:
     elsewhere has latents of which some frames lie before it. A shorter rest of a video is left out, unless the video is
     not longer.
 
-    Parameters
-    ----------
-    feature : str
-        Feature with the latents.
-
     Raises
     ------
     UsageError
-        From ``frame_numbers``, if the feature has a row for each frame, and so was not made of clips.
+        From ``frame_numbers``, if the latents have a row for each frame, and so are not of clips.
     FeatureAbsentError
-        From ``frame_numbers``, if the video does not have the feature.
+        From ``frame_numbers``, if the video does not have latents.
 
     Examples
     --------
@@ -44,14 +39,12 @@ class LatentClipSampler:
     [(0, 81), (81, 81)]
     """
 
-    feature: str = "latents"
-
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
-        groups = FrameGroups.of(video.feature(self.feature).facts)
+        groups = FrameGroups.of(video.feature("latents").facts)
         if groups is None:
             raise UsageError(
-                f"clip_sampler: got LatentClipSampler for '{self.feature}' of video '{video.key}', which has a row for "
+                f"clip_sampler: got LatentClipSampler for latents of video '{video.key}', which have a row for "
                 "each frame, expected latents of clips. Take a RandomClipSampler."
             )
         length = min(groups.num_in_clip or video.num_frames, video.num_frames)
