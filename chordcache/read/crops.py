@@ -233,14 +233,21 @@ def _in_the_middle(height: int, width: int, crop: tuple[int, int], size: tuple[i
     return CropBox((height - crop[0]) // 2, (width - crop[1]) // 2, *crop, size)
 
 
+DEFAULT_SIZE = (224, 224)
+"""(h, w) [pixels] of the center crop of a dataset, if none is given"""
+
+
 def checked_crop(
     size: tuple[int, int] | str | None, crop: SpatialTransform | None, default: tuple[int, int] | None
 ) -> SpatialTransform | None:
-    """Return the crop of a dataset, or raise ``UsageError``. ``default`` is the size in place of "default"."""
+    """Return the crop of a dataset, or raise ``UsageError``. ``default`` is the size in place of "default".
+
+    With a crop, ``DEFAULT_SIZE`` counts as not given.
+    """
     if crop is None:
         size = default if size == "default" else size
         return None if size is None else CenterCrop(checked_size(size, otherwise=", or None"))
-    if size != "default":
+    if size not in ("default", DEFAULT_SIZE):
         raise UsageError(f"size: got {size!r} and a crop, expected one of them. The crop has its own size.")
     if not callable(getattr(crop, "choose", None)):
         raise UsageError(f"crop: got {crop!r}, expected a crop such as RandomResizedCrop((224, 224))")

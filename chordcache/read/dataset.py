@@ -24,7 +24,7 @@ from chordcache.read.cached_videos import CachedVideos
 from chordcache.read.classes import Classes, class_names
 from chordcache.read.clip_dataset import ClipDataset
 from chordcache.read.clips import ClipReader, FeatureReader
-from chordcache.read.crops import SpatialTransform, checked_crop
+from chordcache.read.crops import DEFAULT_SIZE, SpatialTransform, checked_crop
 from chordcache.read.fields import all_labels, field_reader
 from chordcache.read.read_counts import ReadCounts
 from chordcache.read.sampling.by_name import make_sampler
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _SIXTEEN_IN_THE_MIDDLE = RegularClipSampler(num_frames=16, stride=4)
-_SIZE = (224, 224)
 
 
 class ChordVideoDataset(ClipDataset):
@@ -206,7 +205,7 @@ class ChordVideoDataset(ClipDataset):
         names = checked_names("features", features, "features")
         self._clips = ClipReader(
             features=names,
-            spatial_transform=checked_crop(size, crop, None if "latents" in names else _SIZE),
+            spatial_transform=checked_crop(size, crop, None if "latents" in names else DEFAULT_SIZE),
             flow_mode=flow_mode,
             missing=missing,
         )

@@ -615,7 +615,7 @@ def test_samplers_by_name() -> None:
             {"name": "best"},
             ConfigError,
             "'best', expected one of regular, random, uniform_frames, keyframe, audio_peak, adaptive, dense, "
-            "regular_timestamps, schedule$",
+            "regular_timestamps, latent_clips, schedule$",
         ),
         ({}, ConfigError, "^clip_sampler: got the name None, expected one of"),
         (
