@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from chordcache.media.scaling import Frame
 
 
-class NetworkExtractor(Extractor):
+class NetworkExtractor(Extractor, ABC):
     """The maker of a feature by a network.
 
     A worker decodes the video, and calls ``prepare`` for each frame. The inputs go to a process that holds the network:
@@ -27,6 +28,7 @@ class NetworkExtractor(Extractor):
     model: Stream
 
     @classmethod
+    @abstractmethod
     def infer(cls, model: Any, inputs: list[Any]) -> Sequence[Any]:
         """Compute a batch.
 
@@ -45,7 +47,6 @@ class NetworkExtractor(Extractor):
         sequence
             The output of each input, such as an array in the memory of the CPU.
         """
-        raise NotImplementedError
 
     def prepare(self, frame: Frame) -> Any:
         """Return the input that is complete with the next kept frame, or None."""
@@ -55,9 +56,9 @@ class NetworkExtractor(Extractor):
         """Return the remaining inputs, after the last frame."""
         return ()
 
+    @abstractmethod
     def rows_of(self, outputs: Sequence[Any]) -> Rows:
         """Return the rows of the next outputs, at least one. They are in the order of the inputs."""
-        raise NotImplementedError
 
     def add_frame(self, frame: Frame) -> Rows:
         """Send the input that is complete with this frame, and return the rows that have come."""
