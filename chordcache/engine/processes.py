@@ -58,7 +58,7 @@ class Unit:
     avoid: frozenset[str] = frozenset()
     """Nodes that must not run them again if there are others"""
     cannot_read: frozenset[str] = frozenset()
-    """Those of them where the disk of the sources failed. The others come first"""
+    """Nodes among them where the disk of the sources failed. The others come first"""
 
     def split(self) -> list[Unit]:
         """Return units of the same tasks, one task in each."""

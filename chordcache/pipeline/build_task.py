@@ -28,7 +28,7 @@ class BuildTask:
     requested: tuple[ArtefactTask, ...]
     """Files that the video has when it is up to date"""
     artefacts: tuple[ArtefactTask, ...]
-    """Those that are missing or stale"""
+    """Artefacts that are missing or stale"""
     all_artefacts: tuple[ArtefactTask, ...] = ()
     """Files that are made if the source turns out to be another one than that of ``previous``"""
     inside: str | None = None

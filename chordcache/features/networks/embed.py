@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.errors import UsageError, printable
 from chordcache.features.base import Rows
-from chordcache.features.networks.extractor import NetworkExtractor
+from chordcache.features.networks.extractor import PretrainedExtractor
 from chordcache.features.networks.pixels import Preprocessing, preprocessing_of
 from chordcache.features.networks.pretrained import (
     check_files,
@@ -18,7 +18,6 @@ from chordcache.features.networks.pretrained import (
     kind_of_model,
     load_network,
     missing_package,
-    without_paths,
 )
 from chordcache.features.networks.stored import stored
 
@@ -56,7 +55,7 @@ class _Tower(NamedTuple):
     """Its name in transformers"""
 
 
-class EmbedExtractor(NetworkExtractor):
+class EmbedExtractor(PretrainedExtractor):
     """Embedding of each frame, by the image tower of a CLIP, SigLIP or DINOv2 model.
 
     Arrays
@@ -106,11 +105,6 @@ class EmbedExtractor(NetworkExtractor):
         arguments = {**asdict(section), "files": hash_of_files(section.model)}
         is_usable = cls.missing_requirement(arguments) is None
         return {**arguments, "pixels": asdict(preprocessing_of(_KEY, section.model)) if is_usable else {}}
-
-    @classmethod
-    def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments without the paths of files that are hashed."""
-        return without_paths(arguments)
 
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chordcache.engine.networks.network import NetworkError, Stream
 from chordcache.errors import MediaError
 from chordcache.features.base import NO_ROWS, Extractor, Rows
+from chordcache.features.networks.pretrained import without_paths
 
 if TYPE_CHECKING:
     from chordcache.media.scaling import Frame
@@ -85,3 +86,12 @@ class NetworkExtractor(Extractor, ABC):
 
     def _fault(self, error: NetworkError) -> MediaError:
         return MediaError(self.name, error.cause, error.message)
+
+
+class PretrainedExtractor(NetworkExtractor):
+    """The maker of a feature by a model of ``networks.pretrained``. Its arguments have "model" and "files"."""
+
+    @classmethod
+    def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments without the paths of files that are hashed."""
+        return without_paths(arguments)

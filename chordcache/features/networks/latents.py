@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.errors import ConfigError
 from chordcache.features.base import NO_ROWS, Rows
-from chordcache.features.networks.extractor import NetworkExtractor
+from chordcache.features.networks.extractor import PretrainedExtractor
 from chordcache.features.networks.pretrained import (
     check_files,
     config_of,
@@ -18,7 +18,6 @@ from chordcache.features.networks.pretrained import (
     load_vae,
     missing_package,
     problem_of_model,
-    without_paths,
 )
 from chordcache.features.networks.stored import stored
 
@@ -42,7 +41,7 @@ class _Vae(NamedTuple):
     takes_clips: bool
 
 
-class LatentsExtractor(NetworkExtractor):
+class LatentsExtractor(PretrainedExtractor):
     """Latents of a VAE: of each picture, or of clips if the VAE compresses time too.
 
     Arrays
@@ -114,11 +113,6 @@ class LatentsExtractor(NetworkExtractor):
         clips = {"clip_frames": section.clip_frames} if per_row > 1 else {"clip_frames": 1}
         normalization = {name: config[name] for name in _NORMALIZATION if config.get(name) is not None}
         return {**arguments, **clips, "compression": [per_row, per_pixel], "normalization": normalization}
-
-    @classmethod
-    def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments without the paths of files that are hashed."""
-        return without_paths(arguments)
 
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:

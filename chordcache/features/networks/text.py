@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from chordcache.features.base import Rows, VideoInfo
-from chordcache.features.networks.extractor import NetworkExtractor
+from chordcache.features.networks.extractor import PretrainedExtractor
 from chordcache.features.networks.pretrained import (
     check_files,
     hash_of_files,
@@ -18,7 +18,6 @@ from chordcache.features.networks.pretrained import (
     location,
     missing_package,
     problem_of_model,
-    without_paths,
 )
 from chordcache.features.networks.stored import stored
 from chordcache.features.read_side import Arrays, Clip, ReadSide
@@ -46,7 +45,7 @@ class _Encoder(NamedTuple):
     max_tokens: int
 
 
-class TextExtractor(NetworkExtractor):
+class TextExtractor(PretrainedExtractor):
     """Embedding of each token of the caption, by a T5, UMT5 or CLIP text encoder.
 
     Arrays
@@ -95,11 +94,6 @@ class TextExtractor(NetworkExtractor):
     def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
         """Return the section, and the hash of the files of local folders."""
         return {**asdict(section), "files": hash_of_files(section.model, section.tokenizer or section.model)}
-
-    @classmethod
-    def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments without the paths of files that are hashed."""
-        return without_paths(arguments)
 
     @classmethod
     def picture_used(cls, picture: PictureConfig) -> PictureConfig:
