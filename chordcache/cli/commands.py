@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import click
 
+from chordcache.arguments import did_you_mean
 from chordcache.errors import UsageError, printable
-from chordcache.suggestions import did_you_mean
 
 OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "What to build": ("tiers", "features", "config", "on_damage", "segments", "source_hash"),

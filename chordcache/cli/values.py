@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chordcache.arguments import did_you_mean
 from chordcache.errors import ChordcacheError, printable
-from chordcache.suggestions import did_you_mean
 
 if TYPE_CHECKING:  # --help does not need it
     from click.shell_completion import CompletionItem

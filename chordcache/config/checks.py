@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from chordcache.arguments import did_you_mean
 from chordcache.errors import ConfigError
-from chordcache.suggestions import did_you_mean
 
 
 def check_short_side(name: str, value: int | None) -> None:

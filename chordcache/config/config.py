@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from chordcache.arguments import did_you_mean
 from chordcache.config.checks import check_choice, check_number
 from chordcache.config.features import (
     FEATURE_SECTIONS,
@@ -20,7 +21,6 @@ from chordcache.config.features import (
 from chordcache.config.frames import FramesConfig, PictureConfig
 from chordcache.config.train import checked_train
 from chordcache.errors import ConfigError
-from chordcache.suggestions import did_you_mean
 
 _FEATURE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _TAKEN_NAMES = ("frames", "pts_seconds", "source_frames", "keyframes")

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
+from chordcache.arguments import did_you_mean
 from chordcache.config.config import Config, config_from_json, config_to_json
 from chordcache.config.presets import is_preset_like, preset_names, preset_path
 from chordcache.errors import ConfigError, NotFoundError, printable
-from chordcache.suggestions import did_you_mean
 
 
 def config_to_yaml(config: Config) -> str:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from chordcache.arguments import did_you_mean
 from chordcache.errors import ConfigError
-from chordcache.suggestions import did_you_mean
 
 TRAIN_SECTIONS = (
     "source",

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from chordcache.arguments import did_you_mean
 from chordcache.choices import ON_DAMAGE
 from chordcache.config.config import Config, config_from_json, config_to_json
 from chordcache.config.files import load_config
@@ -24,7 +25,6 @@ from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.sidecar import Sidecar
-from chordcache.suggestions import did_you_mean
 
 Features: TypeAlias = Mapping[str, tuple[str, ...]]
 """Tier to the names of its features."""

@@ -15,9 +15,9 @@ from kornia.augmentation.auto.trivial_augment.trivial_augment import default_pol
 from kornia.augmentation.container.params import ParamItem
 from kornia.enhance import normalize
 
+from chordcache.arguments import check_at_least, check_share
 from chordcache.errors import UsageError
 from chordcache.features.registry import read_sides
-from chordcache.read.arguments import check_at_least, check_share
 from chordcache.read.boxes import BOX_TYPES, is_boxes
 from chordcache.read.mixing import MIXED, WITHOUT_MEANING, check_motion, mixed
 from chordcache.read.sampling.clip_request import ClipRequest, RandomStream

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
+from chordcache.arguments import check_at_least
 from chordcache.errors import UsageError
-from chordcache.read.arguments import check_at_least
 from chordcache.read.batch_memory import FrameBuffer, FrameMemory, allocate
 from chordcache.read.video import Video
 

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
+from chordcache.arguments import check_range, check_share, checked_size
 from chordcache.errors import UsageError
 from chordcache.media.cropping import CropBox
-from chordcache.read.arguments import check_range, check_share, checked_size
 
 _ATTEMPTS = 10
 """Random draws of a crop before the largest crop in the middle is taken"""

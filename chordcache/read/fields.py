@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from chordcache.arguments import checked_names
 from chordcache.errors import UsageError, printable
 from chordcache.features.registry import read_sides
 from chordcache.media.cropping import CropBox
-from chordcache.read.arguments import checked_names
 from chordcache.read.boxes import BOX_TYPES, clip_boxes
 from chordcache.read.classes import Classes
 from chordcache.read.sampling.clip_request import ClipRequest, RandomStream

@@ -13,9 +13,9 @@ import torch
 from torch.profiler import record_function
 from torch.utils.data import DataLoader
 
+from chordcache.arguments import check_at_least
 from chordcache.config.config import Config
 from chordcache.errors import UsageError
-from chordcache.read.arguments import check_at_least
 from chordcache.read.batch_memory import RecycledMemory, allocate_pinned
 from chordcache.read.batch_under_way import Batch, BatchUnderWay, Collate, SideStream
 from chordcache.read.clip_dataset import ClipDataset

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from chordcache.arguments import did_you_mean
 from chordcache.errors import ConfigError
-from chordcache.suggestions import did_you_mean
 
 
 def make_named(section: str, kinds: Mapping[str, Callable[..., Any]], config: Mapping[str, Any], **given: Any) -> Any:

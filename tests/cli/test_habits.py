@@ -11,9 +11,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from chordcache.arguments import did_you_mean
 from chordcache.cli import COMMANDS, cli
 from chordcache.cli.commands import OTHER_OPTIONS, GroupedCommand, heading_of
-from chordcache.suggestions import did_you_mean
 
 NAMES = [name for commands in COMMANDS.values() for name in commands]
 CONTEXT = click.Context(cli, info_name="chordcache", **cli.context_settings)
@@ -142,7 +142,7 @@ def test_help_loads_nothing_but_click():
         "chordcache.cli.values",
         "chordcache.cli.version",
         "chordcache.errors",
-        "chordcache.suggestions",
+        "chordcache.arguments",
     }
 
 

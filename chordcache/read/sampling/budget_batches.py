@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from chordcache.arguments import check_at_least
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
-from chordcache.read.arguments import check_at_least
 from chordcache.read.sampling.distributed import ChordSampler, check_not_of_torch
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from chordcache.read.arguments import check_at_least
+from chordcache.arguments import check_at_least
 from chordcache.read.video import Video
 
 EPOCHS = 2**32

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chordcache.arguments import check_at_least, check_positive
 from chordcache.errors import UsageError
-from chordcache.read.arguments import check_at_least, check_positive
 from chordcache.read.sampling.clip_request import ClipRequest, ClipSampler
 from chordcache.read.sampling.even_clips import EvenClipSampler
 from chordcache.read.video import Video

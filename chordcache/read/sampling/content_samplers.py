@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chordcache.read.arguments import check_positive
+from chordcache.arguments import check_positive
 from chordcache.read.sampling.clip_request import ClipRequest
 from chordcache.read.sampling.even_clips import EvenClipSampler
 from chordcache.read.video import Video

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from chordcache.arguments import check_at_least
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
-from chordcache.read.arguments import check_at_least
 from chordcache.read.sampling.clip_request import EPOCHS, ClipRequest, RandomStream
 from chordcache.read.sampling.weights import checked_weights, draw, num_earlier
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from chordcache.arguments import check_at_least, check_positive
 from chordcache.errors import UsageError
-from chordcache.read.arguments import check_at_least, check_positive
 from chordcache.read.video import Video
 
 PADS = ("repeat", "loop", "error")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chordcache.arguments import check_at_least, check_range, check_share
 from chordcache.errors import UsageError
-from chordcache.read.arguments import check_at_least, check_range, check_share
 from chordcache.read.sampling.clip_request import ClipRequest, ClipSampler, RandomStream
 from chordcache.read.video import Video
 

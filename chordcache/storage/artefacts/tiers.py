@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chordcache.arguments import did_you_mean
 from chordcache.errors import ConfigError, UsageError, printable
-from chordcache.suggestions import did_you_mean
 
 if TYPE_CHECKING:  # reading a cache does not load the parser of YAML
     from chordcache.config.config import Config

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chordcache.arguments import check_at_least, check_positive
 from chordcache.errors import UsageError
-from chordcache.read.arguments import check_at_least, check_positive
 
 NUM_ROUNDS = 5
 """Rounds of a measurement. Each row is measured once in each, so that a slow minute of the machine hits all rows."""

@@ -1,10 +1,10 @@
-"""Argument checks that the modules of ``read`` share. Each error names the value and the expected values."""
+"""Checks of arguments that folders share. Each error names the value and the expected values."""
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from chordcache.errors import UsageError
 
@@ -51,3 +51,43 @@ def checked_names(argument: str, names: Iterable[str], what: str) -> tuple[str, 
     if isinstance(names, str) or not all(isinstance(name, str) for name in given) or len(set(given)) < len(given):
         raise UsageError(f"{argument}: got {names!r}, expected a sequence of distinct {what}")
     return given
+
+
+def as_items(value: str | Iterable[str]) -> Sequence[str]:
+    """Return the strings of an argument that takes several. One string is one item.
+
+    Examples
+    --------
+    >>> as_items("lmdb"), as_items(("lmdb", "npz"))
+    (('lmdb',), ('lmdb', 'npz'))
+    """
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def did_you_mean(got: object, valid: Iterable[object]) -> str:
+    """Return the end of an error message about a name that does not exist.
+
+    Parameters
+    ----------
+    got : object
+        The wrong name. Other values than text are compared as they are printed.
+    valid : iterable of object
+        The names that exist.
+
+    Returns
+    -------
+    str
+        ``". Did you mean 'lmdb'?"``, or "" if no valid name is like the wrong one.
+
+    Examples
+    --------
+    >>> did_you_mean("lmbd", ("lmdb", "npz", "hdf5"))
+    ". Did you mean 'lmdb'?"
+    >>> did_you_mean("tape", ("lmdb", "npz", "hdf5"))
+    ''
+    """
+    import difflib  # not before: a correct command does not need it
+
+    names = {str(name).lower(): str(name) for name in valid}
+    close = difflib.get_close_matches(str(got).lower(), names, n=1)
+    return f". Did you mean '{names[close[0]]}'?" if close else ""
