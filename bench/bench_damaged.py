@@ -86,19 +86,19 @@ def of_chordcache(path: str, on_damage: str) -> Iterator[str]:
     """Yield the frames that a build caches."""
     from chordcache.errors import MediaError
     from chordcache.media.demux import open_media
-    from chordcache.pipeline.keep_damaged import frames_after
+    from chordcache.pipeline.trim import damage_after
 
-    kept = None
+    damage = None
     for _ in range(2):
         try:
             with open_media(path) as media:
-                media.kept = kept
+                media.damage = damage
                 found = [digest(frame.picture.to_ndarray()) for frame in media.frames()]
             yield from found
             return
         except MediaError as error:
             try:
-                kept = frames_after(error, path, on_damage)
+                damage = damage_after(error, path, on_damage)
             except MediaError:
                 return
 
@@ -110,8 +110,7 @@ WAYS: dict[str, Callable[[str], Iterator[str]]] = {
     "torchcodec": of_torchcodec,
     "decord": of_decord,
     "quarantine": lambda path: of_chordcache(path, "quarantine"),
-    "keep": lambda path: of_chordcache(path, "keep"),
-    "keep-concealed": lambda path: of_chordcache(path, "keep-concealed"),
+    "trim": lambda path: of_chordcache(path, "trim"),
 }
 
 

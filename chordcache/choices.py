@@ -12,8 +12,8 @@ SEGMENT_MODES = ("only", "share")
 SHELLS = ("bash", "zsh", "fish")
 """Shells that have a completion"""
 
-ON_DAMAGE = ("quarantine", "keep", "keep-concealed")
-"""Choices for a damaged file, from the strictest to the most permissive"""
+ON_DAMAGE = ("quarantine", "trim")
+"""Choices for a damaged file: cache nothing of it, or the frames before its first damage"""
 
 PLAN_FILES = 24
 """Number of files that ``plan`` builds by default. Of 83 videos, the sizes that 60 samples of 24 gave were wrong by at

@@ -193,42 +193,28 @@ class Description(Record, frozen=True, kw_only=True):
 _DESCRIPTION = Description.__struct_fields__
 
 
-class DamagedFrames(Record, frozen=True):
-    """A range of source frames that a damaged file does not show, or that may be wrong."""
-
-    start: int
-    """Number of the first of them in the source"""
-    stop: int
-    """Number behind the last of them"""
-    cause: str
-    """"decode" or "truncated", as in ``MediaError``"""
-    message: str
-    """Report of the decoder or the container, for people"""
-    start_seconds: float | None = None
-    """[seconds] presentation time of the first of them, or None if its packet is not in the file"""
-    stop_seconds: float | None = None
-    """[seconds] presentation time of the frame behind them, or None at the end of the file"""
-    is_cached: bool = False
-    """True if the decoder concealed the damage, and the frames are cached as it shows them"""
-
-
 class DamageFacts(Record, frozen=True):
-    """The damage of a source of which some frames are cached."""
+    """The first damage of a source of which the frames before it are cached."""
 
-    on_damage: str
-    """Choice of the build, one of ``ON_DAMAGE`` but the first"""
-    frames: tuple[DamagedFrames, ...]
-    """Ranges of the source's frames that are missing in the cache, or may be wrong there, ascending"""
+    num_frames_kept: Count
+    """Frames of the source before the damage, in presentation order"""
+    num_frames: Count
+    """Frames of the source, as far as its packets and its header promise them"""
+    seconds_kept: float
+    """[seconds] from the first frame to the end of the last one before the damage"""
+    cause: str
+    """"decode", "truncated" or "short", as in ``MediaError``"""
+    message: str
+    """Report of the decoder or the container about the damage, for people"""
 
     @property
     def num_missing(self) -> int:
-        """Number of frames of the source that are not cached, as far as it is known."""
-        return sum(each.stop - each.start for each in self.frames if not each.is_cached)
+        """Number of frames of the source that are not cached."""
+        return self.num_frames - self.num_frames_kept
 
-    @property
-    def num_concealed(self) -> int:
-        """Number of cached frames that may be wrong."""
-        return sum(each.stop - each.start for each in self.frames if each.is_cached)
+    def __str__(self) -> str:
+        kept = f"{self.num_frames_kept} of {self.num_frames} frames kept, {self.seconds_kept:.2f} s"
+        return f"{kept}; then {self.message}"
 
 
 class VideoRecord(Description, frozen=True):
@@ -345,7 +331,7 @@ class RunSummary:
     num_pruned: int = 0
     """Videos that were dropped from the cache (build only)"""
     num_damaged: int = 0
-    """Damaged videos of which some frames were cached in this run (build only)"""
+    """Damaged videos of which the first frames were cached in this run (build only)"""
     num_frames_missing: int = 0
     """Frames of these videos that are not cached (build only)"""
     elapsed_seconds: float = 0.0

@@ -73,7 +73,7 @@ _BUILD_OPTIONS = (
 )  # fmt: skip
 @click.option(
     "--on-damage", type=Choice(ON_DAMAGE),
-    help="Of a damaged file, cache nothing, the frames that are right, or also those that the decoder concealed.  "
+    help="Of a damaged file, cache nothing, or the frames before the first damage.  "
     "[default: as in the config or the cache, else quarantine]",
 )  # fmt: skip
 @click.option("--prune", is_flag=True, help="Afterwards, drop the cached videos that INDEX does not name.")

@@ -101,7 +101,7 @@ class FramesConfig(PictureConfig):
     stride: int = 1
     """[frames] Distance of the frames of a chain. Clips of this stride are decoded fastest"""
     on_damage: str = ON_DAMAGE[0]
-    """Choice for damaged files: "quarantine", "keep" or "keep-concealed", see ``BuildOptions``"""
+    """Choice for damaged files: "quarantine" or "trim", see ``BuildOptions``"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

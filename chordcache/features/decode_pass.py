@@ -21,11 +21,10 @@ from chordcache.features.registry import FeatureSpec
 from chordcache.features.row_clock import CLOCK_FACTS, clock_problem
 from chordcache.media.activity import ContentMeter
 from chordcache.media.audio_track import Sound
-from chordcache.media.damage import KeptFrames
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
 from chordcache.media.scaling import Frame, FrameMaker
-from chordcache.records import ContentFacts, Segment
+from chordcache.records import ContentFacts, DamageFacts, Segment
 from chordcache.storage.artefacts.writer import Block
 
 
@@ -121,10 +120,10 @@ class DecodePass:
         self.made: dict[str, FeatureResult] = {}
         """Result of each feature"""
 
-    def run(self, path: str, segment: Segment | None = None, *, kept: KeptFrames | None = None) -> DecodeResult:
+    def run(self, path: str, segment: Segment | None = None, *, damage: DamageFacts | None = None) -> DecodeResult:
         """Decode a file from the first frame to the last, or only a segment of it.
 
-        ``kept`` holds the frames to take of a damaged file. By default, damage is an error.
+        ``damage`` is that of the file, before which the item ends. By default, damage is an error.
 
         Raises
         ------
@@ -133,7 +132,7 @@ class DecodePass:
             it declares, the stage is the feature's name and the cause is ``extractor``.
         """
         if segment is None and self.picture.buckets is None:
-            return decode_whole(path, self, kept)
+            return decode_whole(path, self, damage)
         return decode_segment(path, self, segment)
 
     def begin(self, media: Media, bucket: Bucket | None = None) -> None:

@@ -9,13 +9,12 @@ from chordcache.config.frames import Bucket, PictureConfig
 from chordcache.errors import MediaError
 from chordcache.features.frames import FpsFilter
 from chordcache.media.audio_track import Sound
-from chordcache.media.damage import KeptFrames
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media, open_media
 from chordcache.media.geometry import nearest_bucket
 from chordcache.media.scaling import PictureScaler
 from chordcache.media.segments import SegmentReader
-from chordcache.records import Segment
+from chordcache.records import DamageFacts, Segment
 
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -59,7 +58,7 @@ class SegmentReceiver(Receiver[None], Protocol):
         """Take the error that ended the item."""
 
 
-def decode_whole(path: str, receiver: Receiver[Result_co], kept: KeptFrames | None = None) -> Result_co:
+def decode_whole(path: str, receiver: Receiver[Result_co], damage: DamageFacts | None = None) -> Result_co:
     """Decode a file from the first frame to the last. Return the result of the receiver's ``finish``.
 
     Parameters
@@ -68,8 +67,8 @@ def decode_whole(path: str, receiver: Receiver[Result_co], kept: KeptFrames | No
         The file.
     receiver : Receiver
         The receiver of its frames and sound.
-    kept : KeptFrames, optional
-        The frames to take of a damaged file. By default, damage is an error.
+    damage : DamageFacts, optional
+        The damage of the file, before which the item ends. By default, damage is an error.
 
     Raises
     ------
@@ -77,7 +76,7 @@ def decode_whole(path: str, receiver: Receiver[Result_co], kept: KeptFrames | No
         As in ``Media.frames``, and what the receiver raises.
     """
     with open_media(path) as media:
-        media.kept = kept
+        media.damage = damage
         receiver.begin(media)
         on_sound = receiver.add_sound if receiver.needs_sound else None
         for frame in media.frames(motion_vectors=receiver.needs_motion_vectors, on_sound=on_sound):

@@ -18,10 +18,11 @@ from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.packet_check import PacketCheck, Role
 from chordcache.media.checks.truncation import may_end_anywhere
 from chordcache.media.containers import best_audio, best_video, open_container, refuse_encrypted
-from chordcache.media.damage import KeptFrames, kept_frames
+from chordcache.media.damage import frames_before
 from chordcache.media.decoding import DecodedFrame, Decoding, packets_from
 from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious
 from chordcache.media.video_decoder import VideoDecoder
+from chordcache.records import DamageFacts
 
 _FALLBACK_FPS = Fraction(25)
 """Rate that libavformat assumes for raw streams that state none"""
@@ -46,8 +47,8 @@ class Media:
         """Number of frames at the start that cannot be decoded, counted by the last whole pass"""
         self.timestamp_source = "pts"
         """Source of the frames' times: "pts", or "dts" or "rate" if packets carry no presentation times"""
-        self.kept: KeptFrames | None = None
-        """Frames that ``frames`` yields of a damaged file, or None if damage is an error"""
+        self.damage: DamageFacts | None = None
+        """Damage of the file before which ``frames`` ends, or None if damage is an error"""
         self._decoder: VideoDecoder | None = None
         self._opening_fault = self._demuxer_fault(all_codecs=True) if is_file else None
 
@@ -291,8 +292,8 @@ class Media:
             At the end: ``decode`` if packets yield no frame, or if the decoder or the container reports damage;
             ``truncated`` or ``short`` if the file ends too early; ``no-frames`` if no frame comes out.
         """
-        if self.kept is not None:
-            yield from kept_frames(self, self.kept, motion_vectors=motion_vectors, on_sound=on_sound)
+        if self.damage is not None:
+            yield from frames_before(self, self.damage, motion_vectors=motion_vectors, on_sound=on_sound)
             return
         faults = Faults()
         decoding = Decoding(self, faults, motion_vectors=motion_vectors)

@@ -8,9 +8,8 @@ from pathlib import Path
 from chordcache.choices import ON_DAMAGE
 from chordcache.config.frames import PictureConfig
 from chordcache.features.registry import FeatureSpec
-from chordcache.media.damage import KeptFrames
 from chordcache.pipeline.plan import ArtefactTask
-from chordcache.records import ContentFacts, Description, FeatureInfo, Identity, VideoRecord
+from chordcache.records import ContentFacts, DamageFacts, Description, FeatureInfo, Identity, VideoRecord
 from chordcache.storage.sidecar import Sidecar
 
 
@@ -67,8 +66,8 @@ class BuildTask:
     """Number of times that the task was sent, including this one"""
     on_damage: str = ON_DAMAGE[0]
     """One of ``ON_DAMAGE``"""
-    kept_frames: KeptFrames | None = None
-    """Frames of a damaged source that are cached, or None if damage is an error"""
+    damage: DamageFacts | None = None
+    """Damage of the source before which the item ends, or None if damage is an error"""
 
     @property
     def run_folder(self) -> Path:

@@ -15,11 +15,11 @@ from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
 from chordcache.media.geometry import expected_shape
 from chordcache.pipeline.existing_cache import repairable, tool_versions
-from chordcache.pipeline.keep_damaged import is_allowed
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.plan import ArtefactTask, BuildPlan, make_plan
 from chordcache.pipeline.prune import keys_to_prune
 from chordcache.pipeline.tasks import PlannedVideo, planned_files
+from chordcache.pipeline.trim import is_allowed
 from chordcache.pipeline.worker import described
 from chordcache.records import FeatureInfo, VideoRecord
 from chordcache.storage import layout

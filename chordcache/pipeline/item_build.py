@@ -253,7 +253,7 @@ class ItemBuild:
             features=features,
             notes=tuple(dict.fromkeys(notes)),
             content=task.content or facts.content,
-            damage=task.kept_frames.facts if task.kept_frames else None,
+            damage=task.damage,
             display_width=facts.display_size[0],
             display_height=facts.display_size[1],
             display_crop=task.previous.display_crop if task.previous and has_old_frames else facts.display_crop,

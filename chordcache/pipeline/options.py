@@ -46,9 +46,8 @@ class BuildOptions:
     """"only" caches the frames that a segment needs. "share" caches a file once, and its segments are views of it. The
     cache remembers it. By default "only" """
     on_damage: str | None = None
-    """"quarantine" caches nothing of a damaged file, "keep" its frames that are right, "keep-concealed" also those that
-    the decoder repaired or that refer to damaged ones. None takes ``frames.on_damage`` of the config, or without a
-    config, the choice that the cache was built with"""
+    """"quarantine" caches nothing of a damaged file, "trim" the frames before its first damage. None takes
+    ``frames.on_damage`` of the config, or without a config, the choice that the cache was built with"""
     scratch: str | Path | None = None
     """Folder of a local disk in which workers write artefacts, before they copy them to the disk of the cache. By
     default they write on the disk of the cache. On a cluster, each node has its own folder of this name"""

@@ -215,7 +215,7 @@ def _check_fits_buckets(plan: BuildPlan) -> None:
         )
     if plan.on_damage != ON_DAMAGE[0]:
         raise UsageError(
-            f"on_damage: got '{plan.on_damage}' with frames.buckets, whose items have no gaps, expected "
+            f"on_damage: got '{plan.on_damage}' with frames.buckets, which decode a part of each file, expected "
             f"'{ON_DAMAGE[0]}'. Build with --on-damage {ON_DAMAGE[0]}."
         )
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError, UsageError
-from chordcache.pipeline.keep_damaged import is_allowed
 from chordcache.pipeline.options import BuildOptions
+from chordcache.pipeline.trim import is_allowed
 from chordcache.storage import layout
 from chordcache.storage.sidecar import read_sidecar
 

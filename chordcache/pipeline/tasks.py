@@ -11,9 +11,9 @@ from chordcache.errors import DamageError, NotFoundError
 from chordcache.index.grouping import IndexRows
 from chordcache.media.source_file import SourceState, leads_out, look_or_none, real_folder
 from chordcache.pipeline.build_task import BuildTask
-from chordcache.pipeline.keep_damaged import is_allowed, may_be_cached
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.plan import BuildPlan
+from chordcache.pipeline.trim import is_allowed, may_be_cached
 from chordcache.records import ContentFacts, Identity, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.quarantine import Failure, Quarantine

@@ -15,7 +15,7 @@ from chordcache.features.packet_frames import PACKET_CODECS
 from chordcache.features.registry import FeatureSpec, read_side, resolve
 from chordcache.features.row_clock import CLOCK_FACTS, has_times
 from chordcache.media import jpeg
-from chordcache.pipeline.keep_damaged import frames_to_keep
+from chordcache.pipeline.trim import damage_of
 from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.base import Artefact
 from chordcache.storage.artefacts.open_files import open_artefact
@@ -58,11 +58,11 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     specs = _comparable(sidecar, config)
     comparers = [_Comparer(cache, info, shown) for info in sidecar.features if info.file and info.feature in specs]
     sinks = {name: [each for each in comparers if each.feature == name] for name in specs}
-    kept = frames_to_keep(path, sidecar.damage.on_damage) if sidecar.damage else None
-    if sidecar.damage and (kept is None or kept.facts != sidecar.damage):
-        raise _differs("its damaged frames are others than those in the sidecar")
+    damage = damage_of(path) if sidecar.damage else None
+    if damage != sidecar.damage:
+        raise _differs(f"got damage ({damage}), expected that of the sidecar ({sidecar.damage})")
     decode_pass = DecodePass(specs, sinks, config.picture, with_content=False, only=frozenset(shown))
-    facts = decode_pass.run(path, None if sidecar.view else sidecar.segment, kept=kept)
+    facts = decode_pass.run(path, None if sidecar.view else sidecar.segment, damage=damage)
     if len(facts.pts_seconds) != num_frames:
         raise _differs(f"got {len(facts.pts_seconds)} frames, expected {num_frames} as in the cache")
     for info in {info.file: info for info in sidecar.features if info.file}.values():

@@ -15,7 +15,7 @@ from chordcache.features.feed import decode_segments, decode_whole
 from chordcache.media.source_file import SourceState, bytes_changed, hash_source, look_settled
 from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.item_build import ItemBuild, failure_of, publish_item, publish_views
-from chordcache.pipeline.keep_damaged import frames_after
+from chordcache.pipeline.trim import damage_after
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.quarantine import Failure
@@ -113,8 +113,8 @@ class _Build:
                 try:
                     self._decode_whole(tasks, source, digest)
                 except MediaError as error:
-                    kept_frames = frames_after(error, path, first.on_damage)
-                    tasks = [replace(task, kept_frames=kept_frames) for task in tasks]
+                    damage = damage_after(error, path, first.on_damage)
+                    tasks = [replace(task, damage=damage) for task in tasks]
                     self._decode_whole(tasks, source, digest)
         except MediaError as error:
             missing = (task for task in tasks if task.key not in self._outcomes)
@@ -134,7 +134,7 @@ class _Build:
     def _decode_whole(self, tasks: Sequence[BuildTask], source: SourceState, digest: str | None) -> None:
         """Build a file, or the segments that share artefacts of it."""
         with ItemBuild(tasks, source, digest) as item:
-            decode_whole(tasks[0].source_path, item, tasks[0].kept_frames)
+            decode_whole(tasks[0].source_path, item, tasks[0].damage)
             self._outcomes |= item.outcomes
 
 

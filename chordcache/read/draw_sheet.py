@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,12 +124,6 @@ class _Drawing:
         middles = self.axis.start_seconds + (np.arange(count) + 0.5) * step
         on_screen = np.searchsorted(self.times, middles + 1e-6, side="right") - 1
         self.numbers: list[int] = np.clip(on_screen, self.first, max(self.first, self.stop - 1)).tolist()
-        self.is_missing = [False] * count
-        """True for each part of the axis in which frames of a damaged source are missing"""
-        with self.noting("gaps"):
-            before_gaps = set((self.video.gaps - 1).tolist())
-            pairs = itertools.pairwise(self.numbers)
-            self.is_missing[1:] = [number == earlier and number in before_gaps for earlier, number in pairs]
 
     @contextlib.contextmanager
     def noting(self, name: str) -> Iterator[None]:
@@ -169,7 +162,7 @@ class _Drawing:
         ]
         put_text(part, "  |  ".join(facts), 10, 46, color=FAINT)
         if video.damage is not None:
-            missing = f"{video.damage.num_missing} frames missing, {video.damage.num_concealed} concealed"
+            missing = f"damaged: {video.damage.num_missing} later frames missing"
             put_text(part, missing, _LEFT + self.axis.width, 46, color=ALARM, align="right")
 
     def _thumbs(self, name: str, shape: tuple[int, int]) -> tuple[np.ndarray, list[Place]]:
@@ -196,10 +189,7 @@ class _Drawing:
         top = self.height - len(part)
         poses = self._poses()
         found = self._one_by_one("frames", self.numbers)
-        for place, rows, is_missing in zip(places, found, self.is_missing, strict=True):
-            if is_missing:
-                _cross_out(part, place, "missing")
-                continue
+        for place, rows in zip(places, found, strict=True):
             if rows is None:
                 _cross_out(part, place, "damaged")
             else:
@@ -210,7 +200,7 @@ class _Drawing:
                     drawing.draw_lines(picture, points, _BODY, (0, 230, 118))
                 part[: place.height, place.x : place.x + place.width] = picture
             self.frames.append(Place(place.number, place.seconds, place.x, top, place.width, place.height))
-        self._add_frame_times([place for place, missing in zip(places, self.is_missing, strict=True) if not missing])
+        self._add_frame_times(places)
         self._add_keyframes()
 
     def _poses(self) -> dict[int, np.ndarray]:
@@ -266,9 +256,9 @@ class _Drawing:
         scale = pictures.flow_scale(np.stack(known)) if known else 1.0
         shape = known[0].shape[:2] if known else (self.video.height, self.video.width)
         part, places = self._thumbs("flow", shape)
-        for place, row, is_missing in zip(places, rows, self.is_missing, strict=True):
-            if row is None or is_missing:
-                _cross_out(part, place, "missing" if is_missing else "damaged")
+        for place, row in zip(places, rows, strict=True):
+            if row is None:
+                _cross_out(part, place, "damaged")
                 continue
             colors = drawing.resized_to(pictures.flow_colors(row, scale), place.width, place.height)
             part[: place.height, place.x : place.x + place.width] = colors
@@ -316,7 +306,7 @@ class _Drawing:
         put_text(part, bottom, _LEFT - 8, height - 2, scale=SMALL, color=FAINT, align="right")
 
     def finished(self) -> Sheet:
-        """Add the axis, the reasons and the gaps, and return the sheet."""
+        """Add the axis and the reasons, and return the sheet."""
         drawing.draw_axis(self.add(28), self.axis, 2)
         notes: list[tuple[str, drawing.Color]] = [
             *((f"{name}: absent, {shortened(text, 300)}", FAINT) for name, text in self.absent.items()),
@@ -326,18 +316,9 @@ class _Drawing:
             for line in drawing.wrapped(text, self.axis.width):
                 put_text(self.add(14), line, _LEFT, 12, scale=NORMAL, color=color)
         picture = np.vstack(self.parts)
-        self._mark_gaps(picture)
         return Sheet(
             picture, self.video.key, self.axis, self.rows, tuple(self.frames), dict(self.absent), dict(self.damage)
         )
-
-    def _mark_gaps(self, picture: np.ndarray) -> None:
-        """Draw a red line where frames of a damaged source are missing."""
-        with self.noting("gaps"):
-            for number in filter(self._is_inside, self.video.gaps.tolist()):
-                for name in ("keyframes", "motion", "mel"):
-                    if name in self.rows:
-                        drawing.draw_mark(picture, self.axis.x_of(self.times[number]), *self.rows[name], ALARM)
 
 
 def _cross_out(part: np.ndarray, place: Place, reason: str) -> None:

@@ -78,7 +78,7 @@ def _facts_of_video(video: Video) -> dict[str, str]:
     if video.segment is not None:
         facts["segment"] = f"{video.segment} of the file"
     if video.damage is not None:
-        facts["damage"] = f"{video.damage.num_missing} frames missing, {video.damage.num_concealed} concealed"
+        facts["damage"] = str(video.damage)
     labels = [*([video.label] if video.label else []), *video.labels]
     if labels:
         facts["labels"] = ", ".join(shortened(each, 60) for each in labels[:_MAX_ITEMS])

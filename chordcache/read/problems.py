@@ -106,13 +106,10 @@ def _is_built(path: Path) -> bool:
 def problems_of_video(video: Video, *, with_absent: bool) -> Iterator[Problem]:
     """Yield the damage of a video, and its absent features if they are asked for."""
     damage = video.damage
-    if damage is not None and damage.frames:
-        first = damage.frames[0]
-        message = (
-            f"{damage.num_missing} frames missing, {damage.num_concealed} concealed; "
-            f"frames [{first.start}, {first.stop}): {first.message}"
+    if damage is not None:
+        yield Problem(
+            "damaged", video.key, video.root, video.path, "decode", damage.cause, str(damage), remedy(damage.cause)
         )
-        yield Problem("damaged", video.key, video.root, video.path, "decode", first.cause, message, remedy(first.cause))
     if with_absent:
         reasons = {info.feature: info.absent for info in video.sidecar.features if info.absent is not None}
         for feature, reason in reasons.items():

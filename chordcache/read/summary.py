@@ -39,7 +39,7 @@ def _of_cache(path: Path) -> dict[str, Any]:
     num_bytes: Counter[str] = Counter()
     shared: set[str] = set()
     absent: Counter[str] = Counter()
-    num_videos = num_frames = num_damaged = num_missing = num_concealed = 0
+    num_videos = num_frames = num_damaged = num_missing = 0
     seconds = 0.0
     with open_cache(path) as cache:
         for video in cache:
@@ -49,7 +49,6 @@ def _of_cache(path: Path) -> dict[str, Any]:
             if video.damage is not None:
                 num_damaged += 1
                 num_missing += video.damage.num_missing
-                num_concealed += video.damage.num_concealed
             labels[video.label or "(none)"] += 1
             by_file: dict[str, list[FeatureInfo]] = {}
             for info in video.sidecar.features:
@@ -73,9 +72,7 @@ def _of_cache(path: Path) -> dict[str, Any]:
         "absent": dict(absent.most_common()),
         "labels": dict(labels.most_common()),
         "quarantined": len(Quarantine(path, {})),
-        "damaged": {"videos": num_damaged, "frames missing": num_missing, "frames concealed": num_concealed}
-        if num_damaged
-        else {},
+        "damaged": {"videos": num_damaged, "frames missing": num_missing} if num_damaged else {},
         "roots": dict(header.roots),
         "features": {tier: list(names) for tier, names in header.features.items()},
         "config": dict(header.config),

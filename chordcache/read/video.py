@@ -147,17 +147,8 @@ class Video:
 
     @property
     def damage(self) -> DamageFacts | None:
-        """Frames of a damaged source that are missing here, or may be wrong. None if the whole source was decoded."""
+        """First damage of the source, before which the video ends. None if the whole source was decoded."""
         return self.sidecar.damage
-
-    @property
-    def gaps(self) -> np.ndarray:
-        """Numbers of the frames before which frames of a damaged source are missing [shape=(G,), dtype=int64]."""
-        if self.damage is None:
-            return np.empty(0, np.int64)
-        starts = [each.start for each in self.damage.frames if not each.is_cached]
-        found = np.unique(np.searchsorted(self.source_frames, starts))
-        return found[(found > 0) & (found < self.num_frames)].astype(np.int64)
 
     def _kept(self, name: str) -> np.ndarray:
         # Not a cached_property: before Python 3.12 it has one lock for all videos. A reader in another thread may hold

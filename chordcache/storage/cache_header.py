@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.choices import ON_DAMAGE
-from chordcache.errors import DamageError, NotFoundError, printable
+from chordcache.errors import DamageError, FormatVersionError, NotFoundError, printable
 from chordcache.records import Record
 from chordcache.storage.atomic import publish_text
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
@@ -47,11 +47,17 @@ def read_header(cache: Path) -> Header:
         As in ``unseal``.
     """
     try:
-        return read_sealed(cache / "chordcache.json", Header, "the header of a cache")
+        header = read_sealed(cache / "chordcache.json", Header, "the header of a cache")
     except (NotFoundError, NotADirectoryError):
         raise NotFoundError(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'") from None
     except DamageError as error:
         raise DamageError(f"{error}; run 'chordcache build' as before to write it again") from None
+    if header.on_damage not in ON_DAMAGE:
+        raise FormatVersionError(
+            f"cache '{printable(cache)}': got on_damage '{header.on_damage}' of an earlier version, expected one of "
+            f"{', '.join(ON_DAMAGE)}. Build it into a new folder with --on-damage trim."
+        )
+    return header
 
 
 def write_header(cache: Path, header: Header) -> None:

@@ -91,7 +91,7 @@ class Quarantine:
             and failure.cause != "changed"
             and failure.source == source
             and failure.versions == self._versions
-            and failure.on_damage in ON_DAMAGE[ON_DAMAGE.index(self._on_damage) :]
+            and self._on_damage in (ON_DAMAGE[0], failure.on_damage)
             and set(failure.fingerprints) <= set(fingerprints)
         )
 

@@ -43,7 +43,7 @@ class Sidecar(Description, frozen=True):
     view: View | None = None
     """Rows of the item in its artefacts, if these hold the whole file and this is a segment of it"""
     damage: DamageFacts | None = None
-    """Damage of the source, if ``frames.on_damage`` kept some of its frames all the same"""
+    """First damage of the source, if ``frames.on_damage`` kept the frames before it"""
 
     @property
     def first_row(self) -> int:

@@ -39,7 +39,7 @@ def run(tmp_path, monkeypatch):
         (["config", "xyz"], 2, "got 'xyz', expected a command: list, show\n"),
         (["\x1b[31m"], 2, "chordcache: error: got '\\x1b[31m', expected a command: scan, index"),
         (["build", "--teir", "npz"], 2, "No such option"),
-        (["build", "--on-damage", "kepp"], 2, "'quarantine', 'keep', 'keep-concealed'. Did you mean 'keep'?"),
+        (["build", "--on-damage", "trimm"], 2, "'quarantine', 'trim'. Did you mean 'trim'?"),
         (["scan", ".", "--level", "HEADER"], 2, "Did you mean 'headers'?"),
         (["scan", ".", "--level", "x"], 2, "is not one of 'headers', 'packets', 'content'.\n"),
         (["completion", "fsh"], 2, "Did you mean 'fish'?"),

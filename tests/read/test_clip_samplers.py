@@ -40,12 +40,10 @@ from chordcache.read.sampling.clip_samplers import (
 )
 from chordcache.read.sampling.content_samplers import AdaptiveSampler, AudioPeakSampler
 
-NO_GAPS = np.empty(0, np.int64)
-
 
 def video(num_frames: int) -> Any:
     """All that these samplers look at."""
-    return SimpleNamespace(gaps=NO_GAPS, num_frames=num_frames)
+    return SimpleNamespace(num_frames=num_frames)
 
 
 SAMPLERS = [RegularClipSampler, RandomClipSampler]
@@ -341,7 +339,7 @@ SHORT = {
 @pytest.mark.parametrize("pad", SHORT)
 @pytest.mark.filterwarnings("ignore:AdaptiveSampler")
 def test_pad(kind: Any, pad: str) -> None:
-    short = SimpleNamespace(gaps=NO_GAPS, num_frames=7, content=None, key="a")
+    short = SimpleNamespace(num_frames=7, content=None, key="a")
     numbers = kind(num_frames=6, stride=3, pad=pad).frame_numbers(short, ClipRequest())
     assert np.unique(numbers.reshape(-1, 6), axis=0).tolist() == [SHORT[pad]]
 
@@ -352,7 +350,7 @@ def test_pad_error() -> None:
     with pytest.raises(
         UsageError, match="^video 'a': got 15 frames, expected 16 for a clip of 6 that are 3 apart. Choose pad="
     ):
-        sampler.frame_numbers(SimpleNamespace(gaps=NO_GAPS, num_frames=15, key="a"), ClipRequest())
+        sampler.frame_numbers(SimpleNamespace(num_frames=15, key="a"), ClipRequest())
     with pytest.raises(UsageError, match="^pad: got 'zeros', expected one of repeat, loop, error$"):
         RegularClipSampler(pad="zeros")
 
@@ -421,7 +419,6 @@ def test_wrong_uniform_frames() -> None:
 def sounding(peaks: list[float], num_frames: int = 100, fps: int = 10) -> Any:
     """A video with peaks at these seconds; its clock does not start at 0."""
     return SimpleNamespace(
-        gaps=NO_GAPS,
         num_frames=num_frames,
         content=SimpleNamespace(audio_peaks_seconds=tuple(peaks)),
         pts_seconds=7.5 + np.arange(num_frames) / fps,
@@ -477,7 +474,7 @@ def moving(per_second: list[float], fps: int = 10) -> Any:
     num_frames = len(per_second) * fps
     content = SimpleNamespace(motion_per_second=tuple(per_second))
     return SimpleNamespace(
-        gaps=NO_GAPS, num_frames=num_frames, content=content, pts_seconds=7.5 + np.arange(num_frames) / fps, key="a"
+        num_frames=num_frames, content=content, pts_seconds=7.5 + np.arange(num_frames) / fps, key="a"
     )
 
 
@@ -520,7 +517,7 @@ def test_adaptive_with_a_clock_that_is_set_back() -> None:
 
 @pytest.mark.parametrize("per_second", [[], [0.0, 0.0, 0.0]])
 def test_adaptive_without_motion_is_random(per_second: list[float]) -> None:
-    source = SimpleNamespace(gaps=NO_GAPS, num_frames=30, content=SimpleNamespace(motion_per_second=tuple(per_second)))
+    source = SimpleNamespace(num_frames=30, content=SimpleNamespace(motion_per_second=tuple(per_second)))
     source.pts_seconds = np.arange(30) / 10
     requests = [ClipRequest(index=i) for i in range(20)]
     with warnings.catch_warnings(record=True) as caught:

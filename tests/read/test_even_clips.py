@@ -27,9 +27,6 @@ from chordcache.read.sampling.clip_samplers import (
 )
 from chordcache.read.sampling.content_samplers import AdaptiveSampler, AudioPeakSampler
 
-NO_GAPS = np.empty(0, np.int64)
-
-
 FIRST_OF_TWO = ClipRequest(clip=0, num_clips=2)
 """A request for which RegularClipSampler starts at the first frame"""
 
@@ -40,7 +37,6 @@ def timed(pts_seconds: Any, frame_seconds: float) -> Any:
     return SimpleNamespace(
         key="a",
         num_frames=len(pts),
-        gaps=np.empty(0, np.int64),
         pts_seconds=pts,
         duration_seconds=float(np.ptp(pts)) + frame_seconds,
     )

@@ -158,7 +158,7 @@ def test_a_keyframe_after_the_last_kept_frame_is_left_out(make_video: Callable[.
 def test_a_video_without_keyframes_begins_with_one() -> None:
     class Without:
         num_frames = 20
-        keyframes = gaps = np.zeros(0, np.int64)
+        keyframes = np.zeros(0, np.int64)
 
     assert KeyframeSampler(3, 2).frame_numbers(Without(), ClipRequest()).tolist() == [0, 2, 4]  # type: ignore[arg-type]
 

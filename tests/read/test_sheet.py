@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import av
 import cv2
 import numpy as np
 import pytest
@@ -257,33 +256,6 @@ def test_without_frames_the_other_rows_are_drawn(tmp_path, make_video):
         drawn = cache[0].show()
     assert drawn.absent == {"frames": "not cached"}
     assert set(drawn.rows) == {"flow", "motion", "mel"}
-
-
-def test_missing_frames_of_a_damaged_source_are_marked(tmp_path, make_video):
-    whole = make_video(tmp_path / "whole.mp4", num_frames=60, size=(320, 240), gop=10, options={"bf": "0"})
-    with av.open(os.fspath(whole)) as container:
-        packets = [packet for packet in container.demux(video=0) if packet.size]
-    data = bytearray(whole.read_bytes())
-    position, size = packets[25].pos, packets[25].size
-    after = next(float(packet.pts * packet.time_base) for packet in packets[26:] if packet.is_keyframe)
-    data[position + 5 : position + size] = bytes(size - 5)
-    (tmp_path / "videos").mkdir()
-    (tmp_path / "videos" / "bad.mp4").write_bytes(data)
-    options = cc.BuildOptions(on_damage="keep")
-    index = cc.scan([tmp_path / "videos"])
-    cc.build(index, tmp_path / "cache", tiers=["lmdb", "npz"], config=CONFIG, jobs=1, options=options)
-    with cc.open_cache(tmp_path / "cache") as cache:
-        drawn = cache[0].show()
-        (number,) = cache[0].gaps
-        seconds = cache[0].pts_seconds[number]
-        shown = [place.number for place in cache[0].show(num_frames=48).frames]
-    assert seconds == pytest.approx(after)
-    assert shown == sorted(set(shown))  # not a frame again where others are missing
-    assert len(shown) < 48
-    for name in ("keyframes", "motion"):
-        top, height = drawn.rows[name]
-        marked = np.flatnonzero((drawn.picture[top : top + height] == drawing.ALARM).all((0, 2)))
-        assert marked.tolist() == [drawn.axis.x_of(seconds)]
 
 
 def test_landmarks_are_drawn_over_the_frames(cache, monkeypatch):

@@ -25,7 +25,7 @@ REQUESTS = [ClipRequest(seed=2, epoch=epoch, index=index) for epoch in range(3) 
 
 
 def video(num_frames: int) -> SimpleNamespace:
-    return SimpleNamespace(gaps=np.empty(0, np.int64), num_frames=num_frames, key="short-0123456789abcdef")
+    return SimpleNamespace(num_frames=num_frames, key="short-0123456789abcdef")
 
 
 @dataclass(frozen=True)

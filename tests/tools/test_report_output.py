@@ -204,7 +204,7 @@ def test_the_problems_are_those_of_info(tmp_path, make_video):
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "bad.mp4").write_bytes(data)
     (tmp_path / "videos" / "none.mp4").write_bytes(b"\0\0\0\x18ftypisom" + bytes(4000))
-    options = cc.BuildOptions(on_damage="keep")
+    options = cc.BuildOptions(on_damage="trim")
     cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", jobs=1, options=options)
     result = cc.report(tmp_path / "cache", tmp_path / "r.html")
     found = list(iter_problems(tmp_path / "cache", with_absent=False))

@@ -8,7 +8,7 @@ from typing import Any
 import av
 
 from chordcache.errors import MediaError
-from chordcache.media.checks.transport_stream import joints, loses_first_picture
+from chordcache.media.checks.transport_stream import is_shifted, joints, loses_first_picture
 from chordcache.media.checks.truncation import end_problem
 
 _PROMISING = ("flv", "matroska,webm")
@@ -92,7 +92,7 @@ class ContainerWatch:
             self._marked, self._marked_at = self.num_packets, []
         if self._marked is not None:
             self._marked_at.append(packet.pos)
-            if self.num_packets - self._marked >= MARK_DISTANCE:
+            if self.num_packets - self._marked >= MARK_DISTANCE or not size:
                 faults += self._mark_faults()
         if self.counts_frames and packet.pts is not None:
             # libavformat guesses the first time
@@ -120,7 +120,7 @@ class ContainerWatch:
         MediaError
             If the file cannot be opened again.
         """
-        faults = [("decode", what) for what in self._mark_faults()] if self._marked is not None else []
+        faults: list[tuple[str, str]] = []
         path, name = self._container.name, self._container.format.name
         if name == "mpegts" and loses_first_picture(path, self._video.id):
             self.num_marked += 1
@@ -128,6 +128,8 @@ class ContainerWatch:
         problem = end_problem(path, name, last_packet_at=self._last_at)
         if problem:
             faults.append(("truncated", f"the file ends {problem}"))
+            if name == "mpegts" and is_shifted(path):
+                faults.append(("decode", "bytes were added or removed within the file"))
         num_behind = self._num_samples_behind_end() if "mp4" in name else 0
         if num_behind:
             self.num_missing += num_behind

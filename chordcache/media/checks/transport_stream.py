@@ -31,6 +31,17 @@ def ends_in_packet(file: BinaryIO, num_bytes: int) -> bool:
     return bool(length) and num_bytes % length != 0
 
 
+def is_shifted(path: str) -> bool:
+    """Return whether the last packets of a transport stream are not where they would be if it was only cut off."""
+    with opened(path) as file:
+        num_bytes = file.seek(0, os.SEEK_END)
+        length, sync_at = _geometry(file)
+        if not length:
+            return False
+        file.seek((num_bytes // length - 1) * length + sync_at)
+        return file.read(1) != bytes([_SYNC])
+
+
 def has_full_end(path: str, pid: int) -> bool:
     """Return whether the last packet of a track in a transport stream is full. The end of a picture seldom fills it."""
     with opened(path) as file:

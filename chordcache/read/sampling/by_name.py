@@ -68,10 +68,10 @@ def make_sampler(config: Mapping[str, Any], section: str = "clip_sampler") -> Cl
     Examples
     --------
     >>> make_sampler({"name": "random", "num_frames": 8})
-    RandomClipSampler(num_frames=8, stride=4, pad='repeat', fps=None, across_gaps=False)
+    RandomClipSampler(num_frames=8, stride=4, pad='repeat', fps=None)
     >>> later = {"name": "adaptive", "temperature": 0.5, "fps": 8}
     >>> make_sampler({"name": "schedule", "stages": {0: {"name": "random"}, 10: later}}).at(10)
-    AdaptiveSampler(num_frames=16, stride=None, pad='repeat', fps=8, across_gaps=False, temperature=0.5)
+    AdaptiveSampler(num_frames=16, stride=None, pad='repeat', fps=8, temperature=0.5)
     """
 
     def schedule(stages: Mapping[int, Mapping[str, Any]] = MappingProxyType({})) -> SamplerSchedule:

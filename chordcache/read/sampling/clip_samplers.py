@@ -33,10 +33,6 @@ class RegularClipSampler(EvenClipSampler):
     fps : float, optional
         Rate [frames per second] of the clip, at any rate of the video. Frames are then chosen by their presentation
         times. Do not give ``stride`` too.
-    across_gaps : bool
-        True to let a clip contain frames from both sides of a gap, which a damaged video may have (see ``Video.gaps``).
-        By default, each clip lies between two gaps. Only parts that are shorter than a clip are then left out, unless
-        all are.
 
     Raises
     ------
@@ -61,7 +57,7 @@ class RegularClipSampler(EvenClipSampler):
     In a video of 30 frames, 3 frames that are 5 apart span 11 frames. Clips therefore start in [0, 20):
 
     >>> from types import SimpleNamespace
-    >>> video, sampler = SimpleNamespace(num_frames=30, gaps=()), RegularClipSampler(num_frames=3, stride=5)
+    >>> video, sampler = SimpleNamespace(num_frames=30), RegularClipSampler(num_frames=3, stride=5)
     >>> sampler.frame_numbers(video, ClipRequest()).tolist()
     [9, 14, 19]
     >>> [sampler.frame_numbers(video, ClipRequest(clip=k, num_clips=3)).tolist() for k in range(3)]
@@ -81,7 +77,7 @@ class UniformFrameSampler:
     """Sampler of frames that are spread evenly over the whole video, for a model that sees each video as a few frames.
 
     The step from one frame to the next depends on the length of the video. Frames of a video that has fewer than
-    ``num_frames`` repeat. The frames come from both sides of the gaps of a damaged video.
+    ``num_frames`` repeat.
 
     Parameters
     ----------
@@ -109,7 +105,7 @@ class UniformFrameSampler:
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> video = SimpleNamespace(num_frames=100, gaps=())
+    >>> video = SimpleNamespace(num_frames=100)
     >>> UniformFrameSampler(5).frame_numbers(video, ClipRequest()).tolist()
     [0, 24, 49, 74, 99]
     >>> UniformFrameSampler(5, position="middle").frame_numbers(video, ClipRequest()).tolist()
@@ -144,7 +140,7 @@ class RandomClipSampler(EvenClipSampler):
 
     Parameters
     ----------
-    num_frames, stride, pad, fps, across_gaps
+    num_frames, stride, pad, fps
         As in ``RegularClipSampler``.
 
     Raises
@@ -163,7 +159,7 @@ class RandomClipSampler(EvenClipSampler):
     16 frames that cover 2 seconds, whatever the rate of the video:
 
     >>> RandomClipSampler(num_frames=16, fps=8)
-    RandomClipSampler(num_frames=16, stride=None, pad='repeat', fps=8, across_gaps=False)
+    RandomClipSampler(num_frames=16, stride=None, pad='repeat', fps=8)
     """
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
@@ -181,7 +177,7 @@ class DenseClips(EvenClipSampler):
 
     Parameters
     ----------
-    num_frames, stride, pad, fps, across_gaps
+    num_frames, stride, pad, fps
         As in ``RegularClipSampler``.
     num_clips : int
         Number of clips of each sample. They have the positions of the clips of ``RegularClipSampler``.
@@ -213,7 +209,7 @@ class RegularTimestampClips(EvenClipSampler):
 
     Parameters
     ----------
-    num_frames, stride, pad, fps, across_gaps
+    num_frames, stride, pad, fps
         As in ``RegularClipSampler``. With ``stride``, a clip starts at the frame nearest to its time.
     seconds_between_clip_starts : float
         Time from the start of one clip to the start of the next. The first clip starts at the first frame. The last one
@@ -255,7 +251,7 @@ class KeyframeSampler(EvenClipSampler):
 
     Parameters
     ----------
-    num_frames, stride, pad, fps, across_gaps
+    num_frames, stride, pad, fps
         As in ``RegularClipSampler``.
 
     Raises

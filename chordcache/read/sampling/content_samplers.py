@@ -23,7 +23,7 @@ class AudioPeakSampler(EvenClipSampler):
 
     Parameters
     ----------
-    num_frames, stride, pad, fps, across_gaps
+    num_frames, stride, pad, fps
         As in ``RegularClipSampler``.
 
     Raises
@@ -55,7 +55,7 @@ class AdaptiveSampler(EvenClipSampler):
 
     Parameters
     ----------
-    num_frames, stride, pad, fps, across_gaps
+    num_frames, stride, pad, fps
         As in ``RegularClipSampler``.
     temperature : float
         A clip's weight is its mean motion to the power of ``1 / temperature``. Near 0, the clip with the most motion is

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -98,16 +95,6 @@ class EvenClips(ABC):
             )
         return self._frames_at(positions)
 
-    @property
-    @abstractmethod
-    def room(self) -> float:
-        """Number of starts of whole clips, or the time from the first to the last of them [seconds]."""
-
-    @property
-    def fits(self) -> bool:
-        """True if the video is at least as long as a clip."""
-        return bool(self._offsets[-1] < self.end - _TOLERANCE_SECONDS)
-
     def even_clip(self, number: int, num_clips: int) -> np.ndarray:
         """Return one of several clips that are spread evenly over the video."""
         return self.clip(self.last_start * number / (num_clips - 1) if num_clips > 1 else self.last_start / 2)
@@ -145,11 +132,6 @@ class ClipsByNumber(EvenClips):
         """Frame numbers."""
         return np.arange(self._video.num_frames)
 
-    @property
-    def room(self) -> float:
-        """Number of frames at which a whole clip can start."""
-        return self.last_start + 1
-
     def random_start(self, random: np.random.Generator) -> float:
         """Draw a frame number."""
         return int(random.integers(int(self.last_start) + 1))
@@ -184,11 +166,6 @@ class ClipsByTime(EvenClips):
         """Times of the frames."""
         return self._times.starts
 
-    @property
-    def room(self) -> float:
-        """Time from the first to the last start [seconds]."""
-        return self.last_start
-
     def random_start(self, random: np.random.Generator) -> float:
         """Draw a time, which need not be that of a frame."""
         return random.random() * self.last_start
@@ -208,93 +185,6 @@ class ClipsByTime(EvenClips):
         )
 
 
-class _Run(NamedTuple):
-    """Consecutive frames of a video with gaps: all that clips look at, as of a video."""
-
-    key: str
-    first: int
-    """Number of the first of them"""
-    num_frames: int
-    pts_seconds: np.ndarray
-    duration_seconds: float
-
-
-def _runs(video: Video) -> list[_Run]:
-    """Return the runs of frames between the gaps of a video."""
-    pts = video.pts_seconds
-    frame_seconds = video.duration_seconds - np.ptp(pts)
-    return [
-        _Run(video.key, start, stop - start, pts[start:stop], float(np.ptp(pts[start:stop]) + frame_seconds))
-        for start, stop in pairwise([0, *video.gaps.tolist(), video.num_frames])
-    ]
-
-
-class ClipsOfRuns:
-    """Clips of a video with gaps. A clip has frames of one run, which are the frames between two gaps.
-
-    Runs that are shorter than a clip are not used, unless all are: then the longest one is padded. The positions are
-    those of all runs that are used, one behind the other.
-    """
-
-    def __init__(self, runs: list[_Run], make: Callable[[Any], EvenClips]) -> None:
-        made = [(run.first, run.num_frames, make(run)) for run in runs]
-        used = [each for each in made if each[2].fits] or [max(made, key=lambda each: each[2].end)]
-        self._clips = [clips for _, _, clips in used]
-        self._first: list[int] = [first for first, _, _ in used]
-        self._last: list[int] = [first + num_frames - 1 for first, num_frames, _ in used]
-        self._room = np.array([clips.room for clips in self._clips])
-        # One more, so that the last start of a run is not the first of the next one
-        self._base = np.cumsum([0, *(clips.last_start + 1 for clips in self._clips[:-1])])
-
-    def clip(self, start: float) -> np.ndarray:
-        """Return the frames of the clip at a position [shape=(T,), dtype=int64]."""
-        run = int(np.searchsorted(self._base, start, side="right")) - 1
-        return self._clips[run].clip(start - self._base[run]) + self._first[run]
-
-    def random_start(self, random: np.random.Generator) -> float:
-        """Draw a start. All are equally likely."""
-        total = self._room.sum()
-        run = int(random.choice(len(self._room), p=self._room / total)) if total else 0
-        return float(self._base[run] + self._clips[run].random_start(random))
-
-    def starts_every(self, seconds: float) -> np.ndarray:
-        """Return the starts of clips at regular times, from the first frame of each run on."""
-        found = [base + clips.starts_every(seconds) for base, clips in zip(self._base, self._clips, strict=True)]
-        return np.concatenate(found)
-
-    def even_clip(self, number: int, num_clips: int) -> np.ndarray:
-        """Return one of several clips that are spread evenly over the starts of all runs."""
-        up_to = np.cumsum(self._room)
-        last = up_to[-1] - (self._room[-1] - self._clips[-1].last_start)
-        place = last * number / (num_clips - 1) if num_clips > 1 else last / 2
-        run = min(int(np.searchsorted(up_to, place, side="right")), len(up_to) - 1)
-        start = min(place - (up_to[run] - self._room[run]), self._clips[run].last_start)
-        return self._clips[run].clip(start) + self._first[run]
-
-    def clip_around(self, frame: int) -> np.ndarray:
-        """Return the clip with a frame in its middle, moved inside its run, or inside the nearest run that is used."""
-        run = self._run_near(frame)
-        inside = min(max(frame, self._first[run]), self._last[run]) - self._first[run]
-        return self._clips[run].clip_around(inside) + self._first[run]
-
-    def clip_from(self, frame: int) -> np.ndarray:
-        """Return the clip that starts at a frame."""
-        run = self._run_near(frame)
-        return self._clips[run].clip_from(frame - self._first[run]) + self._first[run]
-
-    def start_frames(self) -> np.ndarray:
-        """Return all frames at which a clip can start [dtype=int64, ascending]."""
-        found = [first + clips.start_frames() for first, clips in zip(self._first, self._clips, strict=True)]
-        return np.concatenate(found)
-
-    def stops(self) -> np.ndarray:
-        """Return the number behind the last frame of each clip that starts at ``start_frames`` [dtype=int64]."""
-        return np.concatenate([first + clips.stops() for first, clips in zip(self._first, self._clips, strict=True)])
-
-    def _run_near(self, frame: int) -> int:
-        return int(np.argmin([max(a - frame, frame - b) for a, b in zip(self._first, self._last, strict=True)]))
-
-
 @dataclass(frozen=True)
 class EvenClipSampler:
     """Base of samplers whose clips have ``num_frames`` frames, ``stride`` apart or at ``fps``."""
@@ -307,8 +197,6 @@ class EvenClipSampler:
     """One of ``PADS``: a video that is shorter than a clip continues with its last frame, or from its start"""
     fps: float | None = field(default=None, kw_only=True)
     """Rate at which frames are chosen by their presentation times, [frames per second], or None with ``stride``"""
-    across_gaps: bool = field(default=False, kw_only=True)
-    """True to let a clip contain frames from both sides of a gap. See ``Video.gaps``"""
 
     def __post_init__(self) -> None:
         if self.fps is None and self.stride is None:
@@ -326,13 +214,8 @@ class EvenClipSampler:
         if self.pad not in PADS:
             raise UsageError(f"pad: got {self.pad!r}, expected one of {', '.join(PADS)}")
 
-    def clips(self, video: Video) -> EvenClips | ClipsOfRuns:
+    def clips(self, video: Video) -> EvenClips:
         """Return the clips of a video."""
-        if len(video.gaps) and not self.across_gaps:
-            return ClipsOfRuns(_runs(video), self._clips_of)
-        return self._clips_of(video)
-
-    def _clips_of(self, video: Video) -> EvenClips:
         if self.fps is not None:
             return ClipsByTime(video, self.num_frames, self.fps, self.pad)
         assert self.stride is not None

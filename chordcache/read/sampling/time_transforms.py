@@ -37,7 +37,7 @@ class TimeWarp:
     --------
     >>> from types import SimpleNamespace
     >>> from chordcache.read.sampling.clip_samplers import RegularClipSampler
-    >>> video, clips = SimpleNamespace(num_frames=100, gaps=()), RegularClipSampler(num_frames=5, stride=4)
+    >>> video, clips = SimpleNamespace(num_frames=100), RegularClipSampler(num_frames=5, stride=4)
     >>> clips.frame_numbers(video, ClipRequest()).tolist()
     [41, 45, 49, 53, 57]
     >>> TimeWarp(clips, speed=(2, 2)).frame_numbers(video, ClipRequest()).tolist()

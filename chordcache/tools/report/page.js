@@ -134,7 +134,6 @@ function tracks(v, d) {
   if (parts.length) add("segments", "others of this file", ...parts.map((w, i) => at(v, "a", { className: `part row${i % 3}`, href: "#" + w.key,
     textContent: w.labels[0] || w.caption || w.key }, w.start - v.start, w.start - v.start + w.seconds)));
   if (d.marks && d.marks.length) add("annotations", "", ...d.marks.map(([time, text]) => at(v, "bdi", { className: "mark", textContent: text, title: `${time} s: ${text}` }, time)));
-  if (d.damage) add("damage", "missing, concealed", ...d.damage.map(([from, to, kept]) => at(v, "i", { className: kept ? "gap kept" : "gap" }, from, to)));
   return found;
 }
 function curveTrack(v, [name, data, low, high, step], marks) {

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from chordcache.read.problems import problem_of_record
-from chordcache.read.video import Video
 from chordcache.records import AudioFacts, HeaderFacts, VideoRecord
 from chordcache.tools.report.curves import curves_of_content, level_dbfs
 from chordcache.tools.report.inputs import Entry
@@ -184,11 +183,6 @@ def details_of(entry: Entry, shared: Shared) -> dict[str, Any]:
         details["files"] = [
             [shared.facts.number(("", _feature_text(entry, file))), info.num_bytes] for file, info in files.items()
         ]
-        if video.damage is not None:
-            details["damage"] = [
-                [_since_start(video, each.start_seconds), _since_start(video, each.stop_seconds), each.is_cached]
-                for each in video.damage.frames[:_MAX_MARKS]
-            ]
     return details
 
 
@@ -262,8 +256,7 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
         if sidecar.num_frames_skipped:
             yield "skipped", f"{sidecar.num_frames_skipped} frames before the first keyframe"
         if video.damage is not None:
-            missing, concealed = video.damage.num_missing, video.damage.num_concealed
-            yield "damage", f"{missing} frames missing, {concealed} concealed"
+            yield "damage", str(video.damage)
         for info in sidecar.features:
             if info.file is None:
                 yield "absent", f"{info.feature} in {info.tier}: {info.absent}"
@@ -329,7 +322,3 @@ def _keyframe_seconds(entry: Entry) -> list[float]:
     stop = entry.video.duration_seconds if entry.video else record.packets.duration_seconds
     found = [round(each - start, 2) for each in record.packets.keyframe_pts_seconds if 0 <= each - start <= stop]
     return found[:: -(-len(found) // _MAX_KEYFRAMES)] if found else []
-
-
-def _since_start(video: Video, seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds - video.start_seconds, 3)
