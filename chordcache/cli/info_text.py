@@ -58,9 +58,9 @@ def video_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield _line("bytes", human_bytes(facts["bytes"]))
     for feature in facts["features"]:
         yield _line(f"  {feature['feature']}, {feature['tier']}", _feature_text(feature))
-    for damage in (facts["damage"] or {}).get("frames", []):
-        state = "concealed" if damage.get("is_cached") else "missing"
-        yield _line("damage", f"frames [{damage['start']}, {damage['stop']}) {state}: {_cut(damage['message'])}")
+    if damage := facts["damage"]:
+        kept = f"{damage['num_frames_kept']} of {damage['num_frames']} frames kept"
+        yield _line("damage", _cut(f"{kept}; then {damage['message']}"))
     yield from _annotation_lines(facts)
     yield _line("show", facts["show"])
 

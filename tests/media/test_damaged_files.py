@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,29 @@ FILMS = {
 LOCATED = [name for name in FILMS if not name.startswith("hevc")]
 """Films in which damage of a packet is always reported. HEVC's decoder may show a wrong picture in silence."""
 
+MORE_FILMS = {
+    "fragmented.mp4": (*_X264, "-movflags", "frag_keyframe+empty_moov"),
+    "h264.flv": _X264,
+    "open_gop.ts": ("-c:v", "libx264", "-bf", "8", "-x264-params", "keyint=50:scenecut=0:open-gop=1"),
+    "hevc.ts": _X265,
+    "mpeg4.mp4": ("-c:v", "mpeg4", *_MPEG),
+    "vp8.webm": ("-c:v", "libvpx", "-b:v", "300k", "-deadline", "realtime", "-g", str(GOP)),
+    "vp9.webm": ("-c:v", "libvpx-vp9", "-b:v", "300k", "-deadline", "realtime", "-cpu-used", "8", "-g", str(GOP)),
+    "msmpeg4.avi": ("-c:v", "msmpeg4", "-q:v", "4", "-g", str(GOP)),
+    "flv1.flv": ("-c:v", "flv1", "-q:v", "4", "-g", str(GOP)),
+    "wmv2.asf": ("-c:v", "wmv2", "-q:v", "4", "-g", str(GOP)),
+    "prores.mov": ("-c:v", "prores_ks", "-profile:v", "0", "-pix_fmt", "yuv422p10le"),
+}
+NUM_MUTANTS = 6 * int(os.environ.get("TRIALS", "1"))
+"""Damaged copies of each film. TRIALS=14 makes those of docs/damaged-files.md"""
+
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory) -> Path:
     """One film in several codecs and containers, as ``NUM_FRAMES`` frames with a keyframe every ``GOP`` frames."""
     folder = tmp_path_factory.mktemp("films")
     noise = f"testsrc2=size=160x120:rate=25:duration={NUM_FRAMES / 25},noise=alls=12:allf=t"
-    for name, options in FILMS.items():
+    for name, options in {**FILMS, **MORE_FILMS}.items():
         ffmpeg("-f", "lavfi", "-i", noise, "-pix_fmt", "yuv420p", *options, folder / name)
     return folder
 
@@ -132,14 +149,14 @@ def test_the_frames_before_the_damaged_group_are_kept(films, tmp_path, name):
     assert cc.verify(tmp_path / "work/cache", source=True).damage == []
 
 
-@pytest.mark.parametrize("name", sorted(FILMS))
+@pytest.mark.parametrize("name", sorted({**FILMS, **MORE_FILMS}))
 def test_random_damage(films, tmp_path, name):
     """Damage of many sizes at random places: a kept frame is never a wrong one, nor at a wrong time."""
     with open_media(str(films / name)) as media:
         truth = {f.number: (f.pts_seconds, f.picture.to_ndarray()) for f in media.frames()}
     data = (films / name).read_bytes()
     num_trimmed = 0
-    for trial in range(12):
+    for trial in range(NUM_MUTANTS):
         path = tmp_path / f"{trial}{Path(name).suffix}"
         path.write_bytes(mutant(data, random.Random(f"{name} {trial}")))
         try:
