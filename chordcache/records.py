@@ -334,6 +334,8 @@ class RunSummary:
     """Damaged videos of which the first frames were cached in this run (build only)"""
     num_frames_missing: int = 0
     """Frames of these videos that are not cached (build only)"""
+    num_unused_bytes: int = 0
+    """[bytes] Files that this run replaced, and that ``gc`` removes (build only)"""
     elapsed_seconds: float = 0.0
 
 

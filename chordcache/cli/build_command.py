@@ -26,6 +26,7 @@ from chordcache.cli.options import (
     roots_option,
     scratch_option,
     skipped_frames,
+    split_names,
     wait_option,
 )
 from chordcache.cli.values import FOLDER, Choice, variable_option
@@ -42,6 +43,7 @@ _BUILD_OPTIONS = (
     "source_hash",
     "prune",
     "prune_many",
+    "drop",
     "segments",
     "on_damage",
     "scratch",
@@ -77,7 +79,11 @@ _BUILD_OPTIONS = (
     "[default: as in the config or the cache, else quarantine]",
 )  # fmt: skip
 @click.option("--prune", is_flag=True, help="Afterwards, drop the cached videos that INDEX does not name.")
-@click.option("-y", "--yes", "prune_many", is_flag=True, help="Let --prune drop more than a tenth of the cache.")
+@click.option("-y", "--yes", "prune_many", is_flag=True, help="Let --prune and --drop remove more than a tenth.")
+@click.option(
+    "--drop", metavar="A,B", callback=lambda _ctx, _param, value: split_names(value) or (),
+    help="Take these features out of the cache. 'chordcache gc' removes their files.",
+)  # fmt: skip
 @click.option(
     "--segments", type=Choice(SEGMENT_MODES),
     help="Cache only the frames of the segments that INDEX names, or the whole file once, with the segments as views. "
@@ -132,6 +138,8 @@ def build(
         f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s{skipped_frames(summary)}"
         f"{f', pruned {summary.num_pruned}' if summary.num_pruned else ''}{damaged_videos(summary)}"
     )
+    if summary.num_unused_bytes:
+        line += f"; {human_bytes(summary.num_unused_bytes)} are not used any more, 'chordcache gc' removes them"
     see = f"; see {printable(os.path.join(cache, 'quarantine.jsonl'))}" if summary.num_failed else ""
     echo_summary(summary, line + see, as_json, quiet=quiet)
     click.get_current_context().exit(3 if summary.num_failed else 0)
@@ -153,6 +161,7 @@ def _echo_dry_run(found: DryRun, as_json: bool) -> None:
     }
     if as_json:
         data = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "plan"}
+        data["stale"] = [asdict(feature) for feature in found.stale]
         data["reasons"] = [{**asdict(reason), "num_videos": count} for reason, count in found.reasons.items()]
         config = config_to_json(plan.config)
         echo_json({**data, "cache": str(plan.cache), "features": features, "roots": plan.roots, "config": config})
@@ -162,6 +171,10 @@ def _echo_dry_run(found: DryRun, as_json: bool) -> None:
         f"(up to date {found.num_up_to_date}, failed before {found.num_failed})"
         f"{f' and drop {found.num_pruned} others' if found.num_pruned else ''}"
     )
+    for name, count in found.dropped.items():
+        click.echo(f"  {count:>7,} lose {name}, as --drop asks")
+    for feature in found.stale:
+        click.echo(f"  {feature}")
     for reason, count in found.reasons.items():
         detail = f" ({printable(reason.detail)})" if reason.detail else ""
         click.echo(f"  {count:>7,} {reason.kind}{detail}")

@@ -52,16 +52,18 @@ _LIMITS = (
 
 _BUILD_SETTINGS = (
     click.option(
-        "--tier", "tiers", type=TIER, multiple=True, default=("lmdb",), show_default=True, metavar="lmdb|npz|hdf5",
-        help="Kind of file to store in; may be given several times.", **variable_option("CHORDCACHE_TIER"),
+        "--tier", "tiers", type=TIER, multiple=True, metavar="lmdb|npz|hdf5",
+        callback=lambda _ctx, _param, value: value or None,
+        help="Kind of file to store in; may be given several times.  [default: as the features need it]",
+        **variable_option("CHORDCACHE_TIER"),
     ),
     click.option(
         "--features", type=FEATURES, metavar="A,B", callback=lambda _ctx, _param, value: split_names(value),
-        help="Build only these features, such as frames,flow.  [default: all that the config has for the tiers]",
+        help="Build these features, such as frames,flow.  [default: those of the cache and of --config, else frames]",
     ),
     click.option(
         "-c", "--config", type=CONFIG, metavar="NAME|FILE", **variable_option(CONFIG_VARIABLE),
-        help="Preset, such as flow, or YAML file with settings that differ from the defaults. See 'chordcache config'.",
+        help="Preset, such as flow, or YAML file. It changes only the settings that it names. See 'chordcache config'.",
     ),
 )  # fmt: skip
 """Options for what a build makes."""

@@ -55,12 +55,18 @@ class Config:
         default_factory=lambda: {"flow": FlowConfig(), "motion": MotionConfig(), "mel": MelConfig()}
     )
     hdf5: Hdf5Config = field(default_factory=Hdf5Config)
+    tiers: tuple[str, ...] = field(default=("lmdb",), compare=False)
+    """Tiers that a build makes if it is not asked for certain tiers or features"""
     train: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Settings of datasets and loaders, as plain data. Caches do not depend on them: configs that only differ here are
     equal, and ``config_to_json`` leaves them out"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "train", checked_train(self.train))
+        tiers: Any = self.tiers
+        if not isinstance(tiers, (list, tuple)) or not tiers:
+            raise ConfigError(f"tiers: got {self.tiers!r}, expected a list of tiers, such as [lmdb, npz]")
+        object.__setattr__(self, "tiers", tuple(tiers))
         for name, section in self.features.items():
             expected = FEATURE_SECTIONS.get(name, PluginConfig)
             if not isinstance(section, expected):
@@ -135,13 +141,15 @@ def _feature(name: Any, section: Any) -> FeatureConfig:
     return PluginConfig(name, section["extractor"], params)
 
 
-def config_from_json(data: Any) -> Config:
-    """Merge plain data deeply onto the packaged defaults.
+def config_from_json(data: Any, onto: Config | None = None) -> Config:
+    """Merge plain data deeply onto the packaged defaults, or onto another config.
 
     Parameters
     ----------
     data : Mapping or None
         Data in the shape of ``configs/default.yaml``. Missing keys keep their defaults. null removes a feature.
+    onto : Config, optional
+        Config whose values missing keys keep instead, such as that of an existing cache.
 
     Raises
     ------
@@ -151,13 +159,31 @@ def config_from_json(data: Any) -> Config:
     data = {} if data is None else data
     if not isinstance(data, Mapping):
         raise ConfigError(f"got a {type(data).__name__}, expected a mapping of sections")
+    if onto is not None:
+        data = _merged(config_to_json(onto), data)
     _check_keys("", data, [f.name for f in dataclasses.fields(Config)])
     return Config(
         frames=_section(FramesConfig, "frames", data.get("frames", {})),
         features=_features(data.get("features")),
         hdf5=_section(Hdf5Config, "hdf5", data.get("hdf5") or {}),
+        tiers=data.get("tiers") or ("lmdb",),
         train=data.get("train") or {},
     )
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain data with the values of ``changes``, and those of ``base`` that these do not name."""
+    merged = dict(base)
+    for key, value in changes.items():
+        before = merged.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping) and not _is_other_plugin(before, value):
+            value = _merged(before, value)
+        merged[key] = value
+    return merged
+
+
+def _is_other_plugin(before: Mapping[str, Any], section: Mapping[str, Any]) -> bool:
+    return bool(section.get("extractor", before.get("extractor")) != before.get("extractor"))
 
 
 def config_to_json(config: Config) -> dict[str, Any]:

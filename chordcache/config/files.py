@@ -57,13 +57,15 @@ def _config_file(path: str | Path) -> Path:
     return preset_path(name)
 
 
-def load_config(path: str | Path | None) -> Config:
+def load_config(path: str | Path | None, onto: Config | None = None) -> Config:
     """Read a YAML file or a preset, and merge it onto the packaged defaults. None returns the defaults.
 
     Parameters
     ----------
     path : str or Path, optional
         A YAML file; or, if no file has this name, the name of a preset, such as ``"flow"``.
+    onto : Config, optional
+        Config to merge the file onto instead of the defaults.
 
     Raises
     ------
@@ -73,7 +75,16 @@ def load_config(path: str | Path | None) -> Config:
         If the file is not YAML. The message begins with file:line:column. Also as in ``config_from_json``.
     """
     if path is None:
-        return Config()
+        return onto or Config()
+    data = read_config(path)
+    try:
+        return config_from_json(data, onto)
+    except ConfigError as error:
+        raise ConfigError(f"config '{printable(path)}': {error}") from None
+
+
+def read_config(path: str | Path) -> Any:
+    """Return what a YAML file or a preset says, as plain data that is not checked. Raises as ``load_config``."""
     name = printable(path)
     try:
         text = _config_file(path).read_text(encoding="utf-8")
@@ -84,10 +95,6 @@ def load_config(path: str | Path | None) -> Config:
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ConfigError(f"cannot read config '{name}': {error}") from None
     try:
-        data = _Loader(text).get_single_data()
+        return _Loader(text).get_single_data()
     except (yaml.YAMLError, RecursionError) as error:
         raise _syntax_error(name, text, error) from None
-    try:
-        return config_from_json(data)
-    except ConfigError as error:
-        raise ConfigError(f"config '{name}': {error}") from None

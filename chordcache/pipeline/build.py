@@ -32,7 +32,8 @@ from chordcache.pipeline.plan import (
     plan_as_before,
     write_plan,
 )
-from chordcache.pipeline.prune import drop, drop_if_not_allowed, keys_to_prune
+from chordcache.pipeline.prune import drop, drop_features, drop_if_not_allowed, keys_to_prune, videos_with
+from chordcache.pipeline.stale import stale_features
 from chordcache.pipeline.tasks import PlannedVideo, planned_files
 from chordcache.pipeline.worker import build_file, described
 from chordcache.records import RunSummary
@@ -54,8 +55,8 @@ def build(
     index: str | Path | Index,
     cache: str | Path = "cache",
     *,
-    tiers: Sequence[str] = ("lmdb",),
-    features: Sequence[str] | None = None,
+    tiers: str | Sequence[str] | None = None,
+    features: str | Sequence[str] | None = None,
     config: str | Path | Config | None = None,
     jobs: int | Engine | None = None,
     roots: Mapping[str, str] | None = None,
@@ -70,12 +71,13 @@ def build(
         An index that ``scan`` made, or a hand-written CSV with a column ``path``.
     cache : str or Path
         Folder to build in. It is made if it does not exist.
-    tiers : sequence of {"lmdb", "npz", "hdf5"}
-        Tiers to build. The config defines which features go into each.
-    features : sequence of str, optional
-        Build only these features of them.
+    tiers : str or sequence of {"lmdb", "npz", "hdf5"}, optional
+        Tiers to build. The config defines which features go into each. By default they follow from the features.
+    features : str or sequence of str, optional
+        Build only these features. By default those that the cache has and that ``config`` names, or else frames.
     config : str, Path or Config, optional
-        YAML merged onto the packaged defaults. By default an existing cache keeps its config.
+        YAML file or preset. It is merged onto the config of an existing cache, or else onto the packaged defaults.
+        A feature that the cache has stays in it, see ``BuildOptions.drop``.
     jobs : int or Engine, optional
         Number of worker processes, by default one for each processor, or an engine such as a Dask cluster.
     roots : mapping of str to str, optional
@@ -132,6 +134,8 @@ def build(
             plan = plan_of(index)
         adopt_last_scan(folder, plan.index.path)
         with IndexRows(plan.index) as rows:
+            for feature in stale_features(plan, rows.keys):
+                say(str(feature))
             return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display_of(progress)), notes)
 
 
@@ -191,6 +195,8 @@ class _Build:
         self._limits = options.limits
         self._keys = keys
         self._pruned = keys_to_prune(plan.cache, keys, options)
+        if videos_with(plan.cache, options):
+            drop_features(plan.cache, options.drop)
         with repairable(plan.cache, RESTART if plan.part_folder else None):
             self._quarantine = Quarantine(plan.run_folder, tool_versions(), plan.on_damage)
         self._plan = write_plan(plan, keys, prune=options.prune) if plan.part_folder is None else plan
@@ -198,7 +204,7 @@ class _Build:
         self._num_frames_skipped = self._num_damaged = self._num_frames_missing = 0
         self._num_new_failures = 0
         self._video_seconds = 0.0
-        self._num_bytes = 0
+        self._num_bytes = self._num_unused_bytes = 0
         self._last_files: set[str | None] = set()
         self._progress = Progress("build", display_of(False))
 
@@ -258,6 +264,7 @@ class _Build:
             num_pruned=len(self._pruned),
             num_damaged=self._num_damaged,
             num_frames_missing=self._num_frames_missing,
+            num_unused_bytes=self._num_unused_bytes,
             elapsed_seconds=elapsed_seconds,
         )
 
@@ -339,6 +346,8 @@ class _Build:
         self._num_frames += outcome.num_frames if task.artefacts else 0
         self._num_frames_skipped += outcome.num_frames_skipped if task.artefacts else 0
         self._video_seconds += outcome.duration_seconds if task.artefacts else 0.0
+        if task.previous is not None:
+            self._num_unused_bytes += _unused_bytes(task.previous, outcome)
         num_bytes = self._written_bytes(outcome, task)
         self._num_bytes += num_bytes
         if outcome.damage is not None:
@@ -371,6 +380,12 @@ class _Build:
 
     def _report(self, task: BuildTask, cause: str, message: str, is_work: bool) -> None:
         self._progress.fail(_name(task), cause, message, seconds=task.seconds, is_work=is_work)
+
+
+def _unused_bytes(previous: Sidecar, sidecar: Sidecar) -> int:
+    """Return the size of the files that a sidecar names no more."""
+    files = {info.file for info in sidecar.features}
+    return sum({info.file: info.num_bytes for info in previous.features if info.file not in files}.values())
 
 
 def _name(task: BuildTask) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from chordcache.config.config import Config
 from chordcache.errors import DamageError, NotFoundError
@@ -17,7 +16,8 @@ from chordcache.media.geometry import expected_shape
 from chordcache.pipeline.existing_cache import repairable, tool_versions
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.plan import ArtefactTask, BuildPlan, make_plan
-from chordcache.pipeline.prune import keys_to_prune
+from chordcache.pipeline.prune import keys_to_prune, videos_with
+from chordcache.pipeline.stale import StaleFeature, differences, stale_features
 from chordcache.pipeline.tasks import PlannedVideo, planned_files
 from chordcache.pipeline.trim import is_allowed
 from chordcache.pipeline.worker import described
@@ -54,6 +54,10 @@ class DryRun:
     """Number of inputs that failed before and would not be tried again"""
     num_pruned: int = 0
     """Number of cached videos that would be dropped"""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Feature that would leave the cache to the number of videos that have it"""
+    stale: tuple[StaleFeature, ...] = ()
+    """Features of cached videos that would be made again"""
     num_described: int = 0
     """Number of videos that are up to date, but for their label, caption or other columns. They are not decoded"""
     reasons: Mapping[Reason, int] = field(default_factory=dict)
@@ -68,8 +72,8 @@ def dry_run(
     index: str | Path | Index,
     cache: str | Path = "cache",
     *,
-    tiers: Sequence[str] = ("lmdb",),
-    features: Sequence[str] | None = None,
+    tiers: str | Sequence[str] | None = None,
+    features: str | Sequence[str] | None = None,
     config: str | Path | Config | None = None,
     roots: Mapping[str, str] | None = None,
     options: BuildOptions | None = None,
@@ -86,6 +90,7 @@ def dry_run(
     plan = make_plan(Path(cache).absolute(), index, config, tiers, features, roots=roots, options=options)
     with IndexRows(plan.index) as rows:
         pruned = keys_to_prune(plan.cache, rows.keys, options)
+        dropped = videos_with(plan.cache, options)
         with repairable(plan.cache):
             quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
         states, reasons, sizes = Counter[str](), Counter[Reason](), _Sizes(plan)
@@ -102,6 +107,8 @@ def dry_run(
             num_up_to_date=states["up to date"],
             num_failed=states["failed"],
             num_pruned=len(pruned),
+            dropped=dropped,
+            stale=tuple(stale_features(plan, rows.keys)),
             num_described=reasons[_DESCRIBED],
             reasons=dict(reasons.most_common()),
             num_bytes=sizes.num_bytes(),
@@ -146,27 +153,11 @@ def _reason_of_artefact(sidecar: Sidecar, record: VideoRecord, artefact: Artefac
         if info is None:
             return Reason("not requested before", f"{spec.name} in {artefact.tier}")
         if info.fingerprint != spec.fingerprint:
-            changed = ", ".join(_differences(spec.name, info.params, spec.params))
+            changed = ", ".join(differences(spec.name, info.params, spec.params))
             return Reason("settings changed", changed or f"{spec.name} is made by another version")
         if not fits(info, record):
             return Reason(_DESCRIBED.kind, f"{spec.name} depends on {', '.join(info.uses)}")
     return Reason("file lost", f"{', '.join(artefact.names)} in {artefact.tier}")
-
-
-def _differences(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the parameters that differ, such as "frames.quality: 90 -> 80"."""
-    before, after = dict(_leaves(name, old)), dict(_leaves(name, new))
-    for leaf in sorted(before.keys() | after.keys()):
-        if before.get(leaf) != after.get(leaf):
-            yield f"{leaf}: {before.get(leaf, 'nothing')} -> {after.get(leaf, 'nothing')}"
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _leaves(f"{name}.{key}", inner)
-    else:
-        yield name, value if not isinstance(value, list | tuple) else list(value)
 
 
 class _Sizes:

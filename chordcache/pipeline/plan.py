@@ -7,27 +7,23 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from chordcache.arguments import did_you_mean
 from chordcache.choices import ON_DAMAGE
 from chordcache.config.config import Config, config_from_json, config_to_json
-from chordcache.config.files import load_config
-from chordcache.errors import ConfigError, UsageError, printable
+from chordcache.errors import UsageError, printable
 from chordcache.features.item_fields import fits
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
 from chordcache.index.column_types import merged_columns
 from chordcache.index.files import Index, IndexWriter, read_index
 from chordcache.pipeline.existing_cache import earlier_header, repairable, tool_versions
 from chordcache.pipeline.options import BuildOptions
+from chordcache.pipeline.requested import Features, request_of
 from chordcache.records import FeatureInfo, VideoRecord
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.sidecar import Sidecar
-
-Features: TypeAlias = Mapping[str, tuple[str, ...]]
-"""Tier to the names of its features."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class BuildPlan:
     requested: Features
     """Tier to the features that this build makes"""
     features: Features
-    """Tier to the features that this build and earlier ones requested, as far as the config still has them"""
+    """Tier to the features that this build and earlier ones requested"""
     specs: Mapping[str, FeatureSpec | None]
     """Specification of each of ``features``, or None if a package that it needs is not installed here"""
     artefacts: tuple[ArtefactTask, ...] = ()
@@ -120,26 +116,15 @@ class BuildPlan:
         return current.issuperset(artefact.names) and are_sound
 
     def kept(self, sidecar: Sidecar, written: Sequence[ArtefactTask]) -> tuple[FeatureInfo, ...]:
-        """Return the features of a sidecar that stay while some files are written.
-
-        A stale feature that the config no longer has does not stay.
-        """
-        return tuple(
-            info
-            for info in sidecar.features
-            if not any(_is_in(info, artefact) for artefact in written) and not self._is_dropped(info)
-        )
-
-    def _is_dropped(self, info: FeatureInfo) -> bool:
-        is_requested = info.feature in self.features.get(info.tier, ())
-        return info.tier in self.requested and not is_requested and is_stale(info, self.fingerprints)
+        """Return the features of a sidecar that stay while some files are written."""
+        return tuple(info for info in sidecar.features if not any(_is_in(info, artefact) for artefact in written))
 
 
 def make_plan(
     cache: Path,
     index: str | Path | Index,
     config: str | Path | Config | None,
-    tiers: Sequence[str],
+    tiers: Sequence[str] | None,
     features: Sequence[str] | None,
     *,
     roots: Mapping[str, str] | None,
@@ -153,16 +138,13 @@ def make_plan(
         If an argument is wrong, or the folder holds something other than a cache.
     """
     earlier = earlier_header(cache)
-    on_damage = earlier.on_damage if config is None and earlier else None
-    if not isinstance(config, Config):
-        config = config_from_json(earlier.config) if config is None and earlier else load_config(config)
-    requested = requested_features(config, tiers, features)
-    merged = merge(requested, earlier.features if earlier else {}, config)
-    requested = {tier: merged[tier] if TIERS[tier].one_file else names for tier, names in requested.items()}
-    required = {name for names in requested.values() for name in names}
-    specs = resolve_features(merged, config, required)
+    request = request_of(config, tiers, features, earlier=earlier, drop=options.drop)
+    required = {name for names in request.requested.values() for name in names}
+    specs = resolve_features(request.features, request.config, required)
     index = index if isinstance(index, Index) else read_index(index)
-    plan = BuildPlan(cache, index, earlier, config, requested, merged, specs, on_damage=on_damage or config.on_damage)
+    plan = BuildPlan(
+        cache, index, earlier, request.config, request.requested, request.features, specs, on_damage=request.on_damage
+    )
     return _plan(plan, roots, options)
 
 
@@ -235,49 +217,6 @@ def artefacts_of(
     return tuple(artefacts)
 
 
-def requested_features(config: Config, tiers: Sequence[str], features: Sequence[str] | None) -> Features:
-    """Return the features that a config puts into each tier, limited to ``features``.
-
-    Raises
-    ------
-    UsageError
-        If a tier or feature does not exist.
-    ConfigError
-        If a tier would hold no feature.
-    """
-    for tier in tiers:
-        if tier not in TIERS:
-            raise UsageError(f"tiers: got '{tier}', expected one of {', '.join(TIERS)}{did_you_mean(tier, TIERS)}")
-    for name in features or ():
-        if name not in config.names():
-            valid = f"{', '.join(config.names())}{did_you_mean(name, config.names())}"
-            raise UsageError(f"features: got '{name}', expected one of {valid}")
-    requested = {}
-    for tier in dict.fromkeys(tiers):
-        names = TIERS[tier].features(config)
-        requested[tier] = tuple(name for name in names if features is None or name in features)
-        if not requested[tier]:
-            what = f"none of {', '.join(features)}" if features else "nothing"
-            raise ConfigError(f"the config puts {what} into tier {tier}: nothing to build there")
-    return requested
-
-
-def merge(new: Features, earlier: Features, config: Config) -> Features:
-    """Return what this build and earlier builds request, limited to what the config still puts into each tier.
-
-    Raises
-    ------
-    ConfigError
-        If the config lists a feature for a tier of the cache but does not define it.
-    """
-    found = {}
-    for tier in TIERS:
-        names = TIERS[tier].features(config) if tier in earlier else ()
-        still = [name for name in earlier.get(tier, ()) if name in names]
-        found[tier] = tuple(dict.fromkeys((*new.get(tier, ()), *still)))
-    return {tier: names for tier, names in found.items() if names}
-
-
 def resolve_features(
     features: Features, config: Config, required: Container[str] = ()
 ) -> dict[str, FeatureSpec | None]:
@@ -307,7 +246,7 @@ def fingerprints_of(specs: Mapping[str, FeatureSpec | None]) -> dict[str, str | 
 
 
 def is_stale(info: FeatureInfo, fingerprints: Mapping[str, str | None]) -> bool:
-    """Return whether a feature was made with parameters other than the config's, or was removed from the config."""
+    """Return whether a feature was made with parameters other than the config's, or is not requested any more."""
     return fingerprints.get(info.feature, "") not in (None, info.fingerprint)
 
 

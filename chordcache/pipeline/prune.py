@@ -1,4 +1,4 @@
-"""``build --prune``: drop the videos of a cache that the index does not name."""
+"""``build --prune`` and ``--drop``: remove the videos that an index does not name, or features of all videos."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from chordcache.errors import DamageError, NotFoundError, UsageError
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.trim import is_allowed
-from chordcache.storage import layout
+from chordcache.storage import atomic, layout
+from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.sidecar import read_sidecar
 
 _MAX_SHARE = 0.1
@@ -34,6 +35,45 @@ def keys_to_prune(cache: Path, keys: Collection[str], options: BuildOptions) -> 
             "them. If the index is right, add prune_many=True (--yes)."
         )
     return pruned
+
+
+def videos_with(cache: Path, options: BuildOptions) -> dict[str, int]:
+    """Return the number of cached videos that have each feature of ``options.drop``.
+
+    Raises
+    ------
+    UsageError
+        If they are more than a tenth of the cached videos, and ``options.prune_many`` is not set.
+    """
+    if not options.drop:
+        return {}
+    num_videos, counts = 0, dict.fromkeys(options.drop, 0)
+    for key in layout.iter_keys(cache):
+        num_videos += 1
+        for name in {info.feature for info in read_sidecar(cache, key).features} & counts.keys():
+            counts[name] += 1
+    many = [name for name, count in counts.items() if count > _MAX_SHARE * num_videos]
+    if many and not options.prune_many:
+        raise UsageError(
+            f"drop: got '{many[0]}', which {counts[many[0]]} of {num_videos} cached videos have, expected at most a "
+            "tenth of them. If you mean it, add prune_many=True (--yes)."
+        )
+    return counts
+
+
+def drop_features(cache: Path, names: Collection[str]) -> None:
+    """Take features out of all sidecars. ``gc`` removes their files. A video without other features leaves the cache.
+
+    A file of several features is built again without one of them.
+    """
+    for key in list(layout.iter_keys(cache)) if names else ():
+        sidecar = read_sidecar(cache, key)
+        kept = tuple(info for info in sidecar.features if info.feature not in names or TIERS[info.tier].one_file)
+        if not kept:
+            drop(cache, [key])
+        elif kept != sidecar.features:
+            path = layout.sidecar_path(cache, key)
+            atomic.publish_text(cache, path, sidecar.replace(features=kept).to_line() + "\n")
 
 
 def drop_if_not_allowed(cache: Path, key: str, on_damage: str) -> None:

@@ -10,7 +10,7 @@ from chordcache.errors import DamageError, NotFoundError, UsageError
 from chordcache.index.files import read_index
 from chordcache.pipeline.findings import Damage
 from chordcache.pipeline.fix_commands import build_command, completing_command, gc_command, repair_command
-from chordcache.pipeline.plan import Features
+from chordcache.pipeline.requested import Features
 from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import Catalog

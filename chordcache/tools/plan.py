@@ -13,13 +13,13 @@ import numpy as np
 
 from chordcache.choices import PLAN_FILES
 from chordcache.config.config import Config
-from chordcache.config.files import load_config
 from chordcache.engine import pool, terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError
 from chordcache.index.files import Index
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.plan import BuildPlan, make_plan
+from chordcache.pipeline.requested import request_of
 from chordcache.tools import plan_units
 from chordcache.tools.plan_estimate import DEVIATIONS, Estimate, ratio, total
 from chordcache.tools.plan_knobs import Change, changes_of
@@ -144,8 +144,8 @@ class Plan:
 def plan_build(
     index: str | Path | Index,
     *,
-    tiers: Sequence[str] = ("lmdb",),
-    features: Sequence[str] | None = None,
+    tiers: str | Sequence[str] | None = None,
+    features: str | Sequence[str] | None = None,
     config: str | Path | Config | None = None,
     jobs: int | None = None,
     roots: Mapping[str, str] | None = None,
@@ -177,10 +177,11 @@ def plan_build(
         As their names say.
     """
     options = options or PlanOptions()
+    request = request_of(config, tiers, features, earlier=None)
     settings = Settings(
-        config if isinstance(config, Config) else load_config(config),
-        tuple(tiers),
-        None if features is None else tuple(features),
+        request.config,
+        tuple(request.requested),
+        tuple(dict.fromkeys(name for names in request.requested.values() for name in names)),
         options.build,
         options.scratch,
     )
@@ -189,9 +190,8 @@ def plan_build(
     if options.scratch is not None and not Path(options.scratch).is_dir():
         raise UsageError(f"scratch: got '{options.scratch}', expected a folder that exists")
     with stop_signals(), TemporaryDirectory(prefix="chordcache-plan-") as folder:
-        plan = make_plan(
-            Path(folder, "cache"), index, settings.config, tiers, features, roots=roots, options=options.build
-        )
+        asked = (settings.config, settings.tiers, settings.features)
+        plan = make_plan(Path(folder, "cache"), index, *asked, roots=roots, options=options.build)
         return _Planning(plan, settings, options, jobs or pool.default_jobs(), progress).run()
 
 

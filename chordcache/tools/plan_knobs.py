@@ -9,7 +9,7 @@ from typing import Any
 
 from chordcache.config.config import config_from_json, config_to_json
 from chordcache.config.frames import CODEC_SETTINGS, FramesConfig
-from chordcache.pipeline.plan import requested_features
+from chordcache.pipeline.requested import requested_features
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.tools.plan_sample import Settings
 

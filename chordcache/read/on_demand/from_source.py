@@ -21,7 +21,8 @@ from chordcache.media import jpeg
 from chordcache.media.scaling import PictureScaler
 from chordcache.media.source_file import identify
 from chordcache.pipeline.build_task import BuildTask
-from chordcache.pipeline.plan import Features, artefacts_of, resolve_features
+from chordcache.pipeline.plan import artefacts_of, resolve_features
+from chordcache.pipeline.requested import Features
 from chordcache.pipeline.worker import build_file
 from chordcache.read.cache import Cache
 from chordcache.read.clips import FeatureReader
