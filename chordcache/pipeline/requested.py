@@ -56,6 +56,7 @@ def request_of(
     before = config_from_json(earlier.config) if earlier else None
     data = {} if config is None or isinstance(config, Config) else read_config(config)
     whole = config if isinstance(config, Config) else load_config(config, before)
+    _check_tiers(whole.tiers)
     built = _without(earlier.features, drop) if earlier else {}
     if before is not None:
         whole = _without_dropped(_with_built(whole, before, built), drop)
@@ -131,7 +132,6 @@ def _named(data: Any, config: Config, built: Features) -> Features:
 def _requested(
     config: Config, tiers: Sequence[str] | None, features: Sequence[str] | None, built: Features, named: Features
 ) -> Features:
-    _check_tiers(config.tiers)
     for name in as_items(features or ()):
         if name not in config.names():
             valid = f"{', '.join(config.names())}{did_you_mean(name, config.names())}"

@@ -81,7 +81,7 @@ def test_a_config_that_is_shown_can_be_read(name: str | None, tmp_path: Path) ->
     (tmp_path / "shown.yaml").write_text(text)
     shown = load_config(tmp_path / "shown.yaml")
     assert (shown, shown.train) == (config, config.train)
-    assert yaml.safe_load(text).keys() == {"frames", "features", "hdf5", "train"}
+    assert yaml.safe_load(text).keys() == {"frames", "features", "hdf5", "tiers", "train"}
 
 
 def test_a_config_without_frames_or_with_a_plug_in_is_shown(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from helpers.processes import files_of, sidecars
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
-from chordcache.errors import ConfigError, UsageError
+from chordcache.errors import UsageError
 from chordcache.pipeline import plan as plans
 from chordcache.pipeline.plan import make_plan
 from chordcache.storage.lock import locked
@@ -96,14 +96,14 @@ def test_features_of_hdf5_are_made_together(index: Path, tmp_path: Path) -> None
     assert cc.verify(cache, level="deep", source=True).damage == []
 
 
-def test_a_removed_feature_needs_no_source(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+def test_a_dropped_feature_needs_no_source(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     source = make_video(tmp_path / "videos" / "a.mp4", num_frames=8, size=(64, 48), audio=True)
     cache = tmp_path / "cache"
     index = cc.scan([tmp_path / "videos"])
     cc.build(index, cache, tiers=["npz"], config=config_from_json(SMALL))
     source.unlink()
-    without = config_from_json({**SMALL, "features": {**SMALL["features"], "mel": None}})
-    assert cc.build(index, cache, tiers=["npz"], config=without).num_up_to_date == 1
+    drop = cc.BuildOptions(drop="mel", prune_many=True)
+    assert cc.build(index, cache, options=drop).num_up_to_date == 1
     assert [each["feature"] for each in sidecars(cache)["a.mp4"]["features"]] == ["flow", "motion"]
 
 
@@ -176,7 +176,7 @@ def test_dry_run_counts_failures(tmp_path: Path, make_video: Callable[..., Path]
     [
         (["zip"], None, UsageError, "^tiers: got 'zip', expected one of"),
         (["lmdb"], ["taste"], UsageError, "^features: got 'taste', expected one of"),
-        (["lmdb"], ["flow"], ConfigError, "the config puts none of flow into tier lmdb"),
+        (["lmdb"], ["flow"], UsageError, "tiers: got lmdb, expected one that takes 'flow'. Add npz or hdf5"),
     ],
 )
 def test_dry_run_reports_wrong_arguments(

@@ -113,10 +113,10 @@ def test_an_absent_feature_leaves_the_file_alone(index: Path, tmp_path: Path) ->
     assert cc.verify(cache, level="deep").damage == []
 
 
-def test_a_feature_taken_out_is_not_called_stale(index: Path, tmp_path: Path) -> None:
+def test_a_dropped_feature_is_not_called_stale(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["npz"])
-    cc.build(index, cache, config=config(flow=None))
+    cc.build(index, cache, options=cc.BuildOptions(drop="flow", prune_many=True))
     assert cc.verify(cache, level="deep", source=True).damage == []
     cc.build(index, cache, tiers=["npz"])
     assert ("npz", "flow") not in features_of(cache, "sound.mp4")

@@ -1,0 +1,239 @@
+"""A build makes what it is asked for, and a cache loses nothing that it was not asked to lose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chordcache as cc
+from chordcache.config.config import Config, config_from_json
+from chordcache.errors import ConfigError, UsageError
+
+Cli = Callable[..., Any]
+
+SMALL = "frames: {short_side: 48}\nfeatures: {flow: {method: dis, preset: ultrafast}}\n"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    """Two short videos with sound."""
+    folder = tmp_path_factory.mktemp("asked")
+    for name in ("a", "b"):
+        make_video(folder / "videos" / f"{name}.mp4", num_frames=10, size=(64, 48), audio=True)
+    cc.scan([folder / "videos"]).write(folder / "index.json")
+    (folder / "small.yaml").write_text(SMALL)
+    return folder / "index.json"
+
+
+def features_of(cache: Path) -> dict[str, tuple[str, ...]]:
+    """Return what the header lists, after a check that each video has it."""
+    listed = {tier: tuple(names) for tier, names in cc.summarize(cache)["features"].items()}
+    with cc.open_cache(cache) as opened:
+        for video in opened:
+            assert {(info.tier, info.feature) for info in video.sidecar.features} == {
+                (tier, name) for tier, names in listed.items() for name in names
+            }
+    return listed
+
+
+def files_of(cache: Path) -> dict[Path, int]:
+    return {path: path.stat().st_ino for path in cache.glob("*/??/*") if path.suffix != ".json"}
+
+
+# A config changes only what it names
+
+
+@pytest.mark.parametrize("as_object", [False, True])
+def test_a_config_of_one_feature_keeps_the_others(index, tmp_path, as_object):
+    cache, sound = tmp_path / "cache", tmp_path / "sound.yaml"
+    cc.build(index, cache, features=["frames", "mel"], config=index.parent / "small.yaml")
+    before = files_of(cache)
+    sound.write_text("features: {waveform: {sample_rate: 8000}}\n")
+    config = config_from_json({"features": {"waveform": {"sample_rate": 8000}}}) if as_object else sound
+    cc.build(index, cache, tiers="npz", features="waveform", config=config)
+    assert features_of(cache) == {"lmdb": ("frames",), "npz": ("waveform", "mel")}
+    assert before.items() <= files_of(cache).items()
+    assert cc.collect_garbage(cache) == []
+    assert cc.build(index, cache).num_up_to_date == (0 if as_object else 2)  # an object names all settings of frames
+
+
+def test_null_and_presets_take_nothing_out(index, tmp_path):
+    cache = tmp_path / "cache"
+    cc.build(index, cache, features=["frames", "mel"], config=index.parent / "small.yaml")
+    before = files_of(cache)
+    cc.build(index, cache, config="flow")
+    assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel", "flow")}
+    assert before.items() <= files_of(cache).items()  # small frames stay small
+    (tmp_path / "null.yaml").write_text("frames: null\nfeatures: {mel: null, flow: null}\n")
+    assert cc.build(index, cache, config=tmp_path / "null.yaml").num_up_to_date == 2
+    assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel", "flow")}
+
+
+def test_settings_of_the_cache_stay_unless_a_config_names_them(index, tmp_path):
+    cache = tmp_path / "cache"
+    (tmp_path / "quality.yaml").write_text("frames: {quality: 70, on_damage: keep}\n")
+    (tmp_path / "rate.yaml").write_text("features: {mel: {n_mels: 40}}\n")
+    cc.build(index, cache, config=tmp_path / "quality.yaml")
+    cc.build(index, cache, config=tmp_path / "rate.yaml")
+    config = config_from_json(cc.summarize(cache)["config"])
+    assert config.frames is not None
+    assert (config.frames.quality, config.on_damage, config.features["mel"].n_mels) == (70, "keep", 40)
+    assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel",)}
+
+
+def test_a_build_says_which_features_it_makes_again(index, tmp_path, run_cli: Cli):
+    cache = tmp_path / "cache"
+    command = ("build", index, "-o", cache)
+    run_cli(*command, "-c", index.parent / "small.yaml", "--features", "frames,mel")
+    (tmp_path / "quality.yaml").write_text("frames: {quality: 70}\n")
+    said = "frames of 2 cached videos (0.00 hours) is built again: frames.quality: 90 -> 70"
+    assert said in run_cli(*command, "-c", tmp_path / "quality.yaml", "--dry-run").stdout
+    result = run_cli(*command, "-c", tmp_path / "quality.yaml")
+    assert said in result.stderr
+    assert "are not used any more, 'chordcache gc' removes them" in result.stdout
+    unused = sum((cache / file).stat().st_size for file in cc.collect_garbage(cache, dry_run=True))
+    assert unused > 0
+    again = json.loads(run_cli(*command, "-c", index.parent / "small.yaml", "--json").stdout)
+    assert again["num_unused_bytes"] == 0  # the settings of small.yaml do not name the quality
+    assert "built again" not in run_cli(*command).stderr
+
+
+# --drop
+
+
+def test_drop_takes_a_feature_out_of_all_videos(index, tmp_path, run_cli: Cli):
+    cache = tmp_path / "cache"
+    command = ("build", index, "-o", cache)
+    run_cli(*command, "-c", index.parent / "small.yaml", "--features", "frames,mel")
+    refused = run_cli(*command, "--drop", "mel")
+    assert refused.returncode == 2
+    assert "--drop: got 'mel', which 2 of 2 cached videos have" in refused.stderr
+    assert "2 lose mel, as --drop asks" in run_cli(*command, "--drop", "mel", "--yes", "--dry-run").stdout
+    assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel",)}
+    assert run_cli(*command, "--drop", "mel", "--yes").stdout.startswith("done 0, up to date 2,")
+    assert features_of(cache) == {"lmdb": ("frames",)}
+    assert len(cc.collect_garbage(cache)) == 2
+    assert cc.verify(cache).damage == []
+
+
+def test_drop_takes_a_feature_out_of_hdf5_files(index, tmp_path):
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers="hdf5", config=index.parent / "small.yaml")
+    cc.build(index, cache, options=cc.BuildOptions(drop="flow", prune_many=True))
+    assert features_of(cache) == {"hdf5": ("frames", "mel")}
+    cc.collect_garbage(cache)
+    assert cc.verify(cache, source=True).damage == []
+
+
+@pytest.mark.parametrize(
+    ("drop", "match"),
+    [
+        (["flwo"], "drop: got 'flwo', expected one of frames, flow. Did you mean 'flow'?"),
+        (["motion"], "drop: got 'motion', expected one of frames, flow"),
+        (["frames", "flow"], "drop: got frames, flow, which is all that the cache has. Remove its folder instead."),
+    ],
+)
+def test_wrong_drops_are_refused(index, tmp_path, drop, match):
+    cc.build(index, tmp_path / "cache", features=["frames", "flow"], config=index.parent / "small.yaml")
+    with pytest.raises(UsageError) as caught:
+        cc.build(index, tmp_path / "cache", options=cc.BuildOptions(drop=drop, prune_many=True))
+    assert str(caught.value).startswith(match)
+    assert features_of(tmp_path / "cache") == {"lmdb": ("frames",), "npz": ("flow",)}
+
+
+# Tiers follow from features
+
+
+@pytest.mark.parametrize(
+    ("arguments", "built"),
+    [
+        ({}, {"lmdb": ("frames",)}),
+        ({"features": "flow"}, {"npz": ("flow",)}),
+        ({"features": ["frames", "flow"]}, {"lmdb": ("frames",), "npz": ("flow",)}),
+        ({"tiers": "npz", "features": "mel"}, {"npz": ("mel",)}),
+        ({"config": "flow"}, {"lmdb": ("frames",), "npz": ("flow",)}),
+        ({"config": "multimodal"}, {"lmdb": ("frames",), "npz": ("mel",)}),
+        ({"config": "hdf5-mixed"}, {"hdf5": ("frames", "flow", "mel")}),
+        ({"config": "hdf5-mixed", "features": "mel"}, {"hdf5": ("mel",)}),
+        ({"config": "hdf5-mixed", "tiers": "lmdb"}, {"lmdb": ("frames",)}),
+        ({"config": {"features": {"mel": {"n_mels": 20}}}}, {"lmdb": ("frames",), "npz": ("mel",)}),
+        ({"config": {"frames": None, "features": {"mel": {}}}}, {"npz": ("mel",)}),
+        ({"config": {"tiers": ["npz"], "features": {"motion": None, "flow": None}}}, {"npz": ("mel",)}),
+    ],
+)
+def test_tiers_follow_from_what_is_asked_for(index, tmp_path, arguments, built):
+    if isinstance(arguments.get("config"), dict):
+        (tmp_path / "config.yaml").write_text(json.dumps(arguments["config"]))
+        arguments = {**arguments, "config": tmp_path / "config.yaml"}
+    planned = cc.dry_run(index, tmp_path / "cache", **arguments)
+    assert planned.plan.requested == built
+    cc.build(index, tmp_path / "cache", **arguments)
+    assert features_of(tmp_path / "cache") == built
+    assert cc.build(index, tmp_path / "cache").num_up_to_date == 2  # asks for what the cache has
+
+
+def test_everything_is_in_every_tier(index, tmp_path):
+    features = ("motion", "mel", "flow", "waveform", "pose")
+    plan = cc.dry_run(index, tmp_path / "cache", config="everything", features=["frames", *features[:4]]).plan
+    assert {tier: set(names) for tier, names in plan.requested.items()} == {
+        "lmdb": {"frames"},
+        "npz": set(features[:4]),
+        "hdf5": {"frames", *features[:4]},
+    }
+
+
+def test_a_feature_is_built_where_the_cache_has_it(index, tmp_path):
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers="hdf5", config=index.parent / "small.yaml")
+    (names,) = cc.dry_run(index, cache, features="mel").plan.requested.values()
+    assert set(names) == {"frames", "flow", "mel"}  # all of a file of several features
+    assert cc.dry_run(index, cache, features="motion").plan.requested == {"npz": ("motion",)}
+
+
+@pytest.mark.parametrize(
+    ("tiers", "features", "match"),
+    [
+        ("lmdb", "flow", "tiers: got lmdb, expected one that takes 'flow'. Add npz or hdf5, or leave tiers out."),
+        (("lmdb", "npz"), ("frames", "flwo"), "features: got 'flwo', expected one of frames, flow, motion, mel"),
+        ("lmbd", None, "tiers: got 'lmbd', expected one of lmdb, npz, hdf5. Did you mean 'lmdb'?"),
+        (("lmdb", "npz"), "frames", "tiers: got npz, for which the config has no feature that is asked for"),
+    ],
+)
+def test_what_is_asked_for_and_not_built_is_an_error(index, tmp_path, tiers, features, match):
+    for function in (cc.build, cc.dry_run):
+        with pytest.raises((UsageError, ConfigError)) as caught:
+            function(index, tmp_path / "cache", tiers=tiers, features=features)
+        assert match in str(caught.value)
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("features: {flwo: {}}", "features.flwo: got an unknown feature"),
+        ("flow: {method: dis}", "flow: got an unknown key, expected one of frames, features"),
+        ("hdf5: {features: [frames, mell]}\ntiers: [hdf5]", "hdf5.features: got 'mell', expected some of"),
+        ("tiers: [lmbd]", "tiers: got 'lmbd', expected one of"),
+        ("tiers: lmdb", "tiers: got 'lmdb', expected a list of tiers"),
+        ("features: {frames: {quality: 80}}", "features: got the name 'frames'"),
+    ],
+)
+@pytest.mark.parametrize("has_cache", [False, True])
+def test_mistyped_configs_are_refused(index, tmp_path, text, match, has_cache):
+    if has_cache:
+        cc.build(index, tmp_path / "cache")
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises((UsageError, ConfigError)) as caught:
+        cc.build(index, tmp_path / "cache", config=tmp_path / "config.yaml")
+    assert match in str(caught.value)
+
+
+def test_an_empty_config_changes_nothing(index, tmp_path):
+    cc.build(index, tmp_path / "cache", features=["frames", "mel"])
+    (tmp_path / "config.yaml").write_text("")
+    assert cc.build(index, tmp_path / "cache", config=tmp_path / "config.yaml").num_up_to_date == 2
+    assert Config() == config_from_json(cc.summarize(tmp_path / "cache")["config"])
