@@ -35,7 +35,7 @@ demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training l
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
 	@mkdir -p demo
 	$(BIN)/chordcache scan $(CLIPS) --labels dir -o demo/index.json
-	$(BIN)/chordcache build demo/index.json -o demo/cache --tier lmdb
+	$(BIN)/chordcache build demo/index.json -o demo/cache
 	$(BIN)/chordcache verify demo/cache
 	$(BIN)/python scripts/train_demo.py demo/cache
 

@@ -1,6 +1,6 @@
 """Train a tiny diffusion transformer (DiT) on cached latents and text embeddings, and continue after a kill.
 
-    chordcache build captions.csv -c latents.yaml --tier lmdb --tier npz --features frames,latents,text
+    chordcache build captions.csv -c latents.yaml --features frames,latents,text
     python examples/train_dit.py cache --checkpoint dit.pt            # two epochs
     python examples/train_dit.py cache --checkpoint dit.pt --resume   # continues after kill -9
     python examples/train_dit.py cache --compare models/vae           # measures what encoding on the fly would cost
