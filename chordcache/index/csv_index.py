@@ -14,6 +14,7 @@ from types import NoneType, UnionType
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from chordcache.choices import SCAN_LEVELS
+from chordcache.class_labels import label_of
 from chordcache.errors import UsageError, printable
 from chordcache.index.column_types import COLUMN_TYPES, extra_problem
 from chordcache.index.csv_table import Table, open_table, text_of, to_cell
@@ -130,7 +131,7 @@ def texts_of(table: Table, cells: Sequence[str], line: int) -> tuple[str | None,
     label, caption = (
         table.text(cells, name, line) if table.cell(cells, name) else None for name in ("label", "caption")
     )
-    return label, caption, {column.name: extra_value(table, cells, column, line) for column in columns}
+    return label and label_of(label), caption, {column.name: extra_value(table, cells, column, line) for column in columns}
 
 
 def extra_value(table: Table, cells: Sequence[str], column: ExtraColumn, line: int) -> Any:

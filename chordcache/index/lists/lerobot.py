@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.index.encoding import decoded
 from chordcache.index.lists.items import Item, ItemList, ListOptions, texts
 from chordcache.index.lists.parquet import open_parquet
 from chordcache.index.lists.tables import json_lines
@@ -55,11 +56,13 @@ def read_lerobot(path: Path, _options: ListOptions) -> ItemList:
 
 def _info(path: Path) -> dict[str, Any]:
     try:
-        info = FINITE_JSON.decode(path.read_text("utf-8-sig"))
+        info = FINITE_JSON.decode(decoded(path, path.read_bytes()))
         if not isinstance(info, dict) or not isinstance(info.get("features"), dict) or not float(info["fps"]) > 0:
             raise ValueError("it has no features or no fps")
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"no such file '{printable(path)}'; expected the folder of a LeRobot dataset") from None
+    except UsageError:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"'{printable(path)}': expected the JSON of a LeRobot dataset ({error})") from None
     return info

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.column_types import extra_problem
+from chordcache.index.encoding import texts_problem
 from chordcache.index.files import IndexWriter
 from chordcache.index.lists.formats import open_list
 from chordcache.index.lists.items import Item, ItemList, ListOptions, as_text
@@ -233,7 +234,10 @@ class _Run:
             found = self.locator.find(item.path)
         except UsageError as error:
             raise self._listed.error(item.row, str(error)) from None
-        if problem := extra_problem(item.extra, self._listed.columns):
+        problem = texts_problem(item.labels, item.captions, item.extra) or extra_problem(
+            item.extra, self._listed.columns
+        )
+        if problem is not None:
             raise self._listed.error(item.row, problem)
         if not found.exists:
             self._add_missing(found.path, note if found.is_first else None, found.is_first)
