@@ -118,15 +118,19 @@ class Table:
             return cell
 
     def rows(self, file: BinaryIO) -> Iterator[tuple[int, int, list[str]]]:
-        """Yield (byte offset, line number, cells) from the file's position on, without the header row."""
+        """Yield (byte offset, line number, cells) from the file's position on, without the header row.
+
+        A hand-written row may end with delimiters. One without any text is left out, as spreadsheets write them.
+        """
         rows = _parsed(file, self.fault, self.delimiter)
         if file.tell() == 0:
             next(rows, None)
         for offset, line, cells in rows:
             missing = len(self.columns) - len(cells)
-            if missing < 0 or (missing and self.is_own):
+            if missing and (self.is_own or (missing < 0 and (any(cells[missing:]) or not any(cells)))):
                 raise self.fault(line, f"{len(cells)} cells, but the header row has {len(self.columns)}")
-            yield offset, line, cells + [""] * missing
+            if self.is_own or any(map(str.strip, cells)):
+                yield offset, line, cells[: len(self.columns)] + [""] * missing
 
 
 def _parsed(

@@ -26,13 +26,8 @@ def _wide_encoding(head: bytes) -> str | None:
     for name, marks in _ENCODINGS.items():
         if head.startswith(marks):
             return name
-    zeros = tuple(byte == 0 for byte in head[:HEAD_BYTES])
-    return {
-        (False, True, True, True): "UTF-32",
-        (True, True, True, False): "UTF-32",
-        (False, True, False, True): "UTF-16",
-        (True, False, True, False): "UTF-16",
-    }.get(zeros)
+    zeros = "".join(".0"[byte == 0] for byte in head[:HEAD_BYTES])
+    return {".000": "UTF-32", "000.": "UTF-32", ".0.0": "UTF-16", "0.0.": "UTF-16"}.get(zeros)
 
 
 def check_narrow(path: str | os.PathLike[str], head: bytes) -> None:

@@ -123,6 +123,8 @@ def build(
         with stop_signals(), part_plan(folder, part, index, plan_of, say, wait=options.wait) as plan:
             return _build_part(plan, options, engine, display_of(progress))
     plan = plan_of(index)  # reports wrong arguments before any wait
+    for note in plan.index.notes:
+        say(note)
     with (
         stop_signals(),
         locked(folder, say if options.wait else None) as has_waited,

@@ -87,7 +87,7 @@ def row_error(path: Path, unit: str, row: int, message: str) -> UsageError:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Return the texts that a value states, such as captions: a text, a number, or a list of them. Empty ones are left out.
+    """Return the texts that a value states: a text, a number, or a list of them. Empty ones are left out.
 
     Examples
     --------

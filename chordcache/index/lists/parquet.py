@@ -51,7 +51,7 @@ def open_parquet(path: Path) -> tuple[dict[str, str], Callable[[], Iterator[tupl
 
 
 def _rows_of(batch: Any, path: Path, number: int) -> list[dict[str, Any]]:
-    """Return the rows of a batch that begins after ``number`` rows. Raises ``UsageError`` for text that is not UTF-8."""
+    """Return the rows of a batch after ``number`` others. Raises ``UsageError`` for text that is not UTF-8."""
     try:
         rows: list[dict[str, Any]] = batch.to_pylist()
         return rows
