@@ -71,10 +71,8 @@ class IndexRows:
             if same.can_be:
                 name = hash(same.key(record))
                 if name in names:
-                    where = f"'{printable(record.path)}' of root '{record.root}'"
-                    raise UsageError(
-                        f"the index names {where} twice, the other time in another root inside or around it"
-                    )
+                    where = f"'{printable(record.path)}' of root '{printable(record.root)}'"
+                    raise UsageError(f"the index names {where} twice, once in another root. Remove one of the two.")
                 names.add(name)
             if self.total_seconds is not None:
                 seconds = record.known_seconds

@@ -120,7 +120,8 @@ def scan(
     if level not in SCAN_LEVELS:
         raise UsageError(f"level: got '{level}', expected one of {', '.join(SCAN_LEVELS)}")
     corpora = parse_roots([os.fspath(root) for root in roots])
-    run = _Scan(corpora, level, Labels(labels) if labels else None, follow_symlinks, limits or Limits())
+    joined = Labels(os.fspath(labels), {corpus.label: corpus.folder for corpus in corpora}) if labels else None
+    run = _Scan(corpora, level, joined, follow_symlinks, limits or Limits())
     if output is not None:
         layout.check_local("output", output)
         path, temporary = Path(output), None
