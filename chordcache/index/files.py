@@ -11,7 +11,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, BinaryIO, TextIO, TypeAlias
 
 from chordcache.amounts import first_few
-from chordcache.errors import UsageError, printable
+from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.csv_index import CsvSink, CsvSource
 from chordcache.index.csv_table import open_for_reading
 from chordcache.index.file_names import roots_note
@@ -127,6 +127,11 @@ def read_index(path: str | os.PathLike[str]) -> Index:
     suffix = _suffix(path)
     open_for_reading(path, "; make an index with 'chordcache scan ROOT'").close()
     return Index(path, _SOURCES[suffix](path))
+
+
+def no_videos(index: Index) -> NotFoundError:
+    """Return the error for an index without records, of which nothing can be built."""
+    return NotFoundError(f"index: got '{printable(index.path)}' without videos, expected at least one. Scan again.")
 
 
 # Writing

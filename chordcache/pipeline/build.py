@@ -21,6 +21,7 @@ from chordcache.errors import CacheWriteError, ChordcacheError, LockedError, Too
 from chordcache.features.registry import check_gpu
 from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
+from chordcache.index.scan import scanned
 from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.existing_cache import earlier_header, repairable, tool_versions
 from chordcache.pipeline.fix_commands import problems_command
@@ -67,7 +68,8 @@ def build(
     Parameters
     ----------
     index : str, Path or Index
-        An index that ``scan`` made, or a hand-written CSV with a column ``path``.
+        An index that ``scan`` made, a hand-written CSV with a column ``path``, or a folder of videos, which is
+        scanned first.
     cache : str or Path
         Folder to build in. It is made if it does not exist.
     tiers : sequence of {"lmdb", "npz", "hdf5"}
@@ -96,7 +98,7 @@ def build(
     UsageError, ConfigError
         If an argument is wrong, or the scratch cannot be used.
     NotFoundError
-        If the index does not exist.
+        If the index does not exist, or has no videos.
     LockedError, NoSpaceError, FormatVersionError, WorkersDiedError
         As their names say. The same call resumes.
     TooManyFailuresError
@@ -109,6 +111,14 @@ def build(
     options = options or BuildOptions()
     engine = pool.prepared(engine_of(jobs))
     options = replace(options, scratch=checked_scratch(options.scratch, folder, is_elsewhere=engine.is_cluster))
+
+    index = scanned(
+        index,
+        jobs=engine,
+        follow_symlinks=options.follow_symlinks,
+        limits=options.limits,
+        progress=progress,
+    )
 
     def plan_of(path: str | Path | Index) -> BuildPlan:
         plan = make_plan(folder, path, config, tiers, features, roots=roots, options=options)

@@ -18,7 +18,7 @@ from chordcache.features.item_fields import fits
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
 from chordcache.index.column_types import merged_columns
 from chordcache.index.file_names import SameFiles
-from chordcache.index.files import Index, IndexWriter, read_index
+from chordcache.index.files import Index, IndexWriter, no_videos, read_index
 from chordcache.pipeline.existing_cache import earlier_header, repairable, tool_versions
 from chordcache.pipeline.options import BuildOptions
 from chordcache.records import FeatureInfo, VideoRecord
@@ -163,6 +163,8 @@ def make_plan(
     required = {name for names in requested.values() for name in names}
     specs = resolve_features(merged, config, required)
     index = index if isinstance(index, Index) else read_index(index)
+    if not len(index) and options.part is None:  # a part may be empty
+        raise no_videos(index)
     plan = BuildPlan(cache, index, earlier, config, requested, merged, specs, on_damage=on_damage or config.on_damage)
     return _plan(plan, roots, options)
 
