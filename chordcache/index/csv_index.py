@@ -14,11 +14,11 @@ from types import NoneType, UnionType
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from chordcache.choices import SCAN_LEVELS
-from chordcache.class_labels import label_of
+from chordcache.class_labels import NumberCheck, label_of
 from chordcache.errors import UsageError, printable
 from chordcache.index.column_types import COLUMN_TYPES, extra_problem
 from chordcache.index.csv_table import Table, open_table, text_of, to_cell
-from chordcache.index.file_names import FileNames, OuterRoots
+from chordcache.index.file_names import FileNames, OuterRoots, roots_note
 from chordcache.index.header import FORMAT, IndexHeader, spelling_problem
 from chordcache.records import (
     SEGMENT_COLUMNS,
@@ -191,8 +191,9 @@ class CsvSource:
         self._names = FileNames()
         self._roots = {self._own_label: self._folder}
         """Label to folder of the places of a hand-written list"""
-        self.outer_roots: dict[str, str] = {}
+        self._outer_roots: dict[str, str] = {}
         """Roots that were made for paths outside of the folder of a hand-written list"""
+        self._numbers = NumberCheck()
         self.num_records = 0
         with open(path, "rb") as file:
             self.header = self._survey(file)
@@ -201,6 +202,12 @@ class CsvSource:
     def is_hand_written(self) -> bool:
         """True if a person wrote the file, not ``CsvSink``."""
         return not self._table.is_own
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about a hand-written list that a person should read."""
+        roots = [roots_note(self._outer_roots)] if self._outer_roots else []
+        return (*roots, *([f"label: {problem}"] if (problem := self._numbers.problem) else []))
 
     @property
     def _segment_columns(self) -> Iterator[str]:
@@ -223,6 +230,8 @@ class CsvSource:
                 raise self._table.fault(
                     line, f"got '{printable(path)}' twice, expected it once; line {first} has it too"
                 )
+            if not self._table.is_own and (label := self._table.cell(cells, "label")):
+                self._numbers.add((label_of(label),))
             if self._table.is_own:
                 levels.add(self._table.cell(cells, "level"))
             self.num_records += 1
@@ -250,7 +259,7 @@ class CsvSource:
         """Return root label and relative path of a path of a hand-written list."""
         whole = os.path.join(self._folder, path)
         place = self._names.place(whole, self._roots)
-        if place is None and not self.outer_roots:
+        if place is None and not self._outer_roots:
             self._add_outer_roots()
             place = self._names.place(whole, self._roots)
         assert place is not None
@@ -264,8 +273,8 @@ class CsvSource:
                 whole = os.path.join(self._folder, self._table.text(cells, "path", line))
                 if self._names.place(whole, self._roots) is None:
                     outer.add(self._names.real(whole))
-        self.outer_roots = outer.roots(taken=self._roots)
-        self._roots = {**self._roots, **self.outer_roots}
+        self._outer_roots = outer.roots(taken=self._roots)
+        self._roots = {**self._roots, **self._outer_roots}
 
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
         """Yield the byte offset and the record of every row."""
@@ -294,7 +303,7 @@ class CsvSource:
                     raise self._table.fault(line, f"column '{column.name}' is empty")
                 values[column.part][column.field] = None
         try:
-            return from_json({**values.pop(None), **values, "extra": extra}, VideoRecord)
+            return from_json({**values.pop(None), **values, "label": label, "extra": extra}, VideoRecord)
         except ValueError as error:
             raise self._table.fault(line, str(error)) from None
 

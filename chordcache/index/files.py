@@ -14,7 +14,6 @@ from chordcache.amounts import first_few
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.csv_index import CsvSink, CsvSource
 from chordcache.index.csv_table import open_for_reading
-from chordcache.index.file_names import roots_note
 from chordcache.index.header import FORMAT
 from chordcache.index.json_index import JsonSink, JsonSource
 from chordcache.index.sealed_index import SealedSink, SealedSource
@@ -65,8 +64,7 @@ class Index:
         self.path, self.roots, self.level = path, dict(header.roots), header.level
         self.follow_symlinks, self.whole_roots = header.follow_symlinks, header.whole_roots
         self.columns = dict(header.columns)
-        outer_roots = source.outer_roots if isinstance(source, CsvSource) else {}
-        self.notes = (roots_note(outer_roots),) if outer_roots else ()
+        self.notes = source.notes if isinstance(source, CsvSource) else ()
 
     def __repr__(self) -> str:
         roots = ", ".join(first_few(sorted(self.roots), 3))

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from chordcache.class_labels import NumberCheck
 from chordcache.errors import UsageError, printable
 from chordcache.index.csv_index import column_types, extra_columns, texts_of
 from chordcache.index.csv_table import open_table
@@ -52,6 +53,7 @@ class Labels:
         self._names = FileNames()
         self._rows: dict[str, _Row] = {}
         self._matched: set[str] = set()
+        self._numbers = NumberCheck()
         self._columns: tuple[str, ...] = ()
         self._extras: frozenset[str] = frozenset()
         self.column_types: dict[str, str] = {}
@@ -113,14 +115,22 @@ class Labels:
     def apply(self, record: VideoRecord) -> VideoRecord:
         """Return a copy of the record with its labels."""
         if self._by_folder:
-            return record.replace(label=os.path.basename(os.path.dirname(record.path)) or None)
+            label = os.path.basename(os.path.dirname(record.path)) or None
+            self._numbers.add(filter(None, [label]))
+            return record.replace(label=label)
         name = next((name for name in (f"{record.root}/{record.path}", record.path) if name in self._rows), None)
         if name is not None:
             self._matched.add(name)
         row = _NO_ROW if name is None else self._rows[name]
+        self._numbers.add(filter(None, [row.label]))
         said = {column: getattr(row, column) for column in self._columns}
         kept = {column: text for column, text in record.extra.items() if column not in self._extras}
         return record.replace(**said, extra={**kept, **row.extra})
+
+    @property
+    def problem(self) -> str | None:
+        """The reason why the labels so far have no ids, or None."""
+        return self._numbers.problem
 
     @property
     def num_unmatched(self) -> int:

@@ -312,6 +312,8 @@ class _Scan:
                 f"{self._num_links} symbolic links that lead out of the root were skipped, "
                 "since follow_symlinks (--follow-symlinks) is off"
             )
+        if self._labels and self._labels.problem:
+            yield f"label: {self._labels.problem}"
         if self._labels and self._labels.num_unmatched:
             yield (
                 f"{self._labels.num_unmatched} rows of the labels file name no video, "

@@ -43,6 +43,8 @@ class ItemList:
     columns: Mapping[str, str]
     """Extra column to its type, if it is not text"""
     items: Callable[[], Iterator[Item]]
+    has_captions: bool = False
+    """True if each item should have a caption, so that those without one are named"""
 
     def error(self, row: int, message: str) -> UsageError:
         """Return the error of a row."""

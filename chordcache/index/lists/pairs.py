@@ -22,8 +22,8 @@ _LABELS, _CAPTIONS = ("label", "labels"), ("caption", "captions", "text")
 def read_pairs(path: Path, _options: ListOptions) -> ItemList:
     """Read a folder: the text of ``a.txt`` is the caption of ``a.mp4``, and ``a.json`` has its labels and captions.
 
-    The text may also lie in a folder ``labels`` beside the folder ``videos``. A video without either file is an item
-    without a caption.
+    The text may also lie in a folder ``labels`` beside the folder ``videos``. A video without a caption is an item
+    all the same, and the summary names it.
 
     Sources: https://github.com/zai-org/CogVideo/tree/main/sat, https://github.com/webdataset/webdataset.
 
@@ -42,7 +42,7 @@ def read_pairs(path: Path, _options: ListOptions) -> ItemList:
         add_kinds(kinds, {name: value for name, value in row.items() if name not in (*_LABELS, *_CAPTIONS)})
     types = settled(kinds)
     columns = {name: kind for name, kind in types.items() if kind != "str"}
-    return ItemList(path, path, "video", columns, partial(_items, path, types))
+    return ItemList(path, path, "video", columns, partial(_items, path, types), has_captions=True)
 
 
 def _items(folder: Path, types: dict[str, str]) -> Iterator[Item]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from chordcache.arguments import as_items
+from chordcache.class_labels import NumberCheck
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.column_types import extra_problem
@@ -25,7 +26,7 @@ from chordcache.storage import layout
 from chordcache.storage.atomic import no_space_as_error
 
 _NUM_EXAMPLES = 5
-"""Number of missing files that a summary names"""
+"""Number of missing files, and of videos without a caption, that a summary names"""
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,11 @@ class _Run:
         self._rows: dict[int, int] = {}
         """Hash of the file and the segment of each item to its row"""
         self._seen_values: dict[str, set[str]] = {name: set() for name in where}
+        self._numbers = NumberCheck()
+        self._has_captions = self._has_bare = False
+        self._num_bare = 0
+        """Items of a list of captions that have none"""
+        self._bare: list[str] = []
         self._num_merged = self._num_not_chosen = self._num_files = self._num_missing_files = 0
         self._missing: list[str] = []
 
@@ -180,6 +186,7 @@ class _Run:
                 num_missing_items += 1
             else:
                 writer.write(record)
+                self._look_at(item)
                 num_items += 1
         self._check_counts(num_items, num_missing_items)
         return ListSummary(
@@ -191,8 +198,25 @@ class _Run:
             num_merged=self._num_merged,
             num_not_chosen=self._num_not_chosen,
             elapsed_seconds=time.monotonic() - started,
-            notes=self._notes,
+            notes=(*self._notes, *self._notes_on_items()),
         )
+
+    def _look_at(self, item: Item) -> None:
+        """Count what a person should look at."""
+        self._numbers.add(item.labels)
+        self._has_captions = self._has_captions or bool(item.captions)
+        if self.listed.has_captions and not item.captions:
+            self._num_bare += 1
+            if len(self._bare) < _NUM_EXAMPLES:
+                self._bare.append(item.path)
+            self._has_bare = self._has_bare or not item.labels
+
+    def _notes_on_items(self) -> Iterator[str]:
+        if self._numbers.problem:
+            yield f"label: {self._numbers.problem}"
+        if self._num_bare and (self._has_captions or self._has_bare):
+            more = ", ..." if self._num_bare > len(self._bare) else ""
+            yield f"{self._num_bare} videos have no caption: {', '.join(map(printable, self._bare))}{more}"
 
     def _check_counts(self, num_items: int, num_missing_items: int) -> None:
         """Raise if the index is empty."""
