@@ -209,21 +209,18 @@ class CsvSource:
         roots = [roots_note(self._outer_roots)] if self._outer_roots else []
         return (*roots, *([f"label: {problem}"] if (problem := self._numbers.problem) else []))
 
-    @property
-    def _segment_columns(self) -> Iterator[str]:
-        return (f"segment_{name}" if self._table.is_own else name for name in SEGMENT_COLUMNS)
-
     def _survey(self, file: BinaryIO) -> IndexHeader:
         """Read all names once, so that a mistake in a list is reported before any work is done."""
         roots: dict[str, str] = {}
         levels = set()
         first_lines: dict[int, int] = {}
         columns = column_types(self._table)
+        segment_columns = [f"segment_{name}" if self._table.is_own else name for name in SEGMENT_COLUMNS]
         for _, line, cells in self._table.rows(file):
             root, root_path, path = self._place(cells, line)
             if roots.setdefault(root, root_path) != root_path:
                 raise self._table.fault(line, f"root '{printable(root)}' has two folders")
-            segment = tuple(self._table.cell(cells, name) for name in self._segment_columns)
+            segment = tuple([self._table.cell(cells, name) for name in segment_columns])
             name = self._names.real(os.path.join(root_path, path))
             first = first_lines.setdefault(hash((name, segment)), line)
             if first != line:

@@ -107,7 +107,8 @@ class Table:
     def text(self, cells: Sequence[str], name: str, line: int) -> str:
         """Return the text of a cell. In a hand-written file only a path may be quoted as chordcache quotes it."""
         cell = self.cell(cells, name)
-        if name not in _PATHS and (problem := text_problem(f"column '{printable(name)}'", cell)):
+        may_have_fault = not cell.isascii() and name not in _PATHS
+        if may_have_fault and (problem := text_problem(f"column '{printable(name)}'", cell)):
             raise self.fault(line, problem)
         is_quoted = name == "path" and (cell.startswith('"') or (cell[:1] == "'" and cell[1:].startswith(_FORMULA)))
         try:

@@ -21,7 +21,7 @@ HEAD_BYTES = 4
 def _wide_encoding(head: bytes) -> str | None:
     """Return the name of the encoding of a file if it is UTF-16 or UTF-32, or else None.
 
-    Without a byte order mark, the zero bytes of two ASCII characters tell it.
+    Without a byte order mark, it shows in the zero bytes of the first ASCII characters.
     """
     for name, marks in _ENCODINGS.items():
         if head.startswith(marks):

@@ -25,8 +25,10 @@ class FileNames:
 
     def real(self, path: str) -> str:
         """Return the real name of the file at an absolute path."""
-        folder, name = os.path.split(path)
-        return self.folder(path) if name in ("", ".", "..") else os.path.join(self.folder(folder), name)
+        folder, _, name = path.rpartition("/")  # os.path takes three times as long
+        if name in ("", ".", ".."):
+            return self.folder(path)
+        return f"{self.folder(folder or '/').rstrip('/')}/{name}"
 
     def folder(self, path: str) -> str:
         """Return the real name of the folder at an absolute path."""
@@ -61,19 +63,19 @@ class FileNames:
         for label, folder in roots.items():
             if (inner := below(real, self.folder(folder))) is not None:
                 return label, inner
+        if ".." in path.split("/"):
+            return None
         text = os.path.normpath(path)
-        for label, folder in roots.items() if ".." not in path.split("/") else ():
-            if (inner := below(text, folder)) is not None:
-                return label, inner
-        return None
+        inners = ((label, below(text, folder)) for label, folder in roots.items())
+        return next(((label, inner) for label, inner in inners if inner is not None), None)
 
 
 def below(path: str, folder: str) -> str | None:
     """Return a path relative to a folder, "" for the folder itself, or None if it is not below it."""
-    start = os.path.join(folder, "")
-    if path == folder:
-        return ""
-    return path[len(start) :] if path.startswith(start) else None
+    if not path.startswith(folder):
+        return None
+    inner = path[len(folder) :]
+    return inner.lstrip("/") if not inner or inner[0] == "/" or folder == "/" else None
 
 
 class OuterRoots:

@@ -257,19 +257,19 @@ def without_reader(command: Sequence[str], folder: Path, stream: str, unbuffered
 
 
 @pytest.mark.parametrize("command", READERS, ids=" ".join)
-def test_a_pipe_that_nobody_reads_ends_with_141(built: Path, command: tuple[str, ...]) -> None:
+def test_a_pipe_without_a_reader_ends_with_141(built: Path, command: tuple[str, ...]) -> None:
     code, errors = without_reader(command, built, "stdout")
     assert code == 141, errors
     assert not re.search("Traceback|Exception ignored|error:", errors)
 
 
 @pytest.mark.parametrize("command", [("ls", "none"), ("scan",), ("bild",), ("--none",), ("scan", "videos")])
-def test_messages_that_nobody_reads_end_with_141(built: Path, command: tuple[str, ...]) -> None:
+def test_messages_without_a_reader_end_with_141(built: Path, command: tuple[str, ...]) -> None:
     assert without_reader(command, built, "stderr")[0] == 141
 
 
 @pytest.mark.parametrize("command", [("ls", "none"), ("scan",), ("bild",), ("--none",), ("ls",)])
-def test_unbuffered_output_that_nobody_reads_ends_with_141(built: Path, command: tuple[str, ...]) -> None:
+def test_unbuffered_output_without_a_reader_ends_with_141(built: Path, command: tuple[str, ...]) -> None:
     assert without_reader(command, built, "stdout" if command == ("ls",) else "stderr", "1")[0] == 141
 
 
