@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from chordcache.errors import UsageError
+
+Item = TypeVar("Item", bound=str | os.PathLike[str])
 
 
 def check_at_least(least: int, **values: object) -> None:
@@ -53,15 +57,15 @@ def checked_names(argument: str, names: Iterable[str], what: str) -> tuple[str, 
     return given
 
 
-def as_items(value: str | Iterable[str]) -> Sequence[str]:
-    """Return the strings of an argument that takes several. One string is one item.
+def as_items(value: Item | Iterable[Item]) -> Sequence[Item]:
+    """Return the strings or paths of an argument that takes several. One string or path is one item.
 
     Examples
     --------
     >>> as_items("lmdb"), as_items(("lmdb", "npz"))
     (('lmdb',), ('lmdb', 'npz'))
     """
-    return (value,) if isinstance(value, str) else tuple(value)
+    return (value,) if isinstance(value, (str, os.PathLike)) else tuple(value)
 
 
 def did_you_mean(got: object, valid: Iterable[object]) -> str:

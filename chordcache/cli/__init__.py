@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chordcache.cli.commands import SuggestingGroup, write_sections
-from chordcache.cli.output import lost_output
+from chordcache.cli.output import CLOSED_PIPE, closed_pipe_as_exit, drop_closed_pipes, flush_output, lost_output
 from chordcache.cli.values import variables_in
 from chordcache.cli.version import version_options
 from chordcache.errors import CacheWriteError, ChordcacheError
@@ -81,16 +81,26 @@ class _Commands(SuggestingGroup):
         command: click.Command = getattr(importlib.import_module(f"chordcache.cli.{cmd_name}_command"), cmd_name)
         return command
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with closed_pipe_as_exit():  # --help and --version print here
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
+        with closed_pipe_as_exit():
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except ChordcacheError as error:
             self._fail(ctx, str(error), error.exit_code)
         except KeyboardInterrupt:
             self._fail(ctx, "interrupted", 128 + signal.SIGINT)
-        except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
         except Exception as error:  # cli boundary
+            if isinstance(error, BrokenPipeError) and drop_closed_pipes():
+                ctx.exit(CLOSED_PIPE)
             if isinstance(error, OSError) and (message := lost_output(error)):
                 self._fail(ctx, message, CacheWriteError.exit_code)
             self._fail(ctx, f"a bug: {type(error).__name__}: {error}; run with --debug for the traceback", 1)
@@ -139,7 +149,14 @@ def main() -> None:
     if "_CHORDCACHE_COMPLETE" in os.environ:
         from chordcache.cli import shells  # noqa: F401 # replaces the scripts of click
     try:
-        cli(prog_name="chordcache")
+        try:
+            cli(prog_name="chordcache")
+        finally:
+            flush_output()
+    except BrokenPipeError:
+        if not drop_closed_pipes():
+            raise
+        sys.exit(CLOSED_PIPE)
     except OSError as error:  # of --help and --version, which are printed before a command is invoked
         message = lost_output(error)
         if message is None:

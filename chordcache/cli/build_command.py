@@ -115,10 +115,11 @@ def build(
     Run the same command again to resume, or after videos or settings changed. It does only what is missing or stale.
     A file that fails is listed in CACHE/quarantine.jsonl, and the build continues.
 
-    INDEX is what 'chordcache scan' wrote (index.json by default), or a CSV file with a column 'path'. The columns
-    'start_seconds' and 'end_seconds', or 'start_frame' and 'end_frame', make a row a segment of its file.
+    INDEX is what 'chordcache scan' wrote (index.json by default), a folder of videos, or a CSV file with a column
+    'path'. The columns 'start_seconds' and 'end_seconds', or 'start_frame' and 'end_frame', make a row a segment of its
+    file.
 
-    Exit code 0: all videos are cached; 3: some are in quarantine.
+    Exit code 0: all videos are cached; 3: some are in quarantine; 10: INDEX has no videos.
 
     \b
     Example:

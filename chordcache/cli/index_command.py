@@ -85,10 +85,12 @@ def index(source: str, output: str, as_json: bool, **arguments: Any) -> None:
     names = [field.name for field in dataclasses.fields(ListOptions)]
     options = ListOptions(**{name: arguments.pop(name) for name in names})
     summary = index_list(source, output, options=options, **arguments)
+    for note in summary.notes:
+        click.echo(f"chordcache index: {printable(note)}", err=True)
     if summary.num_missing_files:
         click.echo(f"chordcache index: warning: {_missing(summary)}", err=True)
     if as_json:
-        echo_json(dataclasses.asdict(summary))
+        echo_json({name: value for name, value in dataclasses.asdict(summary).items() if name != "notes"})
     else:
         click.echo(_line(summary, output))
     click.get_current_context().exit(3 if summary.num_missing_items else 0)

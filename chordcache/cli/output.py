@@ -1,11 +1,18 @@
-"""Standard output that takes no more data, such as a file on a full disk."""
+"""Standard output that takes no more data, such as a file on a full disk or a pipe to ``head``."""
 
 from __future__ import annotations
 
 import os
+import select
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
+
+CLOSED_PIPE = 128 + signal.SIGPIPE
+"""Exit code of a command whose reader has left, as a shell sees it of other programs"""
 
 
 def lost_output(error: OSError) -> str | None:
@@ -16,10 +23,49 @@ def lost_output(error: OSError) -> str | None:
     import traceback  # not before: --help does not need it
 
     frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, BrokenPipeError) or not frames or frames[-1].filename != click.utils.__file__:
+    if isinstance(error, BrokenPipeError) or not frames or frames[-1].filename not in (click.utils.__file__, __file__):
         return None
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
+    _drop(sys.stdout.fileno())
     reason = os.strerror(error.errno).lower() if error.errno else str(error)
     return f"cannot write to standard output: {reason}. Make room, or choose another file, and run the same command."
+
+
+def flush_output() -> None:
+    """Write what is left of the output. Python would do it at its end, and end with 120 if that fails."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()
+
+
+@contextmanager
+def closed_pipe_as_exit() -> Iterator[None]:
+    """End the command with ``CLOSED_PIPE`` if the reader of its output has left. Click would end it with 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        if not drop_closed_pipes():
+            raise
+        raise click.exceptions.Exit(CLOSED_PIPE) from None
+
+
+def drop_closed_pipes() -> bool:
+    """Drop the rest of the output of streams whose reader has left. Return whether there are any."""
+    closed = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream is not None and _has_no_reader(stream)]
+    for descriptor in closed:
+        _drop(descriptor)
+    return bool(closed)
+
+
+def _has_no_reader(stream: object) -> bool:
+    poll = select.poll()
+    try:
+        poll.register(stream.fileno(), 0)  # type: ignore[attr-defined]
+    except (OSError, ValueError):  # it is closed, or not a file, as in tests of click
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _drop(descriptor: int) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)

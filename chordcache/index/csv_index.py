@@ -14,10 +14,12 @@ from types import NoneType, UnionType
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from chordcache.choices import SCAN_LEVELS
+from chordcache.class_labels import NumberCheck, label_of
 from chordcache.errors import UsageError, printable
 from chordcache.index.column_types import COLUMN_TYPES, extra_problem
 from chordcache.index.csv_table import Table, open_table, text_of, to_cell
-from chordcache.index.header import FORMAT, IndexHeader
+from chordcache.index.file_names import FileNames, OuterRoots, roots_note
+from chordcache.index.header import FORMAT, IndexHeader, spelling_problem
 from chordcache.records import (
     SEGMENT_COLUMNS,
     AudioFacts,
@@ -130,7 +132,8 @@ def texts_of(table: Table, cells: Sequence[str], line: int) -> tuple[str | None,
     label, caption = (
         table.text(cells, name, line) if table.cell(cells, name) else None for name in ("label", "caption")
     )
-    return label, caption, {column.name: extra_value(table, cells, column, line) for column in columns}
+    extra = {column.name: extra_value(table, cells, column, line) for column in columns}
+    return label and label_of(label), caption, extra
 
 
 def extra_value(table: Table, cells: Sequence[str], column: ExtraColumn, line: int) -> Any:
@@ -184,6 +187,13 @@ class CsvSource:
     def __init__(self, path: Path) -> None:
         self._table = open_table(path)
         self._folder = os.path.dirname(os.path.abspath(path))
+        self._own_label = os.path.basename(self._folder) or "root"
+        self._names = FileNames()
+        self._roots = {self._own_label: self._folder}
+        """Label to folder of the places of a hand-written list"""
+        self._outer_roots: dict[str, str] = {}
+        """Roots that were made for paths outside of the folder of a hand-written list"""
+        self._numbers = NumberCheck()
         self.num_records = 0
         with open(path, "rb") as file:
             self.header = self._survey(file)
@@ -194,51 +204,74 @@ class CsvSource:
         return not self._table.is_own
 
     @property
-    def _segment_columns(self) -> Iterator[str]:
-        return (f"segment_{name}" if self._table.is_own else name for name in SEGMENT_COLUMNS)
-
-    @property
-    def _own_label(self) -> str:
-        return os.path.basename(self._folder) or "root"
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about a hand-written list that a person should read."""
+        roots = [roots_note(self._outer_roots)] if self._outer_roots else []
+        return (*roots, *([f"label: {problem}"] if (problem := self._numbers.problem) else []))
 
     def _survey(self, file: BinaryIO) -> IndexHeader:
         """Read all names once, so that a mistake in a list is reported before any work is done."""
-        roots: dict[str, str] = {} if self._table.is_own else {self._own_label: self._folder}
+        roots: dict[str, str] = {}
         levels = set()
         first_lines: dict[int, int] = {}
         columns = column_types(self._table)
+        segment_columns = [f"segment_{name}" if self._table.is_own else name for name in SEGMENT_COLUMNS]
         for _, line, cells in self._table.rows(file):
             root, root_path, path = self._place(cells, line)
             if roots.setdefault(root, root_path) != root_path:
                 raise self._table.fault(line, f"root '{printable(root)}' has two folders")
-            segment = tuple(self._table.cell(cells, name) for name in self._segment_columns)
-            first = first_lines.setdefault(hash((root, path, segment)), line)
+            segment = tuple([self._table.cell(cells, name) for name in segment_columns])
+            name = self._names.real(os.path.join(root_path, path))
+            first = first_lines.setdefault(hash((name, segment)), line)
             if first != line:
                 raise self._table.fault(
                     line, f"got '{printable(path)}' twice, expected it once; line {first} has it too"
                 )
+            if not self._table.is_own and (label := self._table.cell(cells, "label")):
+                self._numbers.add((label_of(label),))
             if self._table.is_own:
                 levels.add(self._table.cell(cells, "level"))
             self.num_records += 1
+        roots = roots or ({} if self._table.is_own else self._roots)
         return IndexHeader(
             FORMAT, roots, next((level for level in SCAN_LEVELS if level in levels), None), columns=columns
         )
 
     def _place(self, cells: Sequence[str], line: int) -> tuple[str, str, str]:
         """Return root label, root folder and relative path of a row."""
-        path = inner = self._table.text(cells, "path", line)
-        root, folder = self._own_label, self._folder
-        if self._table.is_own:
-            root, folder = (self._table.text(cells, name, line) for name in ("root", "root_path"))
-            if not root or not folder.startswith("/"):
-                raise self._table.fault(line, "columns 'root' and 'root_path' do not name a folder")
-        elif path.startswith("/"):
-            inner = path.removeprefix(os.path.join(folder, ""))
-        if problem := path_problem(inner):
-            if inner.startswith("/") and not self._table.is_own:
-                problem = f"a path outside the list's folder '{printable(folder)}'"
+        path = self._table.text(cells, "path", line)
+        if not self._table.is_own:
+            root, inner = self._placed(path)
+            if problem := path_problem(inner):
+                raise self._table.fault(line, f"the path '{printable(path)}' cannot be used: {problem}")
+            return root, self._roots[root], inner
+        root, folder = (self._table.text(cells, name, line) for name in ("root", "root_path"))
+        if not root or not folder.startswith("/"):
+            raise self._table.fault(line, "columns 'root' and 'root_path' do not name a folder")
+        if problem := path_problem(path) or spelling_problem(path):
             raise self._table.fault(line, f"the path '{printable(path)}' cannot be used: {problem}")
-        return root, folder, inner if self._table.is_own else os.path.normpath(inner)
+        return root, folder, path
+
+    def _placed(self, path: str) -> tuple[str, str]:
+        """Return root label and relative path of a path of a hand-written list."""
+        whole = os.path.join(self._folder, path)
+        place = self._names.place(whole, self._roots)
+        if place is None and not self._outer_roots:
+            self._add_outer_roots()
+            place = self._names.place(whole, self._roots)
+        assert place is not None
+        return place
+
+    def _add_outer_roots(self) -> None:
+        """Read all paths for the roots of those outside of the list's folder."""
+        outer = OuterRoots()
+        with open(self._table.path, "rb") as file:
+            for _, line, cells in self._table.rows(file):
+                whole = os.path.join(self._folder, self._table.text(cells, "path", line))
+                if self._names.place(whole, self._roots) is None:
+                    outer.add(self._names.real(whole))
+        self._outer_roots = outer.roots(taken=self._roots)
+        self._roots = {**self._roots, **self._outer_roots}
 
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
         """Yield the byte offset and the record of every row."""
@@ -267,7 +300,7 @@ class CsvSource:
                     raise self._table.fault(line, f"column '{column.name}' is empty")
                 values[column.part][column.field] = None
         try:
-            return from_json({**values.pop(None), **values, "extra": extra}, VideoRecord)
+            return from_json({**values.pop(None), **values, "label": label, "extra": extra}, VideoRecord)
         except ValueError as error:
             raise self._table.fault(line, str(error)) from None
 

@@ -22,8 +22,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UsageError, printable
+from chordcache.index.encoding import HEAD_BYTES, check_narrow, text_problem
 
 _FORMULA = ("=", "+", "-", "@", "'")
+_PATHS = ("path", "root", "root_path")
+"""Columns that may have bytes that are not UTF-8"""
 _MAX_CELL_CHARS = 1 << 30
 
 
@@ -53,14 +56,21 @@ def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
     NotFoundError
         If the file does not exist. ``advice`` ends the message.
     UsageError
-        If the file may not be read.
+        If the file may not be read, or is UTF-16 or UTF-32.
     """
     try:
-        return open(path, "rb")
+        file = open(path, "rb")  # noqa: SIM115 - the caller closes it
+        head = file.peek(HEAD_BYTES)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise NotFoundError(f"no such file '{printable(path)}'{advice}") from None
     except PermissionError as error:
         raise UsageError(f"cannot read '{printable(path)}': {error.strerror}") from None
+    try:
+        check_narrow(path, head)
+    except UsageError:
+        file.close()
+        raise
+    return file
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,9 @@ class Table:
     def text(self, cells: Sequence[str], name: str, line: int) -> str:
         """Return the text of a cell. In a hand-written file only a path may be quoted as chordcache quotes it."""
         cell = self.cell(cells, name)
+        may_have_fault = not cell.isascii() and name not in _PATHS
+        if may_have_fault and (problem := text_problem(f"column '{printable(name)}'", cell)):
+            raise self.fault(line, problem)
         is_quoted = name == "path" and (cell.startswith('"') or (cell[:1] == "'" and cell[1:].startswith(_FORMULA)))
         try:
             return text_of(cell) if self.is_own or is_quoted else cell
@@ -106,15 +119,19 @@ class Table:
             return cell
 
     def rows(self, file: BinaryIO) -> Iterator[tuple[int, int, list[str]]]:
-        """Yield (byte offset, line number, cells) from the file's position on, without the header row."""
+        """Yield (byte offset, line number, cells) from the file's position on, without the header row.
+
+        A hand-written row may end with delimiters. One without any text is left out, as spreadsheets write them.
+        """
         rows = _parsed(file, self.fault, self.delimiter)
         if file.tell() == 0:
             next(rows, None)
         for offset, line, cells in rows:
             missing = len(self.columns) - len(cells)
-            if missing < 0 or (missing and self.is_own):
+            if missing and (self.is_own or (missing < 0 and (any(cells[missing:]) or not any(cells)))):
                 raise self.fault(line, f"{len(cells)} cells, but the header row has {len(self.columns)}")
-            yield offset, line, cells + [""] * missing
+            if self.is_own or any(map(str.strip, cells)):
+                yield offset, line, cells[: len(self.columns)] + [""] * missing
 
 
 def _parsed(
@@ -166,7 +183,9 @@ def open_any_table(path: Path, delimiter: str = ",") -> Table:
     with open_for_reading(path) as file:
         _, _, cells = next(_parsed(file, Table(path, ()).fault, delimiter), (0, 1, []))
     columns = tuple(text_of(cell) if "root_path" in cells else cell.strip() for cell in cells)
-    for name in columns:
+    for name, cell in zip(columns, cells, strict=True):
+        if problem := text_problem("the name of a column", cell):
+            raise UsageError(f"'{printable(path)}', line 1: {problem}")
         if name and columns.count(name) > 1:
             raise UsageError(f"'{printable(path)}': got the column '{printable(name)}' twice, expected it once")
     return Table(path, columns, delimiter)

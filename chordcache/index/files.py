@@ -11,7 +11,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, BinaryIO, TextIO, TypeAlias
 
 from chordcache.amounts import first_few
-from chordcache.errors import UsageError, printable
+from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.csv_index import CsvSink, CsvSource
 from chordcache.index.csv_table import open_for_reading
 from chordcache.index.header import FORMAT
@@ -54,6 +54,8 @@ class Index:
         Labels of the roots of which the index has every video. A CSV file does not store them.
     columns : dict[str, str]
         Extra column to its type, if it is not text.
+    notes : tuple of str
+        Sentences about how a hand-written list was read, such as the roots of absolute paths.
     """
 
     def __init__(self, path: Path, source: Source) -> None:
@@ -62,6 +64,7 @@ class Index:
         self.path, self.roots, self.level = path, dict(header.roots), header.level
         self.follow_symlinks, self.whole_roots = header.follow_symlinks, header.whole_roots
         self.columns = dict(header.columns)
+        self.notes = source.notes if isinstance(source, CsvSource) else ()
 
     def __repr__(self) -> str:
         roots = ", ".join(first_few(sorted(self.roots), 3))
@@ -122,6 +125,11 @@ def read_index(path: str | os.PathLike[str]) -> Index:
     suffix = _suffix(path)
     open_for_reading(path, "; make an index with 'chordcache scan ROOT'").close()
     return Index(path, _SOURCES[suffix](path))
+
+
+def no_videos(index: Index) -> NotFoundError:
+    """Return the error for an index without records, of which nothing can be built."""
+    return NotFoundError(f"index: got '{printable(index.path)}' without videos, expected at least one. Scan again.")
 
 
 # Writing

@@ -9,6 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from chordcache.errors import UsageError, printable
+from chordcache.index.file_names import SameFiles
 from chordcache.index.files import Index
 from chordcache.records import VideoRecord
 from chordcache.storage import layout
@@ -58,6 +59,8 @@ class IndexRows:
 
     def _survey(self) -> None:
         firsts: dict[int, int] = {}
+        same = SameFiles(self._index.roots)
+        names: set[int] = set()
         offsets, files = array("q"), array("q")
         is_grouped, last = True, -1
         for offset, record in self._index.located(self._file):
@@ -65,6 +68,12 @@ class IndexRows:
             if key in self.keys:
                 raise UsageError(f"the index names '{printable(record.path)}' of root '{record.root}' twice")
             self.keys.add(key)
+            if same.can_be:
+                name = hash(same.key(record))
+                if name in names:
+                    where = f"'{printable(record.path)}' of root '{printable(record.root)}'"
+                    raise UsageError(f"the index names {where} twice, once in another root. Remove one of the two.")
+                names.add(name)
             if self.total_seconds is not None:
                 seconds = record.known_seconds
                 if seconds is None and record.error is not None:

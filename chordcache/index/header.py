@@ -46,12 +46,18 @@ def another_kind_of_file(path: str | os.PathLike[str]) -> UsageError:
     )
 
 
+def spelling_problem(path: str) -> str | None:
+    """Return the reason why a relative path is not the plain name of its file, or None if it is."""
+    plain = os.path.normpath(path)
+    return None if plain == path else f"the path '{printable(path)}' is another spelling of '{printable(plain)}'"
+
+
 def record_problem(record: VideoRecord, roots: Container[str], columns: Mapping[str, str] | None) -> str | None:
     """Return the reason why a record of an index cannot be used, or None if it can.
 
     ``columns`` maps the extra columns to their types. None leaves them unchecked.
     """
-    problem = path_problem(record.path)
+    problem = path_problem(record.path) or spelling_problem(record.path)
     if problem is None and record.root not in roots:
         problem = f"the header has no root '{printable(record.root)}'"
     if problem is None and record.extra and columns is not None:

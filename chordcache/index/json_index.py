@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from chordcache.errors import ChordcacheError, DamageError, printable
+from chordcache.index.encoding import texts_problem
 from chordcache.index.header import FORMAT, IndexHeader, another_kind_of_file, record_problem
 from chordcache.index.json_stream import JsonStream
 from chordcache.records import VideoRecord, from_json, parse_json, to_json
@@ -98,11 +99,12 @@ class JsonSource:
         """Read the record at a byte offset."""
         file.seek(offset)
         where = f"byte {offset}"
+        stream = JsonStream(file)
         try:
-            data = JsonStream(file).value()
+            data = stream.value()
         except ValueError as error:
             raise self._damage(where, f"it is not JSON ({printable(str(error))})") from None
-        return self._check(self._record(data, where), where)
+        return self._check(self._record(data, stream, where), where)
 
     def _next(self, stream: JsonStream, where: str) -> VideoRecord:
         """Read the next record. One on a line of its own, as ``JsonSink`` writes it, takes a third of the time."""
@@ -112,11 +114,15 @@ class JsonSource:
                 record = parse_json(line, VideoRecord)
                 stream.skip(len(line))
                 return record
-        return self._record(stream.value(), where)
+        return self._record(stream.value(), stream, where)
 
-    def _record(self, data: Any, where: str) -> VideoRecord:
+    def _record(self, data: Any, stream: JsonStream, where: str) -> VideoRecord:
         try:
-            return from_json(data, VideoRecord)
+            record = from_json(data, VideoRecord)
+            labels, captions = (record.label, *record.labels), (record.caption, *record.captions)
+            if stream.has_other_bytes and (problem := texts_problem(labels, captions, record.extra)):
+                raise ValueError(problem)
+            return record
         except (ValueError, RecursionError) as error:
             raise self._damage(where, f"it is not a record ({printable(str(error))})") from None
 

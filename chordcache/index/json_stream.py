@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from chordcache.index.encoding import is_unicode
 from chordcache.storage.sealed_json import FINITE_JSON
 
 _FIRST_BYTES = 1 << 12
@@ -35,6 +36,8 @@ class JsonStream:
         self._marked = (0, file.tell())
         """A position in the text, and its offset in the file [bytes]"""
         self._is_complete = False
+        self.has_other_bytes = False
+        """True if bytes that are not UTF-8 were read so far"""
 
     @property
     def offset(self) -> int:
@@ -114,6 +117,7 @@ class JsonStream:
         data = self._file.read(max(least, 2 * (len(self._text) - self._position)))
         self._is_complete = not data
         more = self._decoder.decode(data, final=not data)
+        self.has_other_bytes = self.has_other_bytes or not is_unicode(more)
         offset = self.offset
         if not self._text and offset == 0 and data.startswith(codecs.BOM_UTF8):
             offset = len(codecs.BOM_UTF8)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from chordcache.class_labels import NumberCheck
 from chordcache.errors import UsageError, printable
 from chordcache.index.csv_index import column_types, extra_columns, texts_of
 from chordcache.index.csv_table import open_table
+from chordcache.index.file_names import FileNames
 from chordcache.records import SEGMENT_COLUMNS, VideoRecord
 
 
 class _Row(NamedTuple):
+    line: int
     label: str | None
     caption: str | None
     extra: dict[str, Any]
 
 
-_NO_ROW = _Row(None, None, {})
+_NO_ROW = _Row(0, None, None, {})
 
 
 class Labels:
@@ -30,7 +35,9 @@ class Labels:
     ----------
     source : str
         "dir" takes the name of the file's folder as the label, and None directly in the root. Any other value is a CSV
-        file. Its paths are relative to the root, or begin with the root's label and a slash.
+        file. Its paths are relative to the root, begin with the root's label and a slash, or are absolute.
+    roots : Mapping[str, str]
+        Root label to folder, for absolute paths and paths through links of folders.
 
     Raises
     ------
@@ -40,10 +47,13 @@ class Labels:
         If it has no column ``path``, has one path twice, or names segments.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, roots: Mapping[str, str] = MappingProxyType({})) -> None:
         self._by_folder = source == "dir"
+        self._roots = roots
+        self._names = FileNames()
         self._rows: dict[str, _Row] = {}
         self._matched: set[str] = set()
+        self._numbers = NumberCheck()
         self._columns: tuple[str, ...] = ()
         self._extras: frozenset[str] = frozenset()
         self.column_types: dict[str, str] = {}
@@ -63,27 +73,64 @@ class Labels:
         self.column_types = column_types(table)
         with open(path, "rb") as file:
             for _, line, cells in table.rows(file):
-                name = table.text(cells, "path", line)
-                if not name:
+                text = table.text(cells, "path", line)
+                if not text:
                     raise UsageError(f"'{printable(path)}', line {line}: got an empty path, expected a file name")
-                name = os.path.normpath(name)
-                if name in self._rows:
+                name = self._name_of(text)
+                row = self._rows.setdefault(name, _Row(line, *texts_of(table, cells, line)))
+                if row.line != line:
                     raise UsageError(
-                        f"'{printable(path)}', line {line}: got '{printable(name)}' twice, expected it once"
+                        f"'{printable(path)}', line {line}: got '{printable(name)}' twice, expected it once; "
+                        f"line {row.line} has it too"
                     )
-                self._rows[name] = _Row(*texts_of(table, cells, line))
+
+        self._check_once(path)
+
+    def _check_once(self, path: Path) -> None:
+        """Raise ``UsageError`` if two rows name one file of the only root, one of them with the root's label."""
+        for root, folder in self._roots.items() if len(self._roots) == 1 else ():
+            start = f"{root}/"
+            for name, row in self._rows.items():
+                other = self._rows.get(name.removeprefix(start)) if name.startswith(start) else None
+                if other is not None and not os.path.lexists(os.path.join(folder, name)):
+                    first, last = sorted((row.line, other.line))
+                    raise UsageError(
+                        f"'{printable(path)}', line {last}: got '{printable(name)}' twice, expected it once; "
+                        f"line {first} has it too"
+                    )
+
+    def _name_of(self, path: str) -> str:
+        """Return root label and relative path of a file, or the relative path alone if several roots may have it."""
+        if path.startswith("/"):
+            place = self._names.place(path, self._roots)
+            return os.path.normpath(path) if place is None else "/".join(place)
+        label, _, inner = path.partition("/")
+        for root, start, rest in ((label, f"{label}/", inner), *((name, "", path) for name in self._roots)):
+            folder = self._roots.get(root)
+            place = None if folder is None else self._names.place(os.path.join(folder, rest), {root: folder})
+            if place is not None and place[1] != os.path.normpath(rest):
+                return start + place[1]
+        return os.path.normpath(path)
 
     def apply(self, record: VideoRecord) -> VideoRecord:
         """Return a copy of the record with its labels."""
         if self._by_folder:
-            return record.replace(label=os.path.basename(os.path.dirname(record.path)) or None)
+            label = os.path.basename(os.path.dirname(record.path)) or None
+            self._numbers.add(filter(None, [label]))
+            return record.replace(label=label)
         name = next((name for name in (f"{record.root}/{record.path}", record.path) if name in self._rows), None)
         if name is not None:
             self._matched.add(name)
         row = _NO_ROW if name is None else self._rows[name]
+        self._numbers.add(filter(None, [row.label]))
         said = {column: getattr(row, column) for column in self._columns}
         kept = {column: text for column, text in record.extra.items() if column not in self._extras}
         return record.replace(**said, extra={**kept, **row.extra})
+
+    @property
+    def problem(self) -> str | None:
+        """The reason why the labels so far have no ids, or None."""
+        return self._numbers.problem
 
     @property
     def num_unmatched(self) -> int:

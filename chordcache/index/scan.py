@@ -6,24 +6,27 @@ import os
 import tempfile
 import time
 import weakref
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from chordcache.amounts import first_few
+from chordcache.arguments import as_items
 from chordcache.choices import SCAN_LEVELS
-from chordcache.engine import pool
+from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
 from chordcache.engine.needs import Needs
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import UsageError, printable
+from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.files import Index, IndexWriter, read_index
 from chordcache.index.labels import Labels
 from chordcache.index.previous import ReusableRecords
-from chordcache.index.walk import Corpus, CorpusFile, parse_roots
+from chordcache.index.walk import Corpus, CorpusFile, check_apart, parse_roots
 from chordcache.media.probe import probe
 from chordcache.media.source_file import identity_or_none
 from chordcache.records import Identity, RunSummary, VideoRecord
@@ -33,6 +36,9 @@ from chordcache.storage.run_log import RunNotes, recorded
 
 _CHUNK_SIZE = 8
 """Files per task. Demuxing a short clip takes a few milliseconds, sending a task half a millisecond."""
+
+_PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+"""Suffixes of the files of a folder of frames"""
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class ScanResult(Index):
 
 
 def scan(
-    roots: Sequence[str | Path],
+    roots: str | Path | Sequence[str | Path],
     *,
     output: str | Path | None = None,
     level: str = "packets",
@@ -82,8 +88,8 @@ def scan(
 
     Parameters
     ----------
-    roots : sequence of str or Path
-        Folders, files, or NAME=PATH.
+    roots : str, Path, or sequence of str or Path
+        Folders, files, or NAME=PATH. A single one is one root.
     output : str or Path, optional
         Index to write, ``.json``, ``.jsonl`` or ``.csv``. If it exists, records of unchanged files are reused. By
         default a temporary file, which is deleted with the result.
@@ -113,29 +119,53 @@ def scan(
     UsageError
         If an argument is wrong, or two roots have the same label.
     NotFoundError
-        If a root or the labels file does not exist.
+        If a root or the labels file does not exist, or no root has a video.
     NoSpaceError, WorkersDiedError, StoppedError
         As their names say. An earlier index at ``output`` stays unchanged.
     """
     if level not in SCAN_LEVELS:
         raise UsageError(f"level: got '{level}', expected one of {', '.join(SCAN_LEVELS)}")
-    corpora = parse_roots([os.fspath(root) for root in roots])
-    run = _Scan(corpora, level, Labels(labels) if labels else None, follow_symlinks, limits or Limits())
-    if output is not None:
-        layout.check_local("output", output)
-        path, temporary = Path(output), None
-    else:
-        temporary = tempfile.TemporaryDirectory(prefix="chordcache-")
-        path = Path(temporary.name, "index.jsonl")
+    corpora = parse_roots([os.fspath(root) for root in as_items(roots)])
+    check_apart(corpora)
+    joined = Labels(os.fspath(labels), {corpus.label: corpus.folder for corpus in corpora}) if labels else None
+    run = _Scan(corpora, level, joined, follow_symlinks, limits or Limits())
     engine = pool.prepared(engine_of(jobs))
-    log = recorded(path, "scan", jobs=engine.jobs) if temporary is None else nullcontext(RunNotes())
-    with stop_signals(), log as notes:
-        summary = run.write(path, engine, display_of(progress))
-        notes.take(summary)
-        notes.video_seconds = run.video_seconds
-    result = ScanResult(read_index(path), summary, tuple(run.warnings()))
-    if temporary is not None:
-        weakref.finalize(result, temporary.cleanup)
+    with ExitStack() as stack:
+        if output is not None:
+            layout.check_local("output", output)
+            path = Path(output)
+        else:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chordcache-")), "index.jsonl")
+        log = nullcontext(RunNotes()) if output is None else recorded(path, "scan", jobs=engine.jobs)
+        with stop_signals(), log as notes:
+            summary = run.write(path, engine, display_of(progress))
+            notes.take(summary)
+            notes.video_seconds = run.video_seconds
+        result = ScanResult(read_index(path), summary, tuple(run.warnings()))
+        weakref.finalize(result, stack.pop_all().close)
+    return result
+
+
+def scanned(
+    index: str | Path | Index,
+    *,
+    jobs: int | Engine | None = None,
+    follow_symlinks: bool = False,
+    limits: Limits | None = None,
+    progress: bool | Display = False,
+) -> str | Path | Index:
+    """Return the index of a scan if ``index`` is a folder of videos, or else ``index`` as it is.
+
+    The other parameters and the errors are those of ``scan``. Its warnings are printed as messages of ``progress``.
+    """
+    if isinstance(index, Index) or not os.path.isdir(index):
+        return index
+    result = scan(index, jobs=jobs, follow_symlinks=follow_symlinks, limits=limits, progress=progress)
+    display = display_of(progress)
+    line = f"scanned {len(result)} videos of '{printable(index)}'; 'chordcache scan' keeps an index for later builds"
+    terminal.say(line, shown=display.progress)
+    for warning in result.warnings:
+        terminal.say(warning, shown=display.messages)
     return result
 
 
@@ -150,7 +180,10 @@ class _Scan:
         self._labels = labels
         self._follow_symlinks = follow_symlinks
         self._limits = limits
-        self._num_skipped = self._num_links = 0
+        self._skipped: Counter[str] = Counter()
+        """Suffix of files that are not videos to their number"""
+        self._num_links = 0
+        self._with_videos: set[str] = set()
         self._earlier_problem: str | None = None
         self.video_seconds = 0.0
 
@@ -183,13 +216,15 @@ class _Scan:
                 num_done += task.known is None and record.error is None
                 self.video_seconds += 0.0 if task.known else record.known_seconds or 0.0
                 _report(progress, task, record)
+            if not self._with_videos:
+                raise NotFoundError(self._nothing())
         self._earlier_problem = earlier.problem
         return RunSummary(
             num_inputs=num_done + num_reused + num_failed,
             num_done=num_done,
             num_up_to_date=num_reused,
             num_failed=num_failed,
-            num_skipped=self._num_skipped,
+            num_skipped=self._skipped.total() + self._num_links,
             num_frames_skipped=num_frames_skipped,
             elapsed_seconds=time.monotonic() - started,
         )
@@ -227,6 +262,8 @@ class _Scan:
             for file in self._files(corpus):
                 identity = identity_or_none(os.path.join(corpus.folder, file.path)) if file.is_video else None
                 task = _ScanTask(corpus.label, file.path, corpus.folder, self._level, identity)
+                if file.problem is not None or file.is_video:
+                    self._with_videos.add(corpus.label)
                 if file.problem is not None:
                     record = VideoRecord(
                         corpus.label, file.path, error=file.problem, error_cause="io", error_stage="open"
@@ -234,9 +271,10 @@ class _Scan:
                     yield replace(task, known=record)
                 elif file.is_video:
                     yield replace(task, known=self._unchanged(task, earlier))
+                elif file.is_unfollowed_link:
+                    self._num_links += 1
                 else:
-                    self._num_skipped += 1
-                    self._num_links += file.is_unfollowed_link
+                    self._skipped[os.path.splitext(file.path)[1].lower()] += 1
 
     def _files(self, corpus: Corpus) -> Iterator[CorpusFile]:
         return corpus.files(follow_symlinks=self._follow_symlinks)
@@ -249,8 +287,24 @@ class _Scan:
             return None
         return record.replace(label=None, caption=None, extra={}) if self._labels else record
 
+    def _nothing(self) -> str:
+        """Return the message about roots without videos."""
+        folders = ", ".join(first_few([f"'{printable(corpus.folder)}'" for corpus in self._corpora], 3))
+        kinds = [f"{count:,} {printable(kind) or 'without a suffix'}" for kind, count in self._skipped.most_common()]
+        kinds = first_few(kinds, 5)
+        if self._num_links:
+            kinds.append(f"{self._num_links:,} links out of the root, see --follow-symlinks")
+        num_others = self._skipped.total() + self._num_links
+        others = f"{num_others:,} other file{'s' * (num_others != 1)}: {', '.join(kinds)}" if kinds else "no files"
+        is_frames = sum(self._skipped[kind] for kind in _PICTURES) > num_others / 2
+        hint = " A folder of frames? See 'Folders of frames' in docs/command_line.md." if is_frames else ""
+        return f"roots: got {folders} with {others}, expected at least one video.{hint}"
+
     def warnings(self) -> Iterator[str]:
         """Yield one sentence for each thing of the run that a person should look at."""
+        for corpus in self._corpora:
+            if corpus.label not in self._with_videos:
+                yield f"no videos in root '{printable(corpus.label)}', {printable(corpus.folder)}"
         if self._earlier_problem:
             yield self._earlier_problem
         if self._num_links:
@@ -258,6 +312,8 @@ class _Scan:
                 f"{self._num_links} symbolic links that lead out of the root were skipped, "
                 "since follow_symlinks (--follow-symlinks) is off"
             )
+        if self._labels and self._labels.problem:
+            yield f"label: {self._labels.problem}"
         if self._labels and self._labels.num_unmatched:
             yield (
                 f"{self._labels.num_unmatched} rows of the labels file name no video, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 import stat
@@ -226,6 +227,19 @@ def parse_roots(args: Sequence[str]) -> list[Corpus]:
         names = {*earlier.names, *corpus.names} if earlier.names and corpus.names else ()
         corpora[corpus.label] = replace(corpus, names=tuple(names))
     return list(corpora.values())
+
+
+def check_apart(corpora: Sequence[Corpus]) -> None:
+    """Raise ``UsageError`` if a file is in two corpora, one inside the other."""
+    for around, corpus in itertools.permutations(corpora, 2):
+        outer, inner = real_folder(around.folder), real_folder(corpus.folder)
+        is_inside = inner == outer or inner.startswith(os.path.join(outer, ""))
+        shares = is_inside if not around.names else inner == outer and not {*around.names}.isdisjoint(corpus.names)
+        if shares:
+            raise UsageError(
+                f"roots: got '{printable(corpus.folder)}' inside or equal to '{printable(around.folder)}', expected "
+                "each file in one root. Leave one out."
+            )
 
 
 def _parse_root(arg: str) -> Corpus:

@@ -21,6 +21,7 @@ from chordcache.errors import CacheWriteError, ChordcacheError, LockedError, Too
 from chordcache.features.registry import check_gpu
 from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
+from chordcache.index.scan import scanned
 from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.existing_cache import earlier_header, repairable, tool_versions
 from chordcache.pipeline.fix_commands import problems_command
@@ -68,7 +69,8 @@ def build(
     Parameters
     ----------
     index : str, Path or Index
-        An index that ``scan`` made, or a hand-written CSV with a column ``path``.
+        An index that ``scan`` made, a hand-written CSV with a column ``path``, or a folder of videos, which is
+        scanned first.
     cache : str or Path
         Folder to build in. It is made if it does not exist.
     tiers : str or sequence of {"lmdb", "npz", "hdf5"}, optional
@@ -98,7 +100,7 @@ def build(
     UsageError, ConfigError
         If an argument is wrong, or the scratch cannot be used.
     NotFoundError
-        If the index does not exist.
+        If the index does not exist, or has no videos.
     LockedError, NoSpaceError, FormatVersionError, WorkersDiedError
         As their names say. The same call resumes.
     TooManyFailuresError
@@ -111,6 +113,14 @@ def build(
     options = options or BuildOptions()
     engine = pool.prepared(engine_of(jobs))
     options = replace(options, scratch=checked_scratch(options.scratch, folder, is_elsewhere=engine.is_cluster))
+
+    index = scanned(
+        index,
+        jobs=engine,
+        follow_symlinks=options.follow_symlinks,
+        limits=options.limits,
+        progress=progress,
+    )
 
     def plan_of(path: str | Path | Index) -> BuildPlan:
         plan = make_plan(folder, path, config, tiers, features, roots=roots, options=options)
@@ -125,6 +135,8 @@ def build(
         with stop_signals(), part_plan(folder, part, index, plan_of, say, wait=options.wait) as plan:
             return _build_part(plan, options, engine, display_of(progress))
     plan = plan_of(index)  # reports wrong arguments before any wait
+    for note in plan.index.notes:
+        say(note)
     with (
         stop_signals(),
         locked(folder, say if options.wait else None) as has_waited,

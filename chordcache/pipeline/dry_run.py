@@ -12,6 +12,7 @@ from chordcache.errors import DamageError, NotFoundError
 from chordcache.features.item_fields import fits
 from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
+from chordcache.index.scan import scanned
 from chordcache.media.geometry import expected_shape
 from chordcache.pipeline.existing_cache import repairable, tool_versions
 from chordcache.pipeline.options import BuildOptions
@@ -87,6 +88,7 @@ def dry_run(
     """
     layout.check_local("cache", cache)
     options = options or BuildOptions()
+    index = scanned(index, follow_symlinks=options.follow_symlinks, limits=options.limits)
     plan = make_plan(Path(cache).absolute(), index, config, tiers, features, roots=roots, options=options)
     with IndexRows(plan.index) as rows:
         pruned = keys_to_prune(plan.cache, rows.keys, options)

@@ -21,7 +21,7 @@ import numpy as np
 from chordcache.config.config import config_to_json
 from chordcache.digests import digest_file, hex128
 from chordcache.errors import UsageError, printable
-from chordcache.index.files import Index, IndexWriter, read_index
+from chordcache.index.files import Index, IndexWriter, no_videos, read_index
 from chordcache.index.grouping import IndexRows
 from chordcache.pipeline.existing_cache import repairable, tool_versions
 from chordcache.pipeline.plan import BuildPlan, write_plan
@@ -126,6 +126,8 @@ def _divide(cache: Path, num_parts: int, index: Path, plan_now: Callable[[], Bui
     """Register the records of an index in the cache, and write the index of each part."""
     with locked(cache, on_wait):
         plan = plan_now()
+        if not len(plan.index):
+            raise no_videos(plan.index)
         adopt_last_scan(cache, plan.index.path)
         digest, run = digest_file(index), run_of(cache) or ""
         folder = cache / parts.PARTS

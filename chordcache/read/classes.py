@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
+from chordcache.class_labels import NumberCheck, is_class_id
 from chordcache.errors import UsageError
 
 _NUM_NUMBERED = 1 << 20
@@ -16,7 +17,12 @@ def class_names(labels: Collection[str]) -> list[str]:
     """Return the name of each class, so that the position of a label is its id.
 
     Labels that are all whole numbers below 2 ** 20, such as "0", "2" and "10", are ids already and keep their value.
-    The numbers between them are classes without a video. Other labels are sorted.
+    The numbers between them are classes without a video. Names and larger numbers are sorted.
+
+    Raises
+    ------
+    UsageError
+        If all labels are numbers, and one is not an id, such as "-1", "007" or "0.5".
 
     Examples
     --------
@@ -25,16 +31,13 @@ def class_names(labels: Collection[str]) -> list[str]:
     >>> class_names({"0", "3"})
     ['0', '1', '2', '3']
     """
-    if labels and all(map(_is_number, labels)):
+    if problem := NumberCheck(sorted(labels)).problem:
+        raise UsageError(f"label: {problem}")
+    if labels and all(map(is_class_id, labels)):
         last = max(map(int, labels))
         if last < _NUM_NUMBERED:
             return [str(number) for number in range(last + 1)]
     return sorted(labels)
-
-
-def _is_number(label: str) -> bool:
-    """Return whether a label is a whole number as ``str`` writes it. "007" and "-1" are not."""
-    return label.isascii() and label.isdecimal() and (label == "0" or label[0] != "0")
 
 
 class Classes:

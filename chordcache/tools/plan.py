@@ -17,6 +17,7 @@ from chordcache.engine import pool, terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError
 from chordcache.index.files import Index
+from chordcache.index.scan import scanned
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.plan import BuildPlan, make_plan
 from chordcache.pipeline.requested import request_of
@@ -189,6 +190,7 @@ def plan_build(
         raise UsageError(f"jobs: got {jobs}, expected at least 1")
     if options.scratch is not None and not Path(options.scratch).is_dir():
         raise UsageError(f"scratch: got '{options.scratch}', expected a folder that exists")
+    index = scanned(index, jobs=jobs, follow_symlinks=options.build.follow_symlinks, limits=options.build.limits)
     with stop_signals(), TemporaryDirectory(prefix="chordcache-plan-") as folder:
         asked = (settings.config, settings.tiers, settings.features)
         plan = make_plan(Path(folder, "cache"), index, *asked, roots=roots, options=options.build)

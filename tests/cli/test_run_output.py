@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +227,65 @@ def test_a_full_standard_output(built: Path, command: tuple[str, ...], unbuffere
     assert "a bug" not in done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+# A pipe whose reader leaves
+
+READERS = [
+    *(("--help",), ("--version",), ("-V", "-v"), ("help", "build"), ("ls", "--help"), ("completion", "bash")),
+    *(("scan", "videos"), ("build",), ("build", "--json"), ("build", "--dry-run"), ("verify", "--quick", "--json")),
+    *(("info",), ("info", "--json"), ("ls",), ("ls", "--json"), ("ls", "--problems", "--json"), ("gc",)),
+    *(("extractors",), ("config", "show"), ("doctor", ".")),
+]
+
+
+def without_reader(command: Sequence[str], folder: Path, stream: str, unbuffered: str = "") -> tuple[int, str]:
+    """Return the exit code of a command one of whose outputs is a pipe without a reader, and the other output."""
+    read, write = os.pipe()
+    os.close(read)
+    outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: write}
+    done = subprocess.run(
+        [sys.executable, "-m", "chordcache", *command],
+        cwd=folder,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        check=False,
+        **outputs,
+    )
+    os.close(write)
+    return done.returncode, done.stdout or done.stderr or ""
+
+
+@pytest.mark.parametrize("command", READERS, ids=" ".join)
+def test_a_pipe_without_a_reader_ends_with_141(built: Path, command: tuple[str, ...]) -> None:
+    code, errors = without_reader(command, built, "stdout")
+    assert code == 141, errors
+    assert not re.search("Traceback|Exception ignored|error:", errors)
+
+
+@pytest.mark.parametrize("command", [("ls", "none"), ("scan",), ("bild",), ("--none",), ("scan", "videos")])
+def test_messages_without_a_reader_end_with_141(built: Path, command: tuple[str, ...]) -> None:
+    assert without_reader(command, built, "stderr")[0] == 141
+
+
+@pytest.mark.parametrize("command", [("ls", "none"), ("scan",), ("bild",), ("--none",), ("ls",)])
+def test_unbuffered_output_without_a_reader_ends_with_141(built: Path, command: tuple[str, ...]) -> None:
+    assert without_reader(command, built, "stdout" if command == ("ls",) else "stderr", "1")[0] == 141
+
+
+def test_bash_sees_the_pipe_of_a_command_as_that_of_others(built: Path) -> None:
+    script = "set -o pipefail; {0} -m chordcache {1} | true"
+    for command in ("ls --json", "ls none 2>&1", "--help", "build none.json 2>&1"):
+        done = subprocess.run(["bash", "-c", script.format(sys.executable, command)], cwd=built, check=False)
+        assert done.returncode == 141, command
+    done = subprocess.run(
+        ["bash", "-c", script.format(sys.executable, "ls").replace("true", "cat")],
+        cwd=built,
+        check=False,
+        capture_output=True,
+    )
+    assert done.returncode == 0
+    assert done.stdout
 
 
 # gc

@@ -104,3 +104,31 @@ def test_missing_labels_file(tmp_path: Path) -> None:
 def test_labels_file_with_a_mistake(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         labels_file(tmp_path, content)
+
+
+@pytest.mark.parametrize("spelling", ["link/a.mp4", "v/link/a.mp4", "{}/real/a.mp4", "{}//link/../real/./a.mp4"])
+def test_rows_name_a_file_in_any_spelling(tmp_path: Path, spelling: str) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "labels.csv").write_text(f"path,label\n{spelling.format(tmp_path)},cat\n")
+    labels = Labels(str(tmp_path / "labels.csv"), {"v": str(tmp_path)})
+    assert labels.apply(VideoRecord("v", "real/a.mp4")).label == "cat"
+    assert labels.num_unmatched == 0
+    (tmp_path / "labels.csv").write_text(f"path,label\nreal/a.mp4,dog\n{spelling.format(tmp_path)},cat\n")
+    with pytest.raises(UsageError, match="line 3: got '.*real/a.mp4' twice, expected it once; line 2 has it too"):
+        Labels(str(tmp_path / "labels.csv"), {"v": str(tmp_path)})
+
+
+def test_rows_with_and_without_the_label_of_the_only_root(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("path,label\na.mp4,dog\nv/a.mp4,cat\n")
+    with pytest.raises(UsageError, match="line 3: got 'v/a.mp4' twice, expected it once; line 2 has it too"):
+        Labels(str(tmp_path / "labels.csv"), {"v": str(tmp_path)})
+    (tmp_path / "v").mkdir()
+    (tmp_path / "v" / "a.mp4").touch()
+    Labels(str(tmp_path / "labels.csv"), {"v": str(tmp_path)})
+
+
+def test_whole_numbers_written_as_floats_are_class_ids(tmp_path: Path) -> None:
+    labels = labels_file(tmp_path, "path,label\na.mp4,2.0\nb.mp4,10.0\nc.mp4,\nd.mp4,007\ne.mp4,v2.0\n")
+    names = [labels.apply(VideoRecord("v", f"{name}.mp4")).label for name in "abcde"]
+    assert names == ["2", "10", None, "007", "v2.0"]

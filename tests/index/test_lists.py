@@ -257,29 +257,35 @@ def test_lerobot_2(tmp_path: Path, clips: Path) -> None:
     assert columns == {"episode_index": "int", "fps": "float"}
 
 
-def test_lerobot_3(tmp_path: Path, clips: Path) -> None:
+def write_episodes(
+    folder: Path, lengths: Sequence[int], times: Sequence[tuple[float, float]], files: Sequence[int] | None = None
+) -> None:
+    """Write episodes of version 3.0. ``times`` are the start and the end of each in its file."""
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
-    folder = place(clips, tmp_path, *(f"videos/{camera}/chunk-000/file-000.mp4" for camera in CAMERAS))
     write_lerobot(folder, "v3.0", "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4")
-    times = [0.0, 0.1 + 0.2, 163 / 30]
     rows = [
-        {"episode_index": number, "tasks": ["Pick"], "length": 9}
+        {"episode_index": number, "tasks": ["Pick"], "length": length}
         | {
             f"videos/{camera}/{name}": value
             for camera in CAMERAS
             for name, value in (
                 ("chunk_index", 0),
-                ("file_index", 0),
-                ("from_timestamp", times[number]),
-                ("to_timestamp", times[number + 1]),
+                ("file_index", files[number] if files else 0),
+                ("from_timestamp", start),
+                ("to_timestamp", end),
             )
         }
-        for number in range(2)
+        for number, (length, (start, end)) in enumerate(zip(lengths, times, strict=True))
     ]
     path = folder / "meta" / "episodes" / "chunk-000" / "file-000.parquet"
     path.parent.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def test_lerobot_3(tmp_path: Path, clips: Path) -> None:
+    folder = place(clips, tmp_path, *(f"videos/{camera}/chunk-000/file-000.mp4" for camera in CAMERAS))
+    write_episodes(folder, [9, 154], [(0.0, 0.1 + 0.2), (0.1 + 0.2, 163 / 30)])
     records, _, _ = indexed(folder, "lerobot")
     assert records == [
         VideoRecord(
@@ -292,6 +298,34 @@ def test_lerobot_3(tmp_path: Path, clips: Path) -> None:
         for number, (first, last) in enumerate([(0, 9), (9, 163)])
         for camera in CAMERAS
     ]
+
+
+@pytest.mark.parametrize("drifts", [(1, 1), (0, 1), (1, 0)], ids=["starts and ends", "ends", "starts"])
+@pytest.mark.parametrize("drift", [-0.03, -0.009, 0.009, 0.03])
+def test_episodes_of_lerobot_have_their_length_though_times_drift(
+    tmp_path: Path, clips: Path, drift: float, drifts: tuple[int, int]
+) -> None:
+    has_gap = abs(drift) < 0.5 / 30  # of 40 frames, before the last episode
+    lengths, starts = [31, 47, 29, 53, 60], [0, 31, 78, 107, 200 if has_gap else 160]
+    names = [f"videos/{camera}/chunk-000/file-00{file}.mp4" for camera in CAMERAS for file in (0, 1)]
+    folder = place(clips, tmp_path, *names)
+    times = [
+        (start / 30 + number * drifts[0] * drift, (start + length) / 30 + (number * drifts[0] + drifts[1]) * drift)
+        for number, (start, length) in enumerate(zip(starts, lengths, strict=True))
+    ]
+    write_episodes(folder, [*lengths, 10], [*times, (0.0, 10 / 30)], [0] * 5 + [1])
+    records, _, _ = indexed(folder, "lerobot")
+    wanted = [(start, start + length) for start, length in zip([*starts, 0], [*lengths, 10], strict=True)]
+    segments = [record.segment for record in records[:: len(CAMERAS)]]
+    assert [(segment.start_frame, segment.end_frame) for segment in segments if segment] == wanted
+
+
+def test_episode_of_lerobot_with_another_length_than_its_times(tmp_path: Path, clips: Path) -> None:
+    folder = place(clips, tmp_path, *(f"videos/{camera}/chunk-000/file-000.mp4" for camera in CAMERAS))
+    write_episodes(folder, [9, 20], [(0.0, 0.3), (0.3, 1.0)])
+    match = r"record 2: camera '.*top': episode 1: got the length 20 and times of 21.0 frames, from 0.3 to 1.0 s"
+    with pytest.raises(UsageError, match=match):
+        indexed(folder, "lerobot")
 
 
 def test_lerobot_of_another_version(tmp_path: Path) -> None:

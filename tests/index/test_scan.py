@@ -177,3 +177,46 @@ def test_wrong_arguments(folder, tmp_path):
         cc.scan([tmp_path / "nowhere"])
     with pytest.raises(cc.UsageError, match=r"\.json, \.jsonl or \.csv"):
         cc.scan([folder], output=tmp_path / "index.txt")
+
+
+def test_folder_without_videos_is_an_error_and_the_earlier_index_stays(tmp_path, run_cli, folder):
+    index = tmp_path / "index.json"
+    cc.scan(str(folder), output=index, level="headers")
+    before = index.read_bytes()
+    frames = tmp_path / "frames"
+    frames.mkdir()
+    for number in range(20):
+        (frames / f"{number}.JPG").touch()
+    for name in ("a.md", "b.md", "c"):
+        (frames / name).touch()
+    (frames / "out.mp4").symlink_to(folder / "walk" / "a.mp4")
+    done = run_cli("scan", frames, "-o", index)
+    assert done.returncode == 10
+    others = "24 other files: 20 .jpg, 2 .md, 1 without a suffix, 1 links out of the root, see --follow-symlinks"
+    assert f"ROOT...: got '{frames}' with {others}, expected at least one video. A folder of frames?" in done.stderr
+    assert index.read_bytes() == before
+    assert "'Folders of frames' in docs/command_line.md" in done.stderr
+    assert "## Folders of frames" in (Path(__file__).parents[2] / "docs" / "command_line.md").read_text()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(cc.NotFoundError, match=r"^roots: got '.*empty' with no files, expected at least one video\.$"):
+        cc.scan([tmp_path / "empty"])
+
+
+def test_root_without_videos_is_named(tmp_path, folder):
+    (tmp_path / "none").mkdir()
+    result = cc.scan([folder, tmp_path / "none"], level="headers")
+    assert result.warnings == (f"no videos in root 'none', {tmp_path / 'none'}",)
+
+
+@pytest.mark.parametrize("make", [str, Path])
+def test_one_path_is_one_root(folder, make):
+    assert list(cc.scan(make(folder), level="headers")) == list(cc.scan([folder], level="headers"))
+
+
+def test_roots_that_share_files_are_refused(tmp_path, folder):
+    (tmp_path / "link").symlink_to(folder / "walk")
+    for roots in ([folder, folder / "walk"], [f"a={folder}", f"b={folder}"], [tmp_path / "link", folder]):
+        with pytest.raises(cc.UsageError, match=r"^roots: got '.*' inside or equal to '.*', expected each file in one"):
+            cc.scan(roots)
+    both = cc.scan([folder / "run", folder / "walk" / "a.mp4"], level="headers")
+    assert [record.path for record in both] == ["broken.mp4", "c.webm", "a.mp4"]

@@ -281,10 +281,10 @@ def test_verify_of_a_cache_in_parts(index: Path, tmp_path: Path) -> None:
 
 
 def test_parts_that_store_nothing(tmp_path: Path) -> None:
-    (tmp_path / "list.csv").write_text("path\n")
-    for part in (1, 2):
-        assert build_part(tmp_path / "list.csv", tmp_path / "cache", f"{part}/2").num_inputs == 0
+    (tmp_path / "list.csv").write_text("path\nnone.mp4\n")
+    summaries = [build_part(tmp_path / "list.csv", tmp_path / "cache", f"{part}/2") for part in (1, 2)]
+    assert sorted((summary.num_inputs, summary.num_failed) for summary in summaries) == [(0, 0), (1, 1)]
     report = finish(tmp_path / "cache")
     assert report.summary is not None
-    assert report.summary.num_inputs == 0
+    assert (report.summary.num_inputs, report.summary.num_done) == (1, 0)
     assert parts.in_parts(tmp_path / "cache") is False

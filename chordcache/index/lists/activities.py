@@ -10,11 +10,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from chordcache.class_labels import label_of
 from chordcache.errors import UsageError, printable
 from chordcache.index.csv_table import open_for_reading
 from chordcache.index.json_stream import JsonStream
-from chordcache.index.lists.classes import text_lines
-from chordcache.index.lists.items import Item, ItemList, ListOptions, row_error, segment_between, texts
+from chordcache.index.lists.classes import class_lines, text_lines
+from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, row_error, segment_between
 from chordcache.index.lists.templates import Template
 from chordcache.records import Segment
 
@@ -52,7 +53,7 @@ def _activitynet_items(path: Path, template: Template) -> Iterator[Item]:
             for annotation in annotations:
                 start, end = annotation["segment"]
                 segment = segment_between(start, end)
-                labels[segment] = (*labels.get(segment, ()), *texts(annotation.get("label")))
+                labels[segment] = (*labels.get(segment, ()), *labels_in(annotation.get("label")))
         except UsageError as error:
             raise row_error(path, "video", number, f"'{printable(name)}': {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -192,6 +193,7 @@ def _ava_action(path: Path, row: int, cells: list[str]) -> _Action:
 
 
 def _name_of(action: str, names: dict[str, str] | None) -> str:
+    action = label_of(action)
     if names is None or not action:
         return action
     if action not in names:
@@ -201,7 +203,7 @@ def _name_of(action: str, names: dict[str, str] | None) -> str:
 
 def _action_names(path: Path) -> dict[str, str]:
     """Read AVA's list of actions as CSV: label_id,label_name,label_type."""
-    rows = csv.DictReader(line for _, line in text_lines(path))
+    rows = csv.DictReader(line for _, line in class_lines(path))
     if not {"label_id", "label_name"} <= set(rows.fieldnames or ()):
         found = printable(", ".join(rows.fieldnames or ()))
         raise UsageError(f"classes: got the columns {found}, expected label_id and label_name")

@@ -11,6 +11,7 @@ from typing import Any
 
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.csv_table import open_for_reading
+from chordcache.index.encoding import decoded, text_problem
 from chordcache.index.lists.items import Item, ItemList, ListOptions, row_error
 from chordcache.index.lists.tables import json_records
 from chordcache.index.lists.templates import Template
@@ -28,6 +29,14 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
             text = line.decode("utf-8", "surrogateescape").removeprefix("\ufeff" if number == 1 else "").strip()
             if text:
                 yield number, text
+
+
+def class_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file of classes as ``text_lines``. Raises ``UsageError`` if one is not UTF-8."""
+    for number, text in text_lines(path):
+        if problem := text_problem("the name of a class", text):
+            raise row_error(path, "line", number, problem)
+        yield number, text
 
 
 # UCF101
@@ -72,7 +81,7 @@ def _ucf101_classes(path: Path | None) -> dict[int, str] | None:
     if path is None:
         return None
     names = {}
-    for number, line in text_lines(path):
+    for number, line in class_lines(path):
         first, _, name = line.partition(" ")
         if not first.isdecimal() or not name:
             raise row_error(path, "line", number, f"got '{printable(line)}', expected a number and the name of a class")
@@ -128,7 +137,7 @@ def read_mmaction(path: Path, options: ListOptions) -> ItemList:
     """
     open_for_reading(path).close()
     classes = _beside(path, "", options) if options.classes is not None else None
-    names = None if classes is None else [name for _, name in text_lines(classes)]
+    names = None if classes is None else [name for _, name in class_lines(classes)]
     template = Template(options.video_template, ("path", "stem")) if options.video_template else None
     return ItemList(path, path.parent, "line", {"num_frames": "int"}, partial(_mmaction_items, path, names, template))
 
@@ -204,6 +213,9 @@ def _ssv2_classes(path: Path | None) -> dict[str, int] | None:
     if path is None:
         return None
     try:
-        return {str(name): int(number) for name, number in FINITE_JSON.decode(path.read_text("utf-8-sig")).items()}
+        text = decoded(path, path.read_bytes())
+        return {str(name): int(number) for name, number in FINITE_JSON.decode(text).items()}
+    except UsageError:
+        raise
     except (ValueError, TypeError, AttributeError):
         raise UsageError(f"'{printable(path)}': expected a JSON object of names and numbers of classes") from None

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from chordcache.errors import UsageError, printable
-from chordcache.index.lists.items import Item, ItemList, ListOptions, segment_between, texts
+from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, segment_between, texts
 from chordcache.index.lists.tables import Row, RowTable, open_rows
 from chordcache.index.lists.templates import Template
 from chordcache.records import Segment
@@ -116,7 +116,7 @@ def _item_list(table: RowTable, columns: Mapping[str, str], template: str | None
             except UsageError as error:
                 raise table.error(number, str(error)) from None
             extra = {name: table.value(name, row[name]) for name in kept if name in row}
-            yield Item(number, path, segment, texts(row.get(label)), texts(row.get(caption)), extra)
+            yield Item(number, path, segment, labels_in(row.get(label)), texts(row.get(caption)), extra)
 
     return ItemList(table.path, table.path.parent, table.unit, types, items)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from chordcache.class_labels import label_of
 from chordcache.errors import UsageError, printable
 from chordcache.index.csv_index import parse_seconds
 from chordcache.records import Segment
@@ -42,6 +43,8 @@ class ItemList:
     columns: Mapping[str, str]
     """Extra column to its type, if it is not text"""
     items: Callable[[], Iterator[Item]]
+    has_captions: bool = False
+    """True if each item should have a caption, so that those without one are named"""
 
     def error(self, row: int, message: str) -> UsageError:
         """Return the error of a row."""
@@ -86,7 +89,7 @@ def row_error(path: Path, unit: str, row: int, message: str) -> UsageError:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Return the labels or captions that a value states: a text, a number, or a list of them. Empty ones are left out.
+    """Return the texts that a value states: a text, a number, or a list of them. Empty ones are left out.
 
     Examples
     --------
@@ -95,6 +98,17 @@ def texts(value: Any) -> tuple[str, ...]:
     """
     values = value if isinstance(value, list | tuple) else (value,)
     return tuple(text for each in values if (text := as_text(each)))
+
+
+def labels_in(value: Any) -> tuple[str, ...]:
+    """Return the labels that a value states, as ``texts`` takes it.
+
+    Examples
+    --------
+    >>> labels_in(["run", 7, 2.0, "2.0", "007"])
+    ('run', '7', '2', '2', '007')
+    """
+    return tuple(map(label_of, texts(value)))
 
 
 def as_text(value: Any) -> str:

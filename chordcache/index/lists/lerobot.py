@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.index.encoding import decoded
 from chordcache.index.lists.items import Item, ItemList, ListOptions, texts
 from chordcache.index.lists.parquet import open_parquet
 from chordcache.index.lists.tables import json_lines
@@ -20,12 +21,21 @@ _FIELDS_2 = ("episode_chunk", "video_key", "episode_index")
 _FIELDS_3 = ("video_key", "chunk_index", "file_index")
 
 
+class _End(NamedTuple):
+    """The end of an episode in its file."""
+
+    frame: int
+    seconds: tuple[float, ...]
+    """[seconds] The same by the times of the dataset, and by the episode's start and length: either may drift"""
+
+
 def read_lerobot(path: Path, _options: ListOptions) -> ItemList:
     """Read the folder of a LeRobot dataset of version 2.0, 2.1 or 3.0. Each camera of an episode is an item.
 
     The tasks of the episode are its captions. ``episode_index``, ``camera`` and ``fps`` are extra columns. In version
-    3.0 a file holds several episodes. The segment is stated as frame numbers, ``round(seconds * fps)``, because the
-    times of the dataset are rounded and could miss a frame.
+    3.0 a file holds several episodes. The segment is stated as frame numbers. An episode has ``length`` frames, and
+    begins where the one before it in the file ends, because the times of the dataset drift: each is a sum of durations
+    that containers state. A gap between the times of two episodes is kept, in whole frames.
 
     Source: https://huggingface.co/docs/lerobot/lerobot-dataset-v3.
 
@@ -34,7 +44,8 @@ def read_lerobot(path: Path, _options: ListOptions) -> ItemList:
     NotFoundError
         If the folder has no ``meta/info.json``.
     UsageError
-        If the version is another one, the dataset has no videos, or pyarrow is missing for version 3.0.
+        If the version is another one, the dataset has no videos, the length of an episode differs from its times by a
+        frame or more, or pyarrow is missing for version 3.0.
     """
     info = _info(path / "meta" / "info.json")
     version = str(info.get("codebase_version", ""))
@@ -55,11 +66,13 @@ def read_lerobot(path: Path, _options: ListOptions) -> ItemList:
 
 def _info(path: Path) -> dict[str, Any]:
     try:
-        info = FINITE_JSON.decode(path.read_text("utf-8-sig"))
+        info = FINITE_JSON.decode(decoded(path, path.read_bytes()))
         if not isinstance(info, dict) or not isinstance(info.get("features"), dict) or not float(info["fps"]) > 0:
             raise ValueError("it has no features or no fps")
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"no such file '{printable(path)}'; expected the folder of a LeRobot dataset") from None
+    except UsageError:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"'{printable(path)}': expected the JSON of a LeRobot dataset ({error})") from None
     return info
@@ -87,15 +100,16 @@ def _items_3(path: Path, info: dict[str, Any], cameras: list[str], template: Tem
     sources = sorted((path / "meta" / "episodes").glob("*/*.parquet"))
     if not sources:
         raise NotFoundError(f"no episodes in '{printable(path / 'meta' / 'episodes')}'")
+    ends: dict[str, _End] = {}
     for source in sources:
         types, rows = open_parquet(source)
-        needed = ["episode_index", *(name for camera in cameras for name in _video_columns(camera))]
+        needed = ["episode_index", "length", *(name for camera in cameras for name in _video_columns(camera))]
         if missing := [name for name in needed if name not in types]:
             raise UsageError(f"'{printable(source)}': expected the column '{printable(missing[0])}'")
         for number, row in rows():
             for camera in cameras:
                 try:
-                    yield _item_3(row, camera, info, template)
+                    yield _item_3(row, camera, info, template, ends)
                 except (KeyError, TypeError, ValueError, OverflowError) as error:
                     message = f"camera '{printable(camera)}': {printable(str(error))}"
                     raise UsageError(f"'{printable(source)}', record {number}: {message}") from None
@@ -105,13 +119,30 @@ def _video_columns(camera: str) -> list[str]:
     return [f"videos/{camera}/{name}" for name in ("chunk_index", "file_index", "from_timestamp", "to_timestamp")]
 
 
-def _item_3(row: dict[str, Any], camera: str, info: dict[str, Any], template: Template) -> Item:
+def _item_3(
+    row: dict[str, Any],
+    camera: str,
+    info: dict[str, Any],
+    template: Template,
+    ends: dict[str, _End],
+) -> Item:
+    """Return the item of an episode. ``ends`` has the end of the last episode of each file so far."""
     chunk, file, start, end = (row[name] for name in _video_columns(camera))
-    episode, fps = int(row["episode_index"]), float(info["fps"])
+    episode, length, fps = int(row["episode_index"]), int(row["length"]), float(info["fps"])
+    if not abs((end - start) * fps - length) < 1:
+        raise ValueError(
+            f"episode {episode}: got the length {length} and times of {(end - start) * fps:.1f} frames, from {start} "
+            f"to {end} s, expected the same number of frames. Correct the episode's length or times"
+        )
+    path = template.path({"video_key": camera, "chunk_index": chunk, "file_index": file})
+    last = ends.get(path, _End(0, (0.0,)))
+    gap = min(((start - seconds) * fps for seconds in last.seconds), key=abs)
+    first = last.frame + (0 if abs(gap) < 1 else round(gap))
+    ends[path] = _End(first + length, (end, start + length / fps))
     return Item(
         episode,
-        template.path({"video_key": camera, "chunk_index": chunk, "file_index": file}),
-        Segment(start_frame=round(start * fps), end_frame=round(end * fps)),
+        path,
+        Segment(start_frame=first, end_frame=first + length),
         captions=texts(row.get("tasks")),
         extra=_extra(episode, camera, info),
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from chordcache.errors import UsageError, printable
+from chordcache.index.file_names import FileNames, OuterRoots
 from chordcache.index.walk import parse_roots
 from chordcache.storage.layout import path_problem
 
@@ -27,6 +28,10 @@ class Found(NamedTuple):
     exists: bool
     is_first: bool
     """True if no earlier row named the file"""
+
+
+class OutsideError(UsageError):
+    """A path that lies outside of all roots."""
 
 
 class Locator:
@@ -54,7 +59,7 @@ class Locator:
                 raise UsageError(f"videos: got the file '{printable(corpus.names[0])}', expected a folder")
         self.roots = {corpus.label: corpus.folder for corpus in corpora}
         self._base = corpora[0].folder
-        self._starts = [(label, os.path.join(folder, "")) for label, folder in self.roots.items()]
+        self._names = FileNames()
         self._last: tuple[str, Found] | None = None
         self._suffixes: dict[int, str | None] = {}
         """Hash of root and path to the suffix that replaces ".*", or None if the file does not exist"""
@@ -84,19 +89,36 @@ class Locator:
         suffix = self._suffixes[key]
         return Found(root, inner if suffix is None else stem + suffix, suffix is not None, is_first)
 
+    def real(self, path: str) -> str:
+        """Return the real name of the file at a path, which two spellings have in common."""
+        return self._names.real(os.path.join(self._base, path))
+
+    def real_of(self, found: Found) -> str:
+        """Return the real name of a file that was found."""
+        return self._names.real(os.path.join(self.roots[found.root], found.path))
+
+    def add_outer_roots(self, paths: Iterable[str]) -> dict[str, str]:
+        """Add roots for the paths that lie outside of all others, and return them."""
+        outer = OuterRoots()
+        for path in paths:
+            if self._names.place(os.path.join(self._base, path), self.roots) is None:
+                outer.add(self.real(path))
+        added = outer.roots(taken=self.roots)
+        self.roots |= added
+        return added
+
     def _place(self, path: str) -> tuple[str, str]:
         """Return the label of the root of a path, and the path relative to the root."""
-        whole = path if "\0" in path else os.path.normpath(os.path.join(self._base, path))
-        for label, start in self._starts:
-            inner = whole.removeprefix(start)
-            if problem := path_problem(inner.lstrip("/")):
-                raise UsageError(f"the path '{printable(path)}' cannot be used: {problem}")
-            if inner != whole:
-                return label, inner
-        raise UsageError(
-            f"got the path '{printable(path)}', expected one in '{printable(self._base)}'. "
-            "Give the folder that has it too: videos (--videos NAME=PATH)."
-        )
+        place = self._names.place(os.path.join(self._base, path), self.roots)
+        problem = path_problem(place[1]) if place is not None else None
+        if problem or "\0" in path:
+            raise UsageError(f"the path '{printable(path)}' cannot be used: {problem or 'it contains NUL'}")
+        if place is None:
+            raise OutsideError(
+                f"got the path '{printable(path)}', expected one in '{printable(self._base)}'. "
+                "Give the folder that has it too: videos (--videos NAME=PATH)."
+            )
+        return place
 
 
 def _is_file(path: str) -> bool:

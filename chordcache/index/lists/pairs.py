@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.errors import NotFoundError, UsageError, printable
-from chordcache.index.lists.items import Item, ItemList, ListOptions, as_text, texts
+from chordcache.index.encoding import decoded
+from chordcache.index.lists.items import Item, ItemList, ListOptions, as_text, labels_in, texts
 from chordcache.index.lists.tables import add_kinds, members, settled
 from chordcache.index.walk import VIDEO_SUFFIXES, iter_files
 from chordcache.storage.sealed_json import FINITE_JSON
@@ -21,8 +22,8 @@ _LABELS, _CAPTIONS = ("label", "labels"), ("caption", "captions", "text")
 def read_pairs(path: Path, _options: ListOptions) -> ItemList:
     """Read a folder: the text of ``a.txt`` is the caption of ``a.mp4``, and ``a.json`` has its labels and captions.
 
-    The text may also lie in a folder ``labels`` beside the folder ``videos``. A video without either file is an item
-    without a caption.
+    The text may also lie in a folder ``labels`` beside the folder ``videos``. A video without a caption is an item
+    all the same, and the summary names it.
 
     Sources: https://github.com/zai-org/CogVideo/tree/main/sat, https://github.com/webdataset/webdataset.
 
@@ -41,15 +42,14 @@ def read_pairs(path: Path, _options: ListOptions) -> ItemList:
         add_kinds(kinds, {name: value for name, value in row.items() if name not in (*_LABELS, *_CAPTIONS)})
     types = settled(kinds)
     columns = {name: kind for name, kind in types.items() if kind != "str"}
-    return ItemList(path, path, "video", columns, partial(_items, path, types))
+    return ItemList(path, path, "video", columns, partial(_items, path, types), has_captions=True)
 
 
 def _items(folder: Path, types: dict[str, str]) -> Iterator[Item]:
     for number, name, stem in _videos(folder):
         caption, row = texts(_text_beside(folder, stem)), _members(folder, stem)
-        labels, captions = (
-            tuple(text for key in keys for text in texts(row.get(key))) for keys in (_LABELS, _CAPTIONS)
-        )
+        labels = tuple(label for key in _LABELS for label in labels_in(row.get(key)))
+        captions = tuple(text for key in _CAPTIONS for text in texts(row.get(key)))
         extra = {key: as_text(row[key]) if kind == "str" else row[key] for key, kind in types.items() if key in row}
         yield Item(number, name, None, labels, tuple(dict.fromkeys((*caption, *captions))), extra)
 
@@ -74,11 +74,11 @@ def _text_beside(folder: Path, stem: str) -> str | None:
 def _read(path: Path) -> str | None:
     """Return the text of a file, or None if it does not exist."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return decoded(path, path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"'{printable(path)}': expected UTF-8 text ({printable(str(error))})") from None
+    except OSError as error:
+        raise UsageError(f"'{printable(path)}': got a file that cannot be read ({error.strerror})") from None
 
 
 def _members(folder: Path, stem: str) -> dict[str, Any]:

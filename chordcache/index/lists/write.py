@@ -10,19 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from chordcache.arguments import as_items
+from chordcache.class_labels import NumberCheck
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.column_types import extra_problem
+from chordcache.index.encoding import texts_problem
+from chordcache.index.file_names import roots_note
 from chordcache.index.files import IndexWriter
 from chordcache.index.lists.formats import open_list
 from chordcache.index.lists.items import Item, ItemList, ListOptions, as_text
-from chordcache.index.lists.locate import Locator
+from chordcache.index.lists.locate import Locator, OutsideError
 from chordcache.records import VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.atomic import no_space_as_error
 
 _NUM_EXAMPLES = 5
-"""Number of missing files that a summary names"""
+"""Number of missing files, and of videos without a caption, that a summary names"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class ListSummary:
     num_not_chosen: int
     """Items that ``where`` left out"""
     elapsed_seconds: float
+    notes: tuple[str, ...] = ()
+    """Sentences about how the list was read"""
 
 
 def index_list(
@@ -50,7 +56,7 @@ def index_list(
     output: str | Path,
     *,
     format: str = "csv",  # the option's name
-    videos: Sequence[str | Path] = (),
+    videos: str | Path | Sequence[str | Path] = (),
     where: Mapping[str, str] = MappingProxyType({}),
     missing: str | Path | None = None,
     options: ListOptions | None = None,
@@ -69,8 +75,8 @@ def index_list(
     format : str
         Name of ``LIST_FORMATS``.
     videos : sequence of str or Path
-        Folders of the videos, or NAME=PATH. Relative paths of the list begin in the first, absolute paths lie in any.
-        By default the folder of the list.
+        Folders of the videos, or NAME=PATH; one path is one folder. Relative paths of the list begin in the first,
+        absolute paths lie in any. By default the folder of the list, and the folders of the paths outside of it.
     where : Mapping[str, str]
         Extra column to the value that an item needs to be in the index, such as ``{"split": "train"}``.
     missing : str or Path, optional
@@ -97,9 +103,23 @@ def index_list(
     layout.check_local("source", source)
     _check_targets(source, {"output": output} if missing is None else {"output": output, "missing": missing})
     listed = open_list(Path(source), format, options or ListOptions())
-    run = _Run(listed, Locator([os.fspath(folder) for folder in videos], listed.folder), where)
-    with stop_signals(), ExitStack() as stack:
-        writer = IndexWriter(output, roots=run.locator.roots, level=None, columns=listed.columns)
+    folders = [os.fspath(folder) for folder in as_items(videos)]
+    run = _Run(listed, Locator(folders, listed.folder), where)
+    with stop_signals():
+        try:
+            return _written(run, output, missing)
+        except OutsideError:
+            if folders:
+                raise
+        locator = Locator([], listed.folder)
+        added = locator.add_outer_roots(item.path for item in _Run(listed, locator, where).chosen())
+        return _written(_Run(listed, locator, where, (roots_note(added),)), output, missing)
+
+
+def _written(run: _Run, output: str | Path, missing: str | Path | None) -> ListSummary:
+    """Write the files of a run."""
+    with ExitStack() as stack:
+        writer = IndexWriter(output, roots=run.locator.roots, level=None, columns=run.listed.columns)
         stack.enter_context(writer)
         note = stack.enter_context(_LineFile(missing)).add if missing is not None else None
         return run.write(writer, note)
@@ -141,11 +161,18 @@ class _LineFile:
 class _Run:
     """One run over a list."""
 
-    def __init__(self, listed: ItemList, locator: Locator, where: Mapping[str, str]) -> None:
-        self._listed, self.locator, self._where = listed, locator, where
+    def __init__(
+        self, listed: ItemList, locator: Locator, where: Mapping[str, str], notes: tuple[str, ...] = ()
+    ) -> None:
+        self.listed, self.locator, self._where, self._notes = listed, locator, where, notes
         self._rows: dict[int, int] = {}
-        """Hash of root, path and segment of each item to its row"""
+        """Hash of the file and the segment of each item to its row"""
         self._seen_values: dict[str, set[str]] = {name: set() for name in where}
+        self._numbers = NumberCheck()
+        self._has_captions = self._has_bare = False
+        self._num_bare = 0
+        """Items of a list of captions that have none"""
+        self._bare: list[str] = []
         self._num_merged = self._num_not_chosen = self._num_files = self._num_missing_files = 0
         self._missing: list[str] = []
 
@@ -159,6 +186,7 @@ class _Run:
                 num_missing_items += 1
             else:
                 writer.write(record)
+                self._look_at(item)
                 num_items += 1
         self._check_counts(num_items, num_missing_items)
         return ListSummary(
@@ -170,11 +198,29 @@ class _Run:
             num_merged=self._num_merged,
             num_not_chosen=self._num_not_chosen,
             elapsed_seconds=time.monotonic() - started,
+            notes=(*self._notes, *self._notes_on_items()),
         )
+
+    def _look_at(self, item: Item) -> None:
+        """Count what a person should look at."""
+        self._numbers.add(item.labels)
+        self._has_captions = self._has_captions or bool(item.captions)
+        if self.listed.has_captions and not item.captions:
+            self._num_bare += 1
+            if len(self._bare) < _NUM_EXAMPLES:
+                self._bare.append(item.path)
+            self._has_bare = self._has_bare or not item.labels
+
+    def _notes_on_items(self) -> Iterator[str]:
+        if self._numbers.problem:
+            yield f"label: {self._numbers.problem}"
+        if self._num_bare and (self._has_captions or self._has_bare):
+            more = ", ..." if self._num_bare > len(self._bare) else ""
+            yield f"{self._num_bare} videos have no caption: {', '.join(map(printable, self._bare))}{more}"
 
     def _check_counts(self, num_items: int, num_missing_items: int) -> None:
         """Raise if the index is empty."""
-        name = printable(self._listed.path)
+        name = printable(self.listed.path)
         if num_items:
             return
         if num_missing_items:
@@ -191,8 +237,9 @@ class _Run:
             raise UsageError(f"{wanted}, expected one of {printable(', '.join(sorted(self._seen_values[column])))}")
         raise UsageError(f"'{name}': got a list without items, expected at least one")
 
-    def _chosen(self) -> Iterator[Item]:
-        for item in self._listed.items():
+    def chosen(self) -> Iterator[Item]:
+        """Yield the items that ``where`` does not leave out."""
+        for item in self.listed.items():
             if self._where and not self._is_chosen(item):
                 self._num_not_chosen += 1
             else:
@@ -210,8 +257,8 @@ class _Run:
     def _merged(self) -> Iterator[Item]:
         """Yield the items. Rows of one item that follow each other are one item with all labels and captions."""
         last: Item | None = None
-        for item in self._chosen():
-            if last is not None and last.path == item.path and last.segment == item.segment:
+        for item in self.chosen():
+            if last is not None and last.segment == item.segment and self._is_same(last.path, item.path):
                 labels, captions = (
                     tuple(dict.fromkeys((*old, *new)))
                     for old, new in ((last.labels, item.labels), (last.captions, item.captions))
@@ -227,19 +274,27 @@ class _Run:
         if last is not None:
             yield last
 
+    def _is_same(self, path: str, other: str) -> bool:
+        """Return whether two paths name one file."""
+        is_alike = path == other or os.path.basename(path) == os.path.basename(other)
+        return is_alike and (path == other or self.locator.real(path) == self.locator.real(other))
+
     def _record(self, item: Item, note: Callable[[str], None] | None) -> VideoRecord | None:
         """Return the record of an item, or None if its file does not exist."""
         try:
             found = self.locator.find(item.path)
         except UsageError as error:
-            raise self._listed.error(item.row, str(error)) from None
-        if problem := extra_problem(item.extra, self._listed.columns):
-            raise self._listed.error(item.row, problem)
+            raise type(error)(str(self.listed.error(item.row, str(error)))) from None
+        problem = texts_problem(item.labels, item.captions, item.extra) or extra_problem(
+            item.extra, self.listed.columns
+        )
+        if problem is not None:
+            raise self.listed.error(item.row, problem)
         if not found.exists:
             self._add_missing(found.path, note if found.is_first else None, found.is_first)
             return None
         self._num_files += found.is_first
-        key = hash((found.root, found.path, item.segment))
+        key = hash((self.locator.real_of(found), item.segment))
         if key in self._rows:
             raise self._duplicate(item, self._rows[key])
         self._rows[key] = item.row
@@ -263,8 +318,8 @@ class _Run:
 
     def _duplicate(self, item: Item, first: int) -> UsageError:
         part = f" {item.segment}" if item.segment else ""
-        return self._listed.error(
+        return self.listed.error(
             item.row,
-            f"got '{printable(item.path)}'{part} twice, expected it once; {self._listed.unit} {first} has it too. "
+            f"got '{printable(item.path)}'{part} twice, expected it once; {self.listed.unit} {first} has it too. "
             "Rows with several captions or labels of one item follow each other, and their other columns are equal.",
         )

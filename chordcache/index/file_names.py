@@ -1,0 +1,134 @@
+"""One name for each file, however a list spells its path, and roots for the files that a list names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from itertools import pairwise, takewhile
+
+from chordcache.records import Segment, VideoRecord
+
+_MAX_FOLDERS = 1 << 16
+"""Number of folders whose real names are kept"""
+_MAX_DEPTH = 100
+"""Number of folders in each other up to which the real name of the outer ones is kept"""
+
+
+class FileNames:
+    """The real names of files: absolute, without ".", ".." and links of folders.
+
+    A link to a file is a file of its own, as in a scan. Hard links are, too.
+    """
+
+    def __init__(self) -> None:
+        self._folders: dict[str, str] = {}
+
+    def real(self, path: str) -> str:
+        """Return the real name of the file at an absolute path."""
+        folder, _, name = path.rpartition("/")  # os.path takes three times as long
+        if name in ("", ".", ".."):
+            return self.folder(path)
+        return f"{self.folder(folder or '/').rstrip('/')}/{name}"
+
+    def folder(self, path: str) -> str:
+        """Return the real name of the folder at an absolute path."""
+        real = self._folders.get(path)
+        if real is None:
+            real = self._resolved(path)
+            if len(self._folders) >= _MAX_FOLDERS:
+                self._folders.clear()
+            self._folders[path] = real
+        return real
+
+    def _resolved(self, path: str) -> str:
+        if path.count("/") > _MAX_DEPTH and "\0" not in path:
+            return os.path.realpath(path)
+        outer, name = os.path.split(path)
+        if outer == path:
+            return "/"
+        outer = self.folder(outer)
+        if name in ("", "."):
+            return outer
+        if name == "..":
+            return os.path.dirname(outer)
+        whole = os.path.join(outer, name)
+        return os.path.realpath(whole) if os.path.islink(whole) else whole
+
+    def place(self, path: str, roots: Mapping[str, str]) -> tuple[str, str] | None:
+        """Return label and relative path of the file at an absolute path, in the first root that has it, or None.
+
+        A path through a link that leads out of all roots stays as it is. Builds decide about such links.
+        """
+        real = self.real(path)
+        for label, folder in roots.items():
+            if (inner := below(real, self.folder(folder))) is not None:
+                return label, inner
+        if ".." in path.split("/"):
+            return None
+        text = os.path.normpath(path)
+        inners = ((label, below(text, folder)) for label, folder in roots.items())
+        return next(((label, inner) for label, inner in inners if inner is not None), None)
+
+
+def below(path: str, folder: str) -> str | None:
+    """Return a path relative to a folder, "" for the folder itself, or None if it is not below it."""
+    if not path.startswith(folder):
+        return None
+    inner = path[len(folder) :]
+    return inner.lstrip("/") if not inner or inner[0] == "/" or folder == "/" else None
+
+
+class OuterRoots:
+    """Roots for files outside of a list's folder: the innermost folder of those below each top-level folder."""
+
+    def __init__(self) -> None:
+        self._common: dict[str, list[str]] = {}
+
+    def add(self, real: str) -> None:
+        """Take the real name of a file."""
+        parts = real.split("/")[1:-1]
+        top = parts[0] if parts else ""
+        common = self._common.setdefault(top, parts)
+        if parts[: len(common)] != common:
+            pairs = takewhile(lambda pair: pair[0] == pair[1], zip(common, parts, strict=False))
+            self._common[top] = [name for name, _ in pairs]
+
+    def roots(self, taken: Iterable[str] = ()) -> dict[str, str]:
+        """Return label to folder. A label that another folder has becomes the whole path with dashes."""
+        folders = ["/" + "/".join(parts) for _, parts in sorted(self._common.items())]
+        names = [*taken, *map(os.path.basename, folders)]
+        return {
+            (name if name and names.count(name) == 1 else folder.strip("/").replace("/", "-") or "root"): folder
+            for folder in folders
+            for name in (os.path.basename(folder),)
+        }
+
+
+def roots_note(roots: Mapping[str, str]) -> str:
+    """Return the sentence about roots that were made for the paths of a list."""
+    named = ", ".join(f"'{label}' is {folder}" for label, folder in roots.items())
+    return f"the list has paths outside of its folder, which are in roots of their own: {named}"
+
+
+class SameFiles:
+    """Names of files that are equal for records of one file in two roots.
+
+    Parameters
+    ----------
+    roots : Mapping[str, str]
+        Label to absolute folder.
+
+    Attributes
+    ----------
+    can_be : bool
+        True if one root is inside another. Otherwise records of two roots never have the same file.
+    """
+
+    def __init__(self, roots: Mapping[str, str]) -> None:
+        self._roots, self._names = roots, FileNames()
+        folders = sorted(os.path.join(self._names.folder(folder), "") for folder in roots.values())
+        self.can_be = any(inner.startswith(outer) for outer, inner in pairwise(folders))
+
+    def key(self, record: VideoRecord) -> tuple[str, Segment | None]:
+        """Return the real name of a record's file, and its segment."""
+        return self._names.real(os.path.join(self._roots[record.root], record.path)), record.segment

@@ -1,0 +1,89 @@
+"""The inputs of a build: indexes without videos, folders, and lists that name files in several ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.lists import indexed, place, write
+
+import chordcache as cc
+
+
+def test_an_index_without_videos_is_an_error(tmp_path: Path, run_cli) -> None:
+    write(tmp_path / "l.csv", "path\n")
+    for options in ((), ("--dry-run",), ("--part", "1/2")):
+        done = run_cli("build", tmp_path / "l.csv", "-o", tmp_path / "cache", *options)
+        assert done.returncode == 10, done.stderr
+        assert f"INDEX: got '{tmp_path / 'l.csv'}' without videos, expected at least one" in done.stderr
+    assert run_cli("plan", tmp_path / "l.csv").returncode == 10
+
+
+def test_a_folder_is_scanned_and_built(tmp_path: Path, clips: Path, run_cli) -> None:
+    videos = place(clips, tmp_path, "a.mp4")
+    done = run_cli("build", videos, "-o", tmp_path / "cache")
+    assert done.returncode == 0, done.stderr
+    assert f"scanned 1 videos of '{videos}'" in done.stderr
+    cc.scan(videos, output=tmp_path / "i.json")
+    assert cc.build(tmp_path / "i.json", tmp_path / "cache").num_up_to_date == 1  # it has the keys of a scan
+    assert cc.build(str(videos), tmp_path / "cache").num_up_to_date == 1
+    assert cc.dry_run(videos, tmp_path / "cache").num_up_to_date == 1
+    for part in ("1/2", "2/2"):
+        assert run_cli("build", videos, "-o", tmp_path / "parts", "--part", part, "-q").returncode == 0
+    assert run_cli("finish", tmp_path / "parts").returncode == 0
+    (tmp_path / "none").mkdir()
+    with pytest.raises(cc.NotFoundError, match="expected at least one video"):
+        cc.build(tmp_path / "none", tmp_path / "cache")
+
+
+def test_a_list_of_absolute_and_relative_paths_is_built(tmp_path: Path, clips: Path, run_cli) -> None:
+    one = place(clips, tmp_path / "one", "a b.mp4", "'=odd.mp4")
+    other = place(clips, tmp_path / "other", "c,d.mp4")
+    write(one / "l.csv", f'path\n"a b.mp4"\n"{other}/c,d.mp4"\n{one}/\'=odd.mp4\n')
+    done = run_cli("build", one / "l.csv", "-o", tmp_path / "cache")
+    assert done.returncode == 0, done.stderr
+    label = f"{other}".strip("/").replace("/", "-")
+    assert f"paths outside of its folder, which are in roots of their own: '{label}' is {other}" in done.stderr
+    assert sorted(video.path for video in cc.open_cache(tmp_path / "cache")) == ["'=odd.mp4", "a b.mp4", "c,d.mp4"]
+    listed = run_cli("index", one / "l.csv", "-o", tmp_path / "i.json")
+    assert listed.returncode == 0, listed.stderr
+    assert f"'{label}' is {other}" in listed.stderr
+    assert cc.build(tmp_path / "i.json", tmp_path / "cache").num_up_to_date == 3
+
+
+def test_two_lists_that_name_a_file_in_two_roots_are_an_error(tmp_path: Path, clips: Path) -> None:
+    videos = place(clips, tmp_path, "sub/a.mp4", "b.mp4")
+    write(videos / "sub" / "l.csv", "path\na.mp4\n")
+    write(videos / "l.csv", "path\nb.mp4\nsub/a.mp4\n")
+    cc.build(videos / "sub" / "l.csv", tmp_path / "cache")
+    match = (
+        r"^index: got 'sub/a.mp4' of root 'videos', which this cache has as 'a.mp4' of root 'sub', expected one name"
+    )
+    with pytest.raises(cc.UsageError, match=match):
+        cc.build(videos / "l.csv", tmp_path / "cache")
+    write(videos / "l.csv", "path\nb.mp4\n")
+    cc.build(videos / "l.csv", tmp_path / "cache")
+    assert sorted(video.path for video in cc.open_cache(tmp_path / "cache")) == ["a.mp4", "b.mp4"]
+
+
+def test_an_index_that_names_a_file_in_two_roots_is_an_error(tmp_path: Path, clips: Path) -> None:
+    videos = place(clips, tmp_path, "sub/a.mp4")
+    index = tmp_path / "i.json"
+    cc.scan(videos, output=index, level="headers")
+    text = index.read_text().replace('"roots": {', f'"roots": {{"sub": "{videos / "sub"}", ')
+    record = '{"root": "sub", "path": "a.mp4"}'
+    index.write_text(text.replace('"records": [', f'"records": [\n{record},'))
+    with pytest.raises(cc.UsageError, match=r"names 'sub/a.mp4' of root 'videos' twice, once in another root"):
+        cc.build(index, tmp_path / "cache")
+
+
+def test_rows_of_an_index_that_follow_each_other_are_one_file_in_two_spellings(tmp_path: Path, clips: Path) -> None:
+    videos = place(clips, tmp_path, "sub/a.mp4")
+    (videos / "link").symlink_to("sub")
+    write(videos / "l.csv", "path,caption\nsub/a.mp4,one\nlink/../sub/./a.mp4,two\nlink/a.mp4,three\n")
+    records, _, summary = indexed(videos / "l.csv", "csv")
+    assert [(record.path, record.captions) for record in records] == [("sub/a.mp4", ("one", "two", "three"))]
+    assert summary.num_merged == 2
+    write(videos / "l.csv", f"path,label\nsub/a.mp4,cat\nlink/a.mp4,dog\n{videos}/x.mp4,\n//{videos}/sub/a.mp4,cow\n")
+    with pytest.raises(cc.UsageError, match=r"line 5: got '.*/sub/a.mp4' twice, expected it once; line 2 has it too"):
+        indexed(videos / "l.csv", "csv")
