@@ -62,7 +62,7 @@ class WaveformExtractor(Extractor):
         "mono" mixes all channels down, by libswresample. "all" keeps the channels of the first sound.
     """
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     needs_sound: ClassVar[bool] = True
     units: ClassVar[Mapping[str, str]] = {"": "full scale, which is 1 in float32 and 32768 in int16"}
 

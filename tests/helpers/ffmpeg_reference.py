@@ -108,8 +108,8 @@ class Probed:
         """(time, is keyframe) of every frame, in the order in which they are shown.
 
         Packets that an edit list discards show nothing; packets of one time are one frame (a hidden reference frame
-        of VP8 and VP9, or two fields). Where the clock of a stream is set back, as in two joined files, its times continue
-        one frame later.
+        of VP8 and VP9, or two fields). Where the clock of a stream is set back, as in two joined files, its times
+        continue one frame later.
         """
         kept = [packet for packet in self.video_packets if packet["flags"][1] != "D"]
         if self.timestamp_source == "rate":
