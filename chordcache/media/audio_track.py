@@ -123,8 +123,9 @@ class AudioClock:
             return jump if is_long else 0.0
         difference = self._error_seconds(following) - held.samples / held.sample_rate - jump
         if abs(difference) <= _ROUNDING_SECONDS:
-            is_exact = held.time_base * held.sample_rate <= 1
-            return jump + difference if is_exact else jump  # a packet that comes twice may be stamped one tick later
+            unit = held.time_base
+            is_tick = unit * held.sample_rate <= 1 and abs(difference) <= 1.5 * unit
+            return jump + difference if is_tick else jump  # a packet that comes twice may be stamped one tick later
         if is_long and (difference > 0) == (jump > 0):
             return jump
         self._jitter_seconds = max(self._jitter_seconds, min(abs(jump), _MAX_JITTER_SECONDS))
@@ -246,6 +247,8 @@ class AudioTrack:
     def _signal(self, sound: Sound | None) -> Iterator[np.ndarray]:
         for placed in self._clock.place(sound):
             self._num_sounds += 1
+            if self._clock_problem is not None:
+                continue
             if placed.begins_run or self._resampler is None:
                 yield from self._end_run()
                 self._begin_run(placed)

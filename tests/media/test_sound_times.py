@@ -143,7 +143,7 @@ def test_a_fault_of_one_packet_does_not_move_the_sound(
 ) -> None:
     tone = f"aevalsrc=0.3*sin(2*PI*(200+150*t)*t):s={rate}:d=4"
     whole = tmp_path / f"whole{Path(name).suffix}"
-    ffmpeg("-f", "lavfi", "-i", "color=s=64x48:r=5:d=4", "-f", "lavfi", "-i", tone, "-c:a", codec, whole)
+    ffmpeg("-f", "lavfi", "-i", "color=s=64x48:r=5:d=4", "-f", "lavfi", "-i", tone, "-bf", "0", "-c:a", codec, whole)
     expected, found = waveform(whole), waveform(rewrite(whole, tmp_path / name, **fault))
     assert len(found) == len(expected)
     np.testing.assert_allclose(found[2 * rate : 3 * rate], expected[2 * rate : 3 * rate], atol=2e-3)
