@@ -151,7 +151,7 @@ def test_a_fault_of_one_packet_does_not_move_the_sound(
     with MP4Source() as source:
         source.open(str(tmp_path / name))
         chunk = source.get_audio_chunk(float(start_of(tmp_path / name)), len(found) / rate)[:, 0]
-    np.testing.assert_allclose(chunk[rate // 2 : 3 * rate], found[rate // 2 : 3 * rate], atol=1e-6)
+    np.testing.assert_allclose(chunk[rate // 2 : 3 * rate], found[rate // 2 : 3 * rate], atol=1e-4)
 
 
 def start_of(path: Path) -> Fraction:
