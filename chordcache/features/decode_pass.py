@@ -67,7 +67,7 @@ class DecodeResult:
     display_crop: tuple[float, float, float, float] | None
     """(left, top, width, height) [pixels of the displayed source] of the part that is in the bucket, or None"""
     frame_seconds: float
-    """[seconds] assumed duration of the last frame: a frame of the source, or of ``fps`` if that is longer"""
+    """[seconds] duration of the last frame in the source, or of a frame of ``fps`` if that is longer"""
     timestamp_source: str
     num_frames_skipped: int
     """Number of frames before the first that can be decoded"""
@@ -184,12 +184,17 @@ class DecodePass:
         self._source_frames.append(frame.source_number)
         self._keyframes.keep(frame.number)
 
-    def finish(self, media: Media, sounds: Iterable[Sound] = ()) -> DecodeResult:
-        """Take the remaining sound, and return the result."""
+    def finish(self, media: Media, sounds: Iterable[Sound] = (), end_seconds: float | None = None) -> DecodeResult:
+        """Take the remaining sound, and return the result. See ``feed.Receiver``."""
         for sound in sounds:
             self.add_sound(sound)
         self._finish()
+        for name, extractor in self._extractors.items():
+            made = self.made[name]
+            if made.absent and extractor.needs_sound and media.sound_decoder.refused.num_packets:
+                made.absent += f"; {media.sound_decoder.refused}"
         scaler, fps = self._maker.scaler, self.picture.fps
+        last_seconds = float(media.last_frame_seconds) if end_seconds is None else end_seconds - self._pts_seconds[-1]
         width, height = scaler.size
         return DecodeResult(
             pts_seconds=np.asarray(self._pts_seconds),
@@ -199,7 +204,7 @@ class DecodePass:
             height=height,
             display_size=scaler.display_size,
             display_crop=scaler.display_crop,
-            frame_seconds=max(float(media.frame_seconds), 1 / fps if fps else 0.0),
+            frame_seconds=max(last_seconds, 1 / fps if fps else 0.0),
             timestamp_source=media.timestamp_source,
             num_frames_skipped=media.num_skipped,
             notes=_notes(media, self._maker),
@@ -219,10 +224,13 @@ class DecodePass:
                 rows = extractor.finish()
                 absent, facts = extractor.absent, json.loads(json.dumps(extractor.facts, allow_nan=False))
                 expected = extractor.num_rows(self._num_frames)
+            if absent is not None:  # any rows that were written before are not used
+                self.made[name] = FeatureResult(absent=absent)
+                continue
             self._pass_rows(name, rows)
             made = self.made[name]
-            made.absent, made.facts = absent, facts
-            if absent is None and name not in made.num_rows:
+            made.facts = facts
+            if name not in made.num_rows:
                 raise self._fault(name, f"extractor returned no array '{name}'")
             if expected is None and made.num_rows:
                 problem = clock_problem(facts, made.num_rows, self._num_frames)
@@ -307,8 +315,8 @@ def _notes(media: Media, maker: FrameMaker) -> tuple[str, ...]:
     if maker.num_resized:
         notes.append(f"{maker.num_resized} frames of another size scaled to the first one's")
     notes += maker.notes
-    if media.num_refused_sound:
-        notes.append(f"{media.num_refused_sound} packets of sound cannot be decoded: silence in their place")
+    if media.sound_decoder.refused.num_packets:
+        notes.append(f"{media.sound_decoder.refused}: silence in their place")
     if media.num_skipped:
         frames = f"{media.num_skipped} frame{'s' * (media.num_skipped != 1)}"
         notes.append(f"begins in the middle of a group of pictures: {frames} before the first whole one skipped")

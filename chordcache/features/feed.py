@@ -43,8 +43,11 @@ class Receiver(Protocol[Result_co]):
     def add_sound(self, sound: Sound) -> None:
         """Take the next part of the sound."""
 
-    def finish(self, media: Media, sounds: Iterable[Sound] = ()) -> Result_co:
-        """Take the sound that ``add_sound`` did not get, after the last frame."""
+    def finish(self, media: Media, sounds: Iterable[Sound] = (), end_seconds: float | None = None) -> Result_co:
+        """Take the sound that ``add_sound`` did not get, after the last frame.
+
+        ``end_seconds`` is the end of the last frame [seconds]. By default the file states its duration.
+        """
 
 
 class SegmentReceiver(Receiver[None], Protocol):
@@ -104,7 +107,7 @@ def decode_segment(path: str, receiver: Receiver[Result_co], segment: Segment | 
         receiver.add_frame(first)
         for number in span[1:]:
             receiver.add_frame(reader.frame(number, motion_vectors=receiver.needs_motion_vectors))
-        return receiver.finish(reader.media, reader.sounds(span) if receiver.needs_sound else ())
+        return _finish(reader, span, segment, receiver)
 
 
 def decode_segments(path: str, items: Sequence[SegmentReceiver]) -> None:
@@ -158,13 +161,18 @@ def _pass_frame(
             if number + 1 < span.stop:
                 left.append((span, item))
             else:
-                item.finish(reader.media, reader.sounds(span) if item.needs_sound else ())
+                _finish(reader, span, item.segment, item)
         except MediaError as error:
             item.fail(error)
     return left
 
 
 _WHOLE = Segment(start_frame=0)
+
+
+def _finish(reader: SegmentReader, span: range, segment: Segment | None, receiver: Receiver[Result_co]) -> Result_co:
+    end_seconds = reader.end_of(segment, span)
+    return receiver.finish(reader.media, reader.sounds(span, end_seconds) if receiver.needs_sound else (), end_seconds)
 
 
 def _begin(reader: SegmentReader, span: range, first: DecodedFrame, receiver: Receiver[object]) -> range:

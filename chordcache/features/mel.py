@@ -39,12 +39,12 @@ class MelExtractor(Extractor):
     one row to the next. ``silence`` is the value of a row without sound [dB]. ``num_channels`` is set if not mono.
 
     Row j is centered on ``start_seconds + j * hop_length / sample_rate``. There is silence before the first sample,
-    after the last one, where sound cannot be decoded or mixed, and where timestamps leave a gap of more than 50 ms.
-    If timestamps overlap by more than 50 ms, the later sound is dropped.
+    after the last one, where sound cannot be decoded or mixed, and where timestamps leave a gap, such as that of one
+    lost packet. If timestamps overlap, the later sound is dropped. Jitter is neither. See ``media.audio_track``.
 
-    A timestamp is ignored if it goes back by more than 10 s, or would increase the sum of gaps to more than 10
-    minutes. The sound then continues without a gap, and later timestamps count from there. If a timestamp equals the
-    one before, the track has no usable clock (an AVI with a wrong header). The sound then continues without gaps.
+    The feature is absent if the timestamps go back by more than 10 s, or the sum of gaps is more than 10 minutes. If a
+    timestamp equals the one before, the track has no usable clock (an AVI with a wrong header). The sound then
+    continues without gaps.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class MelExtractor(Extractor):
     Source: librosa, ``power_to_db(feature.melspectrogram(y=y, ...), ref=1.0, top_db=None)``.
     """
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     needs_sound: ClassVar[bool] = True
     units: ClassVar[dict[str, str]] = {"": "dB"}
 
@@ -129,8 +129,8 @@ class MelExtractor(Extractor):
 
     @property
     def absent(self) -> str | None:
-        """Reason why the feature is absent: no sample of the track could be decoded."""
-        return None if self._track.num_samples else "the audio track holds no samples"
+        """Reason why the feature is absent: the track has no samples, or its clock is not usable."""
+        return self._track.problem
 
     def num_rows(self, num_frames: int) -> int | None:
         """Return None, because rows follow the clock of the sound."""

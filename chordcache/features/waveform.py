@@ -62,7 +62,7 @@ class WaveformExtractor(Extractor):
         "mono" mixes all channels down, by libswresample. "all" keeps the channels of the first sound.
     """
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     needs_sound: ClassVar[bool] = True
     units: ClassVar[Mapping[str, str]] = {"": "full scale, which is 1 in float32 and 32768 in int16"}
 
@@ -115,8 +115,8 @@ class WaveformExtractor(Extractor):
 
     @property
     def absent(self) -> str | None:
-        """Reason why the feature is absent: no sample of the track could be decoded."""
-        return None if self._track.num_samples else "the audio track holds no samples"
+        """Reason why the feature is absent: the track has no samples, or its clock is not usable."""
+        return self._track.problem
 
     def num_rows(self, num_frames: int) -> int | None:
         """Return None, because rows follow the clock of the sound."""

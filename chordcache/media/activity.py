@@ -145,7 +145,7 @@ class _SoundMeter:
     def __init__(self) -> None:
         self._group: list[Sound] = []
         self._num_grouped = 0
-        self._clock = AudioClock(1 / _WINDOWS_PER_SECOND)
+        self._clock = AudioClock()
         self._group_seconds = 0.0
         """[seconds] Begin of the group, from the first sample on"""
         self._blocks: dict[int, np.ndarray] = {}
@@ -154,11 +154,15 @@ class _SoundMeter:
     def add(self, sound: Sound) -> None:
         if not is_readable(sound) or sound.format.packed.name not in _FULL_SCALE:
             return
-        if self._clock.follow(sound) or self._num_grouped >= _GROUP_SAMPLES:
-            self._end_group()
-            self._group_seconds = self._clock.position_seconds
-        self._group.append(sound)
-        self._num_grouped += sound.samples
+        self._take(sound)
+
+    def _take(self, sound: Sound | None) -> None:
+        for placed in self._clock.place(sound):
+            if placed.begins_run or self._num_grouped >= _GROUP_SAMPLES:
+                self._end_group()
+                self._group_seconds = placed.position_seconds
+            self._group.append(placed.sound)
+            self._num_grouped += placed.sound.samples
 
     def _end_group(self) -> None:
         if self._group and abs(self._group_seconds) < _MAX_SECONDS:
@@ -189,6 +193,7 @@ class _SoundMeter:
 
     def windows(self, start_seconds: float | None) -> np.ndarray:
         """Return the windows from a time on, to the nearest one [shape=(num_seconds, 100, 2)]."""
+        self._take(None)
         self._end_group()
         if start_seconds is None:
             return np.zeros((0, _WINDOWS_PER_SECOND, 2))

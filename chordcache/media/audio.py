@@ -12,6 +12,7 @@ from chordcache import progress
 from chordcache.errors import FeatureAbsentError, MediaError, UsageError
 from chordcache.media.audio_track import SAMPLE_RATES, AudioClock, PlacedSound, Sound, is_readable
 from chordcache.media.demux import Media, open_media
+from chordcache.media.joints import Joints
 
 _PREROLL_SECONDS = 1
 """[seconds] decoded before the requested part: Opus needs 0.08, MP3's bit reservoir a few frames of 0.026"""
@@ -20,7 +21,7 @@ _MAX_SECONDS = 3600.0
 """[seconds] Longest chunk. One hour of stereo at 48 kHz takes 1.3 GiB."""
 
 
-def read_sound(path: str, start_seconds: float, duration_seconds: float) -> np.ndarray:
+def read_sound(path: str, start_seconds: float, duration_seconds: float, *, joints: Joints | None = None) -> np.ndarray:
     """Decode a part of a file's audio track.
 
     Parameters
@@ -31,6 +32,8 @@ def read_sound(path: str, start_seconds: float, duration_seconds: float) -> np.n
         [seconds] on the clock of the frames' ``pts_seconds``; may be before the start of the track.
     duration_seconds : float
         [seconds]
+    joints : Joints, optional
+        ``Media.joints`` of the file, if it was read before.
 
     Returns
     -------
@@ -52,26 +55,28 @@ def read_sound(path: str, start_seconds: float, duration_seconds: float) -> np.n
             f"audio chunk: got start {start_seconds!r} and duration {duration_seconds!r}, expected seconds, of "
             f"duration 0 to {_MAX_SECONDS:g}"
         )
-    with open_media(path) as media:
+    with open_media(path, joints) as media:
         if media.audio is None:
             raise FeatureAbsentError("the file has no audio track")
+        joints = media.joints
         reader = _SoundReader(media.audio, start_seconds, duration_seconds)
-        if media.seek_sound(start_seconds - _PREROLL_SECONDS) and reader.read(media):
+        if media.seek(_before(start_seconds)) and reader.read(media):
             return reader.samples
-    with open_media(path) as media:  # from the start: without an index, a seek may lead to any place
+    with open_media(path, joints) as media:  # from the start: without an index, a seek may lead to any place
         reader.read(media, from_start=True)
     return reader.samples
 
 
-def parts_of_sound(path: str, start_seconds: float, end_seconds: float) -> Iterator[Sound]:
+def parts_of_sound(media: Media, start_seconds: float, end_seconds: float) -> Iterator[Sound]:
     """Decode the parts of a file's audio track that overlap with a time.
 
     A part is what a packet decodes to, such as 21 ms of AAC. Its ends may be outside of the time.
 
     Parameters
     ----------
-    path : str
-        The file. A file without an audio track yields nothing.
+    media : Media
+        The file, which is opened once more. It gets the decoder of the sound, with what that refused. A file without an
+        audio track yields nothing.
     start_seconds, end_seconds : float
         [seconds] on the clock of the frames' ``pts_seconds``.
 
@@ -80,13 +85,14 @@ def parts_of_sound(path: str, start_seconds: float, end_seconds: float) -> Itera
     MediaError
         If the file cannot be read.
     """
+    if media.audio is None:
+        return
     for from_start in (False, True):  # without an index, a seek may lead to any place
-        with open_media(path) as media:
-            if media.audio is None:
-                return
-            if not from_start and not media.seek_sound(start_seconds - _PREROLL_SECONDS):
+        with open_media(media.container.name, media.joints) as reopened:
+            media.sound_decoder = reopened.sound_decoder
+            if not from_start and not reopened.seek(_before(start_seconds)):
                 continue
-            parts = _timed_parts(media)
+            parts = _timed_parts(reopened)
             first = next(parts, None)
             if first is None or (first[0] > start_seconds and not from_start):
                 continue
@@ -98,13 +104,24 @@ def parts_of_sound(path: str, start_seconds: float, end_seconds: float) -> Itera
             return
 
 
+def _before(start_seconds: float) -> int:
+    """Return the time to seek to [microseconds]."""
+    return round((start_seconds - _PREROLL_SECONDS) * av.time_base)
+
+
+def _readable(media: Media) -> Iterator[Sound | None]:
+    """Yield the parts of the sound that can be read, and None at the end."""
+    yield from filter(is_readable, media.sounds())
+    yield None
+
+
 def _timed_parts(media: Media) -> Iterator[tuple[float, Sound]]:
     """Yield the time of each part of the sound [seconds], and the part."""
     clock = AudioClock()
-    for sound in filter(is_readable, media.sounds()):
+    for sound in _readable(media):
         progress.beat()
-        clock.follow(sound)
-        yield clock.start_seconds + clock.position_seconds, sound
+        for placed in clock.place(sound):
+            yield clock.start_seconds + placed.position_seconds, placed.sound
 
 
 def sample_rate_of(path: str) -> int:
@@ -131,7 +148,7 @@ class _SoundReader:
     def read(self, media: Media, *, from_start: bool = False) -> bool:
         """Fill ``samples``; return False, without a change, if the first sound comes after the start of the samples."""
         placed = PlacedSound(self._layout, self.rate)
-        for sound in filter(is_readable, media.sounds()):
+        for sound in _readable(media):
             for from_first, piece in placed.pieces(sound):
                 at = round((placed.start_seconds - self._start_seconds) * self.rate) + from_first
                 if not from_start and at > 0:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import av
 import numpy as np
@@ -16,13 +15,20 @@ SAMPLE_RATES = range(1_000, 1_000_001)
 """[Hz] Rates of sound that is read. At a lower rate, a small file lasts for weeks. At a higher rate, libswresample's
 filter takes gigabytes."""
 
+_MIN_JUMP_SECONDS = 0.002
+"""[seconds] Smallest error of a timestamp that may mean a gap or an overlap in the signal. Containers round to 1 ms."""
+
+_MIN_UNEVEN_JUMP_SECONDS = 0.012
+"""[seconds] The same where parts of the sound differ in length. Vorbis timestamps are 11 ms off there."""
+
 _MAX_JITTER_SECONDS = 0.05
-"""[seconds] Largest error of a timestamp that does not mean a gap or an overlap in the signal. Muxers round, and clocks
-drift."""
+"""[seconds] Largest error of a timestamp that does not mean a gap or an overlap. Some clocks drift."""
+
+_ROUNDING_SECONDS = 0.0015
+"""[seconds] Largest difference between timestamps that were rounded to 1 ms and mean the same"""
 
 _MAX_OVERLAP_SECONDS = 10.0
-"""[seconds] Longest step back of a timestamp that means an overlap. A longer one means that the clock was set back, as
-where two recordings are joined."""
+"""[seconds] Longest step back of a timestamp that means an overlap. A longer one means that the clock was set back."""
 
 _MAX_SILENCE_SECONDS = 600.0
 """[seconds] Most silence that fills the gaps of one video. A timestamp that needs more is wrong, perhaps on purpose."""
@@ -36,79 +42,108 @@ def is_readable(sound: Sound) -> bool:
     return bool(sound.samples) and sound.sample_rate in SAMPLE_RATES
 
 
+class Placed(NamedTuple):
+    """A part of the sound with its place in the signal."""
+
+    sound: Sound
+    begins_run: bool
+    """True if it does not continue the part before it, or has another format"""
+    position_seconds: float
+    """[seconds] Its begin, from the first sample of the signal on"""
+
+
 class AudioClock:
     """Clock of decoded sound. It decides where each part begins: after the part before, after a gap, or in an overlap.
 
     Sound is divided into runs. A run ends where the timestamps jump or the format of the sound changes. Inside a run,
     the samples follow each other, whatever the timestamps say: containers round these, by more than a sample.
 
+    A timestamp jumps if it is off by 2 ms, and by more than all timestamps before it, and the next one agrees. Where
+    parts of the sound differ in length, the limit is 12 ms, and nowhere is it above 50 ms. A jump by whole parts of the
+    sound, as far as the timestamps are exact, is one by so many samples.
+
     If a timestamp equals the one before, the track has no usable clock (an AVI with a wrong header). The sound then
     continues without gaps.
-
-    Parameters
-    ----------
-    max_jitter_seconds : float
-        [seconds] Largest error of a timestamp that is not a jump. Containers round to 1 ms. Vorbis timestamps differ by
-        11 ms where the length of the blocks changes.
-    max_overlap_seconds, max_silence_seconds : float
-        [seconds] Longest step back, and largest sum of all gaps. A timestamp that goes further is ignored, and later
-        timestamps count from there. By default every jump is followed.
     """
 
-    def __init__(
-        self,
-        max_jitter_seconds: float = 0.012,
-        *,
-        max_overlap_seconds: float = math.inf,
-        max_silence_seconds: float = math.inf,
-    ) -> None:
-        self._max_jitter_seconds = max_jitter_seconds
-        self._max_overlap_seconds = max_overlap_seconds
-        self._max_silence_seconds = max_silence_seconds
+    def __init__(self) -> None:
         self._format: tuple[str, str, int] | None = None
         self._due_seconds = 0.0  # time of the next sound, from the first sample on
         self._zero_seconds: float | None = None  # the timestamp where due_seconds is 0
-        self._silence_seconds = 0.0
+        self._jitter_seconds = 0.0  # largest error of a timestamp that does not mean a jump
+        self._held: tuple[Sound, float] | None = None  # sound that waits for the next one, and the jump before it
         self._last_pts: int | None = None
+        self._last_samples = 0
         self._has_clock = True
         self.start_seconds = 0.0
         """[seconds] Timestamp of the first sample; 0 if no sound has one"""
-        self.position_seconds = 0.0
-        """[seconds] Begin of the latest sound, from the first sample on"""
 
-    def follow(self, sound: Sound) -> bool:
-        """Take the next sound, for which ``is_readable`` is true. Return whether a new run begins with it."""
-        jumped = self._has_jumped(sound)
-        sound_format = (sound.format.name, sound.layout.name, sound.sample_rate)
-        begins_run = jumped or sound_format != self._format
-        self._format = sound_format
-        self.position_seconds = self._due_seconds
-        self._due_seconds += sound.samples / sound.sample_rate
-        return begins_run
+    def place(self, sound: Sound | None) -> Iterator[Placed]:
+        """Take the next sound, for which ``is_readable`` is true. Yield the parts whose place is known now.
 
-    def _has_jumped(self, sound: Sound) -> bool:
-        """Compare the timestamp with the time at which this sound is due, and correct that time after a jump."""
-        if sound.pts is None or sound.time_base is None:
-            return False
-        self._has_clock &= sound.pts != self._last_pts
-        if not self._has_clock:
-            return False
-        self._last_pts = sound.pts
+        None yields the part that is left at the end.
+        """
+        if sound is not None and sound.pts is not None:
+            self._has_clock &= sound.pts != self._last_pts
+            self._last_pts = sound.pts
+        if self._held is not None:
+            (held, jump), self._held = self._held, None
+            yield self._placed(held, self._settled(held, jump, sound))
+        if sound is None:
+            return
+        jump = self._error_seconds(sound)
+        is_even = sound.samples == self._last_samples
+        least = (
+            max(_MIN_JUMP_SECONDS, self._jitter_seconds + _ROUNDING_SECONDS) if is_even else _MIN_UNEVEN_JUMP_SECONDS
+        )
+        if abs(jump) > min(least, _MAX_JITTER_SECONDS):
+            self._held = sound, jump
+        else:
+            self._jitter_seconds = max(self._jitter_seconds, abs(jump))
+            yield self._placed(sound, 0.0)
+
+    def _error_seconds(self, sound: Sound) -> float:
+        """Return the time from when sound is due to its timestamp; 0 without a usable timestamp."""
+        if sound.pts is None or sound.time_base is None or not self._has_clock:
+            return 0.0
         unit = sound.time_base
         seconds = (
             sound.pts * unit.numerator / unit.denominator
         )  # the same number as float(pts * unit), three times as fast
         if self._zero_seconds is None:
             self._zero_seconds = self.start_seconds = seconds - self._due_seconds
-        jump = seconds - self._zero_seconds - self._due_seconds
-        if abs(jump) <= self._max_jitter_seconds:
-            return False
-        if jump < -self._max_overlap_seconds or self._silence_seconds + jump > self._max_silence_seconds:
-            self._zero_seconds += jump
-            return False
-        self._silence_seconds += max(0.0, jump)
+        return seconds - self._zero_seconds - self._due_seconds
+
+    def _settled(self, held: Sound, jump: float, following: Sound | None) -> float:
+        """Return the jump before the held sound, which is 0 if the sound after it does not confirm its timestamp."""
+        if not self._has_clock or held.time_base is None:
+            return 0.0
+        is_long = abs(jump) >= held.samples / held.sample_rate / 2  # the next one may jump as well
+        if following is None or following.pts is None:
+            return jump if is_long else 0.0
+        difference = self._error_seconds(following) - held.samples / held.sample_rate - jump
+        if abs(difference) <= _ROUNDING_SECONDS:
+            unit = held.time_base
+            is_tick = unit * held.sample_rate <= 1 and abs(difference) <= 1.5 * unit
+            return jump + difference if is_tick else jump  # a packet that comes twice may be stamped one tick later
+        if is_long and (difference > 0) == (jump > 0):
+            return jump
+        self._jitter_seconds = max(self._jitter_seconds, min(abs(jump), _MAX_JITTER_SECONDS))
+        return 0.0
+
+    def _placed(self, sound: Sound, jump: float) -> Placed:
+        sound_format = (sound.format.name, sound.layout.name, sound.sample_rate)
+        begins_run = bool(jump) or sound_format != self._format
+        if jump and self._last_samples and sound.time_base is not None:
+            part_seconds = self._last_samples / sound.sample_rate
+            whole = round(jump / part_seconds) * part_seconds
+            unit_seconds = float(sound.time_base)
+            if whole and unit_seconds * sound.sample_rate > 1 and abs(jump - whole) <= 1.1 * unit_seconds:
+                jump = whole
         self._due_seconds += jump
-        return True
+        position, self._due_seconds = self._due_seconds, self._due_seconds + sound.samples / sound.sample_rate
+        self._format, self._last_samples = sound_format, sound.samples
+        return Placed(sound, begins_run, position)
 
 
 class PlacedSound:
@@ -127,25 +162,31 @@ class PlacedSound:
         self._sample_rate = sample_rate
         self._clock = AudioClock()
         self._resampler: av.AudioResampler | None = None
-        self._next = 0
+        self._next = self._end = 0
 
     @property
     def start_seconds(self) -> float:
         """[seconds] Timestamp of sample 0; 0 if no sound has one."""
         return self._clock.start_seconds
 
-    def pieces(self, sound: Sound) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the samples of the next sound [shape=(n, channels), dtype=float32], after the number of the first one.
+    def pieces(self, sound: Sound | None) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the next samples [shape=(n, channels), dtype=float32], after the number of the first one.
 
-        ``is_readable`` must be true for the sound.
+        Samples at a time that has some already are left out.
+
+        ``is_readable`` must be true for the sound. None yields what is left at the end.
         """
-        if self._clock.follow(sound) or self._resampler is None:
-            self._resampler = av.AudioResampler("flt", self._layout, self._sample_rate)
-            self._next = round(self._clock.position_seconds * self._sample_rate)
-        for frame in self._resampler.resample(sound):
-            piece = frame.to_ndarray().reshape(-1, self._layout.nb_channels)
-            yield self._next, piece
-            self._next += len(piece)
+        for placed in self._clock.place(sound):
+            if placed.begins_run or self._resampler is None:
+                self._resampler = av.AudioResampler("flt", self._layout, self._sample_rate)
+                self._next = round(placed.position_seconds * self._sample_rate)
+            for frame in self._resampler.resample(placed.sound):
+                piece = frame.to_ndarray().reshape(-1, self._layout.nb_channels)
+                first, self._next = self._next, self._next + len(piece)
+                num_covered = min(max(0, self._end - first), len(piece))  # by the sound before an overlap
+                if num_covered < len(piece):
+                    yield first + num_covered, piece[num_covered:]
+                self._end = max(self._end, self._next)
 
 
 class AudioTrack:
@@ -167,41 +208,78 @@ class AudioTrack:
         """[Hz] of the signal, or None before the first sound"""
         self._layout = "mono" if mono else None
         self._resampler: av.AudioResampler | None = None
-        self._clock = AudioClock(
-            _MAX_JITTER_SECONDS, max_overlap_seconds=_MAX_OVERLAP_SECONDS, max_silence_seconds=_MAX_SILENCE_SECONDS
-        )
+        self._clock = AudioClock()
+        self._silence_seconds = 0.0
         self._num_missing = 0  # samples of silence before the next sound; if negative, samples to cut off the sound
         self.num_samples = 0
         """Number of samples yielded so far, of one channel"""
         self.num_channels = 0
+        self._num_sounds = 0
+        self._num_refused = 0
+        self._refusal = ""
+        self._clock_problem: str | None = None
 
     @property
     def start_seconds(self) -> float:
         """[seconds] Timestamp of the first sample; 0 if no sound has one."""
         return self._clock.start_seconds
 
+    @property
+    def problem(self) -> str | None:
+        """Reason why the signal cannot be used, valid at the end. None if it can."""
+        if self._clock_problem or self.num_samples:
+            return self._clock_problem
+        what = "the audio track holds no samples"
+        if self._num_refused:
+            what += f": {self._num_refused} of {self._num_sounds} parts cannot be resampled: {self._refusal}"
+        return what
+
     def add(self, sound: Sound) -> Iterator[np.ndarray]:
         """Take decoded sound; yield the signal's next samples [shape=(C, n), dtype=float32]."""
-        if not is_readable(sound):
-            return
-        if self._clock.follow(sound) or self._resampler is None:
-            yield from self.finish()
-            self._begin_run(sound)
-        yield from self._resample(sound)
+        if is_readable(sound):
+            yield from self._signal(sound)
 
     def finish(self) -> Iterator[np.ndarray]:
-        """End the run: yield the samples that the resampler still holds."""
+        """Take the end of the track: yield the last samples."""
+        yield from self._signal(None)
+        yield from self._end_run()
+
+    def _signal(self, sound: Sound | None) -> Iterator[np.ndarray]:
+        for placed in self._clock.place(sound):
+            self._num_sounds += 1
+            if self._clock_problem is not None:
+                continue
+            if placed.begins_run or self._resampler is None:
+                yield from self._end_run()
+                self._begin_run(placed)
+            if self._clock_problem is None:
+                yield from self._resample(placed.sound)
+
+    def _end_run(self) -> Iterator[np.ndarray]:
+        """Yield the samples that the resampler still holds."""
         if self._resampler is not None:
             yield from self._resample(None)
         self._resampler = None
 
-    def _begin_run(self, sound: Sound) -> None:
-        """Make a resampler for this sound, and determine where the run starts."""
+    def _begin_run(self, placed: Placed) -> None:
+        """Make a resampler for a run, and determine where it starts."""
+        sound = placed.sound
         self._layout = self._layout or sound.layout.name
         self.sample_rate = self.sample_rate or sound.sample_rate
         self._resampler = av.AudioResampler("fltp", self._layout, self.sample_rate)
         self.num_channels = self._resampler.layout.nb_channels
-        self._num_missing = round(self._clock.position_seconds * self.sample_rate) - self.num_samples
+        self._num_missing = round(placed.position_seconds * self.sample_rate) - self.num_samples
+        missing_seconds = self._num_missing / self.sample_rate
+        self._silence_seconds += max(0.0, missing_seconds)
+        if missing_seconds < -_MAX_OVERLAP_SECONDS:
+            self._clock_problem = f"the clock of the audio track is set back by {-missing_seconds:.3f} s"
+        elif self._silence_seconds > _MAX_SILENCE_SECONDS:
+            self._clock_problem = (
+                f"the clock of the audio track leaves gaps of {self._silence_seconds:.3f} s, expected at most "
+                f"{_MAX_SILENCE_SECONDS:g} s"
+            )
+        if self._clock_problem:
+            self._resampler, self._num_missing = None, 0
 
     def _resample(self, sound: Sound | None) -> Iterator[np.ndarray]:
         """Resample the sound of a run; None yields the end of the run."""
@@ -210,8 +288,10 @@ class AudioTrack:
             pieces = self._resampler.resample(sound)
         except MemoryError:
             raise
-        except av.error.FFmpegError:  # such as channels that libswresample cannot mix; the next run is a new attempt
+        except av.error.FFmpegError as error:  # such as channels that libswresample cannot mix; the next run may do
             self._resampler = None
+            self._num_refused += 1
+            self._refusal = error.strerror or str(error)
             return
         for piece in filter(None, pieces):  # PyAV returns None at the end if there was nothing to resample
             yield from self._place(piece.to_ndarray())

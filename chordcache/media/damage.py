@@ -12,6 +12,7 @@ from chordcache.media.audio_track import Sound
 from chordcache.media.checks.container_watch import MARK_DISTANCE
 from chordcache.media.checks.faults import Faults
 from chordcache.media.decoding import DecodedFrame, Decoding
+from chordcache.media.timestamps import LastFrame
 from chordcache.media.video_decoder import MARKED
 from chordcache.records import DamageFacts
 
@@ -85,6 +86,7 @@ def frames_before(
                 yield frame
                 num_frames, end_seconds = num_frames + 1, max(end_seconds, frame.pts_seconds)
     media.num_skipped = decoding.num_skipped
+    media.last_frame = LastFrame()  # not that of a packet behind the damage
     if num_frames < damage.num_frames_kept:
         what = f"got {num_frames} frames before the damage, expected {damage.num_frames_kept}"
         raise MediaError("decode", "changed", what, num_frames)

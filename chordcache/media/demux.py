@@ -21,6 +21,9 @@ from chordcache.media.containers import best_audio, best_video, open_container, 
 from chordcache.media.damage import frames_before
 from chordcache.media.decoding import DecodedFrame, Decoding, packets_from
 from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious
+from chordcache.media.joints import JOINABLE, Joints, Part, find_joints, on_one_clock
+from chordcache.media.sound_decoder import SoundDecoder
+from chordcache.media.timestamps import LastFrame
 from chordcache.media.video_decoder import VideoDecoder
 from chordcache.records import DamageFacts
 
@@ -31,7 +34,9 @@ _FALLBACK_FPS = Fraction(25)
 class Media:
     """Open media file and its best video track. Made by ``open_media`` and ``hold_media``."""
 
-    def __init__(self, container: Any, messages: list[LogMessage], *, is_file: bool = True) -> None:
+    def __init__(
+        self, container: Any, messages: list[LogMessage], *, is_file: bool = True, joints: Joints | None = None
+    ) -> None:
         self.container = container
         self._is_file = is_file
         self._messages = messages
@@ -39,8 +44,8 @@ class Media:
         """Number of messages that were judged already"""
         self.video: av.VideoStream | None = best_video(container)
         self.audio: av.AudioStream | None = best_audio(container)
-        self.num_refused_sound = 0
-        """Number of packets of the audio track that its decoder refused so far"""
+        self._parts: dict[int, Part] = {}  # the last packet of each track is of, in a file of joined recordings
+        self.sound_decoder = SoundDecoder(container.format.name, self._parts)
         self.num_packets = 0
         """Number of packets of the video track, counted by the last pass without decoding"""
         self.num_skipped = 0
@@ -49,7 +54,9 @@ class Media:
         """Source of the frames' times: "pts", or "dts" or "rate" if packets carry no presentation times"""
         self.damage: DamageFacts | None = None
         """Damage of the file before which ``frames`` ends, or None if damage is an error"""
+        self.last_frame = LastFrame()
         self._decoder: VideoDecoder | None = None
+        self._joints = joints if is_file and container.format.name in JOINABLE else {}
         self._opening_fault = self._demuxer_fault(all_codecs=True) if is_file else None
 
     def close(self) -> None:
@@ -63,21 +70,22 @@ class Media:
             self._messages, self._num_heard = messages, 0
             yield
 
-    def seek(self, pts: int) -> bool:
-        """Go to a keyframe at or before a time [ticks of the video track]. Return whether the container supports this.
+    @property
+    def joints(self) -> Joints:
+        """Recordings that were joined in the file. All packets are read once to find them."""
+        if self._joints is None:
+            self._joints = find_joints(self, lambda: open_container(self.container.name, []))
+        return self._joints
 
-        The position may be wrong even so: MPEG-TS has no index.
+    def seek(self, time: int, track: av.VideoStream | None = None) -> bool:
+        """Go to a keyframe at or before a time [ticks of the track, or microseconds]. Return False if that fails.
+
+        The position may be wrong even so: MPEG-TS has no index. Joined recordings are only read from the start.
         """
-        try:
-            self.container.seek(pts, stream=self.require_video())
-            return True
-        except av.error.FFmpegError:
+        if self.joints:
             return False
-
-    def seek_sound(self, seconds: float) -> bool:
-        """Go to a time of the audio track, and return the same as ``seek``."""
         try:
-            self.container.seek(round(seconds * av.time_base))
+            self.container.seek(time, stream=track)
             return True
         except av.error.FFmpegError:
             return False
@@ -88,7 +96,7 @@ class Media:
             return
         try:
             for packet in self._demuxed([self.audio]):
-                yield from self._heard(packet)
+                yield from self.sound_decoder.decode(packet)
         except MemoryError:
             raise
         except av.error.FFmpegError as error:
@@ -99,6 +107,11 @@ class Media:
         """Duration of a frame at the rate that the headers state."""
         rate = self.require_video().guessed_rate or self.require_video().average_rate
         return 1 / (rate or _FALLBACK_FPS)
+
+    @property
+    def last_frame_seconds(self) -> Fraction:
+        """Duration of the last frame, known after all packets were read. It may be longer than ``frame_seconds``."""
+        return max(self.frame_seconds, self.last_frame.long_seconds(self, self.frame_seconds))
 
     def require_video(self) -> av.VideoStream:
         """Return the video track, or raise ``MediaError`` if there is none that can be decoded."""
@@ -187,8 +200,9 @@ class Media:
                 if fault:
                     is_cut = "partial file" in fault or "prematurely" in fault
                     faults.add("truncated" if is_cut else "decode", f"after packet {watch.num_packets}: {fault}")
-                for what in watch.faults_before(packet):
+                for what in watch.faults_before(packet, self._parts.get(self.require_video().index)):
                     faults.add("decode", what)
+                self.last_frame.see(packet)
                 if packet.size or packet.pts is None:  # an empty packet with a time is Theora's repeat, not the end
                     yield packet
                     self._num_heard = len(self._messages)  # decoders' messages are judged elsewhere
@@ -212,39 +226,26 @@ class Media:
             faults.num_missing = max(0, self.require_video().frames - watch.num_packets)  # according to the header
 
     def _video_packets(self, on_sound: Callable[[Sound], None] | None) -> Iterator[av.Packet[av.VideoStream]]:
-        """Return the packets of the video track; the decoded audio track goes to ``on_sound``."""
+        """Yield the packets of the video track; the decoded audio track goes to ``on_sound``."""
         video = self.require_video()
-        if self.audio is None or on_sound is None:
-            return self._demuxed([video])
-        return self._without_sound(self._demuxed([video, self.audio]), on_sound)
-
-    def _without_sound(self, packets: Iterator[Any], on_sound: Callable[[Sound], None]) -> Iterator[Any]:
-        for packet in packets:
-            if packet.stream.index == self.require_video().index:
+        tracks = [video] if self.audio is None or on_sound is None else [video, self.audio]
+        for packet in self._demuxed(tracks):
+            if on_sound is None or packet.stream.index == video.index:
                 yield packet
                 continue
             progress.beat()
             num_said = len(self._messages)
-            for sound in self._heard(packet):
+            for sound in self.sound_decoder.decode(packet):
                 on_sound(sound)
             del self._messages[num_said:]  # messages about sound do not concern the pictures
 
     def _demuxed(self, tracks: Sequence[Any]) -> Iterator[Any]:
-        """Yield the packets of some tracks, and an empty packet of each at the end."""
+        """Yield the packets of some tracks, and an empty packet of each at the end. All recordings have one clock."""
         try:
-            yield from self.container.demux(tracks)
+            packets = self.container.demux(tracks)
+            yield from on_one_clock(packets, self.joints, self._parts) if self.joints else packets
         except IndexError:  # PyAV 18 does not find a track that begins after the headers
             raise MediaError("decode", "decode", "a packet is of a track that the headers do not have") from None
-
-    def _heard(self, packet: Any) -> list[Sound]:
-        """Decode a packet of the audio track; return an empty list if the decoder refuses the packet."""
-        try:
-            return list(packet.decode())
-        except MemoryError:
-            raise
-        except av.error.FFmpegError:
-            self.num_refused_sound += 1
-            return []
 
     def _settle_clock(self, packet: av.Packet[av.VideoStream]) -> None:
         # AVI stores no presentation times. Those that libavformat makes up are wrong once there are B-frames
@@ -365,17 +366,17 @@ class Media:
 
 
 @contextmanager
-def open_media(path: str) -> Iterator[Media]:
+def open_media(path: str, joints: Joints | None = None) -> Iterator[Media]:
     """Open a media file from an unknown author. Collect FFmpeg's messages until it is closed. See ``hold_media``."""
     with capture() as messages:
-        media = Media(open_container(path, messages), messages)
+        media = Media(open_container(path, messages), messages, joints=joints)
         try:
             yield media
         finally:
             media.close()
 
 
-def hold_media(path: str) -> Media:
+def hold_media(path: str, joints: Joints | None = None) -> Media:
     """Open a media file from an unknown author and keep it open. Every later read must run inside ``capture``.
 
     The format whitelist keeps a playlist that calls itself .mp4 from opening other files and addresses. The absolute
@@ -385,6 +386,8 @@ def hold_media(path: str) -> Media:
     ----------
     path : str
         Path as ``os.fsdecode`` gives it; checked by ``identify``.
+    joints : Joints, optional
+        Recordings that were joined in the file, if it was read before.
 
     Raises
     ------
@@ -392,4 +395,4 @@ def hold_media(path: str) -> Media:
         If it is not a media file, or is of a format that is not allowed.
     """
     with capture() as messages:
-        return Media(open_container(path, messages), messages)
+        return Media(open_container(path, messages), messages, joints=joints)

@@ -149,20 +149,20 @@ class ExactFrames:
             times = [round(frame.pts_seconds / _NANOSECOND) for frame in self.media.frames()]
         seek_frames = np.full(len(times), -1, np.int64)
         return FrameIndex(
-            np.array(times, np.int64), _NANOSECOND, seek_frames, self.media.frame_seconds, self.media.num_skipped
+            np.array(times, np.int64), _NANOSECOND, seek_frames, self.media.last_frame_seconds, self.media.num_skipped
         )
 
     def _reopen(self) -> None:
-        num_skipped = self.media.num_skipped
+        num_skipped, joints = self.media.num_skipped, self.media.joints
         self.media.close()
-        self.media = hold_media(self._path)
+        self.media = hold_media(self._path, joints)
         self.media.num_skipped = num_skipped
 
     def _read_from(self, seek_frame: int, motion_vectors: bool) -> FrameReader[DecodedFrame]:
         """Start to decode at a keyframe, or at the first packet of the file."""
         pts = int(self.frame_index.pts[seek_frame])
         for back_seconds in _SEEK_BACK_SECONDS if seek_frame >= 0 else ():
-            if not self.media.seek(pts - int(back_seconds / self.frame_index.time_base)):
+            if not self.media.seek(pts - int(back_seconds / self.frame_index.time_base), self.media.video):
                 break
             frames = self._numbered(self.media.frames_from(pts, motion_vectors=motion_vectors))
             first = next(frames, None)

@@ -25,7 +25,7 @@ class FrameIndex:
     """[shape=(T,), dtype=int64] Frame at which decoding has to begin, so that this one comes out right; -1 for the
     start of the file, which may be before the first frame that is shown"""
     frame_seconds: Fraction
-    """[seconds] Duration of the last frame, according to the headers"""
+    """[seconds] Duration of the last frame, see ``Media.last_frame_seconds``"""
     num_frames_skipped: int = 0
     """Number of frames before the first one, if the stream begins in the middle of a group of pictures"""
 
@@ -109,7 +109,7 @@ def read_frame_index(media: Media) -> FrameIndex:
         np.array(pts, np.int64),
         video.time_base or Fraction(1),
         seek_frames_of(pts, keys),
-        media.frame_seconds,
+        media.last_frame_seconds,
         media.num_skipped,
     )
 

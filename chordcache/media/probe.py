@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import av
 import numpy as np
@@ -144,66 +144,41 @@ def _audio_facts(media: Media) -> AudioFacts | None:
 
 def _packet_facts(media: Media) -> PacketFacts:
     unit = media.require_video().time_base or Fraction(1)
-    frame_ticks = media.frame_seconds / unit
-    segments = [_Segment([], [])]
-    last_dts = duration = None
+    frame_ticks: Any = media.frame_seconds / unit
+    times: list[Any] = []  # in units of the track's time base
+    keys: list[Any] = []
+    duration: Any = None
     leading: list[int] = []
     for packet, check in media.shown_packets(is_thorough=False):
-        if last_dts is not None and packet.dts is not None and packet.dts < last_dts:
-            segments.append(_Segment([], []))  # the clock is set back, since streams were joined without rewriting
-        last_dts = packet.dts
-        time = (
+        time: Any = (
             packet.pts if media.timestamp_source == "pts" else packet.dts if media.timestamp_source == "dts" else None
         )
         if time is None:
-            time = (segments[-1].times[-1] + frame_ticks) if segments[-1].times else 0
-        segments[-1].times.append(time)
+            time = (times[-1] + frame_ticks) if times else 0
+        times.append(time)
         if packet.is_keyframe:
-            segments[-1].key_times.append(time)
+            keys.append(time)
         duration = packet.duration
         leading = check.leading_dts
     if (
         media.timestamp_source == "dts" and leading
     ):  # skipped frames are shown first: the rest are due when the last one is
-        segments[0].times[:] = sorted([*leading, *segments[0].times])[len(leading) :]
+        times = sorted([*leading, *times])[len(leading) :]
     is_timed = media.timestamp_source != "rate"
-    return _from_segments(media, segments, duration if is_timed and duration else frame_ticks)
-
-
-class _Segment(NamedTuple):
-    """Times of packets in units of the track's time base, up to a point where the clock is set back."""
-
-    times: list[Any]
-    key_times: list[Any]
-
-
-def _from_segments(media: Media, segments: list[_Segment], last_duration: Any) -> PacketFacts:
-    """Return facts from the presentation times of all packets and of the keyframes."""
-    unit = media.require_video().time_base or Fraction(1)
-    numbers: list[int] = []
-    keys: list[Any] = []
-    steps: list[Any] = []
-    num_frames = 0
-    for segment in segments:
-        shown, segment_keys = sorted(segment.times), sorted(segment.key_times)
-        numbers += (num_frames + np.searchsorted(np.array(shown), np.array(segment_keys))).tolist()
-        keys += segment_keys
-        steps += [later - earlier for earlier, later in pairwise(shown)]
-        num_frames += len(shown)
-    step = statistics.median(steps) if steps else last_duration
-    times = [time for segment in segments for time in segment.times]
+    shown, keys = sorted(times), sorted(keys)
+    steps = [later - earlier for earlier, later in pairwise(shown)]
+    step = statistics.median(steps) if steps else duration if is_timed and duration else frame_ticks
+    last = media.last_frame.long_seconds(media, step * unit) / unit or step
     return PacketFacts(
         num_packets=media.num_packets,
-        num_frames=num_frames,
+        num_frames=len(shown),
         num_frames_skipped=media.num_skipped,
-        start_seconds=float(min(segments[0].times) * unit),
-        duration_seconds=float((max(times) - min(times) + step) * unit),
+        start_seconds=float(shown[0] * unit),
+        duration_seconds=float((shown[-1] - shown[0] + last) * unit),
         # a container that rounds times to its unit makes a constant rate vary by one or two units
-        variable_frame_rate=media.timestamp_source != "rate"
-        and bool(steps)
-        and max(steps) - min(steps) > max(2, step / 10),
+        variable_frame_rate=is_timed and bool(steps) and max(steps) - min(steps) > max(2, step / 10),
         timestamp_source=media.timestamp_source,
-        keyframe_numbers=tuple(numbers),
+        keyframe_numbers=tuple(np.searchsorted(np.array(shown), np.array(keys)).tolist()),
         keyframe_pts_seconds=tuple(float(key * unit) for key in keys),
     )
 

@@ -12,6 +12,7 @@ from chordcache.media.audio_track import Sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
 from chordcache.media.exact_frames import ExactFrames
+from chordcache.media.timestamps import LONG_STEPS
 from chordcache.records import Segment
 
 
@@ -62,6 +63,31 @@ def span_of(
     return range(start, end)
 
 
+def end_of(segment: Segment | None, span: range, pts_seconds: np.ndarray, frame_seconds: float) -> float:
+    """Return the time at which the last frame of a segment ends [seconds], on the clock of ``pts_seconds``.
+
+    It ends with the next frame of the file. A frame that stands for longer than others ends with the segment, if that
+    is earlier.
+
+    Parameters
+    ----------
+    segment : Segment or None
+        The segment, or None for the whole file.
+    span : range
+        Positions of its frames in ``pts_seconds``.
+    pts_seconds : np.ndarray [shape=(T,), dtype=float64, seconds]
+        Times of all frames of the file.
+    frame_seconds : float
+        [seconds] Duration of the last frame of the file.
+    """
+    last = float(pts_seconds[span.stop - 1])
+    end = float(pts_seconds[span.stop]) if span.stop < len(pts_seconds) else last + frame_seconds
+    step = float(np.median(np.diff(pts_seconds))) if len(pts_seconds) > 1 else frame_seconds
+    if segment is None or segment.end_seconds is None or end - last <= LONG_STEPS * step:
+        return end
+    return min(end, max(float(pts_seconds[0]) + segment.end_seconds, last + step))
+
+
 _ROUNDING_SECONDS = 0.0005
 """[seconds] Timestamps and times in lists are rounded to 1 ms"""
 
@@ -85,7 +111,6 @@ class SegmentReader:
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
         self._frames = ExactFrames(path)
 
     def __enter__(self) -> SegmentReader:
@@ -113,9 +138,11 @@ class SegmentReader:
         """Decode a frame. Ascending numbers take one decode. See ``ExactFrames.frame``."""
         return self._frames.frame(number, motion_vectors=motion_vectors)
 
-    def sounds(self, span: range) -> Iterator[Sound]:
-        """Decode the parts of the audio track that overlap with some frames."""
+    def end_of(self, segment: Segment | None, span: range) -> float:
+        """Return the time at which some frames of a segment end [seconds]. See the function ``end_of``."""
         index = self._frames.frame_index
-        seconds = index.pts_seconds
-        end = seconds[span.stop] if span.stop < len(index) else seconds[-1] + float(index.frame_seconds)
-        return parts_of_sound(self._path, float(seconds[span.start]), float(end))
+        return end_of(segment, span, index.pts_seconds, float(index.frame_seconds))
+
+    def sounds(self, span: range, end_seconds: float) -> Iterator[Sound]:
+        """Decode the parts of the audio track that overlap with some frames, of which the last one ends at a time."""
+        return parts_of_sound(self.media, float(self.pts_seconds[span.start]), end_seconds)

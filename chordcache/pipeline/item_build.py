@@ -20,7 +20,7 @@ from chordcache.features.registry import FeatureSpec
 from chordcache.media.audio_track import Sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
-from chordcache.media.segments import span_of
+from chordcache.media.segments import end_of, span_of
 from chordcache.media.source_file import SourceState, check_unchanged
 from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.plan import ArtefactTask
@@ -137,10 +137,10 @@ class ItemBuild:
         with self._workspace.errors:
             self._decode_pass.add_frame(decoded)
 
-    def finish(self, media: Media, sounds: Iterable[Sound] = ()) -> None:
+    def finish(self, media: Media, sounds: Iterable[Sound] = (), end_seconds: float | None = None) -> None:
         """Take the remaining sound, and publish the item, unless the features to keep were made from other frames."""
         with self._workspace.errors:
-            facts = self._decode_pass.finish(media, sounds)
+            facts = self._decode_pass.finish(media, sounds, end_seconds)
         with progress.paused():
             kept = self._kept(facts)
             if kept is None:
@@ -357,8 +357,9 @@ def publish_views(
 
 def _view_of(task: BuildTask, sidecar: Sidecar, files: Mapping[str, Path], times: FrameTimes) -> Sidecar:
     """Return the sidecar of a segment whose artefacts hold all frames of its file."""
-    assert task.description.segment is not None
-    span = span_of(task.description.segment, times.pts_seconds, times.frame_seconds, times.source_frames)
+    segment = task.description.segment
+    assert segment is not None
+    span = span_of(segment, times.pts_seconds, times.frame_seconds, times.source_frames)
     made = [
         info.replace(file=info.file and layout.file_of_key(info.file, task.key))
         for info in sidecar.features
@@ -370,7 +371,7 @@ def _view_of(task: BuildTask, sidecar: Sidecar, files: Mapping[str, Path], times
         key=task.key,
         num_frames=len(span),
         start_seconds=float(pts_seconds[0]),
-        duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + times.frame_seconds,
+        duration_seconds=end_of(segment, span, times.pts_seconds, times.frame_seconds) - float(pts_seconds[0]),
         features=_in_order((*made, *others)),
         content=None,  # the facts of whole seconds of the file do not fit the seconds of the segment
         view=View(span.start, len(times.pts_seconds)),

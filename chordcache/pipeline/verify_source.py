@@ -69,6 +69,9 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
         with open_artefact(cache / str(info.file), info.num_bytes) as artefact:
             _compare_frames(artefact, facts)
     for comparer in comparers:
+        absent = decode_pass.made[comparer.feature].absent
+        if absent is not None:
+            raise _differs(f"'{comparer.feature}' is cached, and absent now: {absent}")
         comparer.finish()
 
 

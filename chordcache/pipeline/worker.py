@@ -158,6 +158,8 @@ class _StoredTimes:
             self.pts_seconds, self.source_frames = artefact.array("pts_seconds"), artefact.array("source_frames")
         pts_seconds = self.pts_seconds[sidecar.first_row :][: sidecar.num_frames]
         self.frame_seconds = round(sidecar.duration_seconds - float(np.max(pts_seconds) - np.min(pts_seconds)), 9)
+        if sidecar.first_row + sidecar.num_frames < len(self.pts_seconds):  # the item does not have the last frame
+            self.frame_seconds = float(np.median(np.diff(self.pts_seconds)))
 
 
 def _compared(task: BuildTask, source: SourceState, digest: str | None) -> BuildTask:

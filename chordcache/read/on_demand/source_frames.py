@@ -9,7 +9,7 @@ import numpy as np
 from chordcache.errors import UsageError
 from chordcache.features.frames import FpsFilter
 from chordcache.media.cropping import Rectangle
-from chordcache.media.segments import span_of
+from chordcache.media.segments import end_of, span_of
 from chordcache.read.sources.base import VideoSource
 from chordcache.read.video import Video
 from chordcache.records import ContentFacts, FeatureInfo, Identity, Segment, VideoRecord
@@ -32,6 +32,8 @@ class SourceFrames:
         self.pts_seconds = times[self.source_frames]
         self.num_frames = len(kept)
         self.num_frames_skipped: int = index.num_frames_skipped if index else 0
+        if segment is not None:
+            frame_seconds = end_of(segment, span, times, frame_seconds) - float(self.pts_seconds[-1])
         self.frame_seconds = max(frame_seconds, 1 / fps if fps else 0.0)
 
     def read_first(self) -> np.ndarray:

@@ -110,6 +110,7 @@ class _File:
         self._converter = Converter(frames, video.sample_aspect_ratio, (codec.width, codec.height), show)
         self.sample_rate = audio.codec_context.sample_rate if audio else None
         self.sequential_reason, self.frame_index = self._frames.sequential_reason, self._frames.frame_index
+        self.joints = media.joints
 
     def close(self) -> None:
         self._frames.close()
@@ -217,7 +218,7 @@ class MP4Source(VideoSource):
         """
         self._check_open()
         with naming(self._name):
-            return read_sound(self._name, start_seconds, duration_seconds)
+            return read_sound(self._name, start_seconds, duration_seconds, joints=self._opened.joints)
 
     def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
         for number in wanted:
