@@ -17,10 +17,9 @@ from chordcache.errors import UsageError
 from chordcache.read.batch_memory import FrameBuffer, FrameMemory, allocate
 from chordcache.read.video import Video
 
-
 NO_LABELS = (
-    "classes: got no label in any sample, so that label is -1 everywhere. Scan with labels (chordcache scan --labels dir), "
-    "then run the same chordcache build. It adds the labels without decoding."
+    "classes: got no label in any sample, so that label is -1 everywhere, expected labels. Scan with --labels, then "
+    "run the same chordcache build: it adds labels without decoding."
 )
 """Warning of a dataset that is asked for labels and has none"""
 

@@ -589,7 +589,6 @@ def test_a_video_that_was_cached_without_a_feature(tmp_path: Path, make_video: C
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"features": "frames"}, "^features: got 'frames', expected a sequence of distinct features$"),
         ({"features": ["flow", "mel", "flow"]}, "^features: got .*, expected a sequence of distinct features$"),
         ({"features": [3]}, r"^features: got \[3\], expected"),
         ({"features": []}, "^features: got none, expected at least one$"),

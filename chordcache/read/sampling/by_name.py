@@ -117,7 +117,7 @@ def checked_sampler(sampler: object) -> ClipSampler:
             raise UsageError(f"clip_sampler: got the class {sampler.__name__}, expected an object ({error})") from None
     if not callable(getattr(sampler, "frame_numbers", None)):
         raise UsageError(
-            f"clip_sampler: got {sampler!r}, expected an object such as RandomClipSampler(), which has frame_numbers, or "
-            f"one of the names {', '.join(SAMPLERS)}"
+            f"clip_sampler: got {sampler!r}, expected an object with frame_numbers, such as a "
+            f"RandomClipSampler(), or one of the names {', '.join(SAMPLERS)}"
         )
     return cast(ClipSampler, sampler)
