@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from chordcache.errors import FeatureAbsentError
+from chordcache.features.registry import read_sides
 from chordcache.read.cached_videos import VideoSet
 from chordcache.read.clips import HOW_TO_ADD, ClipReader
 from chordcache.read.video import Video
@@ -33,25 +34,34 @@ def settle_absences(videos: VideoSet, clips: ClipReader) -> None:
     if clips.missing == "skip":
         has_all = np.all(states == FeatureState.CACHED, axis=0)
         if not has_all.any():
-            raise FeatureAbsentError(f"{_counted(states, clips.features)}, and no video has all of them. {HOW_TO_ADD}")
+            raise FeatureAbsentError(
+                f"{_counted(videos, states, clips.features)}. No video has all of them. {HOW_TO_ADD}"
+            )
         if not has_all.all():
             videos.keep(has_all)
         return
     if np.any(states == FeatureState.NOT_BUILT):
         raise _not_built(videos, states, clips)
     if clips.missing == "error" and np.any(states == FeatureState.ABSENT):
-        raise FeatureAbsentError(
-            f"{_counted(states, clips.features)}. Take missing='zeros', missing='skip', or a selection by videos=."
-        )
+        counted = _counted(videos, states, clips.features)
+        raise FeatureAbsentError(f"{counted}. Take missing='zeros', missing='skip', or a selection by videos=.")
     _check_zeros(videos, states, clips)
 
 
-def _counted(states: np.ndarray, features: tuple[str, ...]) -> str:
-    """Return the number of videos that lack each feature, in words."""
-    num_videos = states.shape[1]
-    lacking = np.count_nonzero(states != FeatureState.CACHED, axis=1)
-    counts = {name: number for name, number in zip(features, lacking, strict=True) if number}
-    return "features: " + ", ".join(f"{n} of {num_videos} videos have no {name}" for name, n in counts.items())
+def _counted(videos: VideoSet, states: np.ndarray, features: tuple[str, ...]) -> str:
+    """Return the number of videos that lack each feature, with an example, in words."""
+    counts = []
+    for name, row in zip(features, states, strict=True):
+        lacking = np.flatnonzero(row != FeatureState.CACHED)
+        if len(lacking):
+            example = videos.read(int(lacking[0]), partial(_reason, name))
+            counts.append(f"{len(lacking)} of {len(row)} videos have no {name}, such as {example}")
+    return f"features: {'; '.join(counts)}"
+
+
+def _reason(name: str, reader: object, video: Video) -> str:
+    info = video.sidecar.feature(name)
+    return f"'{video.key}' ({'not built' if info is None else info.absent})"
 
 
 def _not_built(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> FeatureAbsentError:
@@ -77,13 +87,20 @@ def _not_built(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> Featu
 def _check_zeros(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> None:
     """Raise ``FeatureAbsentError`` for the first video whose absent features cannot be replaced."""
     has_none = np.all(states == FeatureState.ABSENT, axis=0)
-    if has_none.any():
-        (key,) = videos.keys_of(np.flatnonzero(has_none)[:1])
+    for name in read_sides() if has_none.any() else ():  # any other feature has the frame times too
+        has_none = has_none & (videos.feature_states(name) != FeatureState.CACHED)
+    unknown = np.flatnonzero(has_none)
+    if len(unknown) and not videos.read(int(unknown[0]), _has_times):
+        counted = _counted(videos, states, clips.features)
         raise FeatureAbsentError(
-            f"{_counted(states, clips.features)}. {np.count_nonzero(has_none)} have none of the features, such as "
-            f"'{key}', so their frame times are unknown. Take missing='skip', or add the feature frames."
+            f"{counted}. {len(unknown)} have none of the features, so their frame times are unknown. Take "
+            "missing='skip', or build the feature frames."
         )
     for row, name in enumerate(clips.features):
         absent = np.flatnonzero(states[row] == FeatureState.ABSENT)
         if len(absent):
             videos.read(int(absent[0]), partial(clips.check_zeros, name))
+
+
+def _has_times(reader: object, video: Video) -> bool:
+    return any(info.file is not None for info in video.sidecar.features)

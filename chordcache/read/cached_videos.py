@@ -147,7 +147,8 @@ class CachedVideos:
             return states
         if self._positions is None:
             self._positions = positions_of(self._cache, self._keys)
-        return states[self._positions]
+        chosen: np.ndarray = states[self._positions]
+        return chosen
 
     def keys_of(self, positions: np.ndarray) -> list[str]:
         """Return the keys of some videos."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from chordcache.errors import DamageError, NotFoundError, printable
-from chordcache.records import Record, from_json, parse_json, to_json
+from chordcache.records import FeatureInfo, Record, from_json, parse_json, to_json
 from chordcache.storage.annotation_names import AnnotationCounter, AnnotationNames
 from chordcache.storage.atomic import no_space_as_error, partial_folder, publish
 from chordcache.storage.cache_header import read_header
@@ -75,7 +75,8 @@ class _FeatureStates:
         self._num_videos = 0
 
     def add(self, sidecar: Sidecar | _Place) -> None:
-        for info in reversed(sidecar.features):  # of several tiers the first counts, as in ``Sidecar.feature``
+        infos: Sequence[FeatureInfo | _StateOf] = sidecar.features
+        for info in reversed(infos):  # of several tiers the first counts, as in ``Sidecar.feature``
             column = self._columns.setdefault(info.feature, bytearray())
             column.extend(bytes(self._num_videos + 1 - len(column)))
             column[self._num_videos] = FeatureState.CACHED if info.absent is None else FeatureState.ABSENT

@@ -111,10 +111,11 @@ def checked_sampler(sampler: object) -> ClipSampler:
     if isinstance(sampler, Mapping):
         return make_sampler(sampler)
     if isinstance(sampler, type):
+        kind = sampler
         try:
-            sampler = sampler()
+            sampler = kind()
         except TypeError as error:
-            raise UsageError(f"clip_sampler: got the class {sampler.__name__}, expected an object ({error})") from None
+            raise UsageError(f"clip_sampler: got the class {kind.__name__}, expected an object ({error})") from None
     if not callable(getattr(sampler, "frame_numbers", None)):
         raise UsageError(
             f"clip_sampler: got {sampler!r}, expected an object with frame_numbers, such as a "
