@@ -1,8 +1,8 @@
 """A cache of video frames that is made offline and feeds PyTorch.
 
-These are the names that most programs use. The others are imported from their folders: more samplers and crops from
-``chordcache.read.sampling`` and ``chordcache.read.crops``, more sources of frames from ``chordcache.read.sources``, the
-base class of plug-ins from ``chordcache.features.base``, the classes of results from ``chordcache.records``.
+These are the names that most programs use. The others are imported from their folders: more crops from
+``chordcache.read.crops``, more sources of frames from ``chordcache.read.sources``, the base class of plug-ins from
+``chordcache.features.base``, the classes of results from ``chordcache.records``.
 
 All names but the exceptions are loaded when they are first used. So ``import chordcache`` is fast, and a program that
 only reads caches never loads a decoder.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from chordcache.arguments import did_you_mean
 from chordcache.errors import (
     CacheWriteError,
     ChordcacheError,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from chordcache.read.dataset import ChordVideoDataset
     from chordcache.read.from_config import make_dataset
     from chordcache.read.loader import ClipLoader, make_loader
+    from chordcache.read.sampling import samplers
     from chordcache.read.sampling.budget_batches import BudgetBatchSampler
     from chordcache.read.sampling.clip_samplers import RandomClipSampler, RegularClipSampler
     from chordcache.read.sampling.distributed import ChordSampler
@@ -108,6 +110,7 @@ __all__ = [
     "read_index",
     "repair",
     "report",
+    "samplers",
     "scan",
     "subset",
     "summarize",
@@ -147,6 +150,7 @@ _LAZY = {
     "read_index": "chordcache.index.files",
     "repair": "chordcache.pipeline.repair",
     "report": "chordcache.tools.report",
+    "samplers": "chordcache.read.sampling.samplers",
     "scan": "chordcache.index.scan",
     "subset": "chordcache.read.combined",
     "summarize": "chordcache.read.summary",
@@ -158,9 +162,9 @@ _EXTRAS = {"torch": ("PyTorch", "torch"), "kornia": ("kornia", "augment"), "toke
 """Optional module to its display name, and the extra that installs it."""
 
 
-def __getattr__(name: str) -> Any:
+def _load(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(f"module 'chordcache' has no attribute '{name}'")
+        raise AttributeError(f"module 'chordcache' has no attribute '{name}'{did_you_mean(name, __all__)}")
     try:
         module = importlib.import_module(_LAZY[name])
     except ModuleNotFoundError as error:
@@ -169,9 +173,13 @@ def __getattr__(name: str) -> Any:
             raise
         message = f"{name} needs {package}: pip install 'chordcache[{extra}]'"
         raise ModuleNotFoundError(message, name=error.name) from None
-    value = globals()[name] = getattr(module, name)
+    value = globals()[name] = getattr(module, name, module)  # ``samplers`` is a module
     return value
 
 
+if not TYPE_CHECKING:  # else type checkers accept any name
+    __getattr__ = _load
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

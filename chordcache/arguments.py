@@ -49,10 +49,10 @@ def checked_size(size: object, *, otherwise: str = "") -> tuple[int, int]:
     raise UsageError(f"size: got {size!r}, expected (height, width) in pixels{otherwise}")
 
 
-def checked_names(argument: str, names: Iterable[str], what: str) -> tuple[str, ...]:
-    """Return names as a tuple. Raise ``UsageError`` if they are not distinct strings, or a single string."""
-    given = () if isinstance(names, str) else tuple(names)
-    if isinstance(names, str) or not all(isinstance(name, str) for name in given) or len(set(given)) < len(given):
+def checked_names(argument: str, names: str | Iterable[str], what: str) -> tuple[str, ...]:
+    """Return names as a tuple. Raise ``UsageError`` if they are not distinct strings. One string is one name."""
+    given = tuple(as_items(names))
+    if not all(isinstance(name, str) for name in given) or len(set(given)) < len(given):
         raise UsageError(f"{argument}: got {names!r}, expected a sequence of distinct {what}")
     return given
 

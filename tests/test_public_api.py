@@ -19,17 +19,17 @@ MODULES = sorted({m.name for m in pkgutil.walk_packages(chordcache.__path__, "ch
 @pytest.mark.parametrize("name", chordcache.__all__)
 def test_public_name_resolves(name: str) -> None:
     value = getattr(chordcache, name)
-    assert name == "__version__" or value.__name__ == name
+    assert name == "__version__" or value.__name__.rpartition(".")[2] == name
 
 
 def test_all_is_sorted_and_has_no_module() -> None:
     assert chordcache.__all__ == sorted(chordcache.__all__)
-    assert set(chordcache.__all__) <= set(dir(chordcache))
+    assert set(chordcache.__all__) == set(dir(chordcache))
     assert not set(chordcache.__all__) & {name.split(".")[1] for name in MODULES}
 
 
 def test_the_root_stays_small() -> None:
-    assert len(chordcache.__all__) <= 51
+    assert len(chordcache.__all__) <= 52
 
 
 def test_importing_every_module_hides_no_public_name() -> None:
@@ -37,7 +37,7 @@ def test_importing_every_module_hides_no_public_name() -> None:
         "import importlib, sys, types, chordcache\n"
         "for name in sys.argv[1:]: importlib.import_module(name)\n"
         "values = {name: getattr(chordcache, name) for name in chordcache.__all__}\n"
-        "assert not [n for n, v in values.items() if isinstance(v, types.ModuleType)], values\n"
+        "assert [n for n, v in values.items() if isinstance(v, types.ModuleType)] == ['samplers'], values\n"
         "for name, value in values.items(): assert getattr(chordcache, name) is value"
     )
     result = subprocess.run([sys.executable, "-c", code, *MODULES], capture_output=True, text=True, timeout=120)
@@ -46,8 +46,10 @@ def test_importing_every_module_hides_no_public_name() -> None:
 
 def test_type_checkers_see_what_is_loaded() -> None:
     tree = ast.parse(Path(chordcache.__file__).read_text(encoding="utf-8"))
-    (guarded,) = (node for node in tree.body if isinstance(node, ast.If))
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
     seen = {alias.name: node.module for node in guarded.body for alias in node.names}
+    assert seen.pop("samplers") + ".samplers" == chordcache._LAZY["samplers"]
+    seen["samplers"] = chordcache._LAZY["samplers"]
     assert seen == chordcache._LAZY
     eager = {name for name in vars(chordcache.errors) if name[0].isupper()}
     assert {*seen, *eager, "__version__"} == set(chordcache.__all__)
@@ -91,3 +93,29 @@ def test_console_script() -> None:
     result = subprocess.run([script, "--help"], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
     assert "scan" in result.stdout
+
+
+def test_samplers_have_short_names_at_the_root() -> None:
+    assert chordcache.samplers.random is chordcache.RandomClipSampler
+    assert {"adaptive", "keyframe", "random", "uniform"} <= set(dir(chordcache.samplers))
+    assert len(chordcache.samplers.uniform(4).frame_numbers.__doc__ or "") > 0
+
+
+def test_a_name_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'open_cash'. Did you mean 'open_cache'?"):
+        chordcache.open_cash  # noqa: B018
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import chordcache as cc\n"
+        "cc.open_cash('cache')\n"
+        "cc.samplers.uniform(8)\n"
+        "cc.samplers.unifrom(8)\n"
+        "cc.open_cache('cache')\n"
+    )
+    checker = [sys.executable, "-m", "mypy", "--follow-imports=silent", "--ignore-missing-imports"]
+    result = subprocess.run(
+        [*checker, f"--cache-dir={tmp_path / 'mypy'}", str(program)], capture_output=True, text=True, timeout=600
+    )
+    lines = [line.partition(": ")[0].rpartition(":")[2] for line in result.stdout.splitlines() if ": error: " in line]
+    assert lines == ["2", "4"], result.stdout + result.stderr
+    assert 'no attribute "open_cash"' in result.stdout

@@ -165,12 +165,12 @@ class MelReadSide(ReadSide):
         return {"audio": np.ascontiguousarray(clip.read(self.name, *clip.span))}
 
     def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays | None:
-        """Return zeros, or None if not mono: the number of channels of a missing track is unknown."""
+        """Return silence, or None if not mono: the number of channels of a missing track is unknown."""
         if not info.params["mono"]:
             return None
         row_seconds = info.params["hop_length"] / info.params["sample_rate"]
         num_rows = num_rows_in(clip.video.seconds_of(*clip.span), row_seconds)
-        return {"audio": np.zeros((info.params["n_mels"], num_rows), np.float32)}
+        return {"audio": np.full((info.params["n_mels"], num_rows), SILENCE_DECIBELS, np.float32)}
 
 
 def log_mel(samples: np.ndarray, window: np.ndarray, filters: Filters, hop_length: int) -> np.ndarray:

@@ -125,8 +125,8 @@ class PoseReadSide(ReadSide):
         return {"pose": pose if clip.crop is None else cut_pose(pose, clip.crop)}
 
     def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays:
-        """Return zeros."""
-        return {"pose": np.zeros((len(clip.numbers), NUM_LANDMARKS, 4), np.float32)}
+        """Return NaN: no person is seen."""
+        return {"pose": np.full((len(clip.numbers), NUM_LANDMARKS, 4), np.nan, np.float32)}
 
 
 def cut_pose(pose: np.ndarray, crop: CropBox) -> np.ndarray:

@@ -166,9 +166,10 @@ class ReadSide:
         return {self.name: clip.read(self.name, indices=clip.numbers)}
 
     def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays | None:
-        """Return what ``read_clip`` would return if the feature were cached and zero.
+        """Return what ``read_clip`` would return if the feature were cached, and nothing were seen or heard.
 
-        Return None if the shape of the arrays is unknown. ``info`` is the record of the absent feature.
+        The values are those of ``padding``. Return None if the shape of the arrays is unknown. ``info`` is the record
+        of the absent feature.
         """
         return None
 

@@ -48,7 +48,7 @@ class SealedSource:
         source = f"{self._path}, {where}"
         if not line.endswith(b"\n"):
             raise DamageError(f"'{printable(source)}' is damaged or cut short")
-        return unseal_as(line.decode("ascii", "replace"), source, kind, what)
+        return unseal_as(line, source, kind, what)
 
     def _header(self, file: BinaryIO) -> IndexHeader:
         start = file.read(_LOOK_BYTES)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from chordcache.arguments import did_you_mean
 from chordcache.errors import FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.features.frames import FramesReadSide
 from chordcache.features.registry import read_side
@@ -121,7 +122,14 @@ class Cache:
             If no video has this key.
         IndexError
             If the position is out of range.
+        UsageError
+            If ``video`` is neither a key nor an integer.
         """
+        if not isinstance(video, (str, int, np.integer)):  # before the look-up, in which 1.0 is 1
+            raise UsageError(
+                f"video: got {video!r}, expected a key, or a position in [0, {len(self)}). For several videos, write "
+                "[cache[i] for i in range(...)]."
+            )
         opened = self._here
         found = opened.recent.get(video)
         if found is None:
@@ -137,7 +145,11 @@ class Cache:
             return catalog.at(position + len(catalog) if position < 0 else position)
         sidecar = catalog.find(video)
         if sidecar is None:
-            raise NotFoundError(f"video '{printable(video)}' is not in cache '{printable(self.path)}'")
+            from chordcache.read.find_video import hint_for  # not at the top: it needs this module
+
+            raise NotFoundError(
+                f"video '{printable(video)}' is not in cache '{printable(self.path)}'. {hint_for(self, video)}"
+            )
         return sidecar
 
     def keys(self) -> list[str]:
@@ -151,6 +163,14 @@ class Cache:
     def keys_around(self, text: str, limit: int) -> list[str]:
         """Return up to ``limit`` keys before and after the place of a text in the order of keys, sorted."""
         return self._videos.keys_around(text, limit)
+
+    def paths(self) -> Iterator[tuple[str, str]]:
+        """Yield key and ``Video.path`` of every video, in the order of iteration. No ``Video`` is made."""
+        return self._videos.paths()
+
+    def feature_states(self, feature: str) -> np.ndarray:
+        """Return the ``storage.catalog.FeatureState`` of a feature in every video [shape=(len(self),), dtype=uint8]."""
+        return self._videos.feature_states(feature)
 
     def labels(self) -> list[str]:
         """Return the distinct labels, sorted."""
@@ -230,6 +250,8 @@ class Cache:
             If a record is not as written.
         IndexError
             If a frame number is out of range.
+        NotFoundError
+            If the cache does not have the video.
         UsageError
             If arguments contradict each other, ``indices`` are not frame numbers, or ``out`` does not fit.
         """
@@ -241,6 +263,7 @@ class Cache:
         if feature not in info.num_rows:
             raise FeatureAbsentError(
                 f"'{feature}' of video '{video.key}' is not cached; cached: {', '.join(info.num_rows)}"
+                f"{did_you_mean(feature, info.num_rows)}"
             )
         side = read_side(info.feature)
         with open_feature(self.path, info) as artefact:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -11,10 +12,12 @@ from chordcache.config.config import config_from_json
 from chordcache.errors import UsageError
 from chordcache.read.cache import Cache
 from chordcache.read.clips import FeatureReader
-from chordcache.read.selection import Videos, positions_of, select_keys
+from chordcache.read.selection import Videos, positions_of, select_keys, warn_of_left_out
 from chordcache.read.video import Video
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
+from chordcache.storage.catalog import FeatureState
+from chordcache.storage.quarantine import read_quarantined
 
 Sample = TypeVar("Sample")
 
@@ -40,6 +43,21 @@ class VideoSet(Protocol):
 
     def annotation_names(self) -> AnnotationNames:
         """Return the names in the annotations of all videos."""
+        ...
+
+    def feature_states(self, feature: str) -> np.ndarray:
+        """Return the ``FeatureState`` of a feature in every video [shape=(len(self),), dtype=uint8].
+
+        A video that is read from its source counts as CACHED.
+        """
+        ...
+
+    def keys_of(self, positions: np.ndarray) -> list[str]:
+        """Return the keys of some videos."""
+        ...
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Leave out the videos where the mask [shape=(len(self),), dtype=bool] is False."""
         ...
 
     def __len__(self) -> int: ...
@@ -73,6 +91,11 @@ class CachedVideos:
         The cache. It belongs to this object.
     videos : Videos, optional
         The videos, see ``ChordVideoDataset``. By default all.
+    on_miss : {"error", "skip"}
+        See ``select_keys``.
+    features : sequence of str
+        The features that will be read. A video in quarantine that was not built with one of them is left out, with a
+        warning.
 
     Raises
     ------
@@ -80,15 +103,32 @@ class CachedVideos:
         As in ``select_keys``.
     """
 
-    def __init__(self, cache: Cache, videos: Videos | None = None) -> None:
+    def __init__(
+        self, cache: Cache, videos: Videos | None = None, on_miss: str = "error", features: Sequence[str] = ()
+    ) -> None:
         self._cache = cache
         # Bytes in one array: they pickle small, and reference counts in forked workers do not copy their pages
-        self._keys = None if videos is None else np.array(select_keys(cache, videos), np.bytes_)
+        self._keys = None if videos is None else np.array(select_keys(cache, videos, on_miss), np.bytes_)
+        self._positions: np.ndarray | None = None
+        """Positions of the keys in the catalog, while the dataset is made"""
         self._num_videos = len(cache if self._keys is None else self._keys)
+        self._leave_out_failed(features)
         self.labels = cache.labels()
         """The distinct labels of the whole cache, sorted"""
         self.columns: Mapping[str, str] = dict(read_header(cache.path).columns)
         """Extra column to its type, if it is not text"""
+
+    def _leave_out_failed(self, features: Sequence[str]) -> None:
+        lacks = [self.feature_states(name) == FeatureState.NOT_BUILT for name in features]
+        lacking = np.flatnonzero(np.any(lacks, axis=0)) if lacks else np.empty(0, np.int64)
+        failures = read_quarantined(self._cache.path) if len(lacking) else {}
+        failed = {
+            int(n): failures[key] for n, key in zip(lacking, self.keys_of(lacking), strict=True) if key in failures
+        }
+        if 0 < len(failed) < len(self):
+            causes = Counter(failure.cause for failure in failed.values())
+            warn_of_left_out(repr(self._cache), len(self), causes, {}, self._cache.path)
+            self.keep(~np.isin(np.arange(len(self)), list(failed)))
 
     def __len__(self) -> int:
         return self._num_videos
@@ -99,6 +139,27 @@ class CachedVideos:
     def annotation_names(self) -> AnnotationNames:
         """Return the names in the annotations of all videos of the cache."""
         return self._cache.annotation_names()
+
+    def feature_states(self, feature: str) -> np.ndarray:
+        """Return the ``FeatureState`` of a feature in every video [shape=(len(self),), dtype=uint8]."""
+        states = self._cache.feature_states(feature)
+        if self._keys is None:
+            return states
+        if self._positions is None:
+            self._positions = positions_of(self._cache, self._keys)
+        chosen: np.ndarray = states[self._positions]
+        return chosen
+
+    def keys_of(self, positions: np.ndarray) -> list[str]:
+        """Return the keys of some videos."""
+        keys = np.array(self._cache.keys(), np.bytes_) if self._keys is None else self._keys
+        return [key.decode() for key in keys[positions]]
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Leave out the videos where the mask [shape=(len(self),), dtype=bool] is False."""
+        self._keys = np.array(self.keys_of(np.flatnonzero(mask)), np.bytes_)
+        self._num_videos = len(self._keys)
+        self._positions = None
 
     @property
     def num_named(self) -> int | None:
@@ -112,6 +173,7 @@ class CachedVideos:
 
     def close(self) -> None:
         """Close the cache in this process. It is opened again when a video is read."""
+        self._positions = None
         self._cache.close()
 
     def numbered_labels(self) -> tuple[list[str], np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,6 +17,12 @@ from chordcache.errors import UsageError
 from chordcache.read.batch_memory import FrameBuffer, FrameMemory, allocate
 from chordcache.read.video import Video
 
+NO_LABELS = (
+    "classes: got no label in any sample, so that label is -1 everywhere, expected labels. Scan with --labels, then "
+    "run the same chordcache build: it adds labels without decoding."
+)
+"""Warning of a dataset that is asked for labels and has none"""
+
 
 class ClipDataset(Dataset[dict[str, Any]], ABC):
     """Base class of the datasets of clips: ``ChordVideoDataset``, and the results of ``concat`` and ``subset``.
@@ -23,8 +30,18 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
     An index is an int in [-len, len), or ``(epoch, int)``.
     """
 
-    classes: list[str]
-    """Label names. The position of each name is its id"""
+    _class_names: list[str]
+
+    @property
+    def classes(self) -> list[str]:
+        """Label names. The position of each name is its id. The access warns if no sample has a label."""
+        if not self._class_names:
+            warnings.warn(NO_LABELS, stacklevel=2)
+        return self._class_names
+
+    @classes.setter
+    def classes(self, names: list[str]) -> None:
+        self._class_names = names
 
     @abstractmethod
     def __len__(self) -> int:
@@ -165,10 +182,15 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         IndexError
             If the position is out of range.
         UsageError
-            If the epoch is not an integer of at least 0.
+            If the index is not an integer, or the epoch not an integer of at least 0.
         """
-        epoch, position = index if isinstance(index, tuple) else (None, index)
-        number = operator.index(position) + (len(self) if position < 0 else 0)
+        try:
+            epoch, position = index if isinstance(index, tuple) else (None, index)
+            number = operator.index(position)
+        except (TypeError, ValueError):
+            what = f"index: got {index!r}, expected an integer, or (epoch, integer)"
+            raise UsageError(f"{what}. For several samples, take chordcache.subset(dataset, positions).") from None
+        number += len(self) if number < 0 else 0
         if not 0 <= number < len(self):
             raise IndexError(f"sample {position} is out of range for a dataset of {len(self)} samples")
         if epoch is not None:

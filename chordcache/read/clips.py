@@ -18,7 +18,7 @@ from chordcache.read.video import Video
 from chordcache.records import FeatureInfo
 
 FLOW_MODES = ("between", "adjacent")
-MISSING = ("error", "zeros")
+MISSING = ("error", "zeros", "skip")
 
 HOW_TO_ADD = "Add it by 'chordcache build' with a --tier or a config that has it."
 
@@ -76,22 +76,18 @@ class ClipReader:
         of_features = {array for side in read_sides().values() for array in side.padding} - read_sides().keys()
         taken = [name for name in self.features if name in of_features or name in _OTHER_VALUES]
         if taken:
-            raise UsageError(
-                f"features: got '{taken[0]}', expected a feature. A sample has something else of this name."
-            )
+            owners = [name for name, side in read_sides().items() if taken[0] in side.padding]
+            hint = f"Did you mean '{owners[0]}'?" if owners else "A sample has something else of this name."
+            raise UsageError(f"features: got '{taken[0]}', expected a feature. {hint}")
         for what, value, valid in (("flow_mode", self.flow_mode, FLOW_MODES), ("missing", self.missing, MISSING)):
             if value not in valid:
                 raise UsageError(f"{what}: got {value!r}, expected one of {', '.join(valid)}")
 
-    def check(self, video: Video) -> None:
-        """Raise ``FeatureAbsentError`` if a feature was never cached for a video."""
-        have = tuple(dict.fromkeys(info.feature for info in video.sidecar.features))
-        for name in self.features:
-            if name not in have:
-                raise FeatureAbsentError(
-                    f"features: got '{name}', expected one of {', '.join(have)}, which are cached for video "
-                    f"'{video.key}'. {HOW_TO_ADD}"
-                )
+    def check_zeros(self, name: str, reader: FeatureReader, video: Video) -> None:
+        """Raise ``FeatureAbsentError`` if a feature that is absent from a video does not have a known shape."""
+        crop, info = self.crop(video, np.random.default_rng(0)), video.sidecar.feature(name)
+        assert info is not None
+        _zeros(read_side(name), self._clip(reader, video, np.zeros(1, np.int64), crop, one_thread=False), info)
 
     def crop(self, video: Video, random: np.random.Generator) -> CropBox | None:
         """Choose the crop of a sample. None leaves the pictures as they are stored."""
@@ -153,10 +149,33 @@ class ClipReader:
                 for each, out in zip(numbers, outs, strict=True)
             ]
             return {name: _stacked(name, video, [clip[name] for clip in clips]) for name in clips[0]}
-        clip = Clip(
-            partial(cache.read, video),
-            partial(cache.iter_frames, video),
-            partial(cache.iter_jpegs, video),
+        clip = self._clip(cache, video, numbers, crop, one_thread=one_thread, frames_out=frames_out)
+        arrays: Arrays = {}
+        present = []
+        for name in self.features:
+            side, info = read_side(name), video.sidecar.feature(name)
+            if self.missing == "zeros" and info is not None and info.absent is not None:
+                arrays |= _zeros(side, clip, info)
+                present.append(False)
+            else:
+                arrays |= side.read_clip(clip)
+                present.append(True)
+        return {**arrays, "present": np.array(present)} if self.missing == "zeros" else arrays
+
+    def _clip(
+        self,
+        reader: FeatureReader,
+        video: Video,
+        numbers: np.ndarray,
+        crop: CropBox | None,
+        *,
+        one_thread: bool,
+        frames_out: np.ndarray | EncodedFrames | None = None,
+    ) -> Clip:
+        return Clip(
+            partial(reader.read, video),
+            partial(reader.iter_frames, video),
+            partial(reader.iter_jpegs, video),
             video,
             numbers,
             crop,
@@ -164,17 +183,6 @@ class ClipReader:
             one_thread,
             frames_out,
         )
-        arrays: Arrays = {}
-        present = []
-        for name in self.features:
-            side, info = read_side(name), video.sidecar.feature(name)
-            if self.missing == "zeros" and info is not None and info.absent is not None:
-                arrays |= _zeros(side, clip, video.key, info)
-                present.append(False)
-            else:
-                arrays |= side.read_clip(clip)
-                present.append(True)
-        return arrays if self.missing == "error" else {**arrays, "present": np.array(present)}
 
 
 def _stacked(name: str, video: Video, arrays: list[np.ndarray]) -> np.ndarray:
@@ -187,8 +195,8 @@ def _stacked(name: str, video: Video, arrays: list[np.ndarray]) -> np.ndarray:
     return np.stack(arrays)
 
 
-def _zeros(side: ReadSide, clip: Clip, key: str, info: FeatureInfo) -> Arrays:
-    """Return zeros in place of a feature that is absent from a video.
+def _zeros(side: ReadSide, clip: Clip, info: FeatureInfo) -> Arrays:
+    """Return the neutral value of a feature that is absent from a video, in its shape.
 
     Raises
     ------
@@ -198,7 +206,7 @@ def _zeros(side: ReadSide, clip: Clip, key: str, info: FeatureInfo) -> Arrays:
     arrays = side.zeros(clip, info)
     if arrays is None:
         raise FeatureAbsentError(
-            f"missing: got 'zeros' for '{side.name}' of video '{key}', which is absent ({info.absent}), expected a "
-            "feature of known shape. Choose another value of missing, or leave the video out."
+            f"missing: got 'zeros' for '{side.name}' of video '{clip.video.key}', which is absent ({info.absent}), "
+            "expected a feature of known shape. Take missing='skip', which leaves such videos out."
         )
     return arrays

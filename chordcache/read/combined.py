@@ -184,7 +184,7 @@ class ConcatenatedDataset(_CombinedDataset):
         return self._ids[place][label] if label >= 0 else -1
 
     def _multi_hot(self, place: int, labels: torch.Tensor) -> torch.Tensor:
-        hot = labels.new_zeros(len(self.classes))
+        hot = labels.new_zeros(len(self._class_names))
         hot[self._ids[place]] = labels
         return hot
 
@@ -218,7 +218,7 @@ class SubsetOfDataset(_CombinedDataset):
         _check_dataset("dataset", dataset)
         self._dataset = dataset
         self._positions = _checked_positions(positions, len(dataset))
-        self.classes = list(dataset.classes)
+        self.classes = list(dataset._class_names)
 
     @property
     def _datasets(self) -> Sequence[ClipDataset]:
@@ -276,13 +276,13 @@ def _agreed_settings(parts: Sequence[ClipDataset]) -> Mapping[str, object]:
 
 def _joined_classes(parts: Sequence[ClipDataset]) -> tuple[list[str], list[list[int]]]:
     """Return the classes of all parts together, and the ids in them of the classes of each part."""
-    first = list(parts[0].classes)
-    if all(list(part.classes) == first for part in parts):
+    first = list(parts[0]._class_names)
+    if all(list(part._class_names) == first for part in parts):
         classes = first
     else:
-        classes = class_names({name for part in parts for name in part.classes})
+        classes = class_names({name for part in parts for name in part._class_names})
     ids = {name: number for number, name in enumerate(classes)}
-    return classes, [[ids[name] for name in part.classes] for part in parts]
+    return classes, [[ids[name] for name in part._class_names] for part in parts]
 
 
 def _checked_shares(weights: Sequence[float], parts: Sequence[ClipDataset]) -> list[float]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,16 +18,17 @@ from chordcache.errors import UsageError
 from chordcache.features.networks.latents_read_side import shape_of_clip
 from chordcache.features.read_side import EncodedFrames
 from chordcache.media.cropping import CropBox
+from chordcache.read.absences import settle_absences
 from chordcache.read.batch_memory import FrameBuffer
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos
 from chordcache.read.classes import Classes, class_names
-from chordcache.read.clip_dataset import ClipDataset
+from chordcache.read.clip_dataset import NO_LABELS, ClipDataset
 from chordcache.read.clips import ClipReader, FeatureReader
 from chordcache.read.crops import DEFAULT_SIZE, SpatialTransform, checked_crop
 from chordcache.read.fields import all_labels, field_reader
 from chordcache.read.read_counts import ReadCounts
-from chordcache.read.sampling.by_name import make_sampler
+from chordcache.read.sampling.by_name import checked_sampler
 from chordcache.read.sampling.clip_request import EPOCHS, ClipRequest, ClipSampler, RandomStream
 from chordcache.read.sampling.clip_samplers import RegularClipSampler
 from chordcache.read.selection import Videos
@@ -90,8 +91,9 @@ class ChordVideoDataset(ClipDataset):
     cache : str, Path or Cache, optional
         The cache to read. It can only be left out with ``source`` or ``on_miss="source"``. Each process opens the cache
         itself.
-    clip_sampler : ClipSampler or mapping
-        The sampler that chooses the frames of a sample, or a config for ``make_sampler``. By default 16 frames, 4
+    clip_sampler : ClipSampler, str or mapping
+        The sampler that chooses the frames of a sample, a name of ``cc.samplers``, or a config for ``make_sampler``. By
+        default 16 frames, 4
         apart, from the middle of the video. With ``DenseClips`` and ``RegularTimestampClips``, each array of a sample
         has one more leading dimension.
     features : sequence of str
@@ -110,20 +112,20 @@ class ChordVideoDataset(ClipDataset):
         "between" follows the flow from one frame of the clip to the next through all cached frames between them.
         Frames must then ascend. "adjacent" is the flow of each frame, except the last, to the cached frame after it.
         It is zero at the end of the video.
-    missing : {"error", "zeros"}
+    missing : {"error", "zeros", "skip"}
         Policy for a feature that is recorded as absent from a video, such as the sound of a silent one. "error" raises
-        ``FeatureAbsentError``. "zeros" returns zeros, and adds ``present`` [shape=(len(features),), dtype=bool] to each
-        sample. "zeros" still raises ``FeatureAbsentError`` where the shape of the zeros is unknown: features of
-        plug-ins, mel with ``mono: false``, waveform with ``channels: all`` or ``sample_rate: null``, motion with
-        ``size=None``. It also raises for a video of which only absent features were requested, because such a video has
-        no frame times.
+        ``FeatureAbsentError`` now. "skip" leaves out the videos that lack a feature, also if they were not built with
+        it. "zeros" returns the value that ``collate`` pads with: 0, silence for mel, NaN for pose. It adds ``present``
+        [shape=(len(features),), dtype=bool] to each sample, and raises ``FeatureAbsentError`` where the shape is
+        unknown: features of plug-ins, mel with ``mono: false``, waveform with ``channels: all`` or
+        ``sample_rate: null``, motion with ``size=None``, and a video that has none of the features.
     transform : callable, optional
         Function applied last, to the tensor of ``frames`` alone. Its result replaces ``frames``. Spawned workers
         pickle the function.
     videos : iterable of str, callable, str or Path, optional
-        The videos to read. By default all, in the order of their keys. Give keys, which are read in the order given, or
-        a predicate that takes a ``Video``, or the path of a split file. A split file is UTF-8 text with a key, or a
-        path as in ``Video.path``, on each line. Blank lines and lines that begin with ``#`` are ignored.
+        The videos to read. By default all, in the order of their keys. Give keys or paths as in ``Video.path``, which
+        are read in the order given, or a predicate that takes a ``Video``, or a split file: text with a key or a path
+        on each line, see ``docs/loading.md``. Videos in quarantine are left out, with one warning.
     classes : sequence of str, optional
         Label names. The position of each name is its id. By default all labels of the cache, sorted, whatever
         ``videos`` selects, so that a training set and a validation set agree. Labels that are whole numbers keep their
@@ -134,14 +136,15 @@ class ChordVideoDataset(ClipDataset):
         Seed of the random numbers that samplers and crops draw.
     index : Index, str or Path, optional
         The output of ``scan``, or a hand-written list. The dataset then has the videos of the index, cached or not, in
-        its order and with its labels and captions, instead of all cached videos. Videos that the scan could not read
-        are left out, with a warning.
-    on_miss : {"error", "source", "build"}
-        Policy for a video of the index that is not cached. "error" raises ``NotFoundError``. "source" reads the video
-        from its source, with the same result as from the cache. "build" does the same, and a background process, one
-        for all readers of the cache, builds the video for the next time. With "source" and "build", a video that was
-        cached from another file than the index names counts as not cached. A video that turns out to be damaged is
-        read from its source, with a warning. "build" also repairs it.
+        its order and with its labels and captions, instead of all cached videos. Videos in quarantine, and those that
+        the scan could not read, are left out, with one warning.
+    on_miss : {"error", "skip", "source", "build"}
+        Policy for a video of ``index`` or ``videos`` that is not cached. "error" raises ``NotFoundError`` now. "skip"
+        leaves it out, with a warning. The others need ``index``. "source" reads the video from its source, with the
+        same result as from the cache. "build" does the same, and a background process, one for all readers of the
+        cache, builds the video for the next time. With "source" and "build", a video that was cached from another file
+        than the index names counts as not cached. A video that turns out to be damaged is read from its source, with a
+        warning. "build" also repairs it.
     config : str, Path or Config, optional
         The config of a cache that does not exist yet: with ``on_miss="build"`` it is made, and with
         ``on_miss="source"`` and no ``cache`` all videos are read as if it were empty. By default the packaged defaults.
@@ -161,7 +164,7 @@ class ChordVideoDataset(ClipDataset):
     NotFoundError
         If the cache or the split file does not exist, or the cache does not have a video of that key or path.
     FeatureAbsentError
-        If the first of the videos was cached without one of ``features``.
+        If a video was cached without one of ``features``, see ``missing``.
     UsageError
         If another argument is wrong, ``videos`` selects none, a selected video's label is not in ``classes``, or
         ``source`` cannot give what a feature or the sampler needs. For ``fields`` also as in
@@ -182,26 +185,26 @@ class ChordVideoDataset(ClipDataset):
         self,
         cache: str | Path | Cache | None = None,
         *,
-        clip_sampler: ClipSampler | Mapping[str, Any] = _SIXTEEN_IN_THE_MIDDLE,
-        features: Iterable[str] = ("frames",),
+        clip_sampler: ClipSampler | type[ClipSampler] | Mapping[str, Any] | str = _SIXTEEN_IN_THE_MIDDLE,
+        features: str | Iterable[str] = ("frames",),
         size: tuple[int, int] | str | None = "default",
         crop: SpatialTransform | None = None,
         flow_mode: str = "between",
         missing: str = "error",
         transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
         videos: Videos | None = None,
-        classes: Iterable[str] | None = None,
+        classes: str | Iterable[str] | None = None,
         clips_per_video: int = 1,
         seed: int = 0,
         index: Index | str | Path | None = None,
         on_miss: str = "error",
         config: Config | str | Path | None = None,
-        fields: Iterable[str] = (),
+        fields: str | Iterable[str] = (),
         source: VideoSource | None = None,
     ) -> None:
         check_at_least(0, seed=seed)
         check_at_least(1, clips_per_video=clips_per_video)
-        self._sampler = make_sampler(clip_sampler) if isinstance(clip_sampler, Mapping) else clip_sampler
+        self._sampler = checked_sampler(clip_sampler)
         names = checked_names("features", features, "features")
         self._clips = ClipReader(
             features=names,
@@ -212,6 +215,7 @@ class ChordVideoDataset(ClipDataset):
         self._videos = open_videos(
             cache, videos, index=index, on_miss=on_miss, config=config, source=source, features=self._clips.features
         )
+        settle_absences(self._videos, self._clips)
         self._transform = transform
         self._clips_per_video = clips_per_video
         self._seed = seed
@@ -225,6 +229,8 @@ class ChordVideoDataset(ClipDataset):
             stereo=self._videos.stereo,
         )
         labels = self._labels()
+        if not labels and (classes is not None or {"label", "labels"} & self._fields.types.keys()):
+            warnings.warn(NO_LABELS, stacklevel=2)
         classes = class_names(labels) if classes is None else classes
         self._classes = Classes(checked_names("classes", classes, "label names"))
         self.classes = self._classes.names
@@ -249,7 +255,7 @@ class ChordVideoDataset(ClipDataset):
             If the cache has gained or lost videos, or has gained labels that are not in ``classes``.
         """
         names, ids = self._videos.numbered_labels()
-        unknown = len(self.classes)
+        unknown = len(self._class_names)
         table = np.array([*(self._classes.ids.get(name, unknown) for name in names), -1], np.int64)
         found = table[ids]  # the last element is for -1
         if np.any(found == unknown):
@@ -369,7 +375,7 @@ class ChordVideoDataset(ClipDataset):
         return sorted({*self._videos.labels, *several})
 
     def _check_videos(self, labels: Iterable[str]) -> None:
-        """Raise now the errors that a label or the first video would raise in the middle of an epoch."""
+        """Raise now the error that a label would raise in the middle of an epoch."""
         unknown = set(labels) - self._classes.ids.keys()
         if not isinstance(self._videos, CachedVideos):
             if unknown:
@@ -378,8 +384,6 @@ class ChordVideoDataset(ClipDataset):
         for video in self._videos if unknown else ():
             for label in all_labels(video) if "labels" in self._fields.types else [video.label]:
                 self._classes.id_of(label, f"video '{video.key}'")
-        for video in islice(self._videos, 1):
-            self._clips.check(video)
 
 
 def _with_tensors(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -60,9 +60,17 @@ def find_video(cache: Cache, video: str | os.PathLike[str]) -> Video:
     if keys:
         more = " and more" if len(keys) > _MAX_MATCHES else ""
         raise NotFoundError(f"{where} the name of one video. Matching keys: {', '.join(keys[:_MAX_MATCHES])}{more}.")
+    raise NotFoundError(
+        f"{where} a key, the beginning of a key, or the path of a video of {cache!r}. {hint_for(cache, name)}"
+    )
+
+
+def hint_for(cache: Cache, name: str) -> str:
+    """Return the sentence of an error that says which keys a wrong key, or a path, may stand for."""
+    if keys := [video.key for video in _at_path(cache, name)][:_MAX_NEAR]:
+        return f"A path is not a key. Its key: {', '.join(keys)}."
     near = near_keys(cache, name)
-    hint = f"Near keys: {', '.join(near)}." if near else f"List them with 'chordcache ls {printable(cache.path)}'."
-    raise NotFoundError(f"{where} a key, the beginning of a key, or the path of a video of {cache!r}. {hint}")
+    return f"Near keys: {', '.join(near)}." if near else f"List them with 'chordcache ls {printable(cache.path)}'."
 
 
 def near_keys(cache: Cache, name: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import torch
 from torch.profiler import record_function
 from torch.utils.data import DataLoader
 
-from chordcache.arguments import check_at_least
+from chordcache.arguments import check_at_least, did_you_mean
 from chordcache.config.config import Config
 from chordcache.errors import UsageError
 from chordcache.read.batch_memory import RecycledMemory, allocate_pinned
@@ -34,6 +35,7 @@ def make_loader(
     num_workers: int,
     *,
     sampler: ChordSampler | BudgetBatchSampler | None = None,
+    shuffle: bool = True,
     drop_last: bool = False,
     prefetch_factor: int = 2,
     start_method: str | None = None,
@@ -79,6 +81,8 @@ def make_loader(
         A config that describes the loader. Do not give any argument but ``dataset`` with it.
     sampler : ChordSampler or BudgetBatchSampler, optional
         The order of the samples. By default shuffled, with seed 0, or drawn by the weights of the dataset.
+    shuffle : bool
+        False for the order of the dataset, as in validation. Only without ``sampler``.
     drop_last : bool
         Leave out a last batch that is not full.
     prefetch_factor : int
@@ -104,6 +108,7 @@ def make_loader(
         If an argument is wrong.
     """
     is_config = isinstance(dataset, (Config, Mapping, str, Path))
+    _check_options(options)
     if config is None and not is_config:
         return _in_workers(dataset, batch_size, num_workers, **options)
     counts = {"batch_size": batch_size, "num_workers": num_workers}
@@ -115,6 +120,16 @@ def make_loader(
     if is_config:
         raise UsageError("dataset and config: got two configs, expected one of them, or a dataset and a config")
     return _from_config(config, dataset)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` for the first argument that only torch's DataLoader has."""
+    valid = [name for name in inspect.signature(_in_workers).parameters if name != "dataset"]
+    for name in options:
+        if name not in valid:
+            similar = f". Did you mean '{_OF_TORCH[name]}'?" if name in _OF_TORCH else did_you_mean(name, valid)
+            names = f"{', '.join(valid)}{similar}"
+            raise UsageError(f"{name}: got an argument that make_loader does not have, expected one of {names}")
 
 
 def _from_config(config: ConfigLike, dataset: ClipDataset | None) -> ClipLoader | DataLoader[Any]:
@@ -136,6 +151,7 @@ def _in_workers(
     num_workers: int | None,
     *,
     sampler: ChordSampler | BudgetBatchSampler | None = None,
+    shuffle: bool = True,
     drop_last: bool = False,
     prefetch_factor: int = 2,
     start_method: str | None = None,
@@ -145,7 +161,7 @@ def _in_workers(
     check_at_least(0, num_workers=num_workers)
     assert num_workers is not None
     check_at_least(1, prefetch_factor=prefetch_factor)
-    order = _checked_sampler(dataset, batch_size, sampler)
+    order = _checked_sampler(dataset, batch_size, sampler, shuffle=shuffle)
     batches: dict[str, Any] = {"batch_sampler": order}
     if batch_size is not None:
         batches = {"batch_size": batch_size, "sampler": order, "drop_last": drop_last}
@@ -160,6 +176,14 @@ def _in_workers(
         prefetch_factor=prefetch_factor if num_workers else None,
     )
 
+
+_OF_TORCH = {
+    "batch_sampler": "sampler",
+    "collate_fn": "collate",
+    "generator": "sampler",
+    "multiprocessing_context": "start_method",
+}
+"""Argument of torch's DataLoader to the one of ``make_loader`` that takes its place"""
 
 _DECODERS = ("cpu", "cuda")
 
@@ -182,6 +206,8 @@ class ClipLoader:
         Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
     sampler : ChordSampler or BudgetBatchSampler, optional
         The order of the samples. By default shuffled, with seed 0, or drawn by the weights of the dataset.
+    shuffle : bool
+        False for the order of the dataset, as in validation. Only without ``sampler``.
     num_threads : int
         Threads that read.
     device : str or torch.device, optional
@@ -222,6 +248,7 @@ class ClipLoader:
         batch_size: int | None,
         *,
         sampler: ChordSampler | BudgetBatchSampler | None = None,
+        shuffle: bool = True,
         num_threads: int = 4,
         device: str | torch.device | None = None,
         prefetch: int = 2,
@@ -240,7 +267,7 @@ class ClipLoader:
             )
         self._dataset = dataset
         self._batch_size = batch_size
-        self._sampler = _checked_sampler(dataset, batch_size, sampler)
+        self._sampler = _checked_sampler(dataset, batch_size, sampler, shuffle=shuffle)
         self._num_threads = num_threads
         self._prefetch = prefetch
         self._drop_last = drop_last
@@ -330,13 +357,17 @@ class ClipLoader:
 
 
 def _checked_sampler(
-    dataset: ClipDataset, batch_size: int | None, sampler: ChordSampler | BudgetBatchSampler | None
+    dataset: ClipDataset, batch_size: int | None, sampler: ChordSampler | BudgetBatchSampler | None, *, shuffle: bool
 ) -> ChordSampler | BudgetBatchSampler:
     check_not_of_torch(dataset)
     if sampler is not None and not isinstance(sampler, (ChordSampler, BudgetBatchSampler)):
         raise UsageError(
             f"sampler: got a {type(sampler).__name__}, expected a ChordSampler, which takes the weights of samples as "
             "weights= and splits samples across ranks, or a BudgetBatchSampler"
+        )
+    if sampler is not None and not shuffle:
+        raise UsageError(
+            "shuffle: got False and a sampler, expected one of them. Make the sampler with ChordSampler(shuffle=False)."
         )
     if batch_size is None or isinstance(sampler, BudgetBatchSampler):
         if batch_size is not None or not isinstance(sampler, BudgetBatchSampler):
@@ -348,7 +379,7 @@ def _checked_sampler(
         return sampler
     check_at_least(1, batch_size=batch_size)
     if sampler is None:
-        return ChordSampler(dataset, batch_size=batch_size)
+        return ChordSampler(dataset, batch_size=batch_size, shuffle=shuffle)
     sampler.check_length(dataset)
     if sampler.batch_size != batch_size:
         raise UsageError(

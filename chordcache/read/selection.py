@@ -1,36 +1,114 @@
-"""Selection of the videos of a dataset: by keys, by a predicate, or by a split file."""
+"""Selection of the videos of a dataset: by keys or paths, by a predicate, or by a split file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
+from chordcache.digests import hex64
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.read.cache import Cache
+from chordcache.read.find_video import hint_for
+from chordcache.read.split_file import SplitFile, read_split
 from chordcache.read.video import Video
+from chordcache.storage.cache_header import read_header
+from chordcache.storage.layout import key_hash
+from chordcache.storage.quarantine import Quarantined, read_quarantined
 
 Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
 """A split file, a predicate, or keys."""
 
 
-def select_keys(cache: Cache, videos: Videos) -> list[str]:
-    """Return the keys of the chosen videos."""
-    if isinstance(videos, (str, Path)):
-        keys = _read_split(cache, Path(videos))
-    elif callable(videos):
+def select_keys(cache: Cache, videos: Videos, on_miss: str = "error") -> list[str]:
+    """Return the keys of the chosen videos. Warn of those that are left out.
+
+    Parameters
+    ----------
+    cache : Cache
+        The cache.
+    videos : Videos
+        See ``ChordVideoDataset``.
+    on_miss : {"error", "skip"}
+        Policy for names that match no video. Videos in quarantine are always left out.
+
+    Raises
+    ------
+    NotFoundError
+        If a name matches no video, and ``on_miss`` is "error", or if the split file cannot be read.
+    UsageError
+        If a name matches several videos, or no video is left.
+    """
+    if callable(videos):
         keys = [video.key for video in cache if videos(video)]
-    else:
-        keys = list(videos)
-        known = set(cache.keys())
-        for key in keys:
-            if key not in known:
-                raise NotFoundError(f"videos: got {key!r}, expected the key of a video of {cache!r}")
-    if not keys:
+        if not keys:
+            raise UsageError(f"videos: got no video, expected at least one of {cache!r}")
+        return keys
+    names = _Names(cache)
+    if isinstance(videos, str) and names.exact(videos):
+        videos = [videos]
+    if isinstance(videos, (str, Path)):
+        split = _split_of(cache, names, Path(videos))
+        keys = _resolved(cache, names, split, f"split file '{printable(videos)}'", on_miss)
+        distinct = list(dict.fromkeys(keys))
+        if len(distinct) < len(keys):
+            what = f"split file '{printable(videos)}': {len(keys) - len(distinct)} of {len(keys)} rows name a video"
+            warnings.warn(f"{what} that an earlier row names. It is read once.", stacklevel=5)
+        return distinct
+    given = list(videos)
+    for name in given:
+        if not isinstance(name, str):
+            raise UsageError(f"videos: got {name!r}, expected keys, such as cache.keys() or [video.key]")
+    if not given:
         raise UsageError(f"videos: got no video, expected at least one of {cache!r}")
-    return keys
+    return _resolved(cache, names, SplitFile(given, [], lambda name: iter(())), "videos", on_miss)
+
+
+def warn_of_left_out(
+    what: str,
+    num_all: int,
+    causes: Mapping[str, int],
+    others: Mapping[str, int],
+    cache: Path | None,
+    *,
+    stacklevel: int = 6,
+) -> None:
+    """Warn once of all videos that a dataset leaves out.
+
+    Parameters
+    ----------
+    what : str
+        The list that names them.
+    num_all : int
+        Number of the videos that it names.
+    causes : mapping of str to int
+        Cause to number of those in quarantine.
+    others : mapping of str to int
+        Other reason to number.
+    cache : Path or None
+        The cache whose quarantine it is.
+    stacklevel : int
+        Number of calls up to the caller of ``ChordVideoDataset``.
+    """
+    reasons = [f"{count} {reason}" for reason, count in others.items() if count]
+    end = ""
+    if num_quarantined := sum(causes.values()):
+        of_each = ", ".join(f"{cause} {count}" for cause, count in sorted(causes.items(), key=lambda each: -each[1]))
+        reasons.insert(0, f"{num_quarantined} in quarantine ({of_each})")
+        end = f". List them with 'chordcache ls --problems {printable(cache or '')}'"
+    if reasons:
+        num_left_out = num_quarantined + sum(others.values())
+        warnings.warn(
+            f"{what}: {num_left_out} of {num_all} videos are left out: {', '.join(reasons)}{end}.",
+            stacklevel=stacklevel,
+        )
 
 
 def positions_of(cache: Cache, keys: np.ndarray) -> np.ndarray:
@@ -50,27 +128,147 @@ def positions_of(cache: Cache, keys: np.ndarray) -> np.ndarray:
     return positions
 
 
-def _read_split(cache: Cache, path: Path) -> list[str]:
-    """Return the keys that a split file names, in its order."""
+def _split_of(cache: Cache, names: _Names, path: Path) -> SplitFile:
     try:
-        # As os.fsdecode does: a path that is not UTF-8 can still be written in the file
-        lines = path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
-    except OSError as error:
-        raise NotFoundError(f"cannot read split file '{printable(path)}': {error.strerror}") from None
-    known = set(cache.keys())
-    keys_of_path: dict[str, list[str]] = {}
-    if any(entry and not entry.startswith("#") and entry not in known for entry in map(str.strip, lines)):
-        for video in cache:
-            keys_of_path.setdefault(video.path, []).append(video.key)
-    keys = []
-    for number, entry in enumerate(map(str.strip, lines), start=1):
-        if not entry or entry.startswith("#"):
-            continue
-        found = [entry] if entry in known else keys_of_path.get(entry, [])
-        where = f"split file '{printable(path)}', line {number}: got '{printable(entry)}', expected "
-        if not found:
-            raise NotFoundError(f"{where}the key or the path of a video of {cache!r}")
-        if len(found) > 1:
-            raise UsageError(f"{where}a key. Several videos have this path: {', '.join(found)}")
-        keys += found
+        return read_split(path, (lambda name: bool(names.exact(name)), lambda name: bool(names.similar(name))))
+    except NotFoundError as error:
+        if path.exists():
+            raise
+        hint = hint_for(cache, os.fspath(path))
+        raise NotFoundError(f"{error}. It is not a video of {cache!r} either. {hint}") from None
+
+
+def _resolved(cache: Cache, names: _Names, split: SplitFile, what: str, on_miss: str) -> list[str]:
+    """Return the key of each name of a cached video."""
+    keys: list[str] = []
+    causes: Counter[str] = Counter()
+    unmatched: list[int] = []
+    for row, (name, hit) in enumerate(zip(split.names, names.key_of_each(split.names), strict=True)):
+        matches = names.find((name, *split.others(name))) if hit is None else [hit]
+        if len(matches) == 1:
+            failure = names.failure(matches[0])
+            if failure is None:
+                keys.append(matches[0])
+            else:
+                causes[failure.cause] += 1
+        elif matches:
+            several = f"Several videos have this path: {', '.join(matches)}"
+            raise UsageError(f"{_place(what, split, row)}: got '{printable(name)}', expected a key. {several}")
+        else:
+            unmatched.append(row)
+    num_names = len(split.names)
+    if unmatched and on_miss == "error":
+        row = unmatched[0]
+        name = next(split.others(split.names[row]), split.names[row])
+        raise NotFoundError(
+            f"{_place(what, split, row)}: got '{printable(split.names[row])}', expected the key or the path of a video "
+            f"of {cache!r}. {len(unmatched)} of {num_names} names match no video. {hint_for(cache, name)} "
+            "on_miss='skip' leaves them out."
+        )
+    others = {f"not cached, such as '{printable(split.names[unmatched[0]])}'": len(unmatched)} if unmatched else {}
+    warn_of_left_out(what, num_names, causes, others, cache.path, stacklevel=7)
+    if not keys:
+        raise UsageError(f"{what}: got no cached video among {num_names} names, expected at least one of {cache!r}")
     return keys
+
+
+def _place(what: str, split: SplitFile, row: int) -> str:
+    return f"{what}, line {split.lines[row]}" if split.lines else what
+
+
+class _Names:
+    """The names of the videos of a cache: those that are cached, and those in quarantine.
+
+    A key ends with a hash of the path, so that the key of a path is found without reading any sidecar.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._roots = tuple(read_header(cache.path).roots)
+        self._prefixes = [root.encode("utf-8", "surrogateescape") + b"\0" for root in self._roots]
+        keys = cache.keys()
+        self._keys = {key[-16:]: key for key in keys}
+        """Hash to key, with the videos in quarantine too as soon as a name is not that of a cached video"""
+        self._failures: dict[str, Quarantined] | None = None
+        """Videos in quarantine by key. None before they are read"""
+
+    def _read_failures(self) -> dict[str, Quarantined]:
+        if self._failures is None:
+            failures = read_quarantined(self._cache.path)
+            self._failures = {key: failure for key, failure in failures.items() if key[-16:] not in self._keys}
+            self._keys.update((key[-16:], key) for key in self._failures)
+        return self._failures
+
+    def failure(self, key: str) -> Quarantined | None:
+        """Return the reason why the video of a key is not cached, or None if it is cached."""
+        return self._failures.get(key) if self._failures else None
+
+    def exact(self, name: str) -> list[str]:
+        """Return the keys of the videos that have a name as their key or as their path."""
+        keys = self._keys
+        if keys.get(name[-16:]) == name:
+            return [name]
+        matches = [keys[hash_] for root in self._roots if (hash_ := key_hash(root, name)) in keys]
+        if not matches and self._failures is None and self._read_failures():
+            return self.exact(name)
+        return matches
+
+    def key_of_each(self, names: Sequence[str]) -> list[str | None]:
+        """Return the key that ``exact`` returns for each name, None if it does not return one key.
+
+        A million names take 2 seconds.
+        """
+        keys = self._keys
+        hits = [name if keys.get(name[-16:]) == name else None for name in names]
+        if len(self._prefixes) == 1:  # else a path may be that of several videos
+            (prefix,) = self._prefixes
+            for row, name in enumerate(names):
+                if hits[row] is None:
+                    hits[row] = keys.get(hex64(prefix + name.encode("utf-8", "surrogateescape")))
+        if self._failures is None and None in hits and self._read_failures():
+            return self.key_of_each(names)
+        return hits
+
+    def find(self, readings: Iterable[str]) -> list[str]:
+        """Return the keys of the videos that one of some readings of a name means."""
+        readings = tuple(readings)
+        for matching in (self.exact, self.similar):
+            for reading in readings:
+                if matches := matching(reading):
+                    return matches
+        return []
+
+    def similar(self, name: str) -> list[str]:
+        """Return the keys of the videos whose path ends like a name, whatever the suffix of the file.
+
+        A path may also be the end of the name, if a list was written for a folder above.
+        """
+        base = name.rpartition("/")[2]
+        for inner in dict.fromkeys((name, name[: len(name) - len(base)] + (base.rpartition(".")[0] or base))):
+            matches = [
+                (key, path)
+                for key, path in self._paths_of_stem.get(inner.rpartition("/")[2], ())
+                if _ends_like(inner, _without_suffix(path))
+            ]
+            same_suffix = [match for match in matches if match[1].rpartition("/")[2] == base]
+            if matches:
+                return [key for key, _ in same_suffix or matches]
+        return []
+
+    @cached_property
+    def _paths_of_stem(self) -> dict[str, list[tuple[str, str]]]:
+        paths: dict[str, list[tuple[str, str]]] = {}
+        failures = ((failure.key, failure.path) for failure in self._read_failures().values())
+        for key, path in chain(self._cache.paths(), failures):
+            paths.setdefault(_without_suffix(path).rpartition("/")[2], []).append((key, path))
+        return paths
+
+
+def _without_suffix(path: str) -> str:
+    folder, slash, base = path.rpartition("/")
+    return folder + slash + (base.rpartition(".")[0] or base)
+
+
+def _ends_like(name: str, path: str) -> bool:
+    """Return whether one path is the end of the other, in whole folders."""
+    return f"/{name}".endswith(f"/{path}") or f"/{path}".endswith(f"/{name}")

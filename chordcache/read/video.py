@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from chordcache.arguments import did_you_mean
 from chordcache.errors import DamageError, FeatureAbsentError, printable
 from chordcache.features.item_fields import fits
+from chordcache.features.registry import read_sides
 from chordcache.records import ContentFacts, DamageFacts, FeatureInfo
 from chordcache.storage.artefacts.base import Artefact
 from chordcache.storage.artefacts.open_files import open_artefact
@@ -117,7 +119,8 @@ class Video:
         where = f" in tier '{tier}'" if tier else ""
         if info is None:
             have = ", ".join(f"{f.feature} ({f.tier})" for f in self.sidecar.features) or "nothing"
-            raise FeatureAbsentError(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}")
+            similar = "" if name in read_sides() else did_you_mean(name, read_sides())
+            raise FeatureAbsentError(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}{similar}")
         if info.absent is not None:
             raise FeatureAbsentError(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
         if not fits(info, self.sidecar):

@@ -6,6 +6,7 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chordcache.arguments import did_you_mean
 from chordcache.errors import UsageError
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos, VideoSet
@@ -15,6 +16,8 @@ from chordcache.read.sources.base import CachedSource, VideoSource
 if TYPE_CHECKING:
     from chordcache.config.config import Config
     from chordcache.index.files import Index
+
+ON_MISS = ("error", "skip", "source", "build")
 
 
 def open_videos(
@@ -34,6 +37,10 @@ def open_videos(
     UsageError
         If the arguments contradict each other.
     """
+    if on_miss not in ON_MISS:
+        raise UsageError(
+            f"on_miss: got {on_miss!r}, expected one of {', '.join(ON_MISS)}{did_you_mean(on_miss, ON_MISS)}"
+        )
     if isinstance(source, CachedSource):
         _check_alone(source, cache=cache)
         cache, source = source.cache, None
@@ -45,14 +52,14 @@ def open_videos(
         from chordcache.read.on_demand.source_videos import SourceVideos  # not before: it loads a decoder
 
         return SourceVideos(source, index, videos, features)
-    if index is not None or on_miss != "error":
+    if index is not None or on_miss in ("source", "build"):
         from chordcache.read.on_demand.indexed_videos import IndexedVideos  # a cache alone needs no decoder
 
         return IndexedVideos(index, cache, features, on_miss, config=config, videos=videos)
     if cache is None or config is not None:
         raise UsageError("cache and config: got no index, expected a cache and no config. Give cache=.")
     # The dataset closes its own cache. Other threads may still be reading from the one that was given
-    return CachedVideos(copy(cache) if isinstance(cache, Cache) else Cache(cache), videos)
+    return CachedVideos(copy(cache) if isinstance(cache, Cache) else Cache(cache), videos, on_miss, features)
 
 
 def _check_alone(source: object, **others: object) -> None:

@@ -52,10 +52,15 @@ def video_key(root: str, path: str, segment: Segment | None = None) -> str:
 
     The digits are a hash of the root's label, the raw bytes of the path, and the segment if there is one.
     """
+    return f"{key_slug(path)}-{key_hash(root, path, segment)}"
+
+
+def key_hash(root: str, path: str, segment: Segment | None = None) -> str:
+    """Return the 16 hex digits at the end of a key. They suffice to find the key among others."""
     raw = root.encode("utf-8", "surrogateescape") + b"\0" + os.fsencode(path)
     if segment is not None:
         raw += b"\0" + str(segment).encode()
-    return f"{key_slug(path)}-{hex64(raw)}"
+    return hex64(raw)
 
 
 def key_slug(path: str) -> str:

@@ -17,7 +17,7 @@ from chordcache.storage.atomic import no_space_as_error, read_small
 FORMAT_VERSION = 3
 """Version of the format. It is raised when an older reader would misread what is written now."""
 
-_SEAL = ', "xxh3_128": "'
+_SEAL = b', "xxh3_128": "'
 _VERSION_KEY = b'"format_version"'
 _VERSION = b"{%b: %d, " % (_VERSION_KEY, FORMAT_VERSION)
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 def seal(data: Mapping[str, Any] | Record) -> str:
     """Return one line of ASCII JSON with its own digest. Undecodable file name bytes are kept as ``\\udcXX``."""
     body = json.dumps(to_json(data), allow_nan=False)[:-1]
-    return f'{body}{_SEAL}{hex128(body.encode())}"}}'
+    return f'{body}{_SEAL.decode()}{hex128(body.encode())}"}}'
 
 
 def seal_versioned(record: Record) -> str:
@@ -48,7 +48,7 @@ def unseal(line: str, source: str) -> dict[str, Any]:
     return _plain(_body(line, source), source)
 
 
-def unseal_as(line: str, source: str, kind: type[T], what: str) -> T:
+def unseal_as(line: str | bytes, source: str, kind: type[T], what: str) -> T:
     """Read a sealed line that holds a value of a type. ``what`` names the type for people.
 
     Raises
@@ -73,11 +73,11 @@ def unseal_as(line: str, source: str, kind: type[T], what: str) -> T:
         raise DamageError(f"'{printable(source)}' is damaged: it is not {what} ({printable(str(error))})") from None
 
 
-def _body(line: str, source: str) -> bytes:
+def _body(line: str | bytes, source: str) -> bytes:
     """Return the JSON that a line seals."""
-    text, found, tail = line.rstrip("\n").rpartition(_SEAL)
-    body = text.encode()
-    if not found or tail != hex128(body) + '"}':
+    data = line.encode() if isinstance(line, str) else line
+    body, seal, tail = data.rstrip(b"\n").rpartition(_SEAL)
+    if not seal or tail != b'%b"}' % hex128(body).encode():
         raise DamageError(f"'{printable(source)}' is damaged: the digest of its JSON does not match")
     return body + b"}"
 
@@ -140,11 +140,12 @@ def iter_sealed(path: Path, kind: type[T], what: str) -> Iterator[T]:
         return
     if not path.is_file():
         raise DamageError(f"'{printable(path)}' is damaged: it is not a file")
-    with open(path, encoding="ascii", errors="replace") as file:
+    source = str(path)
+    with open(path, "rb") as file:
         for line in file:
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 return
-            yield unseal_as(line, str(path), kind, what)
+            yield unseal_as(line.replace(b"\r\n", b"\n"), source, kind, what)
 
 
 def append_line(path: Path, line: str) -> None:

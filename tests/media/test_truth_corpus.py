@@ -140,7 +140,7 @@ def unequal_sources(root: Path, folder: Path, cached: list[cc.Video]) -> dict[st
     cc.build(folder / "nothing.csv", folder / "empty", tiers=("lmdb",), jobs=1)
     sampler = cc.RandomClipSampler(num_frames=3, stride=7)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* videos are left out, which the scan could not read")
+        warnings.filterwarnings("ignore", ".* that the scan could not read")
         from_cache, from_file = (
             cc.ChordVideoDataset(
                 folder / name, index=folder / "index.json", on_miss=way, clip_sampler=sampler, size=None

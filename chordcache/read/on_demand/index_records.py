@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import warnings
 from array import array
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +13,41 @@ import numpy as np
 from chordcache.errors import UsageError, printable
 from chordcache.index.csv_table import open_for_reading
 from chordcache.index.files import Index
+from chordcache.read.selection import warn_of_left_out
 from chordcache.records import VideoRecord
 from chordcache.storage.annotation_names import AnnotationCounter
 
 
 class IndexRecords:
-    """The usable records of an index, by position. Only the offset of each record in the file is kept."""
+    """The usable records of an index, by position. Only the offset of each record in the file is kept.
 
-    def __init__(self, index: Index) -> None:
+    Parameters
+    ----------
+    index : Index
+        The index.
+    cause_of : callable, optional
+        Function that returns the cause for which a record is in quarantine, or "" to leave it out because it is not
+        cached, or None to keep it.
+    cache : Path, optional
+        The cache whose quarantine it is.
+
+    Raises
+    ------
+    UsageError
+        If no record is left.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        cause_of: Callable[[VideoRecord], str | None] = lambda record: None,
+        cache: Path | None = None,
+    ) -> None:
         self._index = index
         self._path = Path(index.path).absolute()
-        offsets, broken = array("q"), []
+        offsets = array("q")
+        unreadable, uncached = _LeftOut("that the scan could not read"), _LeftOut("not cached")
+        causes: Counter[str] = Counter()
         ids: dict[str | None, int] = {None: -1}
         label_ids = array("i")
         annotations = AnnotationCounter()
@@ -30,27 +55,36 @@ class IndexRecords:
             self._state = _state(file.fileno())
             for offset, record in index.located(file):
                 if record.error is not None:
-                    broken.append(record.path)
-                    continue
-                offsets.append(offset)
-                label_ids.append(ids.setdefault(record.label, len(ids) - 1))
-                annotations.add(record)
+                    unreadable.add(record)
+                elif (cause := cause_of(record)) is None:
+                    offsets.append(offset)
+                    label_ids.append(ids.setdefault(record.label, len(ids) - 1))
+                    annotations.add(record)
+                elif cause:
+                    causes[cause] += 1
+                else:
+                    uncached.add(record)
         self.annotation_names = annotations.names()
         """Names in the annotations of these records"""
+        self.num_named: int | None = len(offsets)
+        """Number of records that ``annotation_names`` counts, None if others are among them"""
         self._offsets = np.asarray(offsets)
         self.labels = sorted(label for label in ids if label is not None)
         numbers = {label: number for number, label in enumerate(self.labels)}
         # The ids until now are in the order of the first use of each label; the last element is for -1
         sorted_ids = np.array([*(numbers[label] for label in ids if label is not None), -1], np.int32)
         self.label_ids = sorted_ids[np.asarray(label_ids)]
+        num_all = len(offsets) + unreadable.count + causes.total() + uncached.count
+        others = {left_out.reason: left_out.count for left_out in (unreadable, uncached)}
+        warn_of_left_out(f"index '{printable(self._path)}'", num_all, causes, others, cache)
         if not offsets:
-            raise UsageError(f"index: got '{printable(self._path)}' without a readable video, expected at least one")
-        if broken:
-            warnings.warn(
-                f"index '{printable(self._path)}': {len(broken)} videos are left out, which the scan could not read, "
-                f"such as '{printable(broken[0])}'",
-                stacklevel=5,
-            )
+            what = "a video that can be read" if causes or uncached.count else "a readable video"
+            raise UsageError(f"index: got '{printable(self._path)}' without {what}, expected at least one")
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Leave out the records where the mask [shape=(len(self),), dtype=bool] is False."""
+        self._offsets, self.label_ids = self._offsets[mask], self.label_ids[mask]
+        self.num_named = None
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -62,6 +96,24 @@ class IndexRecords:
                     f"index: '{printable(self._path)}' changed since the dataset was made. Recreate the dataset."
                 )
             return self._index.at(file, int(self._offsets[position]))
+
+
+class _LeftOut:
+    """The records that are left out for a reason."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+        self._first = ""
+        self.count = 0
+
+    def add(self, record: VideoRecord) -> None:
+        self._first = self._first or record.path
+        self.count += 1
+
+    @property
+    def reason(self) -> str:
+        """The reason for a message, with an example."""
+        return f"{self._reason}, such as '{printable(self._first)}'"
 
 
 def _state(fd: int) -> tuple[int, int, int]:

@@ -7,8 +7,10 @@ import shutil
 import tempfile
 import warnings
 import weakref
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,9 +34,13 @@ from chordcache.records import VideoRecord
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
+from chordcache.storage.catalog import FeatureState
+from chordcache.storage.layout import key_hash, key_of
+from chordcache.storage.quarantine import Quarantined, read_quarantined
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
-ON_MISS = ("error", "source", "build")
+_FROM_CACHE = ("error", "skip")
+"""Values of ``on_miss`` with which no source is read"""
 
 Sample = TypeVar("Sample")
 
@@ -54,7 +60,7 @@ class IndexedVideos:
         videos from their sources, with ``on_miss="source"``.
     features : sequence of str
         The features that will be read.
-    on_miss : {"error", "source", "build"}
+    on_miss : {"error", "skip", "source", "build"}
         See ``ChordVideoDataset``.
     config : Config, str, Path or None
         The config of a cache that does not exist yet. None takes the packaged defaults.
@@ -64,7 +70,8 @@ class IndexedVideos:
     Raises
     ------
     NotFoundError
-        If the index or the cache does not exist.
+        If the index or the cache does not exist, or ``on_miss`` is "error" and a video is neither cached nor in
+        quarantine.
     FeatureAbsentError
         If the cache is not built for one of the features.
     UsageError
@@ -81,8 +88,6 @@ class IndexedVideos:
         config: Config | str | Path | None = None,
         videos: object = None,
     ) -> None:
-        if on_miss not in ON_MISS:
-            raise UsageError(f"on_miss: got {on_miss!r}, expected one of {', '.join(ON_MISS)}")
         if index is None:
             raise UsageError(
                 f"on_miss: got {on_miss!r} without an index, expected 'error'. Give index=, which names the sources."
@@ -101,7 +106,11 @@ class IndexedVideos:
         self.cache = self._cache_for(cache, config)
         self._queue = RequestQueue(self.cache.path)
         self._check(read_header(self.cache.path))
-        self._records = IndexRecords(self._index)
+        misses = _Misses(self.cache, self._features, on_miss)
+        self._records = IndexRecords(self._index, misses.cause_of, self.cache.path)
+        misses.check(self._index)
+        self._positions = np.asarray(misses.positions)
+        """Position of each video in the catalog when the dataset was made, -1 if its source is read"""
         self.labels = self._records.labels
         """The distinct labels of the index, sorted"""
         self.columns: Mapping[str, str] = self._index.columns
@@ -125,8 +134,26 @@ class IndexedVideos:
 
     @property
     def num_named(self) -> int | None:
-        """Number of videos that ``annotation_names`` counts."""
-        return len(self)
+        """Number of videos that ``annotation_names`` counts. None if it counts others too."""
+        return self._records.num_named
+
+    def feature_states(self, feature: str) -> np.ndarray:
+        """Return the ``FeatureState`` of a feature in every video [shape=(len(self),), dtype=uint8].
+
+        A video that is read from its source counts as CACHED.
+        """
+        states = np.append(self.cache.feature_states(feature), np.uint8(FeatureState.CACHED))  # the last is for -1
+        found: np.ndarray = states[self._positions]
+        return found
+
+    def keys_of(self, positions: np.ndarray) -> list[str]:
+        """Return the keys of some videos."""
+        return [key_of(self._records[int(position)]) for position in positions]
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Leave out the videos where the mask [shape=(len(self),), dtype=bool] is False."""
+        self._records.keep(mask)
+        self._positions = self._positions[mask]
 
     @property
     def stereo(self) -> str:
@@ -179,7 +206,7 @@ class IndexedVideos:
                     f"features: got '{name}', expected one of {have or 'none'}, which cache '{path}' is built for. "
                     f"{HOW_TO_ADD}"
                 )
-        if self._on_miss == "error":
+        if self._on_miss in _FROM_CACHE:
             return
         for label, folder in self._index.roots.items():
             there = header.roots.get(label, folder)
@@ -202,15 +229,15 @@ class IndexedVideos:
         Raises
         ------
         NotFoundError
-            If the video is not cached, and ``on_miss`` is "error" or the source does not exist.
+            If the video is not cached any more, or its source does not exist.
         MediaError
             If the source cannot be read.
         DamageError
-            If the cached video is damaged, with ``on_miss="error"``.
+            If the cached video is damaged, with ``on_miss`` "error" or "skip".
         """
         record = self._records[position]
         origin = SourceVideo(record, os.path.join(self._index.roots[record.root], record.path), None)
-        if self._on_miss == "error":
+        if self._on_miss in _FROM_CACHE:
             return sample(self.cache, self._described(self.cache[origin.key].sidecar, record))
         try:
             video = self._cached(origin)
@@ -260,6 +287,62 @@ class IndexedVideos:
                 self._asked.add(origin.key)
         except OSError as error:
             warnings.warn(f"video '{origin.key}' cannot be built in the background: {error}", stacklevel=3)
+
+
+class _Misses:
+    """The records of an index that are not cached, in the order of the index."""
+
+    def __init__(self, cache: Cache, features: tuple[str, ...], on_miss: str) -> None:
+        self._cache = cache
+        self._on_miss = on_miss
+        self._has_frames_only = features == ("frames",)
+        self._cached = {key[-16:]: position for position, key in enumerate(cache.keys())}
+        """Hash at the end of each key to its position in the catalog"""
+        self._lacks = np.any([cache.feature_states(name) == FeatureState.NOT_BUILT for name in features], axis=0)
+        self._num_uncached = 0
+        self._first_uncached = ""
+        self.positions = array("q")
+        """Position in the catalog of each record that is kept, -1 if its source is read"""
+
+    @cached_property
+    def _failures(self) -> dict[str, Quarantined]:
+        return {key[-16:]: failure for key, failure in read_quarantined(self._cache.path).items()}
+
+    def cause_of(self, record: VideoRecord) -> str | None:
+        """Return the cause for which a record is in quarantine, "" if it is skipped, or None if it is kept."""
+        key = key_hash(record.root, record.path, record.segment)
+        position = self._cached.get(key, -1)
+        if position >= 0 and not self._lacks[position]:
+            self.positions.append(position)
+            return None
+        failure = self._failures.get(key)
+        if failure is not None and self._still_holds(failure, record):
+            return failure.cause
+        if position >= 0 and self._on_miss in _FROM_CACHE:  # see ``settle_absences``
+            self.positions.append(position)
+            return None
+        if self._on_miss == "skip":
+            return ""
+        self._num_uncached += 1
+        self._first_uncached = self._first_uncached or record.path
+        self.positions.append(-1)
+        return None
+
+    def _still_holds(self, failure: Quarantined, record: VideoRecord) -> bool:
+        """Return whether the source would fail too, if it is read at all."""
+        if self._on_miss in _FROM_CACHE:
+            return True
+        is_another_file = None not in (failure.source, record.identity) and failure.source != record.identity
+        return not is_another_file and not (failure.fingerprints and self._has_frames_only)
+
+    def check(self, index: Index) -> None:
+        """Raise ``NotFoundError`` if a record must be cached and is not."""
+        if self._num_uncached and self._on_miss == "error":
+            raise NotFoundError(
+                f"index '{printable(index.path)}': got {self._num_uncached} of {len(self.positions)} videos that are "
+                f"not in {self._cache!r}, such as '{printable(self._first_uncached)}', expected all of them. Build "
+                "them, or leave them out with on_miss='skip', or read their files with on_miss='source'."
+            )
 
 
 def _remove(folder: str, pid: int) -> None:

@@ -22,6 +22,8 @@ from chordcache.read.sources.file import naming
 from chordcache.read.video import Video
 from chordcache.records import FeatureInfo, VideoRecord
 from chordcache.storage.annotation_names import AnnotationNames
+from chordcache.storage.catalog import FeatureState
+from chordcache.storage.layout import key_of
 from chordcache.storage.sidecar import Sidecar
 
 Sample = TypeVar("Sample")
@@ -101,6 +103,18 @@ class SourceVideos:
     def annotation_names(self) -> AnnotationNames:
         """Return the names in the annotations of all videos."""
         return self._annotation_names
+
+    def feature_states(self, feature: str) -> np.ndarray:
+        """Return CACHED for all videos. The only feature is frames, which every file gives."""
+        return np.full(len(self), FeatureState.CACHED, np.uint8)
+
+    def keys_of(self, positions: np.ndarray) -> list[str]:
+        """Return the keys that some videos have in a cache."""
+        return [key_of(self._records[int(position)]) for position in positions]
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Leave out no video, since none lacks a feature."""
+        assert mask.all()
 
     @property
     def num_named(self) -> int | None:

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
+from chordcache.errors import UsageError
 from chordcache.read.named import make_named
+from chordcache.read.sampling import samplers
 from chordcache.read.sampling.clip_request import ClipSampler
-from chordcache.read.sampling.clip_samplers import (
-    DenseClips,
-    KeyframeSampler,
-    RandomClipSampler,
-    RegularClipSampler,
-    RegularTimestampClips,
-    SamplerSchedule,
-    UniformFrameSampler,
-)
-from chordcache.read.sampling.content_samplers import AdaptiveSampler, AudioPeakSampler
-from chordcache.read.sampling.latent_clips import LatentClipSampler
+from chordcache.read.sampling.clip_samplers import SamplerSchedule
 from chordcache.read.sampling.time_transforms import FrameDrop, TemporalCrop, TimeWarp
 
 SAMPLERS: Mapping[str, type] = {
-    "regular": RegularClipSampler,
-    "random": RandomClipSampler,
-    "uniform_frames": UniformFrameSampler,
-    "keyframe": KeyframeSampler,
-    "audio_peak": AudioPeakSampler,
-    "adaptive": AdaptiveSampler,
-    "dense": DenseClips,
-    "regular_timestamps": RegularTimestampClips,
-    "latent_clips": LatentClipSampler,
+    **{name: getattr(samplers, name) for name in samplers.__all__ if name != "schedule"},
+    "uniform_frames": samplers.uniform,
 }
 """Sampler by its name in a config. "schedule" is not included, since it is made of other samplers."""
 
@@ -106,3 +91,34 @@ def transformed(sampler: ClipSampler, configs: Sequence[Mapping[str, Any]], sect
     for config in configs:
         sampler = make_named(section, TIME_TRANSFORMS, config, sampler=sampler)
     return sampler
+
+
+def checked_sampler(sampler: object) -> ClipSampler:
+    """Return the sampler that an argument means: an object, a name, a config for ``make_sampler``, or a class.
+
+    Raises
+    ------
+    ConfigError, UsageError
+        If it is none of them, or the class needs arguments.
+
+    Examples
+    --------
+    >>> checked_sampler("uniform")
+    UniformFrameSampler(num_frames=16, position='ends')
+    """
+    if isinstance(sampler, str):
+        sampler = {"name": sampler}
+    if isinstance(sampler, Mapping):
+        return make_sampler(sampler)
+    if isinstance(sampler, type):
+        kind = sampler
+        try:
+            sampler = kind()
+        except TypeError as error:
+            raise UsageError(f"clip_sampler: got the class {kind.__name__}, expected an object ({error})") from None
+    if not callable(getattr(sampler, "frame_numbers", None)):
+        raise UsageError(
+            f"clip_sampler: got {sampler!r}, expected an object with frame_numbers, such as a "
+            f"RandomClipSampler(), or one of the names {', '.join(SAMPLERS)}"
+        )
+    return cast(ClipSampler, sampler)

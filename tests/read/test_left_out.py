@@ -1,0 +1,354 @@
+"""Videos that a dataset leaves out, and errors that it raises when it is made instead of in the middle of an epoch."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import chordcache as cc  # noqa: E402
+from chordcache.config.config import config_from_json  # noqa: E402
+from chordcache.errors import FeatureAbsentError, NotFoundError, UsageError  # noqa: E402
+from chordcache.storage.catalog import Catalog, FeatureState  # noqa: E402
+from chordcache.storage.sidecar import Sidecar  # noqa: E402
+
+CLIP = cc.RegularClipSampler(num_frames=4, stride=1)
+
+CONFIG = config_from_json({"features": {"flow": None, "motion": None}})
+
+PATHS = ("A/loud.mp4", "A/v_quiet_g08_c01.avi", "B/my clip.mp4", "B/abc-_1_000010_000020.mp4", "B/broken.mp4")
+"""The first has sound, the last is cut off"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    """A cache of four of five videos, of which one has sound. The fifth is in quarantine."""
+    folder = tmp_path_factory.mktemp("left-out")
+    for path in PATHS:
+        codec = "mpeg4" if path.endswith(".avi") else "libx264"
+        make_video(folder / "videos" / path, num_frames=8, codec=codec, audio=path == PATHS[0])
+    broken = folder / "videos" / PATHS[-1]
+    broken.write_bytes(broken.read_bytes()[:1000])
+    (folder / "videos/list.csv").write_text("path,label\n" + "".join(f"{path},{path[0]}\n" for path in PATHS))
+    summary = cc.build(folder / "videos/list.csv", folder / "cache", tiers=["lmdb", "npz"], config=CONFIG, jobs=1)
+    assert (summary.num_done, summary.num_failed) == (4, 1)
+    return folder
+
+
+def made(folder: Path, **settings: Any) -> cc.ChordVideoDataset:
+    return cc.ChordVideoDataset(folder / "cache", **{"clip_sampler": CLIP, "size": None, **settings})
+
+
+def paths_of(dataset: cc.ChordVideoDataset, folder: Path) -> list[str]:
+    path_of = dict(cc.open_cache(folder / "cache").paths())
+    return [path_of[dataset[i]["video"]] for i in range(len(dataset))]
+
+
+def split_of(folder: Path, text: str | bytes, name: str = "split.txt") -> Path:
+    (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+    return folder / name
+
+
+# Videos in quarantine, and videos that are not built
+
+
+@pytest.mark.parametrize("way", ["index", "split file", "paths", "config"])
+def test_a_video_in_quarantine_is_left_out_with_one_warning(folder: Path, tmp_path: Path, way: str) -> None:
+    split = split_of(tmp_path, "\n".join(PATHS))
+    train = {"source": {"name": "cache", "path": str(folder / "cache")}, "dataset": {"videos": str(split)}}
+    ways: dict[str, Callable[[], cc.ChordVideoDataset]] = {
+        "config": lambda: cc.make_dataset({"train": train}, clip_sampler=CLIP, size=None),
+        "index": lambda: made(folder, index=folder / "videos/list.csv"),
+        "paths": lambda: made(folder, videos=PATHS),
+        "split file": lambda: made(folder, videos=split),
+    }
+    with pytest.warns(UserWarning, match=r"1 of 5 videos are left out: 1 in quarantine \(\w+ 1\). List them") as caught:
+        dataset = ways[way]()
+    assert len(caught) == 1
+    assert caught[0].filename == __file__ or way == "config"
+    assert paths_of(dataset, folder) == list(PATHS[:4])
+    both = cc.concat([dataset, dataset])
+    assert [both[i]["video"] for i in range(8)] == [dataset[i]["video"] for i in (0, 1, 2, 3, 0, 1, 2, 3)]
+
+
+def test_no_sidecar_is_read_for_a_row_of_a_list(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    original = Sidecar.from_line
+    monkeypatch.setattr(Sidecar, "from_line", lambda line, source: parsed.append(line) or original(line, source))
+    with pytest.warns(UserWarning, match="left out"):
+        made(folder, videos=split_of(tmp_path, "".join(f"{path} 1\n" for path in PATHS)))
+    with pytest.warns(UserWarning, match="left out"):
+        made(folder, index=folder / "videos/list.csv", missing="skip", features=("frames", "mel"))
+    assert not parsed
+
+
+def test_only_videos_in_quarantine(folder: Path) -> None:
+    with (
+        pytest.warns(UserWarning, match="1 of 1"),
+        pytest.raises(UsageError, match="got no cached video among 1 names"),
+    ):
+        made(folder, videos=[PATHS[-1]])
+
+
+def test_videos_that_are_not_built(folder: Path, tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    rows = "".join(f"{path}\n" for path in (*PATHS, "B/new.mp4"))
+    index = split_of(folder / "videos", f"path\n{rows}", "more.csv")
+    split = split_of(tmp_path, rows)
+    with (
+        pytest.warns(UserWarning, match="1 in quarantine"),
+        pytest.raises(NotFoundError, match=r"got 1 of 5 videos that are not in .*B/new.mp4"),
+    ):
+        made(folder, index=index)
+    with pytest.raises(NotFoundError, match=r"line 6: got 'B/new.mp4'.* 1 of 6 names match no video.*on_miss='skip'"):
+        made(folder, videos=split)
+    reasons = r"2 of 6 videos are left out: 1 in quarantine \(\w+ 1\), 1 not cached, such as 'B/new.mp4'"
+    for settings in ({"index": index}, {"videos": split}, {"videos": rows.split("\n")[:-1]}):
+        with pytest.warns(UserWarning, match=reasons) as caught:
+            dataset = made(folder, on_miss="skip", **settings)
+        assert len(caught) == 1
+        assert paths_of(dataset, folder) == list(PATHS[:4])
+
+
+def test_a_source_in_quarantine_is_not_read_again(folder: Path) -> None:
+    with pytest.warns(UserWarning, match="1 of 5 videos are left out: 1 in quarantine"):
+        dataset = made(folder, index=folder / "videos/list.csv", on_miss="source")
+    assert paths_of(dataset, folder) == list(PATHS[:4])
+
+
+# Features that some videos lack
+
+
+def test_absent_features_are_an_error_when_the_dataset_is_made(folder: Path) -> None:
+    match = r"^features: 3 of 4 videos have no mel, such as '\w+.*' \(no audio track\). Take missing='zeros'"
+    with pytest.raises(FeatureAbsentError, match=match):
+        made(folder, features=("frames", "mel"))
+    loud = made(folder, features=("frames", "mel"), videos=lambda video: video.path == PATHS[0])
+    assert loud[0]["audio"].max() > -100
+
+
+@pytest.mark.parametrize("way", ["cache", "index", "split file"])
+def test_skip_leaves_out_videos_without_a_feature(folder: Path, way: str) -> None:
+    lists: dict[str, Any] = {
+        "cache": {},
+        "index": {"index": split_of(folder / "videos", "path\n" + "\n".join(PATHS[:4]), "four.csv")},
+        "split file": {"videos": split_of(folder, "\n".join(PATHS[:4]))},
+    }
+    dataset = made(folder, features=("frames", "mel"), missing="skip", clips_per_video=2, **lists[way])
+    assert len(dataset) == len(dataset.label_ids) == 2
+    assert paths_of(dataset, folder) == [PATHS[0]] * 2
+    assert "present" not in dataset[0]
+    with pytest.raises(FeatureAbsentError, match="3 of 3 videos have no mel, .* No video has all of them"):
+        made(folder, features=("frames", "mel"), missing="skip", videos=PATHS[1:4])
+
+
+def test_missing_sound_is_silence(folder: Path) -> None:
+    dataset = made(folder, features=("frames", "mel"), missing="zeros", videos=[PATHS[1], PATHS[0]])
+    silent, loud = dataset[0], dataset[1]
+    assert silent["audio"].shape == loud["audio"].shape
+    assert torch.all(silent["audio"] == -100)
+    assert silent["present"].tolist() == [True, False]
+
+
+def test_silence_without_another_feature_has_the_frame_times_of_the_cache(folder: Path) -> None:
+    dataset = made(folder, features=["mel"], missing="zeros", videos=PATHS[1:2])
+    assert torch.all(dataset[0]["audio"] == -100)
+
+
+def test_videos_that_were_not_built_with_a_feature(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    for name, tiers in (("a", ["lmdb", "npz"]), ("b", ["lmdb"])):
+        make_video(tmp_path / name / f"{name}.mp4", num_frames=8, audio=True)
+        cc.build(cc.scan([tmp_path / name]), tmp_path / "cache", tiers=tiers, config=CONFIG, jobs=1)
+    match = "^features: got 'mel', which 1 of 2 videos were not built with .* expected one of frames, .* video 'b-"
+    for missing in ("error", "zeros"):
+        with pytest.raises(FeatureAbsentError, match=match):
+            made(tmp_path, features=("frames", "mel"), missing=missing)
+    assert paths_of(made(tmp_path, features=("frames", "mel"), missing="skip"), tmp_path) == ["a.mp4"]
+
+
+def test_the_catalog_of_an_earlier_build_has_the_same_states(folder: Path, tmp_path: Path) -> None:
+    states = Catalog(folder / "cache").feature_states("mel")
+    assert sorted(states.tolist()) == [FeatureState.CACHED, *[FeatureState.ABSENT] * 3]
+    for name in ("chordcache.json", "catalog.sqlite"):
+        (tmp_path / name).write_bytes((folder / "cache" / name).read_bytes())
+    with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as database, database:
+        assert database.execute("DELETE FROM columns WHERE name GLOB 'feature.*'").rowcount == 2
+    earlier = Catalog(tmp_path)
+    np.testing.assert_array_equal(earlier.feature_states("mel"), states)
+    assert not earlier.feature_states("pose").any()
+    assert len(list(earlier.check())) == 4
+
+
+# Split files
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("trainlist01.txt", "A/v_quiet_g08_c01.avi 1\nA/loud.mp4 2\n", [1, 0]),
+        ("classes.txt", "B/my clip.mp4 17\nA/loud.mp4 3\n", [2, 0]),
+        ("bom.txt", b'\xef\xbb\xbfA/loud.mp4\r\n\r\n# no\r\n"B/my clip.mp4" 3\r\n', [0, 2]),
+        ("tabs.txt", "A/loud.mp4\t7\nB/my clip.mp4\t8\n", [0, 2]),
+        ("label_first.csv", "0,A/loud.mp4\n1,B/my clip.mp4\n", [0, 2]),
+        ("quoted.csv", 'label,path\nx,"B/my clip.mp4"\n"y, z",A/loud.mp4\n', [2, 0]),
+        ("header.txt", "path label\nA/loud.mp4 1\n", [0]),
+        ("train.csv", "label,youtube_id,time_start,time_end,split\nA b,abc-_1,10,20,train\n", [3]),
+        ("something.json", '[{"id": "loud", "label": "x"}, {"id": "my clip"}]', [0, 2]),
+        ("stems.txt", "loud\nv_quiet_g08_c01\n", [0, 1]),
+        ("above.txt", "UCF-101/A/loud.mp4 1\n./B/my clip.mp4 2\n", [0, 2]),
+        ("other_suffix.txt", "A/loud.avi\n", [0]),
+    ],
+)
+def test_published_split_files(folder: Path, tmp_path: Path, name: str, text: str | bytes, expected: list[int]) -> None:
+    dataset = made(folder, videos=str(split_of(tmp_path, text, name)))
+    assert paths_of(dataset, folder) == [PATHS[number] for number in expected]
+
+
+def test_a_split_file_that_names_a_video_twice(folder: Path, tmp_path: Path) -> None:
+    split = split_of(tmp_path, "A/loud.mp4 1\nB/my clip.mp4 2\nA/loud.mp4 3\n")
+    with pytest.warns(UserWarning, match="1 of 3 rows name a video that an earlier row names. It is read once"):
+        dataset = made(folder, videos=split)
+    assert paths_of(dataset, folder) == ["A/loud.mp4", "B/my clip.mp4"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "match"),
+    [
+        (
+            "A/loud.mp4\nA/lout.mp4 1\nx\n",
+            NotFoundError,
+            r"line 2: .*A/lout.mp4.* 2 of 3 names match no .*Near keys: loud-",
+        ),
+        ("", UsageError, "split.txt': got no video, expected at least one. Write a name"),
+        ("\n# nothing yet\n", UsageError, "split.txt': got no video"),
+        (b"\0\1\2", UsageError, "got binary data, expected UTF-8 text"),
+    ],
+)
+def test_split_files_that_name_no_video(
+    folder: Path, tmp_path: Path, text: str | bytes, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        made(folder, videos=split_of(tmp_path, text))
+
+
+def test_one_key_as_a_string(folder: Path) -> None:
+    key = cc.open_cache(folder / "cache").keys()[1]
+    assert made(folder, videos=key)[0]["video"] == key
+    assert len(made(folder, videos=PATHS[0])) == 1
+    match = "cannot read split file 'loud': No such file or directory. It is not a video of .* either. Near keys: loud-"
+    with pytest.raises(NotFoundError, match=match):
+        made(folder, videos="loud")
+    with pytest.raises(UsageError, match="videos: got 3, expected keys, such as cache.keys"):
+        made(folder, videos=[3])
+
+
+# Labels
+
+
+def test_a_dataset_without_labels_warns_if_it_is_asked_for_them(
+    tmp_path: Path, make_video: Callable[..., Path]
+) -> None:
+    make_video(tmp_path / "videos/a.mp4", num_frames=8)
+    cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", jobs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        silent = made(tmp_path)
+        assert silent[0]["label"] == -1
+        cc.concat([silent, silent])
+        cc.subset(silent, [0])
+    for settings in ({"classes": ["run"]}, {"fields": "label"}, {"fields": ["labels"], "classes": ["run"]}):
+        with pytest.warns(UserWarning, match="got no label in any sample.*Scan with --labels") as caught:
+            made(tmp_path, **settings)
+        assert len(caught) == 1
+    with pytest.warns(UserWarning, match="got no label in any sample"):
+        assert silent.classes == []
+
+
+# Loaders
+
+
+def test_loaders_without_a_shuffle_have_the_order_of_the_dataset(folder: Path) -> None:
+    dataset = made(folder)
+    keys = cc.open_cache(folder / "cache").keys()
+    for loader in (cc.ClipLoader(dataset, 2, shuffle=False), cc.make_loader(dataset, 2, 0, shuffle=False)):
+        assert [key for batch in loader for key in batch["video"]] == keys
+    many = made(folder, clips_per_video=20)
+    for loader in (cc.ClipLoader(many, 80), cc.make_loader(many, 80, 0, shuffle=True)):
+        assert next(iter(loader))["video"] != [key for key in keys for _ in range(20)]
+    sampler = cc.ChordSampler(dataset, batch_size=2)
+    with pytest.raises(UsageError, match="^shuffle: got False and a sampler, expected one of them"):
+        cc.ClipLoader(dataset, 2, sampler=sampler, shuffle=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("multiprocessing_context", "fork", "Did you mean 'start_method'"),
+        ("collate_fn", list, "Did you mean 'collate'"),
+        ("pin_memory", True, "expected one of batch_size, num_workers"),
+    ],
+)
+def test_arguments_of_torch_have_named_errors(folder: Path, name: str, value: object, hint: str) -> None:
+    with pytest.raises(UsageError, match=rf"^{name}: got an argument that make_loader does not have.*{hint}"):
+        cc.make_loader(made(folder), 2, 0, **{name: value})
+
+
+# What people write
+
+
+@pytest.mark.parametrize("sampler", ["random", "uniform", cc.RandomClipSampler, {"name": "uniform", "num_frames": 4}])
+def test_samplers_by_name_and_as_classes(folder: Path, sampler: Any) -> None:
+    frames = made(folder, clip_sampler=sampler, features="frames")[0]["frames"]
+    assert len(frames) == (4 if isinstance(sampler, dict) else 16)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"features": ("flows",)}, "features: got 'flows', expected a feature. Did you mean 'flow'?"),
+        ({"features": "flow"}, "features: got 'flow', expected one of frames"),
+        ({"clip_sampler": "randon"}, "clip_sampler: got the name 'randon'.*Did you mean 'random'?"),
+        ({"clip_sampler": 16}, "clip_sampler: got 16, expected an object with frame_numbers"),
+        ({"clip_sampler": cc.samplers.schedule}, "clip_sampler: got the class SamplerSchedule, expected an object"),
+        ({"on_miss": "skp"}, "on_miss: got 'skp', expected one of error, skip, source, build. Did you mean 'skip'?"),
+    ],
+)
+def test_errors_say_what_to_write(folder: Path, settings: dict[str, Any], match: str) -> None:
+    with pytest.raises(cc.ChordcacheError, match=match):
+        made(folder, **settings)
+
+
+def test_indices_of_other_types(folder: Path) -> None:
+    cache, dataset = cc.open_cache(folder / "cache"), made(folder)
+    assert cache[np.int64(1)].key == cache.keys()[1] == dataset[np.int64(1)]["video"]
+    cache[1]  # is in memory now, where 1.0 would be found
+    for index in (slice(0, 2), 1.0, None):
+        with pytest.raises(UsageError, match=r"^video: got .*, expected a key, or a position in \[0, 4\)"):
+            cache[index]
+        with pytest.raises(UsageError, match=r"^index: got .*, expected an integer, or \(epoch, integer\)"):
+            dataset[index]
+    with pytest.raises(NotFoundError, match=r"A path is not a key. Its key: loud-\w{16}\."):
+        cache.read("A/loud.mp4")
+    with pytest.raises(NotFoundError, match=r"^video 'lout' is not in cache .*Near keys: loud-"):
+        cache["lout"]
+    with pytest.raises(FeatureAbsentError, match="'flows' of video .* is not cached.*Did you mean 'flow'?"):
+        cache.read(0, "flows")
+
+
+def test_pose_that_is_missing_is_nan() -> None:
+    from types import SimpleNamespace
+
+    from chordcache.features.pose import PoseReadSide
+
+    rows = PoseReadSide("pose").zeros(SimpleNamespace(numbers=np.arange(2)), None)["pose"]
+    assert rows.shape == (2, 33, 4)
+    assert math.isnan(PoseReadSide.padding["pose"])
+    assert np.isnan(rows).all()
