@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UsageError, printable
+from chordcache.storage.readable import readable
 
 _FORMULA = ("=", "+", "-", "@", "'")
 _MAX_CELL_CHARS = 1 << 30
@@ -52,15 +53,14 @@ def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
     ------
     NotFoundError
         If the file does not exist. ``advice`` ends the message.
-    UsageError
-        If the file may not be read.
+    UnreadableError
+        If the file cannot be read.
     """
     try:
-        return open(path, "rb")
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        with readable(path):
+            return open(path, "rb")
+    except FileNotFoundError:
         raise NotFoundError(f"no such file '{printable(path)}'{advice}") from None
-    except PermissionError as error:
-        raise UsageError(f"cannot read '{printable(path)}': {error.strerror}") from None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from chordcache.errors import DamageError, NotFoundError, UsageError
 from chordcache.pipeline.keep_damaged import is_allowed
 from chordcache.pipeline.options import BuildOptions
 from chordcache.storage import layout
+from chordcache.storage.readable import exists
 from chordcache.storage.sidecar import read_sidecar
 
 _MAX_SHARE = 0.1
@@ -38,7 +39,7 @@ def keys_to_prune(cache: Path, keys: Collection[str], options: BuildOptions) -> 
 
 def drop_if_not_allowed(cache: Path, key: str, on_damage: str) -> None:
     """Remove a video that cannot be cached, if it is cached as another choice for damaged files said."""
-    if not layout.sidecar_path(cache, key).exists():
+    if not exists(layout.sidecar_path(cache, key)):
         return
     with suppress(DamageError, NotFoundError):
         if not is_allowed(read_sidecar(cache, key), on_damage):

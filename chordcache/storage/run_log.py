@@ -152,6 +152,8 @@ def read_runs(cache: str | Path) -> Iterator[Run]:
     ------
     DamageError
         If another line is damaged.
+    UnreadableError
+        If the log cannot be read.
     """
     yield from iter_sealed(_log_of(Path(cache)), Run, "a run")
 

@@ -15,6 +15,7 @@ from chordcache.choices import PLAN_FILES
 from chordcache.config.config import Config
 from chordcache.config.files import load_config
 from chordcache.engine import pool, terminal
+from chordcache.engine.choice import check_jobs
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError
 from chordcache.index.files import Index
@@ -184,15 +185,14 @@ def plan_build(
         options.build,
         options.scratch,
     )
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs: got {jobs}, expected at least 1")
+    check_jobs(jobs)
     if options.scratch is not None and not Path(options.scratch).is_dir():
         raise UsageError(f"scratch: got '{options.scratch}', expected a folder that exists")
     with stop_signals(), TemporaryDirectory(prefix="chordcache-plan-") as folder:
         plan = make_plan(
             Path(folder, "cache"), index, settings.config, tiers, features, roots=roots, options=options.build
         )
-        return _Planning(plan, settings, options, jobs or pool.default_jobs(), progress).run()
+        return _Planning(plan, settings, options, pool.default_jobs(jobs), progress).run()
 
 
 class _Planning:
