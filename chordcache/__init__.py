@@ -26,6 +26,7 @@ from chordcache.errors import (
     NotFoundError,
     StoppedError,
     TooManyFailuresError,
+    UnreadableError,
     UsageError,
     WorkersDiedError,
 )
@@ -91,6 +92,7 @@ __all__ = [
     "RunSummary",
     "StoppedError",
     "TooManyFailuresError",
+    "UnreadableError",
     "UsageError",
     "Video",
     "VideoRecord",

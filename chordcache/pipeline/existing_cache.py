@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,7 +41,7 @@ def earlier_header(folder: Path) -> Header | None:
         pass
     except ValueError as error:
         raise UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o") from None
-    if folder.is_file():
+    if os.path.isfile(folder):
         raise UsageError(f"'{printable(folder)}' is a file; name a folder for the cache with -o")
     try:
         names = set(list_folder(folder)) - {".lock", OWNER_FILE, ".partial", RUNS_FILE}
@@ -95,8 +96,8 @@ def check_sidecars(cache: Path) -> int:
         if lost:
             raise DamageError(
                 f"'{printable(cache / 'videos')}': got no sidecars of {len(lost)} videos that the catalog names, such "
-                f"as '{printable(min(lost))}', expected all. Copy or mount them. If they are lost, or a build was killed, "
-                f"run the same build again, or 'chordcache verify --repair {printable(cache)}' first."
+                f"as '{printable(min(lost))}', expected all. Copy or mount them. If they are lost, or a build was "
+                f"killed, run the same build again, or 'chordcache verify --repair {printable(cache)}' first."
             )
     return len(keys)
 

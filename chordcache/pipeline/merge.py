@@ -110,7 +110,7 @@ def _check_folder(folder: Path) -> None:
     """Raise ``UsageError`` if the output holds files that no merge writes."""
     if not os.path.lexists(folder):
         return
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise UsageError(f"output: got '{printable(folder)}', expected a folder. Name another one.")
     foreign = next((each.file for each in find_orphans(folder) if not each.fix_command), None)
     if foreign is not None:

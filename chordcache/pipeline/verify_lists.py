@@ -71,22 +71,22 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
     unnamed = set(keys)
     missing: list[str] = []
     num_records = 0
+    quarantine, found = None, []
     try:
         quarantine = Quarantine(cache, {})
     except (DamageError, UnreadableError) as error:
-        return [_of_error(cache, "quarantine.jsonl", error)]
+        found = [_of_error(cache, "quarantine.jsonl", error)]
     try:
         for record in read_index(cache / "index.jsonl"):
             num_records += 1
             key = layout.key_of(record)
             unnamed.discard(key)
-            if key not in keys and quarantine.get(key) is None:
+            if key not in keys and quarantine is not None and quarantine.get(key) is None:
                 missing.append(record.path)
     except NotFoundError as error:
-        return [Damage("missing", "index.jsonl", str(error), repair_command(cache))]
+        return [*found, Damage("missing", "index.jsonl", str(error), repair_command(cache))]
     except (DamageError, UnreadableError, UsageError) as error:
-        return [_of_error(cache, "index.jsonl", error)]
-    found = []
+        return [*found, _of_error(cache, "index.jsonl", error)]
     if missing:
         what = f"{len(missing)} of {num_records} indexed videos {'is' if len(missing) == 1 else 'are'} not built yet"
         what += f", such as '{printable(missing[0])}'"

@@ -90,7 +90,7 @@ def locked_part(cache: Path, folder: Path, on_wait: Callable[[str], None] | None
     fd = _open(cache)
     try:
         _lock(fd, cache, fcntl.LOCK_SH, on_wait)
-        if not folder.is_dir():  # it must not be made again, empty
+        if not os.path.isdir(folder):  # it must not be made again, empty
             if in_parts(cache):
                 raise NotFoundError(f"no such folder '{printable(folder)}'; {how_to_give_up(cache)}")
             raise NotFoundError(
