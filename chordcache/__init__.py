@@ -27,6 +27,7 @@ from chordcache.errors import (
     NotFoundError,
     StoppedError,
     TooManyFailuresError,
+    UnreadableError,
     UsageError,
     WorkersDiedError,
 )
@@ -93,6 +94,7 @@ __all__ = [
     "RunSummary",
     "StoppedError",
     "TooManyFailuresError",
+    "UnreadableError",
     "UsageError",
     "Video",
     "VideoRecord",

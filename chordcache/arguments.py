@@ -16,7 +16,7 @@ Item = TypeVar("Item", bound=str | os.PathLike[str])
 def check_at_least(least: int, **values: object) -> None:
     """Raise ``UsageError`` for the first value that is not an integer, or is too small."""
     for name, value in values.items():
-        if not isinstance(value, numbers.Integral) or value < least:
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
             raise UsageError(f"{name}: got {value!r}, expected an integer of at least {least}")
 
 

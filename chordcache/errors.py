@@ -103,6 +103,12 @@ class FormatVersionError(ChordcacheError):
         self.is_older = is_older
 
 
+class UnreadableError(ChordcacheError, OSError):
+    """A file or folder cannot be read because of its permissions, its disk, or something else in its place."""
+
+    exit_code = 15
+
+
 class WorkersDiedError(ChordcacheError):
     """Five tasks in a row killed their workers. The cause is the environment, not the input."""
 

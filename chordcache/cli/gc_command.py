@@ -21,24 +21,34 @@ def gc(cache: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Remove files that a cache does not use any more.
 
     Such files stay after a video was built again with other settings, and after a build was killed. The command lists
-    them and asks. CACHE is the value of the variable CHORDCACHE_CACHE by default, or else the folder cache.
+    them and asks. Other files that 'verify' calls orphans stay: they are named, and the exit code is 6.
+
+    CACHE is the value of the variable CHORDCACHE_CACHE by default, or else the folder cache.
 
     \b
     Example:
       chordcache gc cache --dry-run
     """
+    from chordcache.pipeline.repair import kept_orphans  # the import is not for --help
+
     files = cc.collect_garbage(cache, dry_run=True)
     for file in files:
         click.echo(printable(file), err=as_json)
     is_removed = bool(files) and not dry_run and _is_agreed(files, yes)
     if is_removed:
         files = cc.collect_garbage(cache, only=files)
+    kept = kept_orphans(cache)
     if as_json:
-        echo_json({"files": files, "num_removed": len(files) if is_removed else 0})
-    elif not files:
-        click.echo("nothing to remove")
+        kept_files = [orphan.file for orphan in kept]
+        echo_json({"files": files, "num_removed": len(files) if is_removed else 0, "kept": kept_files})
     elif is_removed:
         click.echo(f"removed {len(files)} files")
+    elif not files and not kept:
+        click.echo("nothing to remove")
+    for orphan in kept:
+        click.echo(f"chordcache gc: left {orphan}", err=True)
+    if kept:
+        click.get_current_context().exit(6)
 
 
 def _is_agreed(files: Sequence[str], yes: bool) -> bool:

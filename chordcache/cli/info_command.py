@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
+import os
 
 import click
 
@@ -45,7 +45,7 @@ def _video(path: str, video: str) -> dict[str, object]:
     from chordcache.read.find_video import find_video  # the imports are not for --help
     from chordcache.read.video_facts import describe_video
 
-    if Path(path).is_file():
+    if os.path.isfile(path):
         raise UsageError(f"video: got '{video}' with an index, expected a cache. Build one, or read the index.")
     with cc.open_cache(path) as cache:
         return describe_video(find_video(cache, video))

@@ -98,9 +98,9 @@ def jobs_option(function: Function) -> Function:
     return click.option(
         "-j",
         "--jobs",
-        type=click.IntRange(1),
+        type=int,
         metavar="N",
-        help="Number of worker processes.  [default: one for each processor]",
+        help="Number of worker processes; -1: one for each processor, -2: one fewer.  [default: -1]",
         **variable_option("CHORDCACHE_JOBS"),
     )(function)
 

@@ -69,8 +69,8 @@ def verify(
     Findings are printed with the command that fixes them, if there is one. --wait, --stall-timeout, --file-timeout,
     --file-memory, --retries and --scratch only concern --repair.
 
-    Exit code 0: sound; 5: data is damaged or missing; 6: the data is intact, but a video is not cached, a video
-    changed, or a file is left over.
+    Exit code 0: sound; 5: data is damaged or missing; 15: a file cannot be read; 6: the data is intact, but videos are
+    not cached yet, a video changed, or a file is left over.
 
     \b
     Example:
@@ -102,8 +102,6 @@ def _echo(damage: Sequence[Damage], cache: str, as_json: bool, quiet: bool) -> N
         echo_json([dataclasses.asdict(each) for each in damage])
         return
     for each in damage:
-        record = f", record {each.record}" if each.record else ""
-        what = f"'{printable(each.file)}'{record}: {printable(each.message)}"
-        click.echo(f"{each.kind}: {what}; run '{each.fix_command}'" if each.fix_command else f"{each.kind}: {what}")
+        click.echo(f"{each.kind}: {each}")
     if not quiet:
         click.echo(f"{len(damage)} findings" if damage else f"sound: {len(cc.open_cache(cache))} videos")

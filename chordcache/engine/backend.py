@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from chordcache.engine.choice import Engine
+from chordcache.engine.choice import Engine, num_workers
 from chordcache.engine.inline import InlineWorkers
 from chordcache.engine.limits import Limits
 from chordcache.engine.needs import Needs
@@ -46,11 +46,16 @@ class _LocalWorkers(Workers):
             self._networks.close()
 
 
-def default_jobs() -> int:
-    """Return one worker for each processor that this process may use, within the CPU quota of its container."""
+def default_jobs(jobs: int | None = None) -> int:
+    """Return the number of workers that ``jobs`` stands for.
+
+    None is one for each processor that this process may use, within the CPU quota of its container.
+    """
+    if jobs is not None and jobs > 0:
+        return num_workers(jobs, 1)
     from joblib import cpu_count  # takes 0.1 s, and is not needed where the number is given
 
-    return int(cpu_count())
+    return num_workers(jobs, int(cpu_count()))
 
 
 def prepared(engine: Engine) -> Engine:
@@ -62,7 +67,7 @@ def prepared(engine: Engine) -> Engine:
         from chordcache.engine.cluster import check_address  # not needed on one machine
 
         check_address(engine)
-    return replace(engine, jobs=engine.jobs or default_jobs()) if engine.name == "local" else engine
+    return replace(engine, jobs=default_jobs(engine.jobs)) if engine.name == "local" else engine
 
 
 def start_backend(engine: Engine, function: Callable[[Any], Any], limits: Limits, needs: Needs) -> Backend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import numbers
 from dataclasses import dataclass
 
 from chordcache.errors import UsageError
@@ -28,7 +29,8 @@ class Engine:
     address: str | None = None
     """``host:port`` of the scheduler of Dask or of the head of Ray, or the path of Dask's scheduler file"""
     jobs: int | None = None
-    """Number of processes of "local", by default one for each processor"""
+    """Number of processes of "local", by default one for each processor. As in joblib, -1 stands for one for each
+    processor, -2 for one fewer, and so on"""
 
     def __post_init__(self) -> None:
         if self.name not in ENGINES:
@@ -38,6 +40,7 @@ class Engine:
             raise UsageError(f"address: got {self.address!r}, expected {wanted}")
         if self.jobs is not None and self.name != "local":
             raise UsageError(f"jobs: got {self.jobs}, expected none with engine '{self.name}'. Leave it out.")
+        check_jobs(self.jobs)
         package = _PACKAGES.get(self.name)
         if package is not None and importlib.util.find_spec(package) is None:
             raise UsageError(
@@ -53,3 +56,19 @@ class Engine:
 def engine_of(jobs: int | Engine | None) -> Engine:
     """Return the engine for the argument ``jobs`` of a public function: a number of local processes, or an engine."""
     return jobs if isinstance(jobs, Engine) else Engine(jobs=jobs)
+
+
+def check_jobs(jobs: object) -> None:
+    """Raise ``UsageError`` unless ``jobs`` is None, a number of processes, or a negative number as in joblib."""
+    if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, numbers.Integral) or jobs == 0):
+        raise UsageError(
+            f"jobs: got {jobs!r}, expected an integer of at least 1, or -1 for one for each processor, -2 for one fewer"
+        )
+
+
+def num_workers(jobs: int | None, num_processors: int) -> int:
+    """Return the number of processes that ``jobs`` stands for, at least 1. Raises as ``check_jobs`` does."""
+    check_jobs(jobs)
+    if jobs is None or jobs < 0:
+        return max(1, num_processors + 1 + (-1 if jobs is None else int(jobs)))
+    return int(jobs)

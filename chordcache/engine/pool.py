@@ -20,7 +20,7 @@ from chordcache.engine.limits import NO_LIMITS, Limits
 from chordcache.engine.needs import NO_NEEDS, Needs
 from chordcache.engine.processes import NOT_RUN, Death, Unit
 from chordcache.engine.worker import Crash as Crash  # exported, since callers get it as a result
-from chordcache.errors import WorkersDiedError
+from chordcache.errors import ChordcacheError, WorkersDiedError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -68,7 +68,7 @@ def run(
     tasks : iterable
         Tasks, taken as workers become free; may be endless.
     jobs : int, Engine or None
-        Number of processes of this machine, by default one for each processor, or an engine.
+        Number of processes of this machine, by default one for each processor, or an engine. See ``Engine.jobs``.
     chunk_size : int
         Number of tasks sent at once. Use more than one if a task takes less than a millisecond or two.
     ordered : bool
@@ -119,7 +119,7 @@ class _Run:
         self._workers = workers
         self._limits = limits
         self._retry = retry
-        self._num_drawn = 0
+        self._num_drawn = self._num_ended = 0
         self._again: deque[Unit] = deque()
         """Units to run again, before new tasks"""
         self._alone: deque[Unit] = deque()
@@ -145,12 +145,24 @@ class _Run:
                 pending.add(unit)
                 self._workers.submit(unit)
             if not pending:
+                self._num_ended += len(self._deaths)
                 yield from self._deaths
+                self._check_all_ended(tasks)
                 return
             for unit, results in self._workers.wait():
                 pending.remove(unit)
                 for single, result in zip(unit.split(), results, strict=True):
-                    yield from self._settle(single, result)
+                    outcomes = list(self._settle(single, result))
+                    self._num_ended += len(outcomes)
+                    yield from outcomes
+
+    def _check_all_ended(self, tasks: Iterator[Any]) -> None:
+        """Raise ``ChordcacheError`` if a task has no result: a run must not end as if it had had fewer tasks."""
+        if self._num_ended != self._num_drawn or next(tasks, self) is not self:
+            raise ChordcacheError(
+                f"the workers ended with {self._num_ended} results of {self._num_drawn} tasks, expected all. Run the "
+                "same command again."
+            )
 
     def _next_unit(self, tasks: Iterator[Any], chunk_size: int) -> Unit | None:
         if self._again:

@@ -23,6 +23,7 @@ from typing import BinaryIO
 
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UsageError, printable
 from chordcache.index.encoding import HEAD_BYTES, check_narrow, text_problem
+from chordcache.storage.readable import readable
 
 _FORMULA = ("=", "+", "-", "@", "'")
 _PATHS = ("path", "root", "root_path")
@@ -55,16 +56,17 @@ def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
     ------
     NotFoundError
         If the file does not exist. ``advice`` ends the message.
+    UnreadableError
+        If the file cannot be read.
     UsageError
-        If the file may not be read, or is UTF-16 or UTF-32.
+        If the file is UTF-16 or UTF-32.
     """
     try:
-        file = open(path, "rb")  # noqa: SIM115 - the caller closes it
-        head = file.peek(HEAD_BYTES)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        with readable(path):
+            file = open(path, "rb")  # noqa: SIM115 - the caller closes it
+            head = file.peek(HEAD_BYTES)
+    except FileNotFoundError:
         raise NotFoundError(f"no such file '{printable(path)}'{advice}") from None
-    except PermissionError as error:
-        raise UsageError(f"cannot read '{printable(path)}': {error.strerror}") from None
     try:
         check_narrow(path, head)
     except UsageError:

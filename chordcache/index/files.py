@@ -19,6 +19,7 @@ from chordcache.index.json_index import JsonSink, JsonSource
 from chordcache.index.sealed_index import SealedSink, SealedSource
 from chordcache.records import VideoRecord
 from chordcache.storage.atomic import NO_SPACE, no_space_as_error, publish
+from chordcache.storage.readable import readable
 from chordcache.storage.sealed_json import FORMAT_VERSION
 
 Source: TypeAlias = JsonSource | SealedSource | CsvSource
@@ -87,11 +88,13 @@ class Index:
 
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
         """Yield the byte offset for ``at``, and the record, of each line of the index's open file."""
-        return self._source.located(file)
+        with readable(self.path):
+            yield from self._source.located(file)
 
     def at(self, file: BinaryIO, offset: int) -> VideoRecord:
         """Return the record at a byte offset of the index's open file."""
-        return self._source.at(file, offset)
+        with readable(self.path):
+            return self._source.at(file, offset)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the index to another file, in the format of its suffix. Raises as ``IndexWriter`` does."""
@@ -120,11 +123,14 @@ def read_index(path: str | os.PathLike[str]) -> Index:
         If it is damaged or cut short. The iteration raises when it reaches a damaged record.
     FormatVersionError
         If another version of chordcache wrote it.
+    UnreadableError
+        If it cannot be read.
     """
     path = Path(path)
     suffix = _suffix(path)
     open_for_reading(path, "; make an index with 'chordcache scan ROOT'").close()
-    return Index(path, _SOURCES[suffix](path))
+    with readable(path):
+        return Index(path, _SOURCES[suffix](path))
 
 
 def no_videos(index: Index) -> NotFoundError:

@@ -23,7 +23,7 @@ from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
 from chordcache.index.scan import scanned
 from chordcache.pipeline.build_task import BuildTask
-from chordcache.pipeline.existing_cache import earlier_header, repairable, tool_versions
+from chordcache.pipeline.existing_cache import check_counts, earlier_header, repairable, tool_versions
 from chordcache.pipeline.fix_commands import problems_command
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.parts import RESTART, part_plan
@@ -225,6 +225,7 @@ class _Build:
         started = time.monotonic()
         try:
             self._work(engine, progress)
+            check_counts(self._summary(0.0))
         finally:
             if self._scratch is not None:
                 tidy(self._scratch)  # a worker that was killed left its files there

@@ -5,16 +5,19 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from chordcache import __version__
-from chordcache.errors import DamageError, NotFoundError, UsageError, printable
-from chordcache.index.files import read_index
+from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UsageError, printable
+from chordcache.index.files import Index, read_index
+from chordcache.records import RunSummary
 from chordcache.storage import layout
 from chordcache.storage.cache_header import Header, read_header
+from chordcache.storage.catalog import Catalog
 from chordcache.storage.owner import OWNER_FILE
 from chordcache.storage.parts import PARTS, is_foreign
+from chordcache.storage.readable import list_folder
 from chordcache.storage.run_log import RUNS_FILE
 
 
@@ -36,11 +39,14 @@ def earlier_header(folder: Path) -> Header | None:
         return read_header(folder)
     except (NotFoundError, DamageError):
         pass
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o") from None
-    if folder.is_file():
+    if os.path.isfile(folder):
         raise UsageError(f"'{printable(folder)}' is a file; name a folder for the cache with -o")
-    names = set(os.listdir(folder)) - {".lock", OWNER_FILE, ".partial", RUNS_FILE} if folder.is_dir() else set()
+    try:
+        names = set(list_folder(folder)) - {".lock", OWNER_FILE, ".partial", RUNS_FILE}
+    except FileNotFoundError:
+        return None
     if not is_foreign(folder):
         names.discard(PARTS)
     if not names or "chordcache.json" in names or next(layout.iter_keys(folder), None) is not None:
@@ -62,3 +68,44 @@ def repairable(cache: Path, action: str | None = None) -> Iterator[None]:
     except DamageError as error:
         repair = f"run 'chordcache verify --repair {printable(cache)}'"
         raise DamageError(f"{error}; {action or repair}") from None
+
+
+def check_counts(summary: RunSummary) -> None:
+    """Raise ``ChordcacheError`` unless the counts of a complete run add up to its inputs, so that none was left out."""
+    num_handled = summary.num_done + summary.num_up_to_date + summary.num_failed
+    if num_handled != summary.num_inputs:
+        raise ChordcacheError(
+            f"the run ended with {summary.num_done} done, {summary.num_up_to_date} up to date and {summary.num_failed} "
+            f"quarantined, expected {summary.num_inputs} in all. Run the same command again."
+        )
+
+
+def check_sidecars(cache: Path) -> int:
+    """Return the number of sidecars of a cache.
+
+    Raises
+    ------
+    DamageError
+        If the catalog names a video that has none: the folder of the sidecars is not complete.
+    UnreadableError
+        If it cannot be listed.
+    """
+    keys = set(layout.iter_keys(cache))
+    with suppress(NotFoundError):
+        lost = set(Catalog(cache).keys()) - keys
+        if lost:
+            raise DamageError(
+                f"'{printable(cache / 'videos')}': got no sidecars of {len(lost)} videos that the catalog names, such "
+                f"as '{printable(min(lost))}', expected all. Copy or mount them. If they are lost, or a build was "
+                f"killed, run the same build again, or 'chordcache verify --repair {printable(cache)}' first."
+            )
+    return len(keys)
+
+
+def index_of(cache: Path) -> Index:
+    """Return the index of a cache. Raises as ``read_index`` does, and ``DamageError`` also if it is missing."""
+    with repairable(cache):
+        try:
+            return read_index(cache / "index.jsonl")
+        except NotFoundError as error:
+            raise DamageError(f"{printable(cache)}: {error}") from None

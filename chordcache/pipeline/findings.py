@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from chordcache.errors import DamageError, UnreadableError, printable
+
 
 @dataclass(frozen=True)
 class Damage:
     """One finding of ``verify``."""
 
     kind: str
-    """"damaged" or "missing" (exit code 5), or "stale", "incomplete" or "orphan" (exit code 6: data is intact)"""
+    """"damaged" or "missing" (exit code 5), "unreadable" (15: a person must let this process read the file), or
+    "stale", "incomplete" or "orphan" (6: data is intact)"""
     file: str
     """Path relative to the cache, or the source's path"""
     message: str
@@ -22,6 +25,14 @@ class Damage:
     """Key of the video, if one is concerned"""
     record: str | None = None
     """Record inside the file, if one is concerned"""
+    count: int = 1
+    """Number of videos. All that are not built yet for one reason are one finding"""
+
+    def __str__(self) -> str:
+        """Return the finding as people read it, without its kind."""
+        record = f", record {self.record}" if self.record else ""
+        what = f"'{printable(self.file)}'{record}: {printable(self.message)}"
+        return f"{what}; run '{self.fix_command}'" if self.fix_command else what
 
 
 @dataclass(frozen=True)
@@ -34,11 +45,16 @@ class VerifyReport:
     """Number of videos that were checked"""
 
     def counts(self) -> dict[str, int]:
-        """Return the number of findings of each kind, such as ``num_damaged``."""
-        return {f"num_{kind}": count for kind, count in sorted(Counter(each.kind for each in self.damage).items())}
+        """Return the counts of the findings of each kind, such as ``num_damaged``."""
+        counts: Counter[str] = Counter()
+        for finding in self.damage:
+            counts[f"num_{finding.kind}"] += finding.count
+        return dict(sorted(counts.items()))
 
     @property
     def exit_code(self) -> int:
-        """0 if the cache is sound, 5 if data is damaged or missing, 6 for findings that leave all data intact."""
+        """0 if the cache is sound; else the first of: 5, data is damaged or missing; 15, a file cannot be read; 6."""
         kinds = {each.kind for each in self.damage}
-        return 5 if kinds & {"damaged", "missing"} else 6 if kinds else 0
+        if kinds & {"damaged", "missing"}:
+            return DamageError.exit_code
+        return UnreadableError.exit_code if "unreadable" in kinds else 6 if kinds else 0

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import DamageError
-from chordcache.pipeline.existing_cache import repairable, tool_versions
+from chordcache.errors import DamageError, printable
+from chordcache.pipeline.existing_cache import check_counts, repairable, tool_versions
 from chordcache.pipeline.parts import RESTART
 from chordcache.records import RunSummary
 from chordcache.storage import layout, parts
@@ -108,6 +108,8 @@ def _join(cache: Path) -> RunSummary:
     with repairable(cache, "remove that file and run the same command"):
         earlier = {failure.key: failure for failure in Quarantine(cache / parts.PARTS, tool_versions())}
         all_failures = {failure.key: failure for failure in Quarantine(cache, tool_versions())}
+    summary = _sum(filter(None, map(parts.read_summary, folders)))
+    _check_complete(cache, summary)
     check_run(cache, this_run)
     if not found.keys() <= earlier.keys():  # for the next call, if this one is killed and a part runs again
         write_failures(cache / parts.PARTS, {**earlier, **found}.values())
@@ -120,10 +122,20 @@ def _join(cache: Path) -> RunSummary:
     for run in runs:
         if (run.started, run.elapsed_seconds) not in known:
             append_run(cache, run)
-    summary = _sum(filter(None, map(parts.read_summary, folders)))
     check_run(cache, this_run)
     _remove(cache)
     return summary
+
+
+def _check_complete(cache: Path, summary: RunSummary) -> None:
+    """Raise an error if the parts left inputs out, or if the sidecars of what they built are not all there."""
+    check_counts(summary)
+    num_sidecars, num_built = sum(1 for _ in layout.iter_keys(cache)), summary.num_done + summary.num_up_to_date
+    if num_sidecars < num_built:
+        raise DamageError(
+            f"'{printable(cache / 'videos')}' has {num_sidecars} sidecars, expected at least the {num_built} that the "
+            f"parts built. Mount it or copy it, or {parts.how_to_give_up(cache)} and build again."
+        )
 
 
 def _sum(summaries: Iterable[RunSummary]) -> RunSummary:

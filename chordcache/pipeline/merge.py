@@ -16,8 +16,9 @@ from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import CacheWriteError, ChordcacheError, DamageError, NotFoundError, UsageError, printable
 from chordcache.index.column_types import merged_columns
-from chordcache.index.files import Index, IndexWriter, read_index
-from chordcache.pipeline.existing_cache import repairable
+from chordcache.index.files import IndexWriter
+from chordcache.pipeline.existing_cache import check_counts, check_sidecars, index_of, repairable
+from chordcache.pipeline.fix_commands import completing_command
 from chordcache.pipeline.verify_lists import find_orphans
 from chordcache.records import FeatureInfo, RunSummary
 from chordcache.storage import atomic, layout
@@ -25,6 +26,7 @@ from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked, locked_for_reading
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
+from chordcache.storage.readable import exists
 from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
@@ -60,11 +62,14 @@ def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = 
     Raises
     ------
     UsageError
-        If the caches do not fit together, or ``output`` holds something else. Nothing was written then.
+        If the caches do not fit together or are not built to their end, or ``output`` holds something else. Nothing was
+        written then.
     NotFoundError, FormatVersionError
         If one of the folders is not a cache of this format.
     DamageError
-        If a cache is damaged. Repair it, then call again.
+        If a cache is damaged or not copied to its end. Repair it, then call again.
+    UnreadableError
+        If a list of a cache or an artefact cannot be read.
     LockedError
         If another process writes to one of the caches, or to ``output``.
     NoSpaceError, CacheWriteError, StoppedError
@@ -105,7 +110,7 @@ def _check_folder(folder: Path) -> None:
     """Raise ``UsageError`` if the output holds files that no merge writes."""
     if not os.path.lexists(folder):
         return
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise UsageError(f"output: got '{printable(folder)}', expected a folder. Name another one.")
     foreign = next((each.file for each in find_orphans(folder) if not each.fix_command), None)
     if foreign is not None:
@@ -137,20 +142,36 @@ class _Joined:
         for header in headers.values():
             columns = merged_columns(columns, header.columns)
         self.header = first.replace(roots=_joined_roots(headers), columns=columns)
-        self._indices = [self._index_of(folder) for folder in self.folders]
+        self._indices = [index_of(folder) for folder in self.folders]
         self.owners: dict[str, Path] = {}
         """Key of each cached video to the first cache that has it"""
         for folder in self.folders:
+            check_sidecars(folder)
             for key in layout.iter_keys(folder):
                 if self.owners.setdefault(key, folder) != folder:
                     self._check_equal(key, folder)
+        self.failures = self._failures()
+        """Quarantined inputs, by key"""
+        self.keys = {*self.owners, *self.failures}
+        """Keys of all inputs"""
+        self._check_complete()
 
-    def _index_of(self, folder: Path) -> Index:
-        with repairable(folder):
-            try:
-                return read_index(folder / "index.jsonl")
-            except NotFoundError as error:
-                raise DamageError(f"{printable(folder)}: {error}") from None
+    def _check_complete(self) -> None:
+        """Raise ``UsageError`` if a video is asked for that none of the caches has, or has in quarantine."""
+        for folder, index in zip(self.folders, self._indices, strict=True):
+            lacking = []
+            with repairable(folder):
+                for record in index:
+                    key = layout.key_of(record)
+                    self.keys.add(key)
+                    if key not in self.owners and key not in self.failures:
+                        lacking.append(record.path)
+            if lacking:
+                command = completing_command(folder, read_header(folder).features)
+                raise UsageError(
+                    f"caches: got '{printable(folder)}', where {len(lacking)} of {len(index)} indexed videos are not "
+                    f"built yet, such as '{printable(lacking[0])}', expected complete caches. Run '{command}'."
+                )
 
     def _check_equal(self, key: str, folder: Path) -> None:
         if self.sidecar(key) != _sidecar_of(folder, key):
@@ -163,8 +184,8 @@ class _Joined:
         """Return the sidecar of a video."""
         return _sidecar_of(self.owners[key], key)
 
-    def write_index(self, path: Path) -> int:
-        """Write the records of all caches, one for each video. Return their number."""
+    def write_index(self, path: Path) -> None:
+        """Write the records of all caches, one for each video."""
         levels = [index.level for index in self._indices]
         level = None if None in levels else min(map(str, levels), key=SCAN_LEVELS.index)
         seen: set[str] = set()
@@ -182,17 +203,16 @@ class _Joined:
                         if key not in seen and self.owners.get(key, folder) == folder:
                             seen.add(key)
                             writer.write(record)
-        return len(seen)
 
-    def failures(self) -> list[Failure]:
-        """Return the quarantined inputs, one entry for each, without those of videos that another cache has."""
+    def _failures(self) -> dict[str, Failure]:
+        """Return the quarantined inputs by key, without those of videos that another cache has."""
         found: dict[str, Failure] = {}
         for folder in self.folders:
             with repairable(folder):
                 for failure in Quarantine(folder, {}):
                     if self.owners.get(failure.key, folder) == folder:
                         found.setdefault(failure.key, failure)
-        return list(found.values())
+        return found
 
 
 def _sidecar_of(folder: Path, key: str) -> Sidecar:
@@ -255,17 +275,16 @@ class _Merge:
     def __init__(self, joined: _Joined, output: Path) -> None:
         self._joined = joined
         self._output = output
-        self._num_up_to_date = self._num_frames = 0
+        self._num_done = self._num_up_to_date = self._num_frames = 0
 
     def run(self, progress: bool) -> RunSummary:
         """Merge what is missing. The header comes last, so that an incomplete cache cannot be opened."""
         started = time.monotonic()
         joined, output = self._joined, self._output
-        failures = joined.failures()
         atomic.remove_partials(output)
         with atomic.partial_folder(output) as folder:
             index = folder / "index.jsonl"
-            num_inputs = joined.write_index(index)
+            joined.write_index(index)
             is_complete = self._check_output(index)
             with terminal.progress_bar(len(joined.owners), "video", shown=progress) as bar:
                 for key in joined.owners:
@@ -274,18 +293,20 @@ class _Merge:
             if not is_complete:
                 atomic.publish(index, output / index.name)
         if not is_complete:
-            if failures:
-                write_failures(output, failures)
+            if joined.failures:
+                write_failures(output, joined.failures.values())
             write_catalog(output)
             write_header(output, joined.header)
-        return RunSummary(
-            num_inputs=num_inputs,
-            num_done=len(joined.owners) - self._num_up_to_date,
+        summary = RunSummary(
+            num_inputs=len(joined.keys),
+            num_done=self._num_done,
             num_up_to_date=self._num_up_to_date,
-            num_failed=len(failures),
+            num_failed=len(joined.failures),
             num_frames=self._num_frames,
             elapsed_seconds=time.monotonic() - started,
         )
+        check_counts(summary)
+        return summary
 
     def _check_output(self, index: Path) -> bool:
         """Return whether the output is the complete merge.
@@ -297,7 +318,7 @@ class _Merge:
         """
         output = self._output
         path = output / index.name
-        if path.exists() and not filecmp.cmp(path, index, shallow=False):
+        if exists(path) and not filecmp.cmp(path, index, shallow=False):
             raise _other_output(output, f"which holds another '{path.name}'")
         for key in layout.iter_keys(output):
             if key not in self._joined.owners or self._earlier(key) not in (None, self._joined.sidecar(key)):
@@ -330,8 +351,9 @@ class _Merge:
             path = layout.sidecar_path(self._output, key)
             atomic.publish_text(self._output, path, sidecar.to_line() + "\n")
             self._num_frames += sidecar.num_frames
-        else:
-            self._num_up_to_date += 1
+        if key not in self._joined.failures:  # else it counts as failed, though some of its features are cached
+            self._num_done += is_new
+            self._num_up_to_date += not is_new
 
     def _is_there(self, file: str, info: FeatureInfo, is_new: bool) -> bool:
         """Return whether an earlier run brought a file. The content of a file without a sidecar is compared."""

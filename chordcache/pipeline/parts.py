@@ -33,6 +33,7 @@ from chordcache.storage.owner import check_run, run_of
 from chordcache.storage.part import Part
 from chordcache.storage.parts import PartsPlan
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
+from chordcache.storage.readable import exists, list_folder
 from chordcache.storage.run_log import adopt_last_scan
 from chordcache.storage.sealed_json import seal
 
@@ -99,7 +100,7 @@ def part_plan(
 def _check_same(cache: Path, part: Part, found: PartsPlan, index: Path) -> None:
     if part.num_parts != found.num_parts:
         raise _another(cache, found, f"part: got {part.number}/{part.num_parts}, expected I/{found.num_parts}")
-    if not index.exists():
+    if not exists(index):
         read_index(index)  # raises
     if digest_file(index) != found.index:
         raise _another(cache, found, f"index: got '{printable(index)}', expected the one that was divided")
@@ -131,8 +132,9 @@ def _divide(cache: Path, num_parts: int, index: Path, plan_now: Callable[[], Bui
         adopt_last_scan(cache, plan.index.path)
         digest, run = digest_file(index), run_of(cache) or ""
         folder = cache / parts.PARTS
-        for left in [*folder.glob("*-of-*"), folder / ".partial"]:  # by a process that was killed here
-            shutil.rmtree(left, ignore_errors=True)
+        for name in list_folder(folder):  # left by a process that was killed here
+            if "-of-" in name or name == ".partial":
+                shutil.rmtree(folder / name, ignore_errors=True)
         with IndexRows(plan.index) as rows:
             with repairable(cache):
                 quarantine = Quarantine(cache, tool_versions(), plan.on_damage)
@@ -142,8 +144,9 @@ def _divide(cache: Path, num_parts: int, index: Path, plan_now: Callable[[], Bui
             failures = {failure.key: failure for failure in quarantine if failure.key in rows.keys}
             with atomic.no_space_as_error(folder), atomic.partial_folder(folder) as partial:
                 _Division(plan, partial, failures).write(rows, num_parts)
-                for part in sorted(partial.glob("*-of-*")):
-                    atomic.publish_folder(part, folder / part.name)
+                for part in range(1, num_parts + 1):
+                    name = Part(part, num_parts).name
+                    atomic.publish_folder(partial / name, folder / name)
         write_failures(folder, failures.values())
         check_run(cache, run)
         settings = _settings_of(plan_now())  # the header of the cache exists now, as it does for each part

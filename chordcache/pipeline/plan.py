@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from chordcache.records import FeatureInfo, VideoRecord
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header, write_header
+from chordcache.storage.readable import exists, unreadable
 from chordcache.storage.sidecar import Sidecar
 
 
@@ -262,8 +264,10 @@ def _is_there(cache: Path, info: FeatureInfo, rebuild: Container[str]) -> bool:
         return True
     try:
         return info.file not in rebuild and os.path.getsize(cache / info.file) == info.num_bytes
-    except OSError:
-        return False
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        raise unreadable(cache / info.file, error) from None
 
 
 def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPlan:
@@ -284,11 +288,15 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
         If a root has the label of another folder of the cache, or a column has another type there.
     DamageError
         If the existing index is damaged.
+    UnreadableError
+        If the sidecars cannot be listed.
     """
     cache, path, index = plan.cache, plan.cache / "index.jsonl", plan.index
+    for _ in layout.iter_keys(cache):  # raises before anything is written if the sidecars cannot be listed
+        pass
     atomic.remove_partials(cache)
     with repairable(cache), atomic.partial_folder(cache) as folder:
-        earlier = read_index(path) if path.exists() else None
+        earlier = read_index(path) if exists(path) else None
         roots = _merged_roots(earlier.roots if earlier else {}, plan)
         columns = merged_columns(earlier.columns if earlier else {}, index.columns)
         plan = replace(plan, follow_symlinks=plan.follow_symlinks or (earlier is not None and earlier.follow_symlinks))

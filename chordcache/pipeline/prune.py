@@ -11,6 +11,7 @@ from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.trim import is_allowed
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.readable import exists
 from chordcache.storage.sidecar import read_sidecar
 
 _MAX_SHARE = 0.1
@@ -78,7 +79,7 @@ def drop_features(cache: Path, names: Collection[str]) -> None:
 
 def drop_if_not_allowed(cache: Path, key: str, on_damage: str) -> None:
     """Remove a video that cannot be cached, if it is cached as another choice for damaged files said."""
-    if not layout.sidecar_path(cache, key).exists():
+    if not exists(layout.sidecar_path(cache, key)):
         return
     with suppress(DamageError, NotFoundError):
         if not is_allowed(read_sidecar(cache, key), on_damage):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
+from chordcache.arguments import as_items
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
@@ -16,15 +17,18 @@ from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
 from chordcache.index.files import Index, IndexWriter, read_index, temporary_index
 from chordcache.pipeline.build import build_as_before
+from chordcache.pipeline.existing_cache import check_sidecars, index_of
 from chordcache.pipeline.findings import Damage
+from chordcache.pipeline.fix_commands import gc_command
 from chordcache.pipeline.options import BuildOptions
-from chordcache.pipeline.verify_lists import find_orphans
+from chordcache.pipeline.verify_lists import check_index, find_orphans
 from chordcache.records import RunSummary, VideoRecord
 from chordcache.storage import atomic, layout, sealed_json
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
 from chordcache.storage.parts import PARTS, is_foreign
+from chordcache.storage.readable import iter_lines
 from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
 from chordcache.storage.scratch import checked_scratch
 from chordcache.storage.sidecar import read_sidecar
@@ -131,8 +135,7 @@ def _records_of(cache: Path, keys: set[str]) -> list[VideoRecord]:
 
 
 def _sound_lines(path: Path) -> list[str]:
-    lines = path.read_text(encoding="ascii", errors="replace").splitlines() if path.exists() else []
-    return [line for line in lines if _is_sound(line)]
+    return [line for data in iter_lines(path) if _is_sound(line := data.decode("ascii", "replace").rstrip("\r\n"))]
 
 
 def _is_sound(line: str) -> bool:
@@ -171,7 +174,10 @@ def _repair_index(cache: Path, header: Header) -> None:
 
 
 def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry_run: bool = False) -> list[str]:
-    """Remove artefacts that no sidecar names: superseded generations, and files that a killed build left.
+    """Remove artefacts that no sidecar names: superseded generations, and those of videos that left the index.
+
+    An artefact whose video is in the index and has no sidecar stays: a build that was killed completes it, or the
+    sidecar is not copied yet. Files that chordcache did not make stay too, see ``kept_orphans``.
 
     Parameters
     ----------
@@ -190,14 +196,19 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
     Raises
     ------
     DamageError
-        If a sidecar is damaged. Its artefacts would look like garbage.
+        If a sidecar or the index is damaged or missing, such as in a copy that is not complete. Artefacts would look
+        like garbage.
+    UnreadableError
+        If a list cannot be read.
     LockedError
         If a build is running.
     """
     folder = Path(cache).absolute()
     read_header(folder)
-    chosen = None if only is None else set(only)
+    chosen = None if only is None else set(as_items(only))
     with locked(folder), nullcontext(RunNotes()) if dry_run else recorded(folder, "gc") as notes:
+        check_sidecars(folder)
+        index_of(folder)
         for key in layout.iter_keys(folder):
             read_sidecar(folder, key)
         files = [
@@ -217,3 +228,11 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
             write_catalog(folder)
         notes.counts = {"num_removed": len(files)}
     return files
+
+
+def kept_orphans(cache: str | Path) -> list[Damage]:
+    """Return the orphans that ``verify`` finds and ``collect_garbage`` leaves, each with the reason."""
+    folder = Path(cache).absolute()
+    in_lists = check_index(folder, set(layout.iter_keys(folder)), read_header(folder).features)
+    orphans = (finding for finding in (*in_lists, *find_orphans(folder)) if finding.kind == "orphan")
+    return [orphan for orphan in orphans if orphan.fix_command != gc_command(folder)]

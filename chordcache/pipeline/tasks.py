@@ -17,6 +17,7 @@ from chordcache.pipeline.trim import is_allowed, may_be_cached
 from chordcache.records import ContentFacts, Identity, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.quarantine import Failure, Quarantine
+from chordcache.storage.readable import exists
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 
@@ -140,7 +141,7 @@ class _Planner:
 
 
 def _sidecar_or_none(cache: Path, key: str) -> Sidecar | None:
-    if not os.path.exists(f"{cache}/{layout.sidecar_file(key)}"):
+    if not exists(f"{cache}/{layout.sidecar_file(key)}"):
         return None  # much faster than the error, which has a message
     try:
         return read_sidecar(cache, key)

@@ -19,7 +19,7 @@ from chordcache.engine.display import Display, display_of
 from chordcache.engine.needs import Needs
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import ChordcacheError, DamageError, MediaError, UsageError
+from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFoundError, UnreadableError, UsageError
 from chordcache.features.frames import record_decoder
 from chordcache.features.item_fields import fits
 from chordcache.media.source_file import bytes_changed, check_unchanged, hash_source, look, real_folder
@@ -35,6 +35,7 @@ from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.node_check import check_for
 from chordcache.storage.quarantine import Quarantine
+from chordcache.storage.readable import unreadable
 from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
@@ -104,12 +105,15 @@ def verify(
         If the level does not exist.
     NotFoundError, DamageError, FormatVersionError
         If the folder is not a cache, or its ``chordcache.json`` cannot be read.
+    UnreadableError
+        If the sidecars cannot be listed, so that nothing can be said about the videos.
     """
     if level not in VERIFY_LEVELS:
         raise UsageError(f"level: got '{level}', expected one of {', '.join(VERIFY_LEVELS)}")
     folder = Path(cache).absolute()
     read_header(folder)  # raises before a log is made in a folder that is not a cache
-    engine = Engine(jobs=1) if level == "quick" and not source else pool.prepared(engine_of(jobs))
+    engine = engine_of(jobs)  # raises for a wrong number, also where no worker is needed
+    engine = Engine(jobs=1) if level == "quick" and not source else pool.prepared(engine)
     with recorded(folder, "verify", jobs=engine.jobs) as notes:
         report = _verify(folder, level, source, engine, roots, display_of(progress))
         notes.exit_code = report.exit_code
@@ -157,7 +161,7 @@ def _verify(
                     progress.fail(damage[0].file, damage[0].kind, damage[0].message)
                 else:
                     progress.done(check.key)
-    found = _without_quarantined(folder, found)
+    found = _counted(_without_quarantined(folder, found), len(keys))
     found += check_catalog(folder, keys, header.features)
     found += check_index(folder, set(keys), header.features)
     found += check_runs(folder)
@@ -178,8 +182,10 @@ def _check_video(check: _Check) -> list[Damage]:
         sidecar = read_sidecar(check.cache, check.key)
     except DamageError as error:
         return [Damage("damaged", file, str(error), repair_command(check.cache), check.key)]
-    except OSError as error:
-        return [_unreadable(check, file, error)]
+    except NotFoundError as error:  # removed since it was listed
+        return [Damage("missing", file, str(error), repair_command(check.cache), check.key)]
+    except UnreadableError as error:
+        return [Damage("unreadable", file, str(error), "", check.key)]
     damage: list[Damage] = []
     for artefact in dict.fromkeys(info.file for info in sidecar.features if info.file is not None):
         damage += _check_artefact(check, sidecar, [info for info in sidecar.features if info.file == artefact])
@@ -210,9 +216,23 @@ def _without_quarantined(cache: Path, found: list[Damage]) -> list[Damage]:
     """Leave out features that are missing because they could not be made: quarantine has them, with the reason."""
     try:
         quarantine = Quarantine(cache, {})
-    except DamageError:  # reported by check_index
+    except (DamageError, UnreadableError):  # reported by check_index
         return found
     return [each for each in found if each.kind != "incomplete" or quarantine.get(str(each.key)) is None]
+
+
+def _counted(found: list[Damage], num_videos: int) -> list[Damage]:
+    """Join the findings about features that many videos lack: one finding for each feature of a tier."""
+    lacking: dict[tuple[str, str], list[Damage]] = {}
+    for finding in found:
+        if finding.kind == "incomplete":
+            lacking.setdefault((finding.message, finding.fix_command), []).append(finding)
+    rest = [finding for finding in found if finding.kind != "incomplete"]
+    for (message, fix_command), (first, *others) in lacking.items():
+        count = len(others) + 1
+        what = f"{count} of {num_videos} videos, such as this one: {message}"
+        rest.append(Damage("incomplete", first.file, what, fix_command, count=count) if others else first)
+    return rest
 
 
 def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
@@ -252,16 +272,15 @@ def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo
         digest = digest_file(path)
     except FileNotFoundError:
         return [Damage("missing", file, "the sidecar names it", repair, check.key)]
+    except PermissionError as error:
+        return [Damage("unreadable", file, str(unreadable(path, error)), "", check.key)]
     except OSError as error:
-        return [_unreadable(check, file, error)]
+        what = f"the file cannot be read: {error.strerror}"
+        return [Damage("damaged", file, what, repair, check.key)]
     if digest != info.digest:
         what = f"its xxh3-128 is {digest}, expected {info.digest}"
         return [Damage("damaged", file, what, repair, check.key)]
     return _check_rows(check, sidecar, infos) if check.level == "deep" else []
-
-
-def _unreadable(check: _Check, file: str, error: OSError) -> Damage:
-    return Damage("damaged", file, f"the file cannot be read: {error.strerror}", repair_command(check.cache), check.key)
 
 
 def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:

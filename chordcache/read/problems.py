@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ def iter_problems(path: str | Path, *, label: str | None = None, with_absent: bo
         If the cache or the index cannot be read.
     """
     path = Path(path)
-    if path.is_file():
+    if os.path.isfile(path):
         yield from _of_index(path, label)
         return
     read_header(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def summarize(path: str | Path) -> dict[str, Any]:
         If the cache or the index cannot be read.
     """
     path = Path(path)
-    return _of_index(path) if path.is_file() else _of_cache(path)
+    return _of_index(path) if os.path.isfile(path) else _of_cache(path)
 
 
 def _of_cache(path: Path) -> dict[str, Any]:

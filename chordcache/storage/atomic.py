@@ -10,8 +10,10 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from chordcache.errors import NoSpaceError, printable
+from chordcache.storage.readable import check_file, readable
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a disk that takes no more data: full, quota used up, file size limit, turned read-only by an error."""
@@ -19,8 +21,8 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of ``link`` after which a copy may still work: another disk, no permission, or no hard links on this disk."""
 
-_READ_BYTES = 1 << 16
-"""Size of the pieces in which a small file is read: a sidecar has a few thousand bytes [bytes]"""
+_COPY_BYTES = 1 << 20
+"""Size of the pieces in which a file is copied [bytes]"""
 
 MIN_FREE_BYTES = 1 << 20
 """Free space below which no video is begun: a small video and the cache's own lists need that much [bytes]."""
@@ -174,35 +176,34 @@ def write_all(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def read_small(path: Path) -> bytes:
-    """Return the content of a file. ``Path.read_bytes`` asks the disk for its size twice. Raises ``OSError``."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO in its place is empty, and does not wait
-    try:
-        blocks = []
-        while block := os.read(fd, _READ_BYTES):
-            blocks.append(block)
-        return b"".join(blocks)
-    finally:
-        os.close(fd)
-
-
 def link_or_copy(existing: Path, partial: Path) -> bool:
     """Make a second file with the content of a published one: a hard link, or a copy if the disk does not allow that.
 
     A published file is never written to, so both names keep their content. A copy is durable, as a link is. Return
     whether the second is a copy.
+
+    Raises ``FileNotFoundError``, ``NoSpaceError``, ``UnreadableError`` if the published file cannot be read, and
+    ``OSError`` if the copy cannot be written.
     """
     real = os.path.realpath(existing)  # a link to a symbolic link would be another symbolic link
     with no_space_as_error(partial):
+        check_file(existing)
         try:
             os.link(real, partial)
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
-            shutil.copyfile(real, partial)
+            with open(real, "rb") as source, open(partial, "wb") as copy:
+                while block := _read_block(source, existing):
+                    copy.write(block)
             _fsync(partial)
             return True
     return False
+
+
+def _read_block(source: BinaryIO, path: Path) -> bytes:
+    with readable(path):
+        return source.read(_COPY_BYTES)
 
 
 def publish_text(run_folder: Path, path: Path, text: str) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from chordcache.choices import ON_DAMAGE
-from chordcache.errors import DamageError, FormatVersionError, NotFoundError, printable
+from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UnreadableError, printable
 from chordcache.records import Record
-from chordcache.storage.atomic import publish_text
+from chordcache.storage.atomic import make_folder, publish_text
+from chordcache.storage.readable import exists
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
 
 
@@ -45,11 +47,18 @@ def read_header(cache: Path) -> Header:
         If the folder is not a cache.
     DamageError, FormatVersionError
         As in ``unseal``.
+    UnreadableError
+        If the file cannot be read.
     """
+    no_cache = NotFoundError(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'")
     try:
         header = read_sealed(cache / "chordcache.json", Header, "the header of a cache")
-    except (NotFoundError, NotADirectoryError):
-        raise NotFoundError(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'") from None
+    except NotFoundError:
+        raise no_cache from None
+    except UnreadableError as error:
+        if error.errno != errno.ENOTDIR:
+            raise
+        raise no_cache from None
     except DamageError as error:
         raise DamageError(f"{error}; run 'chordcache build' as before to write it again") from None
     if header.on_damage not in ON_DAMAGE:
@@ -61,5 +70,9 @@ def read_header(cache: Path) -> Header:
 
 
 def write_header(cache: Path, header: Header) -> None:
-    """Write ``chordcache.json``."""
-    publish_text(cache, cache / "chordcache.json", seal_versioned(header) + "\n")
+    """Write ``chordcache.json``, and make the folder of the sidecars of a new cache."""
+    path = cache / "chordcache.json"
+    is_new = not exists(path)
+    publish_text(cache, path, seal_versioned(header) + "\n")
+    if is_new:
+        make_folder(cache / "videos")

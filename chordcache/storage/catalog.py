@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import errno
 import json
 import os
 import sqlite3
@@ -17,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.errors import DamageError, NotFoundError, printable
+from chordcache.errors import ChordcacheError, DamageError, NotFoundError, printable
 from chordcache.records import FeatureInfo, Record, from_json, parse_json, to_json
 from chordcache.storage.annotation_names import AnnotationCounter, AnnotationNames
 from chordcache.storage.atomic import no_space_as_error, partial_folder, publish
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import iter_keys
 from chordcache.storage.parts import in_parts
+from chordcache.storage.readable import check_file, unreadable
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 _SCHEMA = """
@@ -41,6 +43,10 @@ _FEATURE = "feature."
 
 _SQLITE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
 """Exceptions of a damaged file. SQLite raises the second if its message quotes damaged bytes."""
+
+
+_UNREADABLE = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+"""Error codes of a file that cannot be read, whatever its content"""
 
 
 class FeatureState(enum.IntEnum):
@@ -153,19 +159,21 @@ class Catalog:
     def __init__(self, cache: Path) -> None:
         read_header(cache)
         self._path = cache / _FILE
-        if not self._path.exists():
+        try:
+            check_file(self._path)
+        except FileNotFoundError:
             name = printable(cache)
             raise NotFoundError(
                 f"cache '{name}' has no catalog: it is built in parts, which 'chordcache finish {name}' joins"
                 if in_parts(cache)
                 else f"cache '{name}' has no catalog: its first build is running, or was killed; "
                 "run the same 'chordcache build', or 'chordcache verify --repair'"
-            )
+            ) from None
         uri = f"file:{urllib.parse.quote(os.fsencode(self._path.absolute()))}?mode=ro&immutable=1"
         try:
             self._database = sqlite3.connect(uri, uri=True, check_same_thread=False)
         except _SQLITE_ERRORS as error:
-            raise self._damage(str(error)) from None
+            raise self._error(error) from None
         weakref.finalize(self, self._database.close)
         self.num_frames = self._int32("num_frames")
         """Number of frames of every video [shape=(num_videos,), dtype=int32], read-only"""
@@ -178,7 +186,14 @@ class Catalog:
         try:
             return self._database.execute(sql, values).fetchall()
         except _SQLITE_ERRORS as error:
-            raise self._damage(str(error)) from None
+            raise self._error(error) from None
+
+    def _error(self, error: Exception) -> ChordcacheError:
+        """Return the error for one of SQLite: of a disk that fails, or of a damaged file."""
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code & 0xFF in _UNREADABLE and code != sqlite3.SQLITE_IOERR_SHORT_READ:
+            return unreadable(self._path, OSError(errno.EIO, str(error)))
+        return self._damage(str(error))
 
     def _damage(self, what: str) -> DamageError:
         path, cache = printable(self._path), printable(self._path.parent)
@@ -324,7 +339,7 @@ class Catalog:
             if self._stated_features() not in (None, features.columns()):
                 raise self._damage("the states of its features are of other videos than its rows")
         except _SQLITE_ERRORS as error:
-            raise self._damage(str(error)) from None
+            raise self._error(error) from None
 
     def _columns_agree(self, position: int, sidecar: Sidecar) -> bool:
         if position >= min(len(self.num_frames), len(self.label_ids)):

@@ -29,9 +29,11 @@ from functools import cache
 from pathlib import Path
 
 from chordcache.digests import hex64
-from chordcache.errors import UsageError, printable
+from chordcache.errors import UnreadableError, UsageError, printable
 from chordcache.records import Identity, Segment, VideoRecord, to_json
 from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.catalog_keys import names_videos
+from chordcache.storage.readable import exists, list_folder
 
 _SLUG_LENGTH = 40
 _KEY = r"[A-Za-z0-9_-]+-[0-9a-f]{16}"
@@ -141,12 +143,35 @@ def file_of_key(file: str, key: str) -> str:
 
 
 def iter_keys(cache: Path) -> Iterator[str]:
-    """Yield the keys of all videos that have a sidecar, sorted within each of the 256 folders."""
-    for folder in sorted((cache / "videos").glob("[0-9a-f][0-9a-f]")):
-        for name in sorted(os.listdir(folder)):
-            key = name.removesuffix(".json")
-            if key != name and is_key(key) and sidecar_path(cache, key) == folder / name:
-                yield key
+    """Yield the keys of all videos that have a sidecar, sorted within each of the 256 folders.
+
+    Raises
+    ------
+    UnreadableError
+        If a folder of sidecars cannot be listed. ``videos`` may be missing only before the first video is cached.
+    """
+    try:
+        names = list_folder(cache / "videos")
+    except FileNotFoundError:
+        _check_is_new(cache)
+        return
+    for fan in names:
+        if re.fullmatch("[0-9a-f]{2}", fan):
+            for name in list_folder(cache / "videos" / fan):
+                key = name.removesuffix(".json")
+                if key != name and is_key(key) and sidecar_file(key) == f"videos/{fan}/{name}":
+                    yield key
+
+
+def _check_is_new(cache: Path) -> None:
+    """Raise ``UnreadableError`` if videos were cached, so that their sidecars are lost, not copied or not mounted."""
+    if not exists(cache / "chordcache.json"):
+        return
+    if names_videos(cache) or any(exists(cache / tier) for tier in TIERS):
+        raise UnreadableError(
+            f"'{printable(cache / 'videos')}': got no such folder, expected the sidecars of the cache. Mount or copy "
+            f"it. If it is lost, make an empty folder and run 'chordcache verify --repair {printable(cache)}'."
+        )
 
 
 def path_problem(path: object) -> str | None:

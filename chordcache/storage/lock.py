@@ -14,6 +14,7 @@ from chordcache.errors import LockedError, NoSpaceError, NotFoundError, UsageErr
 from chordcache.storage.atomic import make_folder, no_space_as_error
 from chordcache.storage.owner import check_not_owned, owned
 from chordcache.storage.parts import PARTS, how_to_give_up, in_parts, part_folder, read_plan
+from chordcache.storage.readable import readable
 
 _MAX_OWNER_BYTES = 400
 
@@ -89,7 +90,7 @@ def locked_part(cache: Path, folder: Path, on_wait: Callable[[str], None] | None
     fd = _open(cache)
     try:
         _lock(fd, cache, fcntl.LOCK_SH, on_wait)
-        if not folder.is_dir():  # it must not be made again, empty
+        if not os.path.isdir(folder):  # it must not be made again, empty
             if in_parts(cache):
                 raise NotFoundError(f"no such folder '{printable(folder)}'; {how_to_give_up(cache)}")
             raise NotFoundError(
@@ -132,18 +133,20 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
     ------
     LockedError
         If a process writes to the cache, or it is built in parts.
+    UnreadableError
+        If the file to lock cannot be read.
     UsageError
         If the folder cannot be locked.
     """
     if in_parts(cache):
         raise _needs_finish(cache)
+    path = cache / ".lock"
     try:
-        fd = os.open(cache / ".lock", os.O_RDONLY | os.O_CLOEXEC)
+        with readable(path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         yield
         return
-    except OSError as error:
-        raise _cannot_lock(cache, error) from None
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

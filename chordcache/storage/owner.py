@@ -20,7 +20,8 @@ from pathlib import Path
 from chordcache.digests import hex64
 from chordcache.errors import LockedError, printable
 from chordcache.records import Record, parse_json, to_json
-from chordcache.storage.atomic import no_space_as_error, read_small
+from chordcache.storage.atomic import no_space_as_error
+from chordcache.storage.readable import read_small
 
 OWNER_FILE = ".owner"
 

@@ -15,14 +15,15 @@ Sidecars and artefacts lie where a whole build puts them. ``finish`` joins the l
 
 from __future__ import annotations
 
-import os
+import errno
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from chordcache.errors import DamageError, NotFoundError, printable
+from chordcache.errors import DamageError, NotFoundError, UnreadableError, printable
 from chordcache.records import Count, Record, RunSummary
 from chordcache.storage.atomic import publish_text
 from chordcache.storage.part import MAX_PARTS, Part
+from chordcache.storage.readable import exists, list_folder
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
 
 PARTS = "parts"
@@ -62,7 +63,12 @@ def part_folder(cache: Path, part: Part) -> Path:
 
 def in_parts(cache: Path) -> bool:
     """Return whether a cache is being built in parts, which ``finish`` has not joined."""
-    return (cache / PARTS / _PLAN).exists()
+    try:
+        return exists(cache / PARTS / _PLAN)
+    except UnreadableError as error:
+        if error.errno == errno.ENOTDIR:
+            return False
+        raise
 
 
 def is_foreign(cache: Path) -> bool:
@@ -71,11 +77,13 @@ def is_foreign(cache: Path) -> bool:
     A process that divides an index makes ``.lock`` there before any other file.
     """
     try:
-        names = os.listdir(cache / PARTS)
+        names = list_folder(cache / PARTS)
     except FileNotFoundError:
         return False
-    except NotADirectoryError:
-        return True
+    except UnreadableError as error:
+        if error.errno == errno.ENOTDIR:
+            return True
+        raise
     return bool(names) and not {".lock", _PLAN}.intersection(names)
 
 
@@ -91,8 +99,6 @@ def read_plan(cache: Path) -> PartsPlan:
         plan = read_sealed(path, PartsPlan, "a plan of parts")
     except DamageError as error:
         raise DamageError(f"{error}; {how_to_give_up(cache)}") from None
-    except IsADirectoryError:
-        raise DamageError(f"'{printable(path)}' is damaged: it is not a file; {how_to_give_up(cache)}") from None
     if not 1 <= plan.num_parts <= MAX_PARTS:
         what = f"it is not a plan of parts (num_parts is {plan.num_parts})"
         raise DamageError(f"'{printable(path)}' is damaged: {what}; {how_to_give_up(cache)}")

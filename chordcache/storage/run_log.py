@@ -118,7 +118,7 @@ def append_run(cache: Path, run: Run) -> bool:
     ``verify`` needs no lock of the cache, so the log has a lock of its own during the write.
     """
     path = _log_of(cache)
-    if not cache.exists():
+    if not os.path.exists(cache):
         return False
     with suppress(OSError), _appending(path):
         append_line(path, seal(run))
@@ -128,7 +128,7 @@ def append_run(cache: Path, run: Run) -> bool:
 
 def _log_of(cache: Path) -> Path:
     """Return the path of a log: in the folder of a cache, or beside an index."""
-    return cache / RUNS_FILE if cache.is_dir() else cache.with_name(f"{cache.name}.{RUNS_FILE}")
+    return cache / RUNS_FILE if os.path.isdir(cache) else cache.with_name(f"{cache.name}.{RUNS_FILE}")
 
 
 @contextmanager
@@ -152,6 +152,8 @@ def read_runs(cache: str | Path) -> Iterator[Run]:
     ------
     DamageError
         If another line is damaged.
+    UnreadableError
+        If the log cannot be read.
     """
     yield from iter_sealed(_log_of(Path(cache)), Run, "a run")
 

@@ -12,7 +12,8 @@ from typing import Any, NoReturn, TypeVar
 from chordcache.digests import hex128
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, printable
 from chordcache.records import Record, from_json, parse_json, to_json
-from chordcache.storage.atomic import no_space_as_error, read_small
+from chordcache.storage.atomic import no_space_as_error
+from chordcache.storage.readable import iter_lines, read_small
 
 FORMAT_VERSION = 3
 """Version of the format. It is raised when an older reader would misread what is written now."""
@@ -119,7 +120,7 @@ FINITE_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
 
 
 def read_sealed(path: Path, kind: type[T], what: str) -> T:
-    """Read a file of one sealed line. Raises as ``unseal_as`` does, and ``NotFoundError`` and ``OSError``."""
+    """Read a file of one sealed line. Raises as ``unseal_as`` and ``read_small`` do."""
     try:
         return unseal_as(read_small(path).decode("ascii").replace("\r\n", "\n"), str(path), kind, what)
     except FileNotFoundError:
@@ -135,17 +136,13 @@ def iter_sealed(path: Path, kind: type[T], what: str) -> Iterator[T]:
     ------
     DamageError
         If another line is damaged.
+    UnreadableError
+        If the file cannot be read.
     """
-    if not path.exists():
-        return
-    if not path.is_file():
-        raise DamageError(f"'{printable(path)}' is damaged: it is not a file")
-    source = str(path)
-    with open(path, "rb") as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            yield unseal_as(line.replace(b"\r\n", b"\n"), source, kind, what)
+    for line in iter_lines(path):
+        if not line.endswith(b"\n"):
+            return
+        yield unseal_as(line.replace(b"\r\n", b"\n"), str(path), kind, what)
 
 
 def append_line(path: Path, line: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError, printable
 from chordcache.records import ContentFacts, Count, DamageFacts, Description, FeatureInfo, Identity, View
-from chordcache.storage.atomic import read_small
 from chordcache.storage.layout import is_artefact_file, path_problem, sidecar_path
+from chordcache.storage.readable import read_small
 from chordcache.storage.sealed_json import seal_versioned, unseal_as
 
 
@@ -102,6 +102,8 @@ def read_sidecar(cache: Path, key: str) -> Sidecar:
         If the video is not cached.
     DamageError, FormatVersionError
         As in ``unseal``.
+    UnreadableError
+        If the file cannot be read.
     """
     path = sidecar_path(cache, key)
     try:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from chordcache.engine.choice import check_jobs, num_workers
 from chordcache.engine.limits import Limits
 from chordcache.engine.worker import ONE_THREAD
-from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.errors import NotFoundError, printable
 from chordcache.tools.system import Mount, System
 
 _GIB = 1 << 30
@@ -112,7 +113,7 @@ class _Place:
     @property
     def workers(self) -> int:
         """Number of workers."""
-        return self.jobs or max(1, int(self.usable_cpus))
+        return num_workers(self.jobs, int(self.usable_cpus))
 
     @cached_property
     def mount(self) -> Mount | None:
@@ -144,10 +145,9 @@ def diagnose(
     NotFoundError
         If the path does not exist.
     UsageError
-        If ``jobs`` is not positive.
+        If ``jobs`` is not a number of processes.
     """
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs: got {jobs}, expected at least 1")
+    check_jobs(jobs)
     if not os.path.lexists(path):
         raise NotFoundError(
             f"path: got '{printable(path)}', which does not exist, expected a folder. Name the folder of the cache."

@@ -14,6 +14,7 @@ import numpy as np
 from chordcache.choices import PLAN_FILES
 from chordcache.config.config import Config
 from chordcache.engine import pool, terminal
+from chordcache.engine.choice import check_jobs
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError
 from chordcache.index.files import Index
@@ -186,15 +187,14 @@ def plan_build(
         options.build,
         options.scratch,
     )
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs: got {jobs}, expected at least 1")
+    check_jobs(jobs)
     if options.scratch is not None and not Path(options.scratch).is_dir():
         raise UsageError(f"scratch: got '{options.scratch}', expected a folder that exists")
     index = scanned(index, jobs=jobs, follow_symlinks=options.build.follow_symlinks, limits=options.build.limits)
     with stop_signals(), TemporaryDirectory(prefix="chordcache-plan-") as folder:
         asked = (settings.config, settings.tiers, settings.features)
         plan = make_plan(Path(folder, "cache"), index, *asked, roots=roots, options=options.build)
-        return _Planning(plan, settings, options, jobs or pool.default_jobs(), progress).run()
+        return _Planning(plan, settings, options, pool.default_jobs(jobs), progress).run()
 
 
 class _Planning:

@@ -293,7 +293,7 @@ def test_bash_sees_the_pipe_of_a_command_as_that_of_others(built: Path) -> None:
 
 def test_gc_with_nothing_to_remove(built: Path, run_cli: Cli) -> None:
     assert run_cli("gc", cwd=built).stdout == "nothing to remove\n"
-    assert json.loads(run_cli("gc", "--json", cwd=built).stdout) == {"files": [], "num_removed": 0}
+    assert json.loads(run_cli("gc", "--json", cwd=built).stdout) == {"files": [], "num_removed": 0, "kept": []}
 
 
 def test_gc_as_json(built: Path, run_cli: Cli) -> None:
@@ -302,7 +302,7 @@ def test_gc_as_json(built: Path, run_cli: Cli) -> None:
     cc.build(built / "index.json", built / "cache", config=built / "c.yaml", jobs=1)
     dry = json.loads(run_cli("gc", "--json", "--dry-run", cwd=built).stdout)
     assert (len(dry["files"]), dry["num_removed"]) == (2, 0)
-    assert json.loads(run_cli("gc", "--json", "--yes", cwd=built).stdout) == {"files": dry["files"], "num_removed": 2}
+    assert json.loads(run_cli("gc", "--json", "--yes", cwd=built).stdout) == {**dry, "num_removed": 2}
     assert not any((built / "cache" / file).exists() for file in dry["files"])
     assert run_cli("gc", cwd=built).stdout == "nothing to remove\n"
 

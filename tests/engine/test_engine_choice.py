@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import chordcache as cc
-from chordcache.engine.choice import Engine
+from chordcache.cli import cli
+from chordcache.engine import pool
+from chordcache.engine.choice import Engine, num_workers
 from chordcache.errors import UsageError
+from chordcache.tools.doctor import diagnose
+from chordcache.tools.plan import plan_build
 
 
 @pytest.mark.parametrize("arguments", [("none",), ("dask",), ("local", "host:1"), ("dask", "host:1", 2)])
@@ -26,3 +31,56 @@ def test_the_process_itself_builds(make_video: Callable[..., Path], tmp_path: Pa
     summary = cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=Engine("inline"))
     assert summary.num_done == 4
     assert not cc.verify(tmp_path / "cache", level="deep", jobs=Engine("inline")).damage
+
+
+@pytest.mark.parametrize(("jobs", "expected"), [(None, 8), (1, 1), (20, 20), (-1, 8), (-2, 7), (-8, 1), (-100, 1)])
+def test_negative_numbers_of_jobs_are_those_of_joblib(jobs: int | None, expected: int) -> None:
+    assert num_workers(jobs, 8) == expected
+
+
+def test_all_processors_do_the_work_of_minus_one(make_video: Callable[..., Path], tmp_path: Path) -> None:
+    """A scan replaced a good index by an empty one, and a verification found nothing in a damaged cache."""
+    assert pool.default_jobs(-1) == pool.default_jobs() == pool.prepared(Engine(jobs=-1)).jobs
+    make_video(tmp_path / "videos/a.mp4", num_frames=4)
+    assert len(cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=-1)) == 1
+    assert cc.build(tmp_path / "index.json", tmp_path / "cache", features=["frames"], jobs=-2).num_done == 1
+    (artefact,) = (tmp_path / "cache/lmdb").glob("*/*.lmdb")
+    artefact.unlink()
+    report = cc.verify(tmp_path / "cache", jobs=-100)
+    assert [finding.kind for finding in report.damage] == ["missing"]
+    assert cc.repair(tmp_path / "cache", report.damage, jobs=-1).num_done == 1
+
+
+@pytest.mark.parametrize("jobs", [0, 1.5, True, False, "2"])
+def test_what_is_not_a_number_of_jobs(make_video: Callable[..., Path], tmp_path: Path, jobs: Any) -> None:
+    make_video(tmp_path / "videos/a.mp4", num_frames=4)
+    index = cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
+    before = (tmp_path / "index.json").read_bytes()
+    cc.build(index, tmp_path / "cache", features=["frames"], jobs=1)
+    calls: list[Callable[[], object]] = [
+        lambda: cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=jobs),
+        lambda: cc.build(index, tmp_path / "cache", jobs=jobs),
+        lambda: cc.verify(tmp_path / "cache", jobs=jobs),
+        lambda: cc.verify(tmp_path / "cache", level="quick", jobs=jobs),
+        lambda: cc.repair(tmp_path / "cache", [], jobs=jobs),
+        lambda: plan_build(index, jobs=jobs),
+        lambda: diagnose(tmp_path, jobs=jobs),
+    ]
+    for call in calls:
+        with pytest.raises(
+            UsageError, match=r"^jobs: got .*, expected an integer of at least 1, or -1 for one for each"
+        ):
+            call()
+    assert (tmp_path / "index.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("jobs", ["0", "1.5", "True"])
+@pytest.mark.parametrize("command", ["scan", "build", "verify", "plan", "doctor"])
+def test_a_wrong_number_of_jobs_on_the_command_line(tmp_path: Path, command: str, jobs: str) -> None:
+    (tmp_path / "index.csv").write_text("path\na.mp4\n")
+    arguments = {"verify": [], "doctor": [str(tmp_path)], "scan": [str(tmp_path)]}.get(
+        command, [f"{tmp_path}/index.csv"]
+    )
+    done = CliRunner().invoke(cli, [command, *arguments, "-j", jobs])
+    assert done.exit_code == 2
+    assert "--jobs" in done.output

@@ -19,6 +19,8 @@ import pytest
 from helpers import processes
 
 from chordcache.engine import pool
+from chordcache.engine.choice import Engine
+from chordcache.engine.inline import InlineWorkers
 from chordcache.engine.limits import Limits
 from chordcache.engine.processes import Answer, Death, Unit
 from chordcache.engine.signals import stop_signals
@@ -491,3 +493,12 @@ def test_stop_signals_does_nothing_in_another_thread() -> None:
     thread.start()
     thread.join()
     assert errors == []
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_run_that_gives_no_task_to_its_workers_fails(monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
+    """It ended without a result, as a run of no tasks does."""
+    monkeypatch.setattr(InlineWorkers, "width", 0)
+    with pytest.raises(ChordcacheError, match="the workers ended with 0 results of 0 tasks, expected all"):
+        list(pool.run(double, range(3), jobs=Engine("inline"), ordered=ordered))
+    assert list(pool.run(double, [], jobs=Engine("inline"), ordered=ordered)) == []

@@ -242,5 +242,5 @@ def test_wrong_arguments(run_cli, tmp_path: Path) -> None:
     result = run_cli("doctor", "nowhere", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (10, "")
     assert result.stderr.startswith("chordcache doctor: error: PATH: got 'nowhere', which does not exist")
-    with pytest.raises(cc.UsageError, match="jobs: got 0, expected at least 1"):
+    with pytest.raises(cc.UsageError, match="jobs: got 0, expected an integer"):
         diagnose(tmp_path, jobs=0)

@@ -47,6 +47,7 @@ from chordcache.pipeline.options import BuildOptions
 from chordcache.records import Record, RunSummary, VideoRecord
 from chordcache.storage.layout import key_of
 from chordcache.storage.lock import locked
+from chordcache.storage.readable import list_folder
 from chordcache.storage.sealed_json import read_sealed, seal
 from chordcache.storage.sidecar import read_sidecar
 
@@ -133,7 +134,7 @@ class RequestQueue:
     def keys(self) -> list[str]:
         """Return the keys of the requested videos, sorted."""
         try:
-            return sorted(name[:-5] for name in os.listdir(self._folder) if name.endswith(".json"))
+            return [name[:-5] for name in list_folder(self._folder) if name.endswith(".json")]
         except FileNotFoundError:  # the cache was removed
             return []
 
@@ -148,9 +149,10 @@ class RequestQueue:
 
     def tidy(self) -> None:
         """Remove half-written requests of readers that were killed."""
-        for path in self._folder.glob("*.partial"):
+        for name in list_folder(self._folder):
+            path = self._folder / name
             with suppress(FileNotFoundError):
-                if time.time() - path.stat().st_mtime > _FORGOTTEN_SECONDS:
+                if path.suffix == ".partial" and time.time() - path.stat().st_mtime > _FORGOTTEN_SECONDS:
                     path.unlink()
 
     def _read(self, key: str) -> BuildRequest | None:
