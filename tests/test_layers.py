@@ -67,6 +67,8 @@ OWNERS = {
         "chordcache.read.loader",
         "chordcache.read.collate",
         "chordcache.read.mixing",
+        "chordcache.read.sampling.budget_batches",
+        "chordcache.read.sampling.distributed",
         "chordcache.tools.bench.*",
     ),
     "torchvision": ("chordcache.read.gpu_decode",),

@@ -107,6 +107,29 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         """
 
     @property
+    def counts_reads(self) -> bool:
+        """True while samples are read by plain indices without ``set_epoch``: each read is the sample's next epoch."""
+        return False
+
+    def state_dict(self) -> dict[str, bool]:
+        """Return ``counts_reads``. torchdata's ``StatefulDataLoader`` adds it to its own state."""
+        return {"counts_reads": self.counts_reads}
+
+    def load_state_dict(self, state: Mapping[str, bool]) -> None:
+        """Check that a run can resume.
+
+        Raises
+        ------
+        UsageError
+            If the run read samples by plain indices without ``set_epoch``. Their counts are in no state.
+        """
+        if state["counts_reads"]:
+            raise UsageError(
+                "state: got one of a run that reads plain indices, expected (epoch, index) of a ChordSampler, since "
+                "counts of reads are in no state. Use a ChordSampler, or call dataset.set_epoch before each pass."
+            )
+
+    @property
     @abstractmethod
     def label_ids(self) -> np.ndarray:
         """Position in ``classes`` of every sample's label [shape=(len(self),), dtype=int64], -1 without a label.

@@ -145,6 +145,11 @@ class _CombinedDataset(ClipDataset):
         place, own = self._locate(self._split(index)[1])
         return self._datasets[place].latents_shape((index[0], own))
 
+    @property
+    def counts_reads(self) -> bool:
+        """True while samples are read by plain indices without ``set_epoch``, see ``ClipDataset``."""
+        return any(dataset.counts_reads for dataset in self._datasets)
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of all reads by plain indices, also of reads from the given datasets."""
         for dataset in self._datasets:

@@ -280,6 +280,11 @@ class ChordVideoDataset(ClipDataset):
         ClipRequest(epoch=epoch)
         self._read_counts.fix(epoch)
 
+    @property
+    def counts_reads(self) -> bool:
+        """True while samples are read by plain indices without ``set_epoch``, see ``ClipDataset``."""
+        return self._read_counts.is_counting
+
     def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
         """Read one sample, see ``ClipDataset``."""
         return self._of_video(index, partial(self._sample, buffer))
@@ -305,7 +310,7 @@ class ChordVideoDataset(ClipDataset):
     ) -> Result:
         """Return the result of a function for a sample's clip request, the reader of its video, and the video."""
         epoch, number = self._split(index)
-        repeat, epoch = divmod(self._read_counts.epoch_of(number) if epoch is None else epoch, EPOCHS)
+        repeat, epoch = divmod(self._read_counts.epoch_of(number, epoch), EPOCHS)
         request = ClipRequest(
             seed=self._seed,
             epoch=epoch,

@@ -61,8 +61,8 @@ def make_loader(
 
     The workers persist from epoch to epoch, use one thread each, and start by ``start_method``. Batches are pinned
     where there is CUDA. Each pass is a new epoch, or the one that ``loader.sampler.set_epoch`` chose.
-    ``loader.sampler.state_dict(num_batches_consumed=n)`` returns the position of a run. With a ``BudgetBatchSampler``,
-    use ``loader.batch_sampler`` instead of ``loader.sampler``.
+    ``loader.sampler.state_dict(num_batches_consumed=n)`` returns the position of a run. ``len(loader)`` is the number
+    of batches in a whole epoch.
 
     ``make_loader("chordcache.yaml")`` makes the loader and the dataset that the section ``train`` of a config
     describes. ``make_loader(dataset, config="chordcache.yaml")`` makes the loader of such a config for another dataset.
@@ -165,7 +165,7 @@ def _in_workers(
     batches: dict[str, Any] = {"batch_sampler": order}
     if batch_size is not None:
         batches = {"batch_size": batch_size, "sampler": order, "drop_last": drop_last}
-    return DataLoader(
+    loader = DataLoader(
         dataset,
         **batches,
         num_workers=num_workers,
@@ -175,6 +175,8 @@ def _in_workers(
         persistent_workers=num_workers > 0,
         prefetch_factor=prefetch_factor if num_workers else None,
     )
+    vars(loader)["sampler"] = order  # also if it is the batch sampler: frameworks look here for a DistributedSampler
+    return loader
 
 
 _OF_TORCH = {
@@ -290,6 +292,11 @@ class ClipLoader:
         )
 
     @property
+    def sampler(self) -> ChordSampler | BudgetBatchSampler:
+        """Order of the samples. Lightning calls its ``set_epoch``, as that of a DataLoader."""
+        return self._sampler
+
+    @property
     def epoch(self) -> int:
         """Epoch of this pass, or of the first one if none has begun."""
         return self._sampler.epoch
@@ -299,10 +306,20 @@ class ClipLoader:
         self._sampler.set_epoch(epoch)
 
     def __len__(self) -> int:
-        """Return the number of batches in a pass."""
-        num_samples = len(self._sampler)
+        """Return the number of batches in a whole epoch, also while a resumed pass has fewer."""
+        return self._num_batches(len(self._sampler))
+
+    @property
+    def num_batches_left(self) -> int:
+        """Number of batches in this pass, or in the first one if none has begun.
+
+        After ``load_state_dict`` it is what is left of the epoch, and less than ``len``.
+        """
+        return self._num_batches(self._sampler.num_left)
+
+    def _num_batches(self, num_samples: int) -> int:
         if self._batch_size is None:
-            return num_samples  # the length of a BudgetBatchSampler counts batches
+            return num_samples  # a BudgetBatchSampler counts batches
         return num_samples // self._batch_size if self._drop_last else -(-num_samples // self._batch_size)
 
     def state_dict(self) -> dict[str, Any]:

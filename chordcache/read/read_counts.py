@@ -25,6 +25,8 @@ class ReadCounts:
     which share no memory, the n-th read is epoch ``n * world_size + rank``, so that two ranks do not draw the same clip
     of a sample.
 
+    The counts are in no state of a run, so that a run that resumes does not continue them.
+
     A copy by ``copy`` or ``pickle`` counts on its own. Copies that ``multiprocessing`` sends to workers do not.
 
     Parameters
@@ -36,6 +38,8 @@ class ReadCounts:
     def __init__(self, num_samples: int) -> None:
         self._place: tuple[int, int] | None = None
         """Rank and number of ranks of the process that sent this copy to a worker, which has not joined them"""
+        self._counting_process: int | None = None
+        """Process in which the last read of a sample took its epoch from a count"""
         self._create(np.zeros(num_samples + 1, np.int32).tobytes())
 
     def _create(self, counts: bytes) -> None:
@@ -57,19 +61,28 @@ class ReadCounts:
 
     def __setstate__(self, state: tuple[str | bytes, tuple[int, int]]) -> None:
         counts, self._place = state
+        self._counting_process = None
         if isinstance(counts, str):
             self._open(os.open(counts, os.O_RDWR | os.O_CLOEXEC))
         else:
             self._create(counts)
 
+    @property
+    def is_counting(self) -> bool:
+        """True if the last read of a sample in this process took its epoch from a count."""
+        return self._counting_process == os.getpid()
+
     def fix(self, epoch: int) -> None:
         """Let every read have this epoch from now on, in all workers."""
         self._numbers[-1] = epoch + 1
 
-    def epoch_of(self, number: int) -> int:
-        """Count a read of a sample, and return its epoch."""
-        if self._numbers[-1]:
-            return int(self._numbers[-1]) - 1
+    def epoch_of(self, number: int, epoch: int | None = None) -> int:
+        """Return the epoch of a read of a sample. Count the read, unless its index has an epoch or ``fix`` chose it."""
+        if epoch is None and self._numbers[-1]:
+            epoch = int(self._numbers[-1]) - 1
+        self._counting_process = os.getpid() if epoch is None else None
+        if epoch is not None:
+            return epoch
         with _threads:
             byte = number * self._numbers.itemsize
             fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, byte)  # against other processes, for this sample alone

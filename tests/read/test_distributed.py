@@ -130,8 +130,8 @@ def test_a_state_is_taken_up_once() -> None:
     sampler = ChordSampler(10, batch_size=2)
     whole = indices(sampler)
     sampler.load_state_dict(sampler.state_dict(num_batches_consumed=3))
-    assert (len(sampler), indices(sampler)) == (4, whole[6:])
-    assert (indices(sampler, 0), len(sampler)) == (whole, 10)  # the same epoch again is all of it
+    assert (len(sampler), sampler.num_left, indices(sampler)) == (10, 4, whole[6:])
+    assert (indices(sampler, 0), sampler.num_left) == (whole, 10)  # the same epoch again is all of it
 
 
 def test_state_while_a_resumed_pass_runs() -> None:

@@ -461,7 +461,7 @@ def test_resume(cache: Cache, num_used: int) -> None:
     assert second.state_dict() == state
     assert second.epoch == 2
     second.set_epoch(second.epoch)
-    assert len(second) == 7 - num_used
+    assert (len(second), second.num_batches_left) == (7, 7 - num_used)
     assert_equal([*used, *second], expected)
     second.set_epoch(3)
     assert second.state_dict()["num_consumed"] == 0

@@ -18,6 +18,7 @@ from helpers.ranks import run_ranks
 from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, WeightedRandomSampler
 
 import chordcache as cc
+from chordcache.errors import UsageError
 from chordcache.read.read_counts import ReadCounts
 
 WORKERS = [
@@ -262,3 +263,35 @@ def test_lists_made_of_a_sampler_are_epochs() -> None:
     sampler.set_epoch(2)
     assert (sampler.epoch, sampler.next_epoch) == (2, 2)
     assert torch.equal(torch.tensor(list(sampler)), torch.tensor([(2, i) for i in range(4)]))
+
+
+# Resuming with plain indices
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11 with torch 2.13
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_by_plain_indices_resumes_with_set_epoch_only(cache: Path, workers: int) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def stopped(dataset: Any, **options: Any) -> tuple[list[Any], dict[str, Any]]:
+        loader = stateful.StatefulDataLoader(dataset, 3, num_workers=workers, **options)
+        batches = iter(loader)
+        return clips_of([next(batches)]), loader.state_dict()
+
+    def resumed(dataset: Any, state: dict[str, Any], **options: Any) -> list[Any]:
+        loader = stateful.StatefulDataLoader(dataset, 3, num_workers=workers, **options)
+        loader.load_state_dict(state)
+        return clips_of(loader)
+
+    _, state = stopped(cc.concat([dataset_of(cache)]))
+    with pytest.raises(UsageError, match="state: got one of a run that reads plain indices"):
+        resumed(cc.concat([dataset_of(cache)]), state)
+    one, other = dataset_of(cache), dataset_of(cache)
+    one.set_epoch(4)
+    other.set_epoch(4)
+    used, state = stopped(one)
+    assert used + resumed(other, state) == epoch_of(one, 4)
+    one, other = dataset_of(cache), dataset_of(cache)
+    _ = one[0]  # a look at a sample before the run does not count
+    used, state = stopped(one, sampler=cc.ChordSampler(10, shuffle=False))
+    assert used + resumed(other, state, sampler=cc.ChordSampler(10, shuffle=False)) == epoch_of(one, 0)

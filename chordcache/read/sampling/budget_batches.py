@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from torch.utils.data.distributed import DistributedSampler
 
 from chordcache.arguments import check_at_least
 from chordcache.digests import digest64
@@ -23,7 +24,7 @@ Axes: TypeAlias = tuple[int, ...]
 """Lengths of a sample that the budget counts, at least 1 each. Their product is the cost of the sample alone."""
 
 
-class BudgetBatchSampler:
+class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
     """Sampler of batches that need about the same memory, for any lengths and sizes of clips.
 
     Use it as the ``batch_sampler`` of a ``DataLoader``, or as the ``sampler`` of a ``ClipLoader`` or ``make_loader``
@@ -157,7 +158,12 @@ class BudgetBatchSampler:
         self._sampler.check_length(dataset)
 
     @property
-    def epoch(self) -> int:
+    def sampler(self) -> BudgetBatchSampler:
+        """The sampler itself: Lightning and accelerate call ``set_epoch`` of the ``sampler`` of a batch sampler."""
+        return self
+
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
         """Epoch of this pass, or of the first one if none has begun."""
         return self._sampler.epoch
 
@@ -168,6 +174,7 @@ class BudgetBatchSampler:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass, and form its batches now. See ``ChordSampler.set_epoch``."""
+        copy.copy(self._batch_order).set_epoch(epoch)  # raises for an epoch before that of a loaded state
         if epoch != self.epoch:
             sampler = copy.copy(self._sampler)
             sampler.set_epoch(epoch)
@@ -176,8 +183,16 @@ class BudgetBatchSampler:
         self._batch_order.set_epoch(epoch)
 
     def __len__(self) -> int:
-        """Return the number of batches of this rank in a pass. It may differ a little between epochs."""
+        """Return the number of batches of this rank in a whole epoch. It may differ a little between epochs."""
         return len(self._batch_order)
+
+    @property
+    def num_left(self) -> int:
+        """Number of batches of this rank in this pass, or in the first one if none has begun.
+
+        After ``load_state_dict`` it is what is left of the epoch, and less than ``len``.
+        """
+        return self._batch_order.num_left
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         """Yield the batches of a pass, which begins at the first of them. See ``ChordSampler``."""
@@ -209,6 +224,7 @@ class BudgetBatchSampler:
             )
         sampler = copy.copy(self._sampler)
         sampler.load_state_dict({name: value for name, value in state.items() if name != "batches"})
+        sampler.set_epoch(sampler.epoch)  # from now on, the order of the batches says whether a pass has begun
         batches = self._formed(sampler)
         if state["batches"] != batches.digest():
             raise UsageError(

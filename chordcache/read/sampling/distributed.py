@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from torch import distributed
+from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data.distributed import DistributedSampler
 
 from chordcache.arguments import check_at_least
 from chordcache.digests import digest64
@@ -20,23 +23,40 @@ ON_REMAINDER = ("pad", "drop")
 
 def rank_of_world() -> tuple[int, int]:
     """Return this process's rank, and the number of ranks: 0 and 1 if ``torch.distributed`` has not been started."""
-    distributed = sys.modules.get("torch.distributed")  # a module that is not imported was not started either
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
 
 
+def _batches_of_a_round() -> int | None:
+    """Return how many batches accelerate takes from the caller for one batch of each rank, None without accelerate.
+
+    A loader that ``accelerator.prepare`` made splits the batches of any sampler across ranks. It does not tell the
+    sampler, and the transformers ``Trainer`` uses it too. Only the call stack shows for whom a sampler is iterated.
+    """
+    accelerate = sys.modules.get("accelerate.data_loader")  # a module that is not imported did not call either
+    frame = sys._getframe() if accelerate is not None else None
+    while frame is not None and accelerate is not None:
+        if frame.f_globals is vars(accelerate):
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, accelerate.BatchSamplerShard) and owner.num_processes > 1:
+                return 1 if owner.split_batches else owner.num_processes
+            if isinstance(owner, accelerate.DataLoaderDispatcher):
+                return 1 if owner.split_batches else owner.state.num_processes
+        frame = frame.f_back
+    return None
+
+
 def check_not_of_torch(dataset: object) -> None:
     """Raise ``UsageError`` for a combination of datasets that cannot be read by ``(epoch, index)``."""
-    data = sys.modules.get("torch.utils.data")  # an object of a module that is not imported does not exist
-    if data is not None and isinstance(dataset, (data.ConcatDataset, data.Subset)):
+    if isinstance(dataset, (ConcatDataset, Subset)):
         raise UsageError(
             f"dataset: got torch's {type(dataset).__name__}, expected a dataset that is read by (epoch, index). Use "
             "chordcache.concat(datasets, weights=...) or chordcache.subset(dataset, positions)."
         )
 
 
-class ChordSampler:
+class ChordSampler(DistributedSampler[tuple[int, int]]):
     """Sampler that puts a dataset's samples in order, for a ``DataLoader``'s ``sampler`` or a ``ClipLoader``.
 
     The sampler yields ``(epoch, index)``, so that workers that hold copies of the dataset know the epoch too. An epoch
@@ -52,6 +72,9 @@ class ChordSampler:
     replacement. The probability of a sample is in proportion to its weight. Each draw of a sample has random numbers of
     its own: the n-th further draw in an epoch is ``(epoch + n * 2**32, index)``, in ``sample_id`` too. Ranks split the
     draws as they split the samples.
+
+    The class is a ``DistributedSampler`` of torch, so that Lightning and Fabric do not split the samples again. In a
+    loader that accelerate prepared, the sampler yields the samples of all ranks, and accelerate splits the batches.
 
     Parameters
     ----------
@@ -131,6 +154,10 @@ class ChordSampler:
         self._has_begun = False
         self._is_chosen = False
         """True if ``set_epoch`` chose the epoch of the next pass"""
+        self._is_loaded = False
+        """True from ``load_state_dict`` to the next pass"""
+        self._shares = 1, 1
+        """Ranks that this pass splits the samples to, and batches of all ranks for each batch of this rank"""
         self._num_drawn = 0
         """Number of samples of this rank drawn in this pass"""
 
@@ -157,7 +184,7 @@ class ChordSampler:
             )
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> int:  # type: ignore[override]
         """Epoch of this pass, or of the first one if none has begun."""
         return self._epoch
 
@@ -173,9 +200,15 @@ class ChordSampler:
         Raises
         ------
         UsageError
-            If ``epoch`` is not an integer of at least 0.
+            If ``epoch`` is not an integer of at least 0, or if a state of a later epoch was just loaded.
         """
         ClipRequest(epoch=epoch)
+        if self._is_loaded and epoch < self._epoch:
+            raise UsageError(
+                f"epoch: got {epoch} after load_state_dict of a state of epoch {self._epoch}, expected at least that. "
+                "A framework that counts epochs by itself has to begin there, such as loader.set_epoch(sampler.epoch) "
+                "of a loader that accelerate prepared."
+            )
         self._is_chosen = True
         if epoch != self._epoch:
             self._epoch = epoch
@@ -183,9 +216,17 @@ class ChordSampler:
             self._has_begun = False
 
     def __len__(self) -> int:
-        """Return the number of samples of this rank in this pass, or in the first one if none has begun."""
+        """Return the number of samples of this rank in a whole epoch, also while a resumed pass has fewer."""
+        return self._num_rounds(0, self._place_now()[1])
+
+    @property
+    def num_left(self) -> int:
+        """Number of samples of this rank in this pass, or in the first one if none has begun.
+
+        After ``load_state_dict`` it is what is left of the epoch, and less than ``len``.
+        """
         is_over = not self._has_begun and self.next_epoch != self._epoch
-        return self._num_rounds(0 if is_over else self._start)
+        return self._num_rounds(0 if is_over else self._start, self._place_now()[1])
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield the samples of a pass: the rest of the epoch if a state was just loaded, otherwise the whole epoch.
@@ -195,17 +236,19 @@ class ChordSampler:
         epoch = self.next_epoch
         if self._has_begun or epoch != self._epoch:
             self._start = 0
-        self._epoch, self._has_begun, self._is_chosen, self._num_drawn = epoch, True, False, 0
-        for draw_epoch, number in zip(*self._mine(), strict=True):
+        self._epoch, self._has_begun, self._num_drawn = epoch, True, 0
+        self._is_chosen = self._is_loaded = False
+        rank, world_size = self._place_now()
+        self._shares = world_size, _batches_of_a_round() or world_size
+        for draw_epoch, number in zip(*self._mine(rank, world_size), strict=True):
             self._num_drawn += 1
             yield int(draw_epoch), int(number)
 
-    def _mine(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return this rank's samples of the order from ``_start`` on, see ``draws``."""
-        rank, world_size = self._rank_of_world()
+    def _mine(self, rank: int, world_size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return a rank's samples of the order from ``_start`` on, see ``draws``."""
         epochs, order = self.draws()
         # For a tiny dataset, padding repeats the order as often as needed
-        end = self._start + self._num_rounds(self._start) * world_size
+        end = self._start + self._num_rounds(self._start, world_size) * world_size
         positions = np.arange(self._start + rank, end, world_size) % self.num_samples
         return epochs[positions], order[positions]
 
@@ -243,9 +286,8 @@ class ChordSampler:
         order.set_epoch(self._epoch)
         return order
 
-    def _num_rounds(self, start: int) -> int:
+    def _num_rounds(self, start: int, world_size: int) -> int:
         """Return the number of samples that each rank gets from ``start`` on."""
-        _, world_size = self._rank_of_world()
         remaining = self.num_samples - start
         if self._on_remainder == "pad":
             return -(-remaining // world_size)
@@ -256,9 +298,17 @@ class ChordSampler:
             )
         return remaining // world_size
 
-    def _rank_of_world(self) -> tuple[int, int]:
+    def _place_now(self) -> tuple[int, int]:
+        """Return the rank that this sampler yields the samples of, and the number of ranks that it splits them to."""
         rank, world_size = self._place
-        return rank_of_world() if rank is None or world_size is None else (rank, world_size)
+        if _batches_of_a_round() is None:
+            return rank_of_world() if rank is None or world_size is None else (rank, world_size)
+        if world_size is not None and world_size > 1:
+            raise UsageError(
+                f"world_size: got {world_size} in a loader that accelerate prepared, expected None, since accelerate "
+                "splits the batches across ranks. Leave rank and world_size out, or do not prepare the loader."
+            )
+        return 0, 1
 
     def state_dict(self, num_batches_consumed: int | None = None) -> dict[str, Any]:
         """Return the position of the run as plain data. Ranks that consumed as many batches return the same.
@@ -266,20 +316,21 @@ class ChordSampler:
         Parameters
         ----------
         num_batches_consumed : int, optional
-            Number of batches of this pass that were used. By default all that were drawn, as torchdata's
-            ``StatefulDataLoader`` needs. A plain ``DataLoader`` that prefetches draws more batches than are used.
+            Number of batches of this rank that were used in this pass. By default all that were drawn, as torchdata's
+            ``StatefulDataLoader`` needs. A plain ``DataLoader`` that prefetches draws more batches than are used, and
+            a loader that accelerate prepared draws those of all ranks.
 
         Returns
         -------
         dict
             The state, for ``load_state_dict`` on any rank.
         """
-        num_used = self._num_drawn
+        world_size, round_size = self._shares if self._has_begun else (self._place_now()[1],) * 2
+        num_used = self._num_drawn * world_size
         if num_batches_consumed is not None:
             check_at_least(0, num_batches_consumed=num_batches_consumed)
-            num_used = num_batches_consumed * self.batch_size
-        is_over = num_used >= self._num_rounds(self._start)
-        _, world_size = self._rank_of_world()
+            num_used = num_batches_consumed * self.batch_size * round_size
+        is_over = num_used >= self._num_rounds(self._start, world_size) * world_size
         weights = {} if self._weights is None else {"weights": self._weights_digest}
         return {
             "seed": self.seed,
@@ -287,7 +338,7 @@ class ChordSampler:
             "num_samples": self.num_samples,
             **weights,
             "epoch": self._epoch,
-            "num_consumed": self.num_samples if is_over else self._start + num_used * world_size,
+            "num_consumed": self.num_samples if is_over else self._start + num_used,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -321,3 +372,4 @@ class ChordSampler:
         self._start = min(state["num_consumed"], self.num_samples)
         self._num_drawn = 0
         self._has_begun = self._is_chosen = False
+        self._is_loaded = True

@@ -1,0 +1,66 @@
+"""Epochs that are complete and disjoint under Lightning, Fabric, accelerate, the transformers Trainer and torch."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.ranks import run_ranks
+
+import chordcache as cc
+
+PROGRAM = Path(__file__).parents[1] / "helpers/framework_ranks.py"
+BATCH_SIZE = 4
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    folder = tmp_path_factory.mktemp("frameworks")
+    make_video(folder / "videos/a.mp4", num_frames=40, size=(32, 32))
+    cc.build(cc.scan([folder / "videos"], jobs=1), folder / "cache", features=["frames"], jobs=1)
+    return folder / "cache"
+
+
+def dataset_of(cache: Path) -> cc.ChordVideoDataset:
+    return cc.ChordVideoDataset(cache, clip_sampler=cc.RandomClipSampler(1), size=(16, 16), clips_per_video=23)
+
+
+def expected_epoch(cache: Path, case: str, epoch: int) -> Counter[str]:
+    """Count the samples of an epoch of one rank."""
+    dataset: Any = dataset_of(cache)
+    if case.endswith("weights"):
+        dataset = cc.concat([dataset, cc.subset(dataset, range(6))], weights=[0.7, 0.3])
+    sampler = cc.ChordSampler(dataset)
+    sampler.set_epoch(epoch)
+    return Counter(f"{drawn}:{index}" for drawn, index in sampler)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_each_epoch_of_all_ranks_is_complete_and_disjoint(cache: Path, tmp_path: Path, world_size: int) -> None:
+    (tmp_path / "cache").symlink_to(cache)
+    run_ranks(PROGRAM.read_text(), tmp_path, world_size)
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
+    refusals = {name: text for name, text in ranks[0].items() if isinstance(text, str)}
+    epochs = {name: len(ranks[0][name]) for name in ranks[0].keys() - refusals.keys()}
+    for name, epoch in ((name, epoch) for name, num_epochs in epochs.items() for epoch in range(num_epochs)):
+        split = [rank[name][epoch] for rank in ranks]
+        samples = Counter(sample for of_rank in split for sample in of_rank)
+        whole = expected_epoch(cache, name, epoch)
+        assert not whole - samples, (name, epoch)
+        deals_batches = "budget" in name or "batch_sampler" in name
+        is_split_by_accelerate = name.startswith(("accelerate", "trainer")) and "ClipLoader" not in name
+        num_repeated = world_size * (BATCH_SIZE if deals_batches or is_split_by_accelerate else 1)
+        assert sum((samples - whole).values()) < num_repeated, (name, epoch)
+        assert deals_batches or len({len(of_rank) for of_rank in split}) == 1, (name, epoch)
+    per_framework = Counter(name.partition(":")[0] for name in epochs)
+    assert per_framework == {"torch": 10, "fabric": 9, "lightning": 18, "accelerate": 13, "trainer": 4}
+    assert "use_distributed_sampler=False" in refusals["lightning refuses"]
+    assert "use_distributed_sampler=False" in refusals["fabric refuses"]
+    assert "epoch: got 0 after load_state_dict of a state of epoch 3" in refusals["fabric refuses a state"]
+    assert f"world_size: got {world_size} in a loader that accelerate prepared" in refusals["accelerate refuses"]
+    assert len(refusals) == 4
