@@ -74,7 +74,7 @@ def test_names_in_the_docs_can_be_imported(path):
 def test_the_python_of_the_docs_runs(clips, tmp_path, monkeypatch):
     (tmp_path / "videos").symlink_to(clips)
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", COMMAND_LINE + README + LOADING, re.S)
+    blocks = re.findall(r"```python\n(.*?)```", COMMAND_LINE + LOADING, re.S)
     assert len(blocks) >= 6
     names = {"cc": cc}
     for block in blocks:

@@ -149,7 +149,7 @@ def config_from_json(data: Any, onto: Config | None = None) -> Config:
     data : Mapping or None
         Data in the shape of ``configs/default.yaml``. Missing keys keep their defaults. null removes a feature.
     onto : Config, optional
-        Config whose values missing keys keep instead, such as that of an existing cache.
+        Config whose values missing keys keep instead, such as that of an existing cache. null keeps a feature of it.
 
     Raises
     ------
@@ -177,8 +177,9 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     for key, value in changes.items():
         before = merged.get(key)
         if isinstance(before, Mapping) and isinstance(value, Mapping) and not _is_other_plugin(before, value):
-            value = _merged(before, value)
-        merged[key] = value
+            merged[key] = _merged(before, value)
+        elif value is not None or key not in ("frames", *FEATURE_SECTIONS):  # null only does not ask for a feature
+            merged[key] = value
     return merged
 
 

@@ -7,12 +7,14 @@ earlier builds stay requested.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from chordcache.arguments import as_items, did_you_mean
 from chordcache.config.config import Config, config_from_json
+from chordcache.config.features import FEATURE_SECTIONS
 from chordcache.config.files import load_config, read_config
 from chordcache.errors import ConfigError, UsageError
 from chordcache.storage.artefacts.tiers import TIERS
@@ -60,6 +62,7 @@ def request_of(
     built = _without(earlier.features, drop) if earlier else {}
     if before is not None:
         whole = _without_dropped(_with_built(whole, before, built), drop)
+    whole = _with_defaults(whole, as_items(features or ()))
     requested = _requested(whole, tiers, features, built, _named(data, whole, built))
     merged = {t: tuple(dict.fromkeys((*requested.get(t, ()), *built.get(t, ())))) for t in TIERS}
     merged = {tier: names for tier, names in merged.items() if names}
@@ -119,13 +122,25 @@ def _without_dropped(config: Config, drop: Sequence[str]) -> Config:
     return replace(config, features=features, hdf5=replace(config.hdf5, features=in_hdf5))
 
 
+def _with_defaults(config: Config, names: Sequence[str]) -> Config:
+    """Return a config with the default settings of features that are asked for by name, and that it does not have."""
+    features = dict(config.features)
+    for name in names:
+        if name in FEATURE_SECTIONS and name not in features:
+            with suppress(ConfigError, TypeError):  # such as a network, which needs the name of a model
+                features[name] = FEATURE_SECTIONS[name]()
+    return replace(config, features=features)
+
+
 def _named(data: Any, config: Config, built: Features) -> Features:
     """Return the features that a config file asks for: those of the tiers that it names, or else those it names."""
     if not data:
         return {}
+    sections = {"frames": data.get("frames", {}), **(data.get("features") or {})}
     if data.get("tiers"):
-        return {tier: TIERS[tier].features(config) for tier in config.tiers}
-    sections = data.get("features") or {}
+        by_tier = {tier: TIERS[tier].features(config) for tier in config.tiers}
+        return {t: tuple(n for n in names if sections.get(n, {}) is not None) for t, names in by_tier.items()}
+    del sections["frames"]  # its settings are those of all pictures
     return _by_tier(config, [name for name, section in sections.items() if section is not None], built)
 
 

@@ -232,6 +232,16 @@ def test_mistyped_configs_are_refused(index, tmp_path, text, match, has_cache):
     assert match in str(caught.value)
 
 
+def test_a_feature_by_name_has_default_settings(index, tmp_path):
+    """The preset flow does not ask for mel. No preset asks for waveform but the one for everything."""
+    cache = tmp_path / "cache"
+    cc.build(index, cache, config="flow", features="frames")
+    cc.build(index, cache, features=["mel", "waveform"])
+    assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel", "waveform")}
+    with pytest.raises(UsageError, match="features.latents.model: got no model"):
+        cc.build(index, cache, features="latents")
+
+
 def test_an_empty_config_changes_nothing(index, tmp_path):
     cc.build(index, tmp_path / "cache", features=["frames", "mel"])
     (tmp_path / "config.yaml").write_text("")
