@@ -448,3 +448,17 @@ def test_a_batch_size_and_a_budget(cache: cc.Cache) -> None:
                 make(dataset, batch_size, sampler=sampler)
     with pytest.raises(UsageError, match="^sampler: got one for 63 samples, expected 9 as in the dataset$"):
         cc.ClipLoader(whole_videos(cache, clips_per_video=1), None, sampler=batches)
+
+
+def test_a_loaded_state_is_not_dropped_for_an_earlier_epoch(cache: cc.Cache) -> None:
+    dataset = whole_videos(cache)
+    first, second = (cc.BudgetBatchSampler(dataset, max_frames=60) for _ in range(2))
+    first.set_epoch(3)
+    whole = list(first)
+    second.load_state_dict(first.state_dict(num_batches_consumed=2))
+    with pytest.raises(UsageError, match="^epoch: got 1 after load_state_dict of a state of epoch 3"):
+        second.set_epoch(1)
+    second.sampler.set_epoch(3)  # as Lightning does, which looks for the sampler of a batch sampler
+    assert (len(second), second.num_left, list(second)) == (len(whole), len(whole) - 2, whole[2:])
+    second.set_epoch(1)
+    assert second.num_left == len(second)

@@ -153,6 +153,16 @@ def test_state_while_a_resumed_pass_runs() -> None:
     assert sampler.epoch == 1
 
 
+def test_a_loaded_state_is_not_dropped_for_an_earlier_epoch() -> None:
+    sampler = ChordSampler(10, batch_size=2)
+    sampler.load_state_dict({**sampler.state_dict(0), "epoch": 3, "num_consumed": 4})
+    with pytest.raises(UsageError, match="^epoch: got 0 after load_state_dict of a state of epoch 3, expected"):
+        sampler.set_epoch(0)  # as a framework does that counts its own passes
+    sampler.set_epoch(3)
+    assert len(indices(sampler)) == 6
+    assert len(indices(sampler, 0)) == 10  # once the pass has begun, any epoch may follow
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def expected_epoch(cache: Path, case: str, epoch: int) -> Counter[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec("transformers") is None, reason="no transformers: pip install 'chordcache[models]'")
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_each_epoch_of_all_ranks_is_complete_and_disjoint(cache: Path, tmp_path: Path, world_size: int) -> None:
     (tmp_path / "cache").symlink_to(cache)

@@ -176,8 +176,7 @@ class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
         """Choose the epoch of the next pass, and form its batches now. See ``ChordSampler.set_epoch``."""
         copy.copy(self._batch_order).set_epoch(epoch)  # raises for an epoch before that of a loaded state
         if epoch != self.epoch:
-            sampler = copy.copy(self._sampler)
-            sampler.set_epoch(epoch)
+            sampler = self._sampler.at_epoch(epoch)
             self._batches = self._formed(sampler)  # if this raises, nothing has changed
             self._sampler, self._batch_order = sampler, sampler.of_batches(len(self._batches))
         self._batch_order.set_epoch(epoch)
@@ -224,7 +223,6 @@ class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
             )
         sampler = copy.copy(self._sampler)
         sampler.load_state_dict({name: value for name, value in state.items() if name != "batches"})
-        sampler.set_epoch(sampler.epoch)  # from now on, the order of the batches says whether a pass has begun
         batches = self._formed(sampler)
         if state["batches"] != batches.digest():
             raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any
@@ -31,8 +32,8 @@ def rank_of_world() -> tuple[int, int]:
 def _batches_of_a_round() -> int | None:
     """Return how many batches accelerate takes from the caller for one batch of each rank, None without accelerate.
 
-    A loader that ``accelerator.prepare`` made splits the batches of any sampler across ranks. It does not tell the
-    sampler, and the transformers ``Trainer`` uses it too. Only the call stack shows for whom a sampler is iterated.
+    A loader that ``accelerator.prepare`` made splits the batches of any sampler across ranks, and the transformers
+    ``Trainer`` uses it too. The sampler is not notified. Only the call stack shows for whom it is iterated.
     """
     accelerate = sys.modules.get("accelerate.data_loader")  # a module that is not imported did not call either
     frame = sys._getframe() if accelerate is not None else None
@@ -276,6 +277,13 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         bits = np.random.Philox(key=key, counter=np.array([0, 0, RandomStream.ORDER, 0], np.uint64))
         raw = bits.random_raw(self.num_samples)
         return np.argsort(raw, kind="stable") if self._weights is None else draw(self._weights, raw)
+
+    def at_epoch(self, epoch: int) -> ChordSampler:
+        """Copy this sampler for another epoch, also one before that of a loaded state."""
+        sampler = copy.copy(self)
+        sampler._is_loaded = False
+        sampler.set_epoch(epoch)
+        return sampler
 
     def of_batches(self, num_batches: int) -> ChordSampler:
         """Make a sampler that distributes batches 0, 1, 2 ... to the ranks in this epoch, as this one does samples."""
