@@ -89,7 +89,7 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
         return [*found, _of_error(cache, "index.jsonl", error)]
     if missing:
         what = f"{len(missing)} of {num_records} indexed videos {'is' if len(missing) == 1 else 'are'} not built yet"
-        what += f", such as '{printable(missing[0])}'"
+        what += f", such as {', '.join(repr(printable(path)) for path in missing[:3])}"
         command = completing_command(cache, features)
         found.append(Damage("incomplete", "index.jsonl", what, command, count=len(missing)))
     names = dict.fromkeys(name for names in features.values() for name in names)

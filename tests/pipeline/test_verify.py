@@ -228,10 +228,12 @@ def test_a_file_that_is_not_a_catalog(cache: Path, run_cli: Cli, damage: str) ->
     elif damage != "deleted":
         path.write_bytes({"empty": b"", "text": b"no database\n" * 99, "truncated": data[:4096]}[damage])
     code, findings = found(cache)
-    assert code == 5
-    assert [each.file for each in findings if each.kind in ("damaged", "missing")] == ["catalog.sqlite"]
-    with pytest.raises(cc.ChordcacheError, match="--repair"):
+    assert code == (15 if damage == "folder" else 5)
+    assert [each.file for each in findings if each.kind != "incomplete"] == ["catalog.sqlite"]
+    with pytest.raises(cc.ChordcacheError, match="Is a directory" if damage == "folder" else "--repair"):
         list(cc.open_cache(cache))
+    if damage == "folder":
+        path.rmdir()
     done = run_cli("verify", cache, "-j1", "--repair")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -321,7 +323,7 @@ def test_a_damaged_list_is_found_and_repaired(cache: Path, run_cli: Cli, name: s
         elif damage != "deleted":
             path.write_bytes({"empty": b"", "truncated": data[: len(data) // 3]}[damage])
     done = run_cli("verify", cache, "-j1")
-    assert done.returncode in (5, 6)
+    assert done.returncode == 15 if damage == "folder" else done.returncode in (5, 6)
     assert processes.fine(done.stderr)
     assert name in done.stdout or "zero.mp4" in done.stdout
     if damage != "folder":
