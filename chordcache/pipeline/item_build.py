@@ -167,15 +167,11 @@ class ItemBuild:
         self._close()
 
     def _kept(self, facts: DecodeResult) -> Sequence[FeatureInfo] | None:
-        """Return the features that stay, or nothing if they were made from other frames.
-
-        Return None if one of these is requested, and so has to be made too.
-        """
+        """Return the features that stay, or None if they were made from other frames, and so must be made too."""
         task = self._task
         if task.previous is None or self._have_same_frames(task.previous, facts):
             return task.kept
-        requested = {(artefact.tier, name) for artefact in task.requested for name in artefact.names}
-        return None if any((info.tier, info.feature) in requested for info in task.kept) else ()
+        return None if task.kept else ()
 
     def _have_same_frames(self, previous: Sidecar, facts: DecodeResult) -> bool:
         """Return whether the features that stay were made from the same frames. Unreadable artefacts are skipped."""

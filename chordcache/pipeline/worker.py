@@ -65,7 +65,7 @@ class _Build:
         remaining = [task for task in remaining if not self._is_shared(task, source, digest)]
         for group in _groups_of(remaining):
             again = self._decode(group, source, digest)
-            self._decode([replace(task, artefacts=task.requested, kept=()) for task in again], source, digest)
+            self._decode([replace(task, artefacts=task.all_artefacts, kept=()) for task in again], source, digest)
         return [self._outcomes[task.key] for task in self._tasks]
 
     def _prepared(self, task: BuildTask, source: SourceState, digest: str | None) -> BuildTask | None:

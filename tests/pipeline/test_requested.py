@@ -85,6 +85,20 @@ def test_settings_of_the_cache_stay_unless_a_config_names_them(index, tmp_path):
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel",)}
 
 
+def test_other_frames_take_the_other_features_with_them(index, tmp_path):
+    """Rows of mel and flow belong to frames. They are built again, not lost, if only the frames are asked for."""
+    cache = tmp_path / "cache"
+    cc.build(index, cache, features=["frames", "mel", "flow"], config=index.parent / "small.yaml")
+    (tmp_path / "rate.yaml").write_text("frames: {fps: 5}\n")
+    cc.build(index, cache, features="frames", config=tmp_path / "rate.yaml")
+    assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel", "flow")}
+    cc.collect_garbage(cache)
+    assert cc.verify(cache, source=True).damage == []
+    with cc.open_cache(cache) as opened:
+        for video in opened:
+            assert len(opened.read(video, "flow", 0, video.num_frames - 1)) == video.num_frames - 1
+
+
 def test_a_build_says_which_features_it_makes_again(index, tmp_path, run_cli: Cli):
     cache = tmp_path / "cache"
     command = ("build", index, "-o", cache)
