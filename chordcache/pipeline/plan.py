@@ -144,9 +144,10 @@ def make_plan(
     request = request_of(config, tiers, features, earlier=earlier, drop=options.drop)
     required = {name for names in request.requested.values() for name in names}
     specs = resolve_features(request.features, request.config, required)
-    index = index if isinstance(index, Index) else read_index(index)
-    if not len(index) and options.part is None:  # a part may be empty
-        raise no_videos(index)
+    if not isinstance(index, Index):
+        index = read_index(index)
+        if not len(index) and options.part is None:  # a part may be empty
+            raise no_videos(index)
     plan = BuildPlan(
         cache, index, earlier, request.config, request.requested, request.features, specs, on_damage=request.on_damage
     )

@@ -78,7 +78,7 @@ def from_build(folder: Path, index: cc.Index) -> dict[str, Answer]:
 def from_dataset(folder: Path, index: cc.Index) -> dict[str, Answer]:
     """Draw every frame of every video from a dataset whose cache is empty: path to answer, without times."""
     (folder / "nothing.csv").write_text("path\n")
-    cc.build(folder / "nothing.csv", folder / "empty", features=["frames"], config=_AS_STORED, jobs=1)
+    cc.build(cc.read_index(folder / "nothing.csv"), folder / "empty", features=["frames"], config=_AS_STORED, jobs=1)
     answers: dict[str, Answer] = {record.path: record.error for record in index if record.error}
     if len(answers) == len(index):
         return answers

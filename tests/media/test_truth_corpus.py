@@ -137,7 +137,7 @@ def unequal_sources(root: Path, folder: Path, cached: list[cc.Video]) -> dict[st
     Through JPEG, a dataset over an empty cache reads the file; before it, the two kinds of source are compared.
     """
     (folder / "nothing.csv").write_text("path\n")
-    cc.build(folder / "nothing.csv", folder / "empty", tiers=("lmdb",), jobs=1)
+    cc.build(cc.read_index(folder / "nothing.csv"), folder / "empty", tiers=("lmdb",), jobs=1)
     sampler = cc.RandomClipSampler(num_frames=3, stride=7)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".* that the scan could not read")

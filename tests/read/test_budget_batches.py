@@ -337,7 +337,7 @@ def test_state_of_another_budget_or_another_sampler(cache: cc.Cache) -> None:
 def test_the_same_batches_from_cache_and_sources(cache: cc.Cache, tmp_path: Path) -> None:
     videos = cache.path.parent
     (tmp_path / "nothing.csv").write_text("path\n")
-    cc.build(tmp_path / "nothing.csv", tmp_path / "cache", tiers=("lmdb",), jobs=1)
+    cc.build(cc.read_index(tmp_path / "nothing.csv"), tmp_path / "cache", tiers=("lmdb",), jobs=1)
     samplers = []
     for folder, on_miss in ((cache.path, "error"), (tmp_path / "cache", "source")):
         dataset = cc.ChordVideoDataset(folder, index=videos / "index.csv", on_miss=on_miss, clip_sampler=WholeVideos())

@@ -72,7 +72,7 @@ def sparse(sources: Path) -> Path:
     """A cache for frames and features that holds no video."""
     nothing = sources / "nothing.csv"
     nothing.write_text("path\n")
-    build(nothing, sources / "sparse", tiers=["lmdb", "npz"], jobs=1)
+    build(read_index(nothing), sources / "sparse", tiers=["lmdb", "npz"], jobs=1)
     return sources / "sparse"
 
 
@@ -233,7 +233,7 @@ def test_the_config_of_the_cache_counts(sources: Path, tmp_path: Path, frames: s
     config = tmp_path / "config.yaml"
     config.write_text(f"frames: {frames}\n")
     (tmp_path / "nothing.csv").write_text("path\n")
-    build(tmp_path / "nothing.csv", tmp_path / "sparse", config=config, jobs=1)
+    build(read_index(tmp_path / "nothing.csv"), tmp_path / "sparse", config=config, jobs=1)
     build(sources / "index.jsonl", tmp_path / "whole", config=config, jobs=1)
     dataset = on_demand(sources, tmp_path / "sparse", "source")
     for i, sample in enumerate(only_from_cache(sources, tmp_path / "whole")):

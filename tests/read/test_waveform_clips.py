@@ -353,7 +353,13 @@ def test_a_video_that_is_not_cached_yet(videos: Path, mono: cc.Cache, tmp_path: 
     """The samples of a source are those of the cache."""
     index = cc.scan([videos], jobs=1)
     (tmp_path / "nothing.csv").write_text("path\n")
-    cc.build(tmp_path / "nothing.csv", tmp_path / "empty", tiers=["npz"], config=config_of(dtype="int16"), jobs=1)
+    cc.build(
+        cc.read_index(tmp_path / "nothing.csv"),
+        tmp_path / "empty",
+        tiers=["npz"],
+        config=config_of(dtype="int16"),
+        jobs=1,
+    )
     settings: dict[str, Any] = {"features": ["waveform"], "clip_sampler": CLIP, "index": index}
     names = [Path(record.path).stem for record in index]
     wanted = [number for number, name in enumerate(names) if name in STARTS]

@@ -101,8 +101,6 @@ class IndexedVideos:
         self._on_miss = on_miss
         self._asked: set[str] = set()
         """Keys of videos that this process has requested, until they are found in the cache"""
-        if config is not None and not isinstance(config, Config):
-            config = load_config(config)
         self.cache = self._cache_for(cache, config)
         self._queue = RequestQueue(self.cache.path)
         self._check(read_header(self.cache.path))
@@ -164,7 +162,7 @@ class IndexedVideos:
         """Close the cache in this process. It is opened again when a video is read."""
         self.cache.close()
 
-    def _cache_for(self, cache: Cache | str | Path | None, config: Config | None) -> Cache:
+    def _cache_for(self, cache: Cache | str | Path | None, config: Config | str | Path | None) -> Cache:
         """Open the cache. If it need not exist and does not, make it without a video."""
         if cache is None:
             if self._on_miss != "source":
@@ -180,15 +178,16 @@ class IndexedVideos:
             if self._on_miss != "build" or isinstance(cache, Cache):
                 raise
             return self._made(cache, config)
-        if config is not None and config != config_from_json(read_header(found.path).config):
+        own = config_from_json(read_header(found.path).config)
+        if own != (config if isinstance(config, Config) else load_config(config, own)):
             raise UsageError(
                 f"config: got one that is not that of cache '{printable(found.path)}', expected None for a cache that "
                 "exists. Leave config out, or build the cache with it."
             )
         return found
 
-    def _made(self, cache: str | Path, config: Config | None) -> Cache:
-        config, index = config or Config(), self._index
+    def _made(self, cache: str | Path, config: Config | str | Path | None) -> Cache:
+        config, index = config if isinstance(config, Config) else load_config(config), self._index
         tiers = first_tiers({name: tier.features(config) for name, tier in TIERS.items()}, self._features)
         with temporary_index(
             (), roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks
