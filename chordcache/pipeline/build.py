@@ -34,7 +34,7 @@ from chordcache.pipeline.plan import (
     write_plan,
 )
 from chordcache.pipeline.prune import drop, drop_features, drop_if_not_allowed, keys_to_prune, videos_with
-from chordcache.pipeline.stale import stale_features
+from chordcache.pipeline.stale import stale_features, unused_bytes
 from chordcache.pipeline.tasks import PlannedVideo, planned_files
 from chordcache.pipeline.worker import build_file, described
 from chordcache.records import RunSummary
@@ -360,7 +360,7 @@ class _Build:
         self._num_frames_skipped += outcome.num_frames_skipped if task.artefacts else 0
         self._video_seconds += outcome.duration_seconds if task.artefacts else 0.0
         if task.previous is not None:
-            self._num_unused_bytes += _unused_bytes(task.previous, outcome)
+            self._num_unused_bytes += unused_bytes(task.previous, outcome)
         num_bytes = self._written_bytes(outcome, task)
         self._num_bytes += num_bytes
         if outcome.damage is not None:
@@ -393,12 +393,6 @@ class _Build:
 
     def _report(self, task: BuildTask, cause: str, message: str, is_work: bool) -> None:
         self._progress.fail(_name(task), cause, message, seconds=task.seconds, is_work=is_work)
-
-
-def _unused_bytes(previous: Sidecar, sidecar: Sidecar) -> int:
-    """Return the size of the files that a sidecar names no more."""
-    files = {info.file for info in sidecar.features}
-    return sum({info.file: info.num_bytes for info in previous.features if info.file not in files}.values())
 
 
 def _name(task: BuildTask) -> str:

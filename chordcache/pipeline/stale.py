@@ -11,7 +11,7 @@ from chordcache.errors import ChordcacheError
 from chordcache.pipeline.existing_cache import tool_versions
 from chordcache.pipeline.plan import BuildPlan, fingerprints_of, is_stale, resolve_features
 from chordcache.storage import layout
-from chordcache.storage.sidecar import read_sidecar
+from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 
 @dataclass
@@ -63,6 +63,12 @@ def _may_differ(plan: BuildPlan) -> bool:
     before = resolve_features(plan.earlier.features, config_from_json(plan.earlier.config))
     old, new = fingerprints_of(before), plan.fingerprints
     return dict(plan.earlier.versions) != tool_versions() or any(new.get(name) != old[name] for name in old)
+
+
+def unused_bytes(previous: Sidecar, sidecar: Sidecar) -> int:
+    """Return the size of the files that a new sidecar of a video does not name any more [bytes]."""
+    files = {info.file for info in sidecar.features}
+    return sum({info.file: info.num_bytes for info in previous.features if info.file not in files}.values())
 
 
 def differences(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
