@@ -32,7 +32,7 @@ from chordcache.storage.artefacts.writer import ArtefactWriter
 from chordcache.storage.owner import check_run
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.scratch import Workspace
-from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.sidecar import Sidecar, in_order
 
 
 class FrameTimes(Protocol):
@@ -167,17 +167,16 @@ class ItemBuild:
         self._close()
 
     def _kept(self, facts: DecodeResult) -> Sequence[FeatureInfo] | None:
-        """Return the features that stay, or None if they were made from other frames, and so must be made too."""
+        """Return the features that stay, or None if they were made from other frames, and have to be made too."""
         task = self._task
-        if task.previous is None or self._have_same_frames(task.previous, facts):
-            return task.kept
-        return None if task.kept else ()
+        self._has_same_frames = task.previous is not None and self._have_same_frames(task.previous, facts)
+        return task.kept if self._has_same_frames or not task.kept else None
 
     def _have_same_frames(self, previous: Sidecar, facts: DecodeResult) -> bool:
         """Return whether the features that stay were made from the same frames. Unreadable artefacts are skipped."""
         if previous.num_stored_frames != len(facts.source_frames):
             return False
-        for info in self._task.kept:
+        for info in (*self._task.kept, *previous.features):
             if info.file is not None:
                 try:
                     with open_artefact(self._task.cache / info.file, info.num_bytes) as artefact:
@@ -228,13 +227,13 @@ class ItemBuild:
 
     def _sidecar(self, facts: DecodeResult, made: Sequence[FeatureInfo], kept: Sequence[FeatureInfo]) -> Sidecar:
         task = self._task
-        features = _in_order((*made, *kept))
+        features = in_order((*made, *kept))
         notes = (*task.previous.notes, *facts.notes) if task.previous and kept else facts.notes
         frames = next((info for info in features if info.feature == "frames"), None)
         height, width = frames.shape[1:3] if frames else (facts.height, facts.width)
         has_old_frames = task.previous is not None and frames in kept
         pts_seconds = facts.pts_seconds
-        return Sidecar(
+        sidecar = Sidecar(
             key=task.key,
             root=task.root,
             path=task.path,
@@ -254,6 +253,9 @@ class ItemBuild:
             display_height=facts.display_size[1],
             display_crop=task.previous.display_crop if task.previous and has_old_frames else facts.display_crop,
         ).described(task.description)
+        if task.previous is None or not self._has_same_frames or task.shares:
+            return sidecar
+        return sidecar.replace(superseded=task.previous.with_features(features).superseded)
 
 
 def failure_of(task: BuildTask, source: SourceState | None, error: MediaError) -> Failure:
@@ -284,7 +286,7 @@ def failure_of(task: BuildTask, source: SourceState | None, error: MediaError) -
 def _at_fault(task: BuildTask, error: MediaError) -> Iterator[FeatureSpec]:
     """Yield the features whose parameters have a part in an error: with others, the item may be built."""
     for name, spec in task.specs.items():
-        if name == error.stage or (error.cause == "bucket" and spec.buckets):
+        if name == error.stage or error.cause == "features" or (error.cause == "bucket" and spec.buckets):
             yield spec
 
 
@@ -368,15 +370,11 @@ def _view_of(task: BuildTask, sidecar: Sidecar, files: Mapping[str, Path], times
         num_frames=len(span),
         start_seconds=float(pts_seconds[0]),
         duration_seconds=end_of(segment, span, times.pts_seconds, times.frame_seconds) - float(pts_seconds[0]),
-        features=_in_order((*made, *others)),
+        features=in_order((*made, *others)),
+        superseded=(),  # they are files of another item
         content=None,  # the facts of whole seconds of the file do not fit the seconds of the segment
         view=View(span.start, len(times.pts_seconds)),
     ).described(task.description)
-
-
-def _in_order(features: Iterable[FeatureInfo]) -> tuple[FeatureInfo, ...]:
-    order = list(TIERS)
-    return tuple(sorted(features, key=lambda info: (order.index(info.tier), info.feature)))
 
 
 def _is_published(path: Path, digest: str) -> bool:

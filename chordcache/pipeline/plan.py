@@ -118,6 +118,27 @@ class BuildPlan:
         are_sound = all(not is_stale(info, fingerprints) and fits(info, record) for info in infos)
         return current.issuperset(artefact.names) and are_sound
 
+    def taken_back(
+        self, artefact: ArtefactTask, sidecar: Sidecar, record: VideoRecord, rebuild: Container[str]
+    ) -> tuple[FeatureInfo, ...]:
+        """Return the features of a missing file that an earlier build with the same settings left on the disk.
+
+        The arguments are those of ``missing``.
+        """
+        fitting = [
+            info
+            for info in (*sidecar.features, *sidecar.superseded)
+            if info.tier == artefact.tier
+            and not is_stale(info, self.fingerprints)
+            and fits(info, record)
+            and _is_there(self.cache, info, rebuild)
+        ]
+        for file in dict.fromkeys(info.file for info in fitting):
+            infos = {info.feature: info for info in fitting if info.file in (file, None)}
+            if infos.keys() >= set(artefact.names):
+                return tuple(infos[name] for name in artefact.names)
+        return ()
+
     def kept(self, sidecar: Sidecar, written: Sequence[ArtefactTask]) -> tuple[FeatureInfo, ...]:
         """Return the features of a sidecar that stay while some files are written."""
         return tuple(info for info in sidecar.features if not any(_is_in(info, artefact) for artefact in written))

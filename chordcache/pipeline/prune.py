@@ -74,7 +74,7 @@ def drop_features(cache: Path, names: Collection[str]) -> None:
             drop(cache, [key])
         elif kept != sidecar.features:
             path = layout.sidecar_path(cache, key)
-            atomic.publish_text(cache, path, sidecar.replace(features=kept).to_line() + "\n")
+            atomic.publish_text(cache, path, sidecar.with_features(kept).to_line() + "\n")
 
 
 def drop_if_not_allowed(cache: Path, key: str, on_damage: str) -> None:

@@ -45,9 +45,10 @@ def stale_features(plan: BuildPlan, keys: Container[str]) -> list[StaleFeature]:
         except ChordcacheError:  # the build finds it again, and says so
             continue
         names = set()
+        fitting = {(info.tier, info.feature) for info in sidecar.superseded if not is_stale(info, plan.fingerprints)}
         for info in sidecar.features:
             spec = plan.specs.get(info.feature)
-            if (info.tier, info.feature) in requested and spec is not None and is_stale(info, plan.fingerprints):
+            if (info.tier, info.feature) in requested - fitting and spec and is_stale(info, plan.fingerprints):
                 changes = ", ".join(differences(info.feature, info.params, spec.params)) or "made by another version"
                 stale.setdefault(info.feature, StaleFeature(info.feature, changes))
                 names.add(info.feature)

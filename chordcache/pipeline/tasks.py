@@ -12,9 +12,9 @@ from chordcache.index.grouping import IndexRows
 from chordcache.media.source_file import SourceState, leads_out, look_or_none, real_folder
 from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.options import BuildOptions
-from chordcache.pipeline.plan import BuildPlan
+from chordcache.pipeline.plan import ArtefactTask, BuildPlan
 from chordcache.pipeline.trim import is_allowed, may_be_cached
-from chordcache.records import ContentFacts, Identity, VideoRecord
+from chordcache.records import ContentFacts, FeatureInfo, Identity, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.readable import exists
@@ -32,6 +32,8 @@ class PlannedVideo:
     """Record of the index"""
     failure: Failure | None = None
     """Failure that the scan found"""
+    replaced: Sidecar | None = None
+    """Its sidecar as it is now, also if that is of another source"""
 
 
 def planned_files(
@@ -78,30 +80,32 @@ class _Planner:
 
     def _planned(self, record: VideoRecord, row: int, source_path: str, state: SourceState | None) -> PlannedVideo:
         identity = state.identity if state else None
-        task = self._task(record, row, source_path, state)
+        sidecar = _sidecar_or_none(self._plan.cache, layout.key_of(record)) if self._has_videos else None
+        task = self._task(record, row, source_path, state, sidecar)
         if not task.artefacts and not task.needs_hash:
             return PlannedVideo(task, "up to date", record)
         if self._options.retry_quarantined:
-            return PlannedVideo(task, "missing", record)
+            return PlannedVideo(task, "missing", record, replaced=sidecar)
         is_known = record.error is not None and record.identity == identity
         if is_known and not may_be_cached(record, self._plan.on_damage):
             return PlannedVideo(task, "failed", record, _failure_of_scan(task, record))
         has_failed = self._quarantine.get(task.key) is not None  # much faster than the fingerprints of every task
         fails = has_failed and self._quarantine.still_holds(task.key, identity, task.fingerprints)
-        return PlannedVideo(task, "failed" if fails else "missing", record)
+        return PlannedVideo(task, "failed" if fails else "missing", record, replaced=sidecar)
 
-    def _task(self, record: VideoRecord, row: int, source_path: str, state: SourceState | None) -> BuildTask:
+    def _task(
+        self, record: VideoRecord, row: int, source_path: str, state: SourceState | None, sidecar: Sidecar | None
+    ) -> BuildTask:
         """Return the task of one video. It has no artefacts if the video is up to date."""
         plan, inside = self._plan, self._inside[record.root]
         key = layout.key_of(record)
         identity = state.identity if state else None
-        sidecar = _sidecar_or_none(plan.cache, key) if self._has_videos else None
         requested = plan.artefacts
         if sidecar is not None and (
             _is_another(sidecar, identity, source_path, inside) or not is_allowed(sidecar, plan.on_damage)
         ):
             sidecar, requested = None, plan.all_artefacts  # other frames: nothing of the old ones is valid
-        missing = plan.missing(sidecar, record, self._options.rebuild) if sidecar else requested
+        missing, kept = self._missing_and_kept(sidecar, record) if sidecar else (requested, ())
         content = self._known_content(record, identity, sidecar)
         return BuildTask(
             cache=plan.cache,
@@ -119,7 +123,7 @@ class _Planner:
             artefacts=missing,
             all_artefacts=plan.all_artefacts,
             previous=sidecar,
-            kept=plan.kept(sidecar, missing) if sidecar else (),
+            kept=kept,
             content=content,
             description=record.description(),
             seconds=record.known_seconds,
@@ -128,6 +132,16 @@ class _Planner:
             on_damage=plan.on_damage,
             shares=plan.segments == "share" and record.segment is not None,
         )
+
+    def _missing_and_kept(
+        self, sidecar: Sidecar, record: VideoRecord
+    ) -> tuple[tuple[ArtefactTask, ...], tuple[FeatureInfo, ...]]:
+        """Return the files that must be made, and the features that stay or are taken back."""
+        plan, rebuild = self._plan, self._options.rebuild
+        absent = plan.missing(sidecar, record, rebuild)
+        taken = [plan.taken_back(artefact, sidecar, record, rebuild) for artefact in absent]
+        missing = tuple(artefact for artefact, infos in zip(absent, taken, strict=True) if not infos)
+        return missing, (*plan.kept(sidecar, absent), *(info for infos in taken for info in infos))
 
     def _known_content(
         self, record: VideoRecord, identity: Identity | None, sidecar: Sidecar | None

@@ -64,7 +64,7 @@ class _Build:
         remaining = [task for each in self._tasks if (task := self._prepared(each, source, digest)) is not None]
         remaining = [task for task in remaining if not self._is_shared(task, source, digest)]
         for group in _groups_of(remaining):
-            again = self._decode(group, source, digest)
+            again = [task for task in self._decode(group, source, digest) if self._can_make_all(task, source)]
             self._decode([replace(task, artefacts=task.all_artefacts, kept=()) for task in again], source, digest)
         return [self._outcomes[task.key] for task in self._tasks]
 
@@ -120,6 +120,17 @@ class _Build:
             missing = (task for task in tasks if task.key not in self._outcomes)
             self._outcomes |= {task.key: failure_of(task, source, error) for task in missing}
         return [task for task in tasks if task.key not in self._outcomes]
+
+    def _can_make_all(self, task: BuildTask, source: SourceState) -> bool:
+        """Return whether all features of an item whose frames are others can be made, so that none is lost."""
+        made = {(artefact.tier, name) for artefact in task.all_artefacts for name in artefact.names}
+        lost = [info.feature for info in task.kept if (info.tier, info.feature) not in made]
+        if lost:
+            names = ", ".join(dict.fromkeys(lost))
+            what = f"its frames are others now, and {names} cannot be made of them here"
+            error = MediaError("publish", "features", f"{what}. Install what it needs, or build with --drop {lost[0]}.")
+            self._outcomes[task.key] = failure_of(task, source, error)
+        return not lost
 
     def _decode_segments(self, tasks: Sequence[BuildTask], source: SourceState, digest: str | None) -> None:
         """Build items of which only their own frames are decoded."""
@@ -191,11 +202,16 @@ def _relinked(task: BuildTask, source: SourceState, digest: str | None, twin: Si
                 written[partial] = file
             features.append(info.replace(file=file))
         sidecar = twin.replace(
-            key=task.key, root=task.root, path=task.path, source=source.identity, features=tuple(features)
+            key=task.key,
+            root=task.root,
+            path=task.path,
+            source=source.identity,
+            features=tuple(features),
+            superseded=(),
         ).described(task.description)
         return publish_item(task, source, digest, sidecar, written)
 
 
 def described(task: BuildTask, sidecar: Sidecar) -> Sidecar:
     """Return a copy of a sidecar with the features that stay, and the label, caption and extra columns of the index."""
-    return sidecar.replace(features=task.kept).described(task.description)
+    return sidecar.with_features(task.kept).described(task.description)

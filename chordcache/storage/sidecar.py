@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError, printable
 from chordcache.records import ContentFacts, Count, DamageFacts, Description, FeatureInfo, Identity, View
+from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.layout import is_artefact_file, path_problem, sidecar_path
 from chordcache.storage.readable import read_small
 from chordcache.storage.sealed_json import seal_versioned, unseal_as
+
+_MAX_SUPERSEDED = 16
+"""Largest number of superseded features that a sidecar keeps, the latest ones"""
 
 
 class Sidecar(Description, frozen=True):
@@ -62,10 +67,29 @@ class Sidecar(Description, frozen=True):
     display_crop: tuple[float, float, float, float] | None = None
     """(left, top, width, height) [pixels of display_width x display_height] of the part that the cached frames show, if
     they were cut to a bucket"""
+    superseded: tuple[FeatureInfo, ...] = ()
+    """Features of the same frames that were replaced or dropped. A build with their settings takes them back, if their
+    files are there"""
 
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo | None:
         """Return the entry of a feature, in ``tier`` or in the first tier that holds the feature."""
         return next((f for f in self.features if f.feature == name and tier in (None, f.tier)), None)
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Its files, relative to the cache."""
+        return frozenset(info.file for info in self.features if info.file is not None)
+
+    def with_features(self, features: Iterable[FeatureInfo]) -> Sidecar:
+        """Return a copy with other features of the same frames. Those that it had before are superseded."""
+        features = in_order(features)
+        others = {_identity(info): info for info in (*self.superseded, *self.features)}
+        for info in features:
+            others.pop(_identity(info), None)
+        frames = next((info for info in features if info.feature == "frames" and info.shape), None)
+        height, width = frames.shape[1:3] if frames else (self.height, self.width)
+        superseded = tuple(others.values())[-_MAX_SUPERSEDED:]
+        return self.replace(features=features, superseded=superseded, width=width, height=height)
 
     def to_line(self) -> str:
         """Return the sealed line that is the content of the sidecar's file."""
@@ -85,12 +109,22 @@ class Sidecar(Description, frozen=True):
             return f"a path that cannot be used: {problem}"
         if self.view and self.view.first_frame + self.num_frames > self.view.num_frames:
             return "rows that its artefacts do not have"
-        for info in self.features:
+        for info in (*self.features, *self.superseded):
             if info.file is not None and not (
                 is_artefact_file(info.tier, info.file) and os.path.basename(info.file).startswith(f"{self.key}.")
             ):
                 return "a file that is not one of its video's"
         return None
+
+
+def in_order(features: Iterable[FeatureInfo]) -> tuple[FeatureInfo, ...]:
+    """Return features in the order of tiers and names."""
+    tiers = list(TIERS)
+    return tuple(sorted(features, key=lambda info: (tiers.index(info.tier), info.feature)))
+
+
+def _identity(info: FeatureInfo) -> tuple[object, ...]:
+    return info.tier, info.feature, info.fingerprint, info.used, info.file
 
 
 def read_sidecar(cache: Path, key: str) -> Sidecar:

@@ -142,7 +142,7 @@ def test_half_a_change_of_parameters_is_stale(built):
 def test_a_fault_of_the_caches_disk_quarantines_no_video(built):
     """lmdb/ cannot be made, here because a file is in its place."""
     index = built / "index.json"
-    (built / "new").mkdir()
+    (built / "new" / "videos").mkdir(parents=True)
     (built / "new" / "chordcache.json").write_bytes((built / "cache/chordcache.json").read_bytes())
     (built / "new" / "lmdb").write_text("in the way")
     with pytest.raises(cc.CacheWriteError, match="cannot write to cache"):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import chordcache as cc
@@ -97,6 +99,30 @@ def test_other_frames_take_the_other_features_with_them(index, tmp_path):
     with cc.open_cache(cache) as opened:
         for video in opened:
             assert len(opened.read(video, "flow", 0, video.num_frames - 1)) == video.num_frames - 1
+
+
+def test_earlier_files_are_taken_back_without_a_decode(index, tmp_path):
+    """Also if their sources are not there any more."""
+    cache, sources = tmp_path / "cache", tmp_path / "videos"
+    shutil.copytree(index.parent / "videos", sources)
+    cc.scan(sources).write(tmp_path / "index.json")
+    cc.build(tmp_path / "index.json", cache, features=["frames", "mel"], config=index.parent / "small.yaml")
+    before = files_of(cache)
+    (tmp_path / "low.yaml").write_text("frames: {quality: 50}\n")
+    (tmp_path / "high.yaml").write_text("frames: {quality: 90}\n")
+    assert cc.build(tmp_path / "index.json", cache, config=tmp_path / "low.yaml").num_unused_bytes > 0
+    cc.build(tmp_path / "index.json", cache, options=cc.BuildOptions(drop="mel", prune_many=True))
+    shutil.rmtree(sources)
+    with cc.open_cache(cache) as opened:
+        low = opened.read(opened[0]).copy()
+    assert cc.build(tmp_path / "index.json", cache, config=tmp_path / "high.yaml").num_up_to_date == 2
+    assert cc.build(tmp_path / "index.json", cache, features="mel").num_up_to_date == 2
+    assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel",)}
+    with cc.open_cache(cache) as opened:
+        assert {cache / info.file for video in opened for info in video.sidecar.features} == before.keys()
+        assert not np.array_equal(opened.read(opened[0]), low)
+    cc.collect_garbage(cache)
+    assert cc.verify(cache).damage == []
 
 
 def test_a_build_says_which_features_it_makes_again(index, tmp_path, run_cli: Cli):
