@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -19,6 +21,7 @@ def typed_blocks() -> list[tuple[str, str]]:
     return re.findall(r"```(console|python)\n(.*?)```", text, re.S)
 
 
+@pytest.mark.timeout(900)  # it runs each block on its own
 def test_the_readme_leads_from_a_folder_to_training(clips: Path, tmp_path: Path) -> None:
     """Folder, list, look, split, train, validate, add flow, add sound, gc, verify."""
     shutil.copytree(clips, tmp_path / "videos")
