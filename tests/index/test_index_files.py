@@ -25,6 +25,7 @@ from chordcache.errors import (
     FormatVersionError,
     NoSpaceError,
     NotFoundError,
+    UnreadableError,
     UsageError,
 )
 from chordcache.index.csv_index import COLUMNS

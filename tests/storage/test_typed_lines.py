@@ -19,7 +19,6 @@ from chordcache.read.on_demand.builder_process import FOLDER, BuildRequest, Requ
 from chordcache.records import (
     AudioFacts,
     ContentFacts,
-    DamagedFrames,
     DamageFacts,
     FeatureInfo,
     HeaderFacts,
@@ -62,7 +61,7 @@ INFO = FeatureInfo(
     {"silence": -1.5},
     "never",
 )
-DAMAGE = DamageFacts("keep", (DamagedFrames(3, 5, "decode", "cut", 0.1, 0.2, True),))
+DAMAGE = DamageFacts(3, 5, 0.1, "decode", "cut")
 SIDECAR = Sidecar(
     KEY, "v", "a.mp4", IDENTITY, 9, 4, 4, 0.5, 1.5, "pts", (INFO,),
     1, ("turned",), CONTENT, "a" * 32, 3, View(2, 11), DAMAGE, 8, 8, (0.0, 0.5, 8.0, 7.0), **DESCRIPTION,
