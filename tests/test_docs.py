@@ -79,8 +79,6 @@ def test_the_python_of_the_docs_runs(clips, tmp_path, monkeypatch):
     names = {"cc": cc}
     for block in blocks:
         exec(block, names)
-    assert names["sample"]["frames"].shape == (16, 3, 224, 224)
-    assert names["clip"].shape[0] == 16
     assert names["report"].damage == []
 
 
