@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import os
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from chordcache import __version__
-from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UsageError, printable
+from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, UsageError, printable
 from chordcache.index.files import Index, read_index
 from chordcache.records import RunSummary
 from chordcache.storage import layout
@@ -39,14 +40,16 @@ def earlier_header(folder: Path) -> Header | None:
         return read_header(folder)
     except (NotFoundError, DamageError):
         pass
-    except ValueError as error:
-        raise UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o") from None
+    except (UnreadableError, ValueError) as error:
+        raise _unusable(folder, error) from None
     if os.path.isfile(folder):
         raise UsageError(f"'{printable(folder)}' is a file; name a folder for the cache with -o")
     try:
         names = set(list_folder(folder)) - {".lock", OWNER_FILE, ".partial", RUNS_FILE}
     except FileNotFoundError:
         return None
+    except UnreadableError as error:
+        raise _unusable(folder, error) from None
     if not is_foreign(folder):
         names.discard(PARTS)
     if not names or "chordcache.json" in names or next(layout.iter_keys(folder), None) is not None:
@@ -58,6 +61,13 @@ def earlier_header(folder: Path) -> Header | None:
         f"'{printable(folder)}' is not a cache and not empty (it holds '{printable(min(names))}'); "
         "name another folder with -o"
     )
+
+
+def _unusable(folder: Path, error: UnreadableError | ValueError) -> ChordcacheError:
+    """Return the error about a name that no folder can have, or ``error`` if the folder may be a cache."""
+    if isinstance(error, UnreadableError) and error.errno not in (errno.ENOTDIR, errno.ENAMETOOLONG):
+        return error
+    return UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o")
 
 
 @contextmanager
