@@ -272,7 +272,13 @@ class Catalog:
 
     def keys(self) -> list[str]:
         """Return all keys, sorted."""
-        return [key for (key,) in self._query("SELECT key FROM videos ORDER BY position")]
+        return self._keys("SELECT key FROM videos ORDER BY position")
+
+    def _keys(self, query: str, *values: object) -> list[str]:
+        keys = [key for (key,) in self._query(query, *values)]
+        if not all(isinstance(key, str) for key in keys):
+            raise self._damage("a row has no key")
+        return keys
 
     def paths(self) -> Iterator[tuple[str, str]]:
         """Yield key and path of every video, in order. The digests of the rows are not compared."""
@@ -308,13 +314,13 @@ class Catalog:
         """Return the first keys that begin with a text, sorted. Case matters."""
         end = beginning + "\x7f"  # above all characters of a key
         query = "SELECT key FROM videos WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
-        return [key for (key,) in self._query(query, beginning, end, limit)]
+        return self._keys(query, beginning, end, limit)
 
     def keys_around(self, text: str, limit: int) -> list[str]:
         """Return up to ``limit`` keys before and after the place of a text in the order of keys, sorted."""
-        before = self._query("SELECT key FROM videos WHERE key < ? ORDER BY key DESC LIMIT ?", text, limit)
-        after = self._query("SELECT key FROM videos WHERE key >= ? ORDER BY key LIMIT ?", text, limit)
-        return [key for (key,) in [*reversed(before), *after]]
+        before = self._keys("SELECT key FROM videos WHERE key < ? ORDER BY key DESC LIMIT ?", text, limit)
+        after = self._keys("SELECT key FROM videos WHERE key >= ? ORDER BY key LIMIT ?", text, limit)
+        return [*reversed(before), *after]
 
     def check(self) -> Iterator[tuple[str, Sidecar]]:
         """Check the file and yield key and sidecar of every row, in order. Raises ``DamageError``."""
