@@ -14,8 +14,8 @@ from types import NoneType, UnionType
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from chordcache.choices import SCAN_LEVELS
-from chordcache.class_labels import NumberCheck, label_of
 from chordcache.errors import UsageError, printable
+from chordcache.index.class_labels import NumberCheck, label_of
 from chordcache.index.column_types import COLUMN_TYPES, extra_problem
 from chordcache.index.csv_table import Table, open_table, text_of, to_cell
 from chordcache.index.file_names import FileNames, OuterRoots, roots_note

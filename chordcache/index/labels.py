@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from chordcache.class_labels import NumberCheck
 from chordcache.errors import UsageError, printable
+from chordcache.index.class_labels import NumberCheck
 from chordcache.index.csv_index import column_types, extra_columns, texts_of
 from chordcache.index.csv_table import open_table
 from chordcache.index.file_names import FileNames

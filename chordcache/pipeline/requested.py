@@ -59,7 +59,7 @@ def request_of(
     data = {} if config is None or isinstance(config, Config) else read_config(config)
     whole = config if isinstance(config, Config) else load_config(config, before)
     _check_tiers(whole.tiers)
-    built = _without(earlier.features, drop) if earlier else {}
+    built = _without(earlier.features if earlier else {}, drop)
     if before is not None:
         whole = _without_dropped(_with_built(whole, before, built), drop)
     whole = _with_defaults(whole, as_items(features or ()))
@@ -95,7 +95,8 @@ def _without(features: Features, drop: Sequence[str]) -> Features:
     names = dict.fromkeys(name for of_tier in features.values() for name in of_tier)
     for name in as_items(drop):
         if name not in names:
-            raise UsageError(f"drop: got '{name}', expected one of {', '.join(names)}{did_you_mean(name, names)}")
+            valid = f"one of {', '.join(names)}" if names else "none, since nothing is cached"
+            raise UsageError(f"drop: got '{name}', expected {valid}{did_you_mean(name, names)}")
     kept = {tier: tuple(name for name in of_tier if name not in drop) for tier, of_tier in features.items()}
     if drop and not any(kept.values()):
         raise UsageError(f"drop: got {', '.join(drop)}, which is all that the cache has. Remove its folder instead.")

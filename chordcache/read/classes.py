@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from chordcache.class_labels import NumberCheck, is_class_id
 from chordcache.errors import UsageError
+from chordcache.index.class_labels import NumberCheck, is_class_id
 
 _NUM_NUMBERED = 1 << 20
 """Largest number of classes that are numbered by their labels. Larger numbers are more likely names, such as dates."""

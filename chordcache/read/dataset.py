@@ -92,8 +92,7 @@ class ChordVideoDataset(ClipDataset):
         The cache to read. It can only be left out with ``source`` or ``on_miss="source"``. Each process opens the cache
         itself.
     clip_sampler : ClipSampler, str or mapping
-        The sampler that chooses the frames of a sample, a name of ``cc.samplers``, or a config for ``make_sampler``. By
-        default 16 frames, 4
+        The sampler of the frames, a name of ``cc.samplers``, or a config for ``make_sampler``. By default 16 frames, 4
         apart, from the middle of the video. With ``DenseClips`` and ``RegularTimestampClips``, each array of a sample
         has one more leading dimension.
     features : sequence of str

@@ -10,8 +10,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chordcache.class_labels import label_of
 from chordcache.errors import UsageError, printable
+from chordcache.index.class_labels import label_of
 from chordcache.index.csv_table import open_for_reading
 from chordcache.index.json_stream import JsonStream
 from chordcache.index.lists.classes import class_lines, text_lines

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from chordcache.class_labels import label_of
 from chordcache.errors import UsageError, printable
+from chordcache.index.class_labels import label_of
 from chordcache.index.csv_index import parse_seconds
 from chordcache.records import Segment
 

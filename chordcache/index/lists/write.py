@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from chordcache.arguments import as_items
-from chordcache.class_labels import NumberCheck
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.index.class_labels import NumberCheck
 from chordcache.index.column_types import extra_problem
 from chordcache.index.encoding import texts_problem
 from chordcache.index.file_names import roots_note
