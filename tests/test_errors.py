@@ -21,6 +21,7 @@ EXIT_CODES = {
     "CacheWriteError": 12,
     "FormatVersionError": 13,
     "WorkersDiedError": 14,
+    "UnreadableError": 15,
 }
 """By class, for those that define one; 6 is verify's alone, 128 + n is a signal's."""
 

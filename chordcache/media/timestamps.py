@@ -22,9 +22,14 @@ class LastFrame:
         self._pts = self._ticks = -1
 
     def see(self, packet: av.Packet[av.VideoStream]) -> None:
-        """Take the next packet of the video track."""
-        if packet.pts is not None and packet.pts > self._pts and not packet.is_discard:
-            self._pts, self._ticks = packet.pts, packet.duration or 0
+        """Take the next packet of the video track.
+
+        A container states durations between decoding times. They are those of pictures only where no packet follows.
+        """
+        if packet.pts is None or packet.is_discard:
+            return
+        self._ticks = (packet.duration or 0) if packet.pts > self._pts else 0
+        self._pts = max(self._pts, packet.pts)
 
     def long_seconds(self, media: Media, step_seconds: Fraction) -> Fraction:
         """Return the duration that the container states for it, up to the end of the file.

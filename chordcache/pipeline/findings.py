@@ -22,7 +22,7 @@ class Damage:
     fix_command: str
     """Command that repairs the damage, or "" if a person must repair it"""
     key: str | None = None
-    """Key of the video, if one is concerned"""
+    """Key of the video, if the finding is about one"""
     record: str | None = None
     """Record inside the file, if one is concerned"""
     count: int = 1

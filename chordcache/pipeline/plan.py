@@ -125,18 +125,17 @@ class BuildPlan:
 
         The arguments are those of ``missing``.
         """
+        infos = [info for info in (*sidecar.features, *sidecar.superseded) if info.tier == artefact.tier]
         fitting = [
             info
-            for info in (*sidecar.features, *sidecar.superseded)
-            if info.tier == artefact.tier
-            and not is_stale(info, self.fingerprints)
-            and fits(info, record)
-            and _is_there(self.cache, info, rebuild)
+            for info in infos
+            if not is_stale(info, self.fingerprints) and fits(info, record) and _is_there(self.cache, info, rebuild)
         ]
         for file in dict.fromkeys(info.file for info in fitting):
-            infos = {info.feature: info for info in fitting if info.file in (file, None)}
-            if infos.keys() >= set(artefact.names):
-                return tuple(infos[name] for name in artefact.names)
+            found = {info.feature: info for info in fitting if info.file in (file, None)}
+            others = {info.feature for info in infos if info.file == file is not None} - set(artefact.names)
+            if found.keys() >= set(artefact.names) and not others:
+                return tuple(found[name] for name in artefact.names)
         return ()
 
     def kept(self, sidecar: Sidecar, written: Sequence[ArtefactTask]) -> tuple[FeatureInfo, ...]:

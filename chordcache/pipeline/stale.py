@@ -6,6 +6,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from chordcache.amounts import duration
 from chordcache.config.config import config_from_json
 from chordcache.errors import ChordcacheError
 from chordcache.pipeline.existing_cache import tool_versions
@@ -27,7 +28,7 @@ class StaleFeature:
 
     def __str__(self) -> str:
         videos = "1 cached video" if self.num_videos == 1 else f"{self.num_videos:,} cached videos"
-        return f"{self.feature} of {videos} ({self.seconds / 3600:.2f} hours) is built again: {self.differences}"
+        return f"{self.feature}: builds {videos} ({duration(self.seconds)}) again: {self.differences}"
 
 
 def stale_features(plan: BuildPlan, keys: Container[str]) -> list[StaleFeature]:

@@ -69,7 +69,8 @@ def _of_error(cache: Path, file: str, error: ChordcacheError) -> Damage:
 def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]:
     """Check that every requested video is either cached or in quarantine, and that no others are cached."""
     unnamed = set(keys)
-    missing: list[str] = []
+    missing: dict[str, str] = {}
+    """Key of each video that is not built to its path"""
     num_records = 0
     quarantine, found = None, []
     try:
@@ -82,16 +83,17 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
             key = layout.key_of(record)
             unnamed.discard(key)
             if key not in keys and quarantine is not None and quarantine.get(key) is None:
-                missing.append(record.path)
+                missing[key] = record.path
     except NotFoundError as error:
         return [*found, Damage("missing", "index.jsonl", str(error), repair_command(cache))]
     except (DamageError, UnreadableError, UsageError) as error:
         return [*found, _of_error(cache, "index.jsonl", error)]
     if missing:
         what = f"{len(missing)} of {num_records} indexed videos {'is' if len(missing) == 1 else 'are'} not built yet"
-        what += f", such as {', '.join(repr(printable(path)) for path in missing[:3])}"
+        what += f", such as {', '.join(repr(printable(path)) for path in list(missing.values())[:3])}"
         command = completing_command(cache, features)
-        found.append(Damage("incomplete", "index.jsonl", what, command, count=len(missing)))
+        only = next(iter(missing)) if len(missing) == 1 else None
+        found.append(Damage("incomplete", "index.jsonl", what, command, only, count=len(missing)))
     names = dict.fromkeys(name for names in features.values() for name in names)
     prune_command = f"{build_command(cache, features, names)} --prune"
     what = "the index of the last build does not name this video of its root"

@@ -153,7 +153,10 @@ def watched(trial: Trial) -> Figures:
         for turn in range(1 + NUM_REBUILDS):
             config = corpus / f"{SHORT_SIDES[turn % len(SHORT_SIDES)]}.yaml"
             done = run_chordcache(*build_args(corpus, "all", cache), "-c", config)
-            assert (done.returncode, done.stderr) == (0, "")
+            assert done.returncode == 0, done.stderr
+            notes = done.stderr.splitlines()
+            assert all(": builds 3 cached videos " in note for note in notes), done.stderr
+            assert bool(notes) == (turn > 0), done.stderr
         outputs = [job.communicate()[0] for job in jobs]
     assert all(outputs), _errors(trial.folder)
     ended = [json.loads(output) for output in outputs]

@@ -217,16 +217,23 @@ def formulas_and_escapes(trial: Trial) -> Figures:
     shown += _run(trial.folder, "verify", "-j1", "--json", code=5)
     cells = _cells(trial.folder / "index.csv")
     captions = {record.caption for record in cc.read_index(trial.folder / "index.csv")}
-    assert captions == {f"={text}" for text in texts}
+    assert captions == {f"={_shown(text)}" for text in texts}
     assert {record.path for record in cc.read_index(trial.folder / "index.csv")} == set(texts)
     return {"sum_cells": cells, "sum_characters_shown": len(shown), "sum_raw_controls": 0}
 
 
 def _write_labels(path: Path, texts: list[str]) -> None:
+    """Write paths of any bytes, and labels and captions that are UTF-8, as they have to be."""
     with open(path, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
         writer = csv.writer(file)
         writer.writerow(["path", "label", "caption"])
-        writer.writerows([json.dumps(text), f"@{text}", f"={text}"] for text in texts)
+        for text in texts:
+            writer.writerow([json.dumps(text), f"@{_shown(text)}", f"={_shown(text)}"])
+
+
+def _shown(text: str) -> str:
+    """Return a name as UTF-8 has it: labels and captions are text."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _remove_artefacts(cache: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_build_says_which_features_it_makes_again(index, tmp_path, run_cli: Cl
     command = ("build", index, "-o", cache)
     run_cli(*command, "-c", index.parent / "small.yaml", "--features", "frames,mel")
     (tmp_path / "quality.yaml").write_text("frames: {quality: 70}\n")
-    said = "frames of 2 cached videos (0.00 hours) is built again: frames.quality: 90 -> 70"
+    said = "frames: builds 2 cached videos (1 s) again: frames.quality: 90 -> 70"
     assert said in run_cli(*command, "-c", tmp_path / "quality.yaml", "--dry-run").stdout
     result = run_cli(*command, "-c", tmp_path / "quality.yaml")
     assert said in result.stderr

@@ -64,7 +64,7 @@ INFO = FeatureInfo(
 DAMAGE = DamageFacts(3, 5, 0.1, "decode", "cut")
 SIDECAR = Sidecar(
     KEY, "v", "a.mp4", IDENTITY, 9, 4, 4, 0.5, 1.5, "pts", (INFO,),
-    1, ("turned",), CONTENT, "a" * 32, 3, View(2, 11), DAMAGE, 8, 8, (0.0, 0.5, 8.0, 7.0), **DESCRIPTION,
+    1, ("turned",), CONTENT, "a" * 32, 3, View(2, 11), DAMAGE, 8, 8, (0.0, 0.5, 8.0, 7.0), (INFO,), **DESCRIPTION,
 )  # fmt: skip
 HEADER = Header(
     {"frames": {}},
@@ -75,10 +75,10 @@ HEADER = Header(
     True,
     "share",
     {"lang": "str"},
-    "keep",
+    "trim",
 )
 FAILURE = Failure(
-    "k", "v", "a.mp4", "decode", "short", "cut", IDENTITY, 3, 2, {"av": "18"}, ("0" * 16,), "today", "here", "keep"
+    "k", "v", "a.mp4", "decode", "short", "cut", IDENTITY, 3, 2, {"av": "18"}, ("0" * 16,), "today", "here", "trim"
 )
 RECORD = VideoRecord(
     "v", "a.mp4", IDENTITY, "content", "no moov", "decode", "open",
