@@ -119,11 +119,10 @@ def positions_of(cache: Cache, keys: np.ndarray) -> np.ndarray:
     NotFoundError
         If the cache does not have a video of that key.
     """
-    known = np.array(cache.keys(), np.bytes_)  # sorted, and ASCII
-    positions = np.searchsorted(known, keys)
-    is_known = known[np.minimum(positions, len(known) - 1)] == keys if len(known) else np.zeros(len(keys), bool)
-    if not is_known.all():
-        key = keys[np.argmin(is_known)].decode()
+    position_of = {key.encode("ascii"): position for position, key in enumerate(cache.keys())}
+    positions = np.fromiter((position_of.get(key, -1) for key in keys.tolist()), np.int64, len(keys))
+    if np.any(positions < 0):
+        key = keys[np.argmin(positions)].decode()
         raise NotFoundError(f"videos: got {key!r}, expected the key of a video of {cache!r}")
     return positions
 
@@ -143,10 +142,11 @@ def _resolved(cache: Cache, names: _Names, split: SplitFile, what: str, on_miss:
     keys: list[str] = []
     causes: Counter[str] = Counter()
     unmatched: list[int] = []
-    for row, (name, hit) in enumerate(zip(split.names, names.key_of_each(split.names), strict=True)):
+    hits = names.key_of_each(split)
+    for row, (name, hit) in enumerate(zip(split.names, hits, strict=True)):
         matches = names.find((name, *split.others(name))) if hit is None else [hit]
         if len(matches) == 1:
-            failure = names.failure(matches[0])
+            failure = names.failures.get(matches[0])
             if failure is None:
                 keys.append(matches[0])
             else:
@@ -189,19 +189,18 @@ class _Names:
         keys = cache.keys()
         self._keys = {key[-16:]: key for key in keys}
         """Hash to key, with the videos in quarantine too as soon as a name is not that of a cached video"""
-        self._failures: dict[str, Quarantined] | None = None
-        """Videos in quarantine by key. None before they are read"""
+        self.failures: dict[str, Quarantined] = {}
+        """Videos in quarantine by key, as soon as a name is not that of a cached video"""
+        self._has_failures = False
 
-    def _read_failures(self) -> dict[str, Quarantined]:
-        if self._failures is None:
+    def _read_failures(self) -> bool:
+        """Read the videos in quarantine, unless that is done. Return whether there are any that are not cached."""
+        if not self._has_failures:
             failures = read_quarantined(self._cache.path)
-            self._failures = {key: failure for key, failure in failures.items() if key[-16:] not in self._keys}
-            self._keys.update((key[-16:], key) for key in self._failures)
-        return self._failures
-
-    def failure(self, key: str) -> Quarantined | None:
-        """Return the reason why the video of a key is not cached, or None if it is cached."""
-        return self._failures.get(key) if self._failures else None
+            self.failures |= {key: failure for key, failure in failures.items() if key[-16:] not in self._keys}
+            self._keys.update((key[-16:], key) for key in self.failures)
+            self._has_failures = True
+        return bool(self.failures)
 
     def exact(self, name: str) -> list[str]:
         """Return the keys of the videos that have a name as their key or as their path."""
@@ -209,25 +208,27 @@ class _Names:
         if keys.get(name[-16:]) == name:
             return [name]
         matches = [keys[hash_] for root in self._roots if (hash_ := key_hash(root, name)) in keys]
-        if not matches and self._failures is None and self._read_failures():
+        if not matches and not self._has_failures and self._read_failures():
             return self.exact(name)
         return matches
 
-    def key_of_each(self, names: Sequence[str]) -> list[str | None]:
-        """Return the key that ``exact`` returns for each name, None if it does not return one key.
-
-        A million names take 2 seconds.
-        """
-        keys = self._keys
-        hits = [name if keys.get(name[-16:]) == name else None for name in names]
-        if len(self._prefixes) == 1:  # else a path may be that of several videos
-            (prefix,) = self._prefixes
-            for row, name in enumerate(names):
-                if hits[row] is None:
-                    hits[row] = keys.get(hex64(prefix + name.encode("utf-8", "surrogateescape")))
-        if self._failures is None and None in hits and self._read_failures():
-            return self.key_of_each(names)
+    def key_of_each(self, split: SplitFile) -> list[str | None]:
+        """Return the key of the first reading of each name that has one, None if ``find`` has to look closer."""
+        hits = list(map(self._key_of, split.names))
+        if not self._has_failures and None in hits:
+            self._read_failures()
+        for row, name in enumerate(split.names):
+            if hits[row] is None:
+                hits[row] = next(filter(None, map(self._key_of, (name, *split.others(name)))), None)
         return hits
+
+    def _key_of(self, name: str) -> str | None:
+        """Return the only key that ``exact`` returns for a name, None if there are none or several."""
+        if self._keys.get(name[-16:]) == name:
+            return name
+        if len(self._prefixes) > 1:  # a path may be that of several videos
+            return None
+        return self._keys.get(hex64(self._prefixes[0] + name.encode("utf-8", "surrogateescape")))
 
     def find(self, readings: Iterable[str]) -> list[str]:
         """Return the keys of the videos that one of some readings of a name means."""
@@ -258,7 +259,8 @@ class _Names:
     @cached_property
     def _paths_of_stem(self) -> dict[str, list[tuple[str, str]]]:
         paths: dict[str, list[tuple[str, str]]] = {}
-        failures = ((failure.key, failure.path) for failure in self._read_failures().values())
+        self._read_failures()
+        failures = ((failure.key, failure.path) for failure in self.failures.values())
         for key, path in chain(self._cache.paths(), failures):
             paths.setdefault(_without_suffix(path).rpartition("/")[2], []).append((key, path))
         return paths

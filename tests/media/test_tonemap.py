@@ -21,6 +21,9 @@ HABLE = f"{LINEAR},tonemap=hable:desat=0,{ENCODED}"
 TRANSFERS = {"smpte2084": 16, "arib-std-b67": 18}
 PRIMARIES = {"bt2020": 9, "bt709": 1, "smpte432": 12, "smpte170m": 6}
 
+MAX_CURVE_MEAN_DIFFERENCE = 0.06
+"""[of 255] 0.015 where zimg has AVX2, 0.051 where it has SSE2 only (seen with ``qemu-x86_64 -cpu Nehalem ffmpeg``)"""
+
 MIN_PSNR_DB = 46.0
 MAX_MEAN_DIFFERENCE = 0.3
 """[of 255] Against ffmpeg, scaled first as we do. The two versions of swscale make up chroma in different ways."""
@@ -82,7 +85,7 @@ def test_curve_is_that_of_ffmpeg(transfer: str, primaries: str, peak: float) -> 
     ).astype(int)
     expected = by_ffmpeg(codes, transfer, primaries, peak)
     assert np.abs(found - expected).max() <= 1
-    assert mean_difference(found, expected) < 0.02
+    assert mean_difference(found, expected) < MAX_CURVE_MEAN_DIFFERENCE
     assert found.min() == 0
     assert (found.max() == 255) == (transfer == "smpte2084" or peak < 40)  # HLG ends at 10 times the reference white
 
