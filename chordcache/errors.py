@@ -39,7 +39,7 @@ class MediaError(ChordcacheError):
         root), ``not-regular``, ``changed``, ``io``, ``tables`` (of an MP4, see ``mp4_samples``), ``clock`` (of a source
         that is read without a cache), ``segment`` (it has no frames), ``bucket`` (it has fewer frames than each),
         ``stereo`` (no eye can be cut out), ``extractor`` (it raised, or returned another number of rows
-        than it declares).
+        than it declares), ``features`` (those that the file has in the cache cannot be made again here).
         In quarantine also ``oom``, ``timeout``, ``signal`` and ``bug``, for a worker that did not return.
     message : str
         One line for people, without the file's name.

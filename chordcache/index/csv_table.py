@@ -64,12 +64,13 @@ def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
     try:
         with readable(path):
             file = open(path, "rb")  # noqa: SIM115 - the caller closes it
-            head = file.peek(HEAD_BYTES)
     except FileNotFoundError:
         raise NotFoundError(f"no such file '{printable(path)}'{advice}") from None
     try:
+        with readable(path):
+            head = file.peek(HEAD_BYTES)
         check_narrow(path, head)
-    except UsageError:
+    except ChordcacheError:
         file.close()
         raise
     return file

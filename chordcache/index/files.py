@@ -60,7 +60,7 @@ class Index:
     """
 
     def __init__(self, path: Path, source: Source) -> None:
-        self._source = source
+        self.source = source
         header = source.header
         self.path, self.roots, self.level = path, dict(header.roots), header.level
         self.follow_symlinks, self.whole_roots = header.follow_symlinks, header.whole_roots
@@ -76,10 +76,10 @@ class Index:
     @property
     def is_hand_written(self) -> bool:
         """True if no scan wrote the index."""
-        return isinstance(self._source, CsvSource) and self._source.is_hand_written
+        return isinstance(self.source, CsvSource) and self.source.is_hand_written
 
     def __len__(self) -> int:
-        return self._source.num_records
+        return self.source.num_records
 
     def __iter__(self) -> Iterator[VideoRecord]:
         with open(self.path, "rb") as file:
@@ -89,12 +89,12 @@ class Index:
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
         """Yield the byte offset for ``at``, and the record, of each line of the index's open file."""
         with readable(self.path):
-            yield from self._source.located(file)
+            yield from self.source.located(file)
 
     def at(self, file: BinaryIO, offset: int) -> VideoRecord:
         """Return the record at a byte offset of the index's open file."""
         with readable(self.path):
-            return self._source.at(file, offset)
+            return self.source.at(file, offset)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the index to another file, in the format of its suffix. Raises as ``IndexWriter`` does."""

@@ -69,7 +69,7 @@ class ScanResult(Index):
     """
 
     def __init__(self, index: Index, summary: RunSummary, warnings: tuple[str, ...]) -> None:
-        super().__init__(index.path, index._source)
+        super().__init__(index.path, index.source)
         self.summary, self.warnings = summary, warnings
 
 

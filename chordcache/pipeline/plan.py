@@ -16,8 +16,8 @@ from chordcache.errors import UsageError, printable
 from chordcache.features.item_fields import fits
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
 from chordcache.index.column_types import merged_columns
-from chordcache.index.file_names import SameFiles
 from chordcache.index.files import Index, IndexWriter, no_videos, read_index
+from chordcache.pipeline.cached_names import with_cached_names
 from chordcache.pipeline.existing_cache import earlier_header, repairable, tool_versions
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.requested import Features, request_of
@@ -168,6 +168,7 @@ def make_plan(
         index = read_index(index)
         if not len(index) and options.part is None:  # a part may be empty
             raise no_videos(index)
+    index = with_cached_names(cache, index, _absolute(roots))
     plan = BuildPlan(
         cache, index, earlier, request.config, request.requested, request.features, specs, on_damage=request.on_damage
     )
@@ -187,7 +188,7 @@ def plan_as_before(
 
 def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOptions) -> BuildPlan:
     """Complete a plan with its files, the folders of the sources, and the options that a cache remembers."""
-    moved = {name: os.path.abspath(path) for name, path in (roots or {}).items()}
+    moved = _absolute(roots)
     before = plan.earlier
     completed = replace(
         plan,
@@ -213,6 +214,10 @@ def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOption
     _merged_roots(before.roots if before else {}, completed)  # raises before a build waits for a lock
     merged_columns(before.columns if before else {}, plan.index.columns)
     return completed
+
+
+def _absolute(roots: Mapping[str, str] | None) -> dict[str, str]:
+    return {name: os.path.abspath(path) for name, path in (roots or {}).items()}
 
 
 def _check_fits_buckets(plan: BuildPlan) -> None:
@@ -328,12 +333,9 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
             follow_symlinks=plan.follow_symlinks,
             columns=columns,
         ) as writer:
-            same = SameFiles(roots)
-            names = {same.key(record): record for record in index} if same.can_be else {}
             for record in () if prune or earlier is None else earlier:
                 is_named = layout.key_of(record) in keys
                 if not is_named and record.root not in index.whole_roots:
-                    _check_other_file(record, names.get(same.key(record)) if names else None)
                     writer.write(record)
             for record in index:
                 writer.write(record)
@@ -342,16 +344,6 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
     options = (plan.follow_symlinks, plan.source_hash, plan.segments, columns, plan.on_damage)
     write_header(cache, Header(config, roots, plan.features, tool_versions(), *options))
     return plan
-
-
-def _check_other_file(record: VideoRecord, other: VideoRecord | None) -> None:
-    """Raise ``UsageError`` if the cache has the file of a new record under the name of another root."""
-    if other is not None:
-        raise UsageError(
-            f"index: got '{printable(other.path)}' of root '{printable(other.root)}', which this cache has as "
-            f"'{printable(record.path)}' of root '{printable(record.root)}', expected one name for each file. Name it "
-            "as before, or build with --prune."
-        )
 
 
 def _merged_roots(earlier: Mapping[str, str], plan: BuildPlan) -> dict[str, str]:

@@ -4,7 +4,7 @@ import torch
 
 import chordcache as cc
 
-sampler = {"name": "uniform_frames", "num_frames": 8}
+sampler = {"name": "uniform", "num_frames": 8}
 dataset = cc.ChordVideoDataset("cache", clip_sampler=sampler, size=(112, 112))
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(len(dataset.classes)))
 optimizer, loader = torch.optim.SGD(model.parameters(), lr=1e-6), cc.make_loader(dataset, batch_size=8, num_workers=2)

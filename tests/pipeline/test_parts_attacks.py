@@ -203,14 +203,22 @@ def test_a_number_of_parts_that_is_a_typing_error(part: str) -> None:
         cc.BuildOptions(part=part)
 
 
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_something_else_in_place_of_the_plan(index: Path, tmp_path: Path, make: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (os.mkdir, cc.UnreadableError, "plan.json': got Is a directory, expected a readable file"),
+        (os.mkfifo, cc.DamageError, "plan.json' is damaged: .*; remove '.*parts' to give these parts up"),
+    ],
+)
+def test_something_else_in_place_of_the_plan(
+    index: Path, tmp_path: Path, make: Callable[[Path], None], error: type[Exception], match: str
+) -> None:
     cache = tmp_path / "cache"
     build_part(index, cache, "1/1")
     (cache / "parts/plan.json").unlink()
     make(cache / "parts/plan.json")
     for call in (lambda: finish(cache), lambda: build_part(index, cache, "1/1")):
-        with pytest.raises(cc.DamageError, match="plan.json' is damaged: .*; remove '.*parts' to give these parts up"):
+        with pytest.raises(error, match=match):
             call()
 
 

@@ -98,9 +98,26 @@ def test_a_list_of_some_videos_of_a_root_removes_none(work: Path, run_cli: Cli) 
     """Two lists of one folder, and a scan of one file, are parts of a cache. They do not say what is gone."""
     (work / "some.csv").write_text("path\nvideos/01.mp4\n")
     cc.scan([work / "videos/02.mp4"], output=work / "one.json", jobs=1)
+    before = paths_of(work / "cache")
     for index in ("some.csv", "one.json"):
-        cc.build(work / index, work / "cache", features=["frames"], jobs=1)
+        assert cc.build(work / index, work / "cache", features=["frames"], jobs=1).num_up_to_date == 1
+    assert paths_of(work / "cache") == before
     assert [each for each in cc.verify(work / "cache", jobs=1).damage if each.kind == "orphan"] == []
+
+
+def test_a_list_of_the_folder_above_names_the_cached_files(work: Path, make_video: Maker) -> None:
+    """A file has one name in a cache, also where a list of another root names it, with files that are new."""
+    make_video(work / "elsewhere/new.mp4", num_frames=3)
+    (work / "list.csv").write_text("path,label\nvideos/01.mp4,cat\nelsewhere/new.mp4,dog\n")
+    summary = cc.build(work / "list.csv", work / "cache", features=["frames"], jobs=1)
+    assert (summary.num_done, summary.num_up_to_date) == (1, 1)
+    with cc.open_cache(work / "cache") as cache:
+        found = {video.path: (video.sidecar.root, video.label) for video in cache}
+    assert found["01.mp4"] == ("videos", "cat")
+    assert found["elsewhere/new.mp4"] == (work.name, "dog")
+    assert "videos/01.mp4" not in found
+    assert {each.kind for each in cc.verify(work / "cache", jobs=1).damage} == {"incomplete"}  # the new one's motion
+    assert cc.build(work / "list.csv", work / "cache", features=["frames"], jobs=1).num_up_to_date == 2
 
 
 def test_a_build_that_is_stopped_prunes_nothing(work: Path, make_video: Maker) -> None:

@@ -153,7 +153,13 @@ def test_kinds_do_not_share_a_batch() -> None:
 def test_a_source_gives_what_the_cache_gives(cache: cc.Cache, tmp_path: Path, features: tuple[str, ...]) -> None:
     index = Path(cache.path).parent / "index.csv"
     header = cc.open_cache(cache.path)
-    cc.build(_nothing(tmp_path, index), tmp_path / "empty", tiers=("lmdb", "npz"), jobs=1, config=_config_of(header))
+    cc.build(
+        cc.read_index(_nothing(tmp_path, index)),
+        tmp_path / "empty",
+        tiers=("lmdb", "npz"),
+        jobs=1,
+        config=_config_of(header),
+    )
     cached = dataset_of(cache, index=index, features=features, clips_per_video=1)
     missed = dataset_of(
         cc.open_cache(tmp_path / "empty"), index=index, on_miss="source", features=features, clips_per_video=1

@@ -594,7 +594,7 @@ def test_audio_peaks_on_a_real_cache(tmp_path: Path, make_video: Callable[..., P
 
 def test_samplers_by_name() -> None:
     assert make_sampler({"name": "regular"}) == RegularClipSampler()
-    assert make_sampler({"name": "uniform_frames", "position": "middle"}) == UniformFrameSampler(position="middle")
+    assert make_sampler({"name": "uniform", "position": "middle"}) == UniformFrameSampler(position="middle")
     assert make_sampler({"name": "audio_peak", "fps": 8}) == AudioPeakSampler(fps=8)
     regular = make_sampler({"name": "regular_timestamps", "seconds_between_clip_starts": 2})
     assert regular == RegularTimestampClips(seconds_between_clip_starts=2)
@@ -611,8 +611,8 @@ def test_samplers_by_name() -> None:
         (
             {"name": "best"},
             ConfigError,
-            "'best', expected one of regular, random, uniform_frames, keyframe, audio_peak, adaptive, dense, "
-            "regular_timestamps, latent_clips, schedule$",
+            "'best', expected one of adaptive, audio_peak, dense, keyframe, latent_clips, random, regular, "
+            "regular_timestamps, uniform, schedule$",
         ),
         ({}, ConfigError, "^clip_sampler: got the name None, expected one of"),
         (

@@ -83,7 +83,7 @@ def test_a_cut_key_is_near_to_its_own(cache):
 def test_segments_of_a_file_are_listed(tmp_path, make_video):
     make_video(tmp_path / "a.mp4", num_frames=50)
     (tmp_path / "list.csv").write_text("path,start_seconds,end_seconds\na.mp4,0,1\na.mp4,1,2\n")
-    cc.build(tmp_path / "list.csv", tmp_path / "cache", tiers=["lmdb"], jobs=1)
+    cc.build(cc.read_index(tmp_path / "list.csv"), tmp_path / "cache", tiers=["lmdb"], jobs=1)
     with cc.open_cache(tmp_path / "cache") as cache:
         first, second = cache.keys()
         with pytest.raises(NotFoundError, match=f"Matching keys: {first}, {second}"):
@@ -94,6 +94,6 @@ def test_segments_of_a_file_are_listed(tmp_path, make_video):
 def test_an_empty_cache(tmp_path):
     (tmp_path / "videos").mkdir()
     (tmp_path / "list.csv").write_text("path\n")
-    cc.build(tmp_path / "list.csv", tmp_path / "cache", tiers=["lmdb"])
+    cc.build(cc.read_index(tmp_path / "list.csv"), tmp_path / "cache", tiers=["lmdb"])
     with cc.open_cache(tmp_path / "cache") as cache, pytest.raises(NotFoundError, match="0 videos>. List them with"):
         find_video(cache, "a.mp4")

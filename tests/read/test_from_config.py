@@ -253,7 +253,11 @@ def test_loader_with_two_sets_of_arguments(train: dict[str, Any], cache: Path) -
         ("source", {"name": "tape"}, "^train.source: got the name 'tape', expected one of cache, mp4, mapped_mp4$"),
         ("source", {"name": "cache"}, "^train.source 'cache': got no 'path', expected a value"),
         ("dataset", {"speed": 1}, "^train.dataset: got 'speed', expected one of features, size, "),
-        ("clip_sampler", {"name": "best"}, "^train.clip_sampler: got the name 'best', expected one of regular, random"),
+        (
+            "clip_sampler",
+            {"name": "best"},
+            "^train.clip_sampler: got the name 'best', expected one of adaptive, audio_peak, ",
+        ),
         ("clip_sampler", {"name": "random", "n": 1}, "^train.clip_sampler 'random': got 'n', expected one of num_fr"),
         ("time_transform", [{"name": "x"}], "^train.time_transform: got the name 'x', expected one of time_warp, fra"),
         ("time_transform", [{"name": "temporal_crop"}], "^train.time_transform 'temporal_crop': got no 'num_frames'"),

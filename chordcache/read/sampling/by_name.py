@@ -13,10 +13,7 @@ from chordcache.read.sampling.clip_request import ClipSampler
 from chordcache.read.sampling.clip_samplers import SamplerSchedule
 from chordcache.read.sampling.time_transforms import FrameDrop, TemporalCrop, TimeWarp
 
-SAMPLERS: Mapping[str, type] = {
-    **{name: getattr(samplers, name) for name in samplers.__all__ if name != "schedule"},
-    "uniform_frames": samplers.uniform,
-}
+SAMPLERS: Mapping[str, type] = {name: getattr(samplers, name) for name in samplers.__all__ if name != "schedule"}
 """Sampler by its name in a config. "schedule" is not included, since it is made of other samplers."""
 
 TIME_TRANSFORMS: Mapping[str, type] = {
