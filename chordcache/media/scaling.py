@@ -310,7 +310,10 @@ class FrameMaker:
 
 
 class Frame:
-    """One kept frame as extractors see it. Each of its pictures is made once, at the first request."""
+    """One kept frame as extractors see it.
+
+    Each of its pictures is made once, at the first request, and is read-only, since all extractors get the same.
+    """
 
     def __init__(self, number: int, decoded: DecodedFrame, maker: FrameMaker) -> None:
         self.number = number
@@ -345,10 +348,17 @@ class Frame:
     def rgb(self) -> np.ndarray:
         """Return the cached frame before JPEG [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB], C-contiguous."""
         if self._rgb is None:
-            self._rgb = self._maker.scaler.rgb(self.picture)
+            self._rgb = _read_only(self._maker.scaler.rgb(self.picture))
         return self._rgb
 
     def _scaled(self, scaler: PictureScaler) -> Planes:
         if scaler not in self._planes:
-            self._planes[scaler] = scaler.planes(self.picture)
+            y, u, v = map(_read_only, scaler.planes(self.picture))
+            self._planes[scaler] = (y, u, v)
         return self._planes[scaler]
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view

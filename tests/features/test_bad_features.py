@@ -451,6 +451,12 @@ class Rows(Extractor):
             return {self.name: np.repeat(row, 2, axis=1)[:, ::2]}
         if self.how == "Fortran order":
             return {self.name: np.asfortranarray(np.stack([row, row + 1], 2))}
+        if self.how == "changes the picture":
+            frame.rgb().fill(0)
+        if self.how == "changes the luma":
+            frame.luma(None)[:] = 0
+        if self.how == "changes the planes":
+            frame.planes()[1][:] = 0
         if self.how == "prints":
             print("hello from a plug-in")
         return {self.name: row.astype({"big-endian": ">f4", "bool": "?"}.get(self.how, "f8"))}
@@ -510,6 +516,15 @@ def test_rows_of_every_kind(whole: Path, tmp_path: Path, run_cli: Cli, how: str)
             np.testing.assert_array_equal(found, expected)
             assert opened[_key(opened)].feature("mine", tier).dtype == expected.dtype
     assert cc.verify(tmp_path / "cache", level="deep", jobs=1).damage == []
+
+
+@pytest.mark.parametrize("how", ["changes the picture", "changes the luma", "changes the planes"])
+def test_an_extractor_cannot_change_what_others_get(whole: Path, tmp_path: Path, run_cli: Cli, how: str) -> None:
+    done = build_plug_in(whole, tmp_path, run_cli, "rows_plug_in:Rows", how=how)
+    assert done.returncode == 3, done.stderr
+    causes = {(line["stage"], line["cause"]) for line in processes.quarantine(tmp_path / "cache").values()}
+    assert causes == {("mine", "extractor")}
+    assert "read-only" in next(iter(processes.quarantine(tmp_path / "cache").values()))["message"]
 
 
 @pytest.mark.slow
