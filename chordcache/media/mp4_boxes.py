@@ -122,7 +122,7 @@ def ends_in_fragment(path: str) -> bool:
     """
     with open(path, "rb") as file:
         stop = file.seek(0, 2)
-        boxes = list(_file_headers(file, 0, stop))
+        boxes = list(file_headers(file, 0, stop))
     if not any(box.kind == b"moof" for box in boxes):
         return False
     last = boxes[-1]
@@ -132,12 +132,14 @@ def ends_in_fragment(path: str) -> bool:
 
 def _boxes(file: BinaryIO, start: int, stop: int, kind: bytes) -> Iterator[tuple[int, int]]:
     """Yield the body ranges [start, stop) of the boxes of one kind that are directly in a range."""
-    for box in _file_headers(file, start, stop):
+    for box in file_headers(file, start, stop):
         if box.kind == kind and box.end <= stop:
             yield box.body, box.end
 
 
-def _file_headers(file: BinaryIO, start: int, stop: int) -> Iterator[BoxHeader]:
+def file_headers(file: BinaryIO, start: int, stop: int) -> Iterator[BoxHeader]:
+    """Yield the headers of the boxes in a range of a file. See ``box_headers``."""
+
     def read(at: int) -> bytes:
         file.seek(at)
         return file.read(_MAX_HEADER_BYTES)

@@ -1,0 +1,204 @@
+"""Losses that the numbers of a container reveal: counts, sequence numbers, positions, durations, checksums."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.ffmpeg import ffmpeg
+
+from chordcache.errors import MediaError
+from chordcache.media.damage import survey
+from chordcache.media.demux import open_media
+
+NUM_FRAMES = 75
+_PICTURES = ("-f", "lavfi", "-i", "testsrc2=s=160x120:r=25:d=3")
+_SOUND = ("-f", "lavfi", "-i", "sine=d=3")
+_X264 = ("-c:v", "libx264", "-preset", "ultrafast", "-g", "15", "-threads", "1")
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory) -> Path:
+    """A film with sound, and a keyframe in 15 frames."""
+    path: Path = tmp_path_factory.mktemp("film") / "film.mp4"
+    ffmpeg(*_PICTURES, *_SOUND, *_X264, "-c:a", "aac", path)
+    return path
+
+
+def answer(path: Path) -> MediaError | int:
+    """Return the error that the build reports for a file, or the number of its frames."""
+    try:
+        with open_media(str(path)) as media:
+            return sum(1 for _ in media.frames())
+    except MediaError as error:
+        return error
+
+
+def check_refused(path: Path, words: str, *, num_kept: int | None = None) -> None:
+    """Check that a file is damaged for this reason, and how many frames ``--on-damage trim`` keeps."""
+    error = answer(path)
+    assert isinstance(error, MediaError), error
+    assert error.stage == "decode"
+    assert re.search(words, error.message)
+    if num_kept is not None:
+        with open_media(str(path)) as media:
+            damage = survey(media)
+        assert (damage.num_frames_kept if damage else 0) == num_kept
+
+
+def written(path: Path, *parts: bytes | bytearray) -> Path:
+    """Write a file."""
+    path.write_bytes(b"".join(parts))
+    return path
+
+
+# MP4
+
+
+def boxes_of(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield kind, begin and end of each box on the top level."""
+    at = 0
+    while at + 8 <= len(data):
+        size, kind = struct.unpack_from(">I4s", data, at)
+        yield kind, at, at + size
+        at += size
+
+
+def fragments_of(data: bytes) -> list[tuple[int, int]]:
+    """Begin and end of each fragment with its data."""
+    boxes = list(boxes_of(data))
+    return [(at, boxes[n + 1][2]) for n, (kind, at, _) in enumerate(boxes) if kind == b"moof"]
+
+
+_FRAGMENTED = {
+    "mfra.mp4": ("-movflags", "frag_keyframe+empty_moov"),
+    "base.mp4": ("-movflags", "frag_keyframe+empty_moov+default_base_moof"),
+    "dash.mp4": ("-movflags", "frag_keyframe+dash"),
+    "global.mp4": ("-movflags", "frag_keyframe+dash+global_sidx"),
+    "cmaf.mp4": ("-movflags", "cmaf"),
+    "frames.mp4": ("-movflags", "frag_every_frame+empty_moov"),
+    "smooth.ismv": ("-f", "ismv"),
+}
+
+
+@pytest.mark.parametrize("name", ["base.mp4", "dash.mp4", "global.mp4", "cmaf.mp4", "smooth.ismv"])
+def test_fragment_lost(film, tmp_path, name):
+    """Zeros over its header, a letter of its name changed, or removed: the second, one in the middle, the last one."""
+    sound = tmp_path / name
+    ffmpeg("-i", film, "-c", "copy", *_FRAGMENTED[name], sound)
+    data = sound.read_bytes()
+    fragments = fragments_of(data)
+    for number in (1, len(fragments) // 2, len(fragments) - 1):
+        start, end = fragments[number]
+        check_refused(written(tmp_path / "removed.mp4", data[:start], data[end:]), "fragment|index")
+        check_refused(written(tmp_path / "zeros.mp4", data[:start], bytes(512), data[start + 512 :]), "expected a box")
+        check_refused(written(tmp_path / "name.mp4", data[: start + 5], b"x", data[start + 6 :]), "fragment|index")
+
+
+def test_frames_before_a_lost_fragment_are_kept(film, tmp_path):
+    sound = tmp_path / "sound.mp4"
+    ffmpeg("-i", film, "-an", "-c", "copy", *_FRAGMENTED["base.mp4"], sound)
+    data = sound.read_bytes()
+    start, end = fragments_of(data)[2]
+    words = "fragments are missing in the file: fragment 4 follows fragment 2"
+    check_refused(written(tmp_path / "x.mp4", data[:start], data[end:]), words, num_kept=15)
+
+
+def test_last_fragment_of_a_stated_duration(film, tmp_path):
+    """A file without an index, whose header states the duration of all fragments (mehd)."""
+    sound = tmp_path / "sound.mp4"
+    ffmpeg(
+        "-i", film, "-an", "-c", "copy", "-movflags", "frag_keyframe+empty_moov+default_base_moof+skip_trailer", sound
+    )
+    data = sound.read_bytes()
+    mvex = data.index(b"mvex") - 4
+    mehd = struct.pack(">I4sII", 16, b"mehd", 0, 3000)  # the movie's clock has milliseconds
+    moov = data.index(b"moov") - 4
+    whole = bytearray(data[: mvex + 8] + mehd + data[mvex + 8 :])
+    for at in (moov, mvex):
+        struct.pack_into(">I", whole, at, struct.unpack_from(">I", whole, at)[0] + len(mehd))
+    assert answer(written(tmp_path / "whole.mp4", whole)) == NUM_FRAMES
+    start, end = fragments_of(whole)[-1]
+    check_refused(written(tmp_path / "x.mp4", whole[:start], whole[end:]), "header promises 3.000 s", num_kept=59)
+
+
+def test_fragments_without_another_track(film, tmp_path):
+    """The sequence numbers have holes where the fragments of sound were, and nothing is missing."""
+    sound = tmp_path / "sound.mp4"
+    ffmpeg("-i", film, "-c", "copy", "-movflags", "frag_keyframe+dash+separate_moof", sound)
+    data = sound.read_bytes()
+    boxes = list(boxes_of(data))
+    kept = [data[at:end] for kind, at, end in boxes if kind in (b"ftyp", b"moov")]
+    of_video = [
+        (at, end)
+        for at, end in fragments_of(data)
+        if struct.unpack_from(">I", data, data.index(b"tfhd", at) + 8)[0] == 1
+    ]
+    assert len(of_video) * 2 <= len(fragments_of(data))
+    assert answer(written(tmp_path / "x.mp4", *kept, *(data[at:end] for at, end in of_video))) == NUM_FRAMES
+
+
+def test_events_added_behind_an_index(film, tmp_path):
+    """A tool that adds boxes of events leaves the index of the segment as it is."""
+    sound = tmp_path / "sound.mp4"
+    ffmpeg("-i", film, "-an", "-c", "copy", "-movflags", "frag_keyframe+dash+skip_trailer", sound)
+    data = sound.read_bytes()
+    event = struct.pack(">I4s", 40, b"emsg") + bytes(32)
+    parts = [data[at:end] + event * (kind == b"sidx") for kind, at, end in boxes_of(data)]
+    assert answer(written(tmp_path / "x.mp4", *parts)) == NUM_FRAMES
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libvpx-vp9"])
+def test_sample_tables_that_disagree(film, tmp_path, codec):
+    sound = tmp_path / "sound.mp4"
+    fast = ("-preset", "ultrafast") if codec == "libx264" else ("-deadline", "realtime", "-cpu-used", "8")
+    ffmpeg("-i", film, "-frames:v", "20", "-c:v", codec, *fast, "-c:a", "copy", "-movflags", "faststart", sound)
+    data = bytearray(sound.read_bytes())
+    assert answer(sound) == 20
+    stsz, stsc = data.index(b"stsz"), data.index(b"stsc")
+    empty = bytearray(data)
+    struct.pack_into(">I", empty, stsz + 16 + 4 * 12, 0)
+    check_refused(written(tmp_path / "empty.mp4", empty), r"1 of 20 frames are lost; its table of sizes \(stsz\)")
+    (num_runs,) = struct.unpack_from(">I", data, stsc + 8)
+    last = stsc + 12 + 12 * (num_runs - 1) + 4
+    fewer = bytearray(data)
+    struct.pack_into(">I", fewer, last, struct.unpack_from(">I", data, last)[0] - 1)
+    check_refused(written(tmp_path / "fewer.mp4", fewer), r"its table of sizes \(stsz\) has 20 samples")
+
+
+def test_empty_samples_that_repeat_a_picture(tmp_path):
+    """A recorder writes an empty sample for a picture that did not change. The data of the others has no gap."""
+    sound = tmp_path / "sound.mp4"
+    ffmpeg(*_PICTURES, "-frames:v", "20", *_X264, sound)
+    data = sound.read_bytes()
+    stsz, stts = data.index(b"stsz"), data.index(b"stts")
+    changed = bytearray(data)
+    sizes = np.frombuffer(data, ">u4", 20, stsz + 16)
+    # the last sample becomes empty, and its bytes go out of the mdat
+    struct.pack_into(">I", changed, stsz + 16 + 4 * 19, 0)
+    mdat = data.index(b"mdat") - 4
+    (num_bytes,) = struct.unpack_from(">I", data, mdat)
+    struct.pack_into(">I", changed, mdat, num_bytes - int(sizes[-1]))
+    del changed[mdat + num_bytes - int(sizes[-1]) : mdat + num_bytes]
+    assert mdat < stts
+    assert answer(written(tmp_path / "x.mp4", changed)) == 19
+
+
+# Files in which nothing is missing
+
+_SOUND_FILES = {name: ("-c", "copy", *options) for name, options in _FRAGMENTED.items()} | {
+    "plain.mp4": ("-c", "copy"),
+    "front.mov": ("-c", "copy", "-movflags", "faststart"),
+    "hints.mp4": ("-c", "copy", "-movflags", "rtphint"),
+}
+
+
+@pytest.mark.parametrize("name", _SOUND_FILES)
+def test_sound_files_of_each_muxer(film, tmp_path, name):
+    path = tmp_path / name
+    ffmpeg("-i", film, *_SOUND_FILES[name], path)
+    assert answer(path) == NUM_FRAMES
