@@ -188,12 +188,64 @@ def test_empty_samples_that_repeat_a_picture(tmp_path):
     assert answer(written(tmp_path / "x.mp4", changed)) == 19
 
 
+# Transport streams
+
+
+def segments_of(film: Path, folder: Path, *options: str) -> list[bytes]:
+    """Return the segments of 0.6 s that a playlist of a film has."""
+    ffmpeg("-i", film, *options, "-f", "hls", "-hls_time", "0.6", "-hls_list_size", "0", folder / "a.m3u8")
+    return [(folder / f"a{number}.ts").read_bytes() for number in range(5)]
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libx265"])
+def test_segment_left_out(film, tmp_path, codec):
+    """The counter of the pictures continues by chance in 1 case of 16, and those of the tables and the sound do not."""
+    hevc = ("-c:v", "libx265", "-preset", "ultrafast", "-x265-params", "log-level=none:keyint=15:scenecut=0")
+    segments = segments_of(film, tmp_path, *(("-c", "copy") if codec == "libx264" else hevc))
+    assert answer(written(tmp_path / "whole.ts", *segments)) == NUM_FRAMES
+    for left_out in ([1], [2], [3], [1, 2], [2, 3], [1, 2, 3]):
+        path = written(tmp_path / "x.ts", *(part for number, part in enumerate(segments) if number not in left_out))
+        check_refused(path, "missing in the file|marks packet")
+
+
+def test_frames_before_a_segment_left_out_are_kept(film, tmp_path):
+    segments = segments_of(film, tmp_path, "-c", "copy")
+    path = written(tmp_path / "x.ts", *segments[:2], *segments[3:])
+    check_refused(path, "missing in the file|marks packet", num_kept=15)
+
+
+def test_stretch_between_two_tables_lost(film, tmp_path):
+    sound = tmp_path / "sound.ts"
+    ffmpeg("-i", film, "-c:v", "mpeg2video", "-q:v", "4", "-c:a", "mp2", sound)
+    data = sound.read_bytes()
+    tables = [at for at in range(0, len(data), 188) if int.from_bytes(data[at + 1 : at + 3], "big") & 0x1FFF == 0]
+    middle = len(tables) // 2
+    for number in (1, 2, 3, 5):
+        path = written(tmp_path / "x.ts", data[: tables[middle]], data[tables[middle + number] :])
+        check_refused(path, "missing in the file|marks packet")
+
+
+def test_recordings_that_are_joined(film, tmp_path):
+    """Their counters begin at 0, or their clock is set back: nothing is missing."""
+    for number in range(3):
+        part = ("-ss", str(number), "-t", "1", "-i", film, *_X264, "-output_ts_offset", str(number))
+        ffmpeg(*part, tmp_path / f"{number}.ts")
+    parts = [(tmp_path / f"{number}.ts").read_bytes() for number in range(3)]
+    assert answer(written(tmp_path / "later.ts", *parts)) == NUM_FRAMES
+    segments = segments_of(film, tmp_path, "-c", "copy")
+    assert answer(written(tmp_path / "earlier.ts", *segments[3:], *segments[1:3])) == 60
+
+
 # Files in which nothing is missing
 
 _SOUND_FILES = {name: ("-c", "copy", *options) for name, options in _FRAGMENTED.items()} | {
     "plain.mp4": ("-c", "copy"),
     "front.mov": ("-c", "copy", "-movflags", "faststart"),
     "hints.mp4": ("-c", "copy", "-movflags", "rtphint"),
+    "h264.ts": ("-c", "copy"),
+    "stuffed.ts": ("-c", "copy", "-muxrate", "3M"),
+    "h264.m2ts": ("-c", "copy", "-mpegts_m2ts_mode", "1"),
+    "mpeg2.ts": ("-c:v", "mpeg2video", "-c:a", "mp2"),
 }
 
 

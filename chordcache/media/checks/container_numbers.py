@@ -7,6 +7,7 @@ from typing import BinaryIO, TypeAlias
 
 from chordcache.media.checks.loss import Loss
 from chordcache.media.checks.mp4 import loss_of_mp4
+from chordcache.media.checks.transport_stream import loss_of_transport_stream
 from chordcache.media.source_file import opened
 
 Reader: TypeAlias = "Callable[[BinaryIO, int], Loss | None]"
@@ -14,6 +15,7 @@ Reader: TypeAlias = "Callable[[BinaryIO, int], Loss | None]"
 
 _READERS: dict[str, Reader] = {
     "mov,mp4,m4a,3gp,3g2,mj2": loss_of_mp4,
+    "mpegts": loss_of_transport_stream,
 }
 """Reader by libavformat's name of the format"""
 
