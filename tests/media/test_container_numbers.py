@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -236,6 +237,77 @@ def test_recordings_that_are_joined(film, tmp_path):
     assert answer(written(tmp_path / "earlier.ts", *segments[3:], *segments[1:3])) == 60
 
 
+# Ogg
+
+
+@pytest.mark.parametrize("codec", ["libvpx", "libtheora"])
+def test_page_lost(film, tmp_path, codec):
+    sound = tmp_path / "sound.ogv"
+    ffmpeg("-i", film, "-c:v", codec, "-b:v", "300k", "-c:a", "libvorbis", "-page_duration", "200000", sound)
+    data = sound.read_bytes()
+    pages = [*(match.start() for match in re.finditer(b"OggS\0", data)), len(data)]
+    assert len(pages) > 20
+    for number in (6, len(pages) // 2, len(pages) - 4):
+        path = written(tmp_path / "x.ogv", data[: pages[number]], data[pages[number + 1] :])
+        check_refused(path, "page is missing in the file|frames? before packet")
+
+
+def test_recording_of_a_live_ogg(film, tmp_path):
+    """A server sends the headers, and then the pages of that moment."""
+    sound = tmp_path / "sound.ogv"
+    ffmpeg("-i", film, "-an", "-c:v", "libvpx", "-g", "15", "-b:v", "300k", sound)
+    data = sound.read_bytes()
+    pages = [*(match.start() for match in re.finditer(b"OggS\0", data)), len(data)]
+    changed = bytearray()
+    for number, (start, end) in enumerate(pairwise(pages)):
+        page = bytearray(data[start:end])
+        if number > 1:
+            struct.pack_into("<I", page, 18, number + 5000)
+            struct.pack_into("<I", page, 22, 0)
+            struct.pack_into("<I", page, 22, checksum(page))
+        changed += page
+    assert answer(written(tmp_path / "x.ogv", changed)) == NUM_FRAMES
+
+
+def checksum(page: bytearray) -> int:
+    """Compute the checksum of an Ogg page (RFC 3533, 6, field 8)."""
+    value = 0
+    for byte in page:
+        value ^= byte << 24
+        for _ in range(8):
+            value = (value << 1 ^ 0x04C11DB7 if value >> 31 else value << 1) & 0xFFFFFFFF
+    return value
+
+
+# AVI
+
+
+@pytest.mark.parametrize("codec", ["msmpeg4", "mjpeg", "mpeg4"])
+@pytest.mark.parametrize("num_bytes", [2, 64, 512])
+def test_bytes_of_an_avi_gone(film, tmp_path, codec, num_bytes):
+    sound = tmp_path / "sound.avi"
+    ffmpeg("-i", film, "-c:v", codec, "-q:v", "4", "-g", "15", "-c:a", "mp2", sound)
+    data = sound.read_bytes()
+    for part in (0.3, 0.5, 0.8):
+        at = data.index(b"movi") + int(part * (len(data) - data.index(b"movi")))
+        path = written(tmp_path / "x.avi", data[:at], data[at + num_bytes :])
+        check_refused(path, "expected a chunk of its list of pictures|index \\(idx1\\)|inside of a chunk")
+        check_refused(written(tmp_path / "y.avi", data[:at], bytes(num_bytes), data[at:]), "list of pictures")
+
+
+def test_chunk_of_an_avi_gone(film, tmp_path):
+    """A whole chunk, and the list's size is corrected: the index is longer."""
+    sound = tmp_path / "sound.avi"
+    ffmpeg("-i", film, "-an", "-c:v", "mjpeg", sound)
+    data = bytearray(sound.read_bytes())
+    movi = data.index(b"movi")
+    start = data.index(b"00dc", len(data) // 2)
+    end = data.index(b"00dc", start + 4)
+    for at in (4, movi - 4):
+        struct.pack_into("<I", data, at, struct.unpack_from("<I", data, at)[0] - (end - start))
+    check_refused(written(tmp_path / "x.avi", data[:start], data[end:]), "index \\(idx1\\)")
+
+
 # Files in which nothing is missing
 
 _SOUND_FILES = {name: ("-c", "copy", *options) for name, options in _FRAGMENTED.items()} | {
@@ -245,6 +317,12 @@ _SOUND_FILES = {name: ("-c", "copy", *options) for name, options in _FRAGMENTED.
     "h264.ts": ("-c", "copy"),
     "stuffed.ts": ("-c", "copy", "-muxrate", "3M"),
     "h264.m2ts": ("-c", "copy", "-mpegts_m2ts_mode", "1"),
+    "theora.ogv": ("-c:v", "libtheora", "-c:a", "libvorbis"),
+    "vp8.ogv": ("-c:v", "libvpx", "-b:v", "300k", "-c:a", "libopus"),
+    "mpeg4.avi": ("-c:v", "mpeg4", "-c:a", "mp2"),
+    "noindex.avi": ("-c:v", "mpeg4", "-an", "-write_index", "0"),
+    "h264.avi": ("-c", "copy"),
+    "raw.avi": ("-c:v", "rawvideo", "-c:a", "pcm_s16le"),
     "mpeg2.ts": ("-c:v", "mpeg2video", "-c:a", "mp2"),
 }
 

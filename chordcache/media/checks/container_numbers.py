@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import BinaryIO, TypeAlias
 
+from chordcache.media.checks.avi import loss_of_avi
 from chordcache.media.checks.loss import Loss
 from chordcache.media.checks.mp4 import loss_of_mp4
+from chordcache.media.checks.ogg import loss_of_ogg
 from chordcache.media.checks.transport_stream import loss_of_transport_stream
 from chordcache.media.source_file import opened
 
@@ -14,8 +16,10 @@ Reader: TypeAlias = "Callable[[BinaryIO, int], Loss | None]"
 """Function of an open file and the number of its video track in the container. It reads headers and tables only."""
 
 _READERS: dict[str, Reader] = {
+    "avi": loss_of_avi,
     "mov,mp4,m4a,3gp,3g2,mj2": loss_of_mp4,
     "mpegts": loss_of_transport_stream,
+    "ogg": loss_of_ogg,
 }
 """Reader by libavformat's name of the format"""
 

@@ -130,9 +130,9 @@ def _first_counters(file: BinaryIO, position: int) -> dict[int, int]:
     """Return the first counter of each PID behind a position, without those of tables that describe services."""
     length, sync_at = _geometry(file)
     file.seek(position)
-    data = file.read(_CHUNK_PACKETS * length)
+    data = file.read(_CHUNK_PACKETS * length)  # nothing, if the length is unknown
     counters: dict[int, int] = {}
-    for at in range(sync_at, len(data) - 3, length):
+    for at in range(sync_at, len(data) - 3, length or 1):
         pid = int.from_bytes(data[at + 1 : at + 3], "big") & 0x1FFF
         if data[at + 3] & 0x10 and (pid == _PROGRAM_PID or _FIRST_TRACK_PID <= pid < _NULL_PID):
             counters.setdefault(pid, data[at + 3] & 15)
