@@ -308,6 +308,35 @@ def test_chunk_of_an_avi_gone(film, tmp_path):
     check_refused(written(tmp_path / "x.avi", data[:start], data[end:]), "index \\(idx1\\)")
 
 
+# FLV and GIF
+
+
+@pytest.mark.parametrize("codec", ["flv", "copy"])
+def test_bytes_of_an_flv_inserted_or_gone(film, tmp_path, codec):
+    sound = tmp_path / "sound.flv"
+    ffmpeg("-i", film, "-c:v", codec, "-g", "15", "-c:a", "aac", sound)
+    data = sound.read_bytes()
+    for part in (0.2, 0.5, 0.9):
+        at = int(part * len(data))
+        check_refused(
+            written(tmp_path / "x.flv", data[:at], b"0123456789abcdef", data[at:]),
+            "tag|mismatch|of a track that the headers",
+        )
+        check_refused(
+            written(tmp_path / "y.flv", data[:at], data[at + 16 :]), "tag|mismatch|of a track that the headers"
+        )
+
+
+def test_gif_cut_off(film, tmp_path):
+    sound = tmp_path / "sound.gif"
+    ffmpeg("-i", film, "-vf", "fps=5", sound)
+    data = sound.read_bytes()
+    num_frames = answer(sound)
+    assert answer(written(tmp_path / "padded.gif", data, bytes(100))) == num_frames
+    for part in (0.3, 0.6, 0.9):
+        check_refused(written(tmp_path / "x.gif", data[: int(part * len(data))]), "ends before its last block|gif")
+
+
 # Files in which nothing is missing
 
 _SOUND_FILES = {name: ("-c", "copy", *options) for name, options in _FRAGMENTED.items()} | {
@@ -323,6 +352,9 @@ _SOUND_FILES = {name: ("-c", "copy", *options) for name, options in _FRAGMENTED.
     "noindex.avi": ("-c:v", "mpeg4", "-an", "-write_index", "0"),
     "h264.avi": ("-c", "copy"),
     "raw.avi": ("-c:v", "rawvideo", "-c:a", "pcm_s16le"),
+    "flv1.flv": ("-c:v", "flv", "-c:a", "aac"),
+    "h264.flv": ("-c", "copy"),
+    "keyframes.flv": ("-c", "copy", "-flvflags", "add_keyframe_index"),
     "mpeg2.ts": ("-c:v", "mpeg2video", "-c:a", "mp2"),
 }
 

@@ -105,8 +105,10 @@ def _loss_of_index(file: BinaryIO, movi: _Chunk, chunks: list[_Chunk], num_bytes
     known = np.array([chunk.at for chunk in chunks])
     for origin in (0, movi.at + 8):  # positions in the file, or in the list
         is_known = np.isin(named + origin, known)
-        if is_known[:1].any():
-            wrong = int(named[~is_known][0]) + origin if not is_known.all() else None
-            at = None if wrong is None else int(known[max(0, np.searchsorted(known, wrong) - 1)])
-            return None if wrong is None else Loss(f"its index (idx1) names byte {wrong}, where no chunk begins", at)
+        if is_known.all():
+            return None
+        if is_known[0]:
+            wrong = int(named[~is_known][0]) + origin
+            at = int(known[max(0, int(np.searchsorted(known, wrong)) - 1)])
+            return Loss(f"its index (idx1) names byte {wrong}, where no chunk begins", at)
     return None

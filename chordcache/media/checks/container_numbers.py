@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import BinaryIO, TypeAlias
 
 from chordcache.media.checks.avi import loss_of_avi
+from chordcache.media.checks.flv import loss_of_flv
+from chordcache.media.checks.gif import loss_of_gif
 from chordcache.media.checks.loss import Loss
 from chordcache.media.checks.mp4 import loss_of_mp4
 from chordcache.media.checks.ogg import loss_of_ogg
@@ -17,6 +19,8 @@ Reader: TypeAlias = "Callable[[BinaryIO, int], Loss | None]"
 
 _READERS: dict[str, Reader] = {
     "avi": loss_of_avi,
+    "flv": loss_of_flv,
+    "gif": loss_of_gif,
     "mov,mp4,m4a,3gp,3g2,mj2": loss_of_mp4,
     "mpegts": loss_of_transport_stream,
     "ogg": loss_of_ogg,
