@@ -337,8 +337,76 @@ def test_gif_cut_off(film, tmp_path):
         check_refused(written(tmp_path / "x.gif", data[: int(part * len(data))]), "ends before its last block|gif")
 
 
+# Y4M, DV, MXF, ASF
+
+_DV = ("-s", "720x576", "-pix_fmt", "yuv420p", "-frames:v", "8", "-an")
+_SIZED = {
+    "film.y4m": ("-an",),
+    "film.dv": _DV,
+    "film.mxf": ("-c:v", "mpeg2video", "-q:v", "4", "-g", "15", "-c:a", "pcm_s16le", "-ar", "48000"),
+    "atom.mxf": ("-an", "-s", "1920x1080", "-frames:v", "8", "-c:v", "dnxhd", "-b:v", "120M", "-pix_fmt", "yuv422p"),
+    "film.wmv": ("-c:v", "wmv2", "-q:v", "4", "-g", "15", "-c:a", "wmav2"),
+}
+
+
+def sized(film: Path, folder: Path, name: str) -> bytes:
+    """Make a film whose container states the size of each part."""
+    opatom = ("-f", "mxf_opatom") if name == "atom.mxf" else ()
+    ffmpeg("-i", film, *_SIZED[name], *opatom, folder / name)
+    return (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", _SIZED)
+def test_sized_file_cut_off(film, tmp_path, name):
+    data = sized(film, tmp_path, name)
+    num_frames = answer(tmp_path / name)
+    assert isinstance(num_frames, int)
+    for part in (0.3, 0.6, 0.97):
+        error = answer(written(tmp_path / f"x.{name}", data[: int(part * len(data))]))
+        assert isinstance(error, MediaError)
+        assert error.cause == "truncated" or name == "atom.mxf", error  # libavformat cannot open one without its footer
+
+
+@pytest.mark.parametrize("name", ["film.y4m", "film.dv", "film.mxf", "film.wmv"])
+def test_bytes_of_a_sized_file_gone(film, tmp_path, name):
+    data = sized(film, tmp_path, name)
+    for part in (0.3, 0.6, 0.9):
+        at = int(part * len(data))
+        for changed in (data[:at] + data[at + 64 :], data[:at] + bytes(64) + data[at:]):
+            error = answer(written(tmp_path / f"x.{name}", changed))
+            assert isinstance(error, MediaError)  # the decoder may find it first, or libavformat cannot open it
+            assert error.cause in ("decode", "truncated")
+
+
+def test_frames_before_a_loss_are_kept(film, tmp_path):
+    data = sized(film, tmp_path, "film.y4m")
+    starts = [match.start() for match in re.finditer(b"FRAME\n", data)]
+    check_refused(written(tmp_path / "x.y4m", data[: starts[40] + 99], data[starts[40] + 199 :]), "frame", num_kept=37)
+
+
+def test_whole_packets_of_an_asf_gone(film, tmp_path):
+    data = sized(film, tmp_path, "film.wmv")
+    at = data.index(bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")) + 50 + 20 * 3200
+    path = written(tmp_path / "x.wmv", data[:at], data[at + 2 * 3200 :])
+    check_refused(path, "its header states 2 more packets than the file has|2 packets")
+
+
+def test_asf_of_a_stream(film, tmp_path):
+    """A file that was written to a pipe states neither the number of its packets nor their size."""
+    data = ffmpeg("-i", film, "-c:v", "wmv2", "-c:a", "wmav2", "-f", "asf", "-")
+    assert answer(written(tmp_path / "x.asf", data)) == NUM_FRAMES
+    check_refused(written(tmp_path / "y.asf", data[: len(data) // 2]), "inside of a packet")
+
+
 # Files in which nothing is missing
 
+# fmt: off
+_D10 = (
+    "-an", "-s", "720x576", "-pix_fmt", "yuv422p", "-c:v", "mpeg2video", "-g", "1", "-intra_vlc", "1",
+    "-non_linear_quant", "1", "-flags", "+ildct+low_delay", "-dc", "10", "-qmax", "12", "-b:v", "50M",
+    "-minrate", "50M", "-maxrate", "50M", "-bufsize", "2M", "-rc_init_occupancy", "2M", "-f", "mxf_d10",
+)
+# fmt: on
 _SOUND_FILES = {name: ("-c", "copy", *options) for name, options in _FRAGMENTED.items()} | {
     "plain.mp4": ("-c", "copy"),
     "front.mov": ("-c", "copy", "-movflags", "faststart"),
@@ -355,6 +423,18 @@ _SOUND_FILES = {name: ("-c", "copy", *options) for name, options in _FRAGMENTED.
     "flv1.flv": ("-c:v", "flv", "-c:a", "aac"),
     "h264.flv": ("-c", "copy"),
     "keyframes.flv": ("-c", "copy", "-flvflags", "add_keyframe_index"),
+    "gray.y4m": ("-an", "-pix_fmt", "gray"),
+    "deep.y4m": ("-an", "-pix_fmt", "yuv422p10le", "-strict", "-1"),
+    "alpha.y4m": ("-an", "-pix_fmt", "yuva444p", "-strict", "-1"),
+    "odd.y4m": ("-an", "-vf", "crop=119:87:exact=1", "-pix_fmt", "yuv420p"),
+    "411.y4m": ("-an", "-pix_fmt", "yuv411p"),
+    "d10.mxf": _D10,
+    "film.mxf": ("-c:v", "mpeg2video", "-c:a", "pcm_s16le", "-ar", "48000"),
+    "wmv1.asf": ("-c:v", "wmv1", "-c:a", "wmav2", "-packet_size", "1000"),
+    "msmpeg4.asf": ("-c:v", "msmpeg4", "-an"),
+    "h264.mkv": ("-c", "copy"),
+    "vp8.webm": ("-c:v", "libvpx", "-b:v", "300k", "-c:a", "libopus"),
+    "mpeg2.mpg": ("-c:v", "mpeg2video", "-c:a", "mp2"),
     "mpeg2.ts": ("-c:v", "mpeg2video", "-c:a", "mp2"),
 }
 
