@@ -14,6 +14,9 @@ _DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
 _DATA_HEADER_BYTES = 50
 """Length of the data object without its packets"""
 
+_MIN_PACKET_BYTES = 100
+"""Length of packets that are not read. Real ones have kilobytes."""
+
 _MIN_OBJECT_BYTES = 24
 """Length of an object without content: identifier and size"""
 
@@ -39,7 +42,9 @@ def loss_of_asf(file: BinaryIO, track: int) -> Loss | None:
     if len(head) < 24 or head[:16] != _HEADER:
         return None
     data_at = int(struct.unpack_from("<Q", head, 16)[0])
-    head += file.read(min(data_at, _MAX_HEADER_BYTES) - 24)
+    if data_at > min(num_bytes, _MAX_HEADER_BYTES):
+        return None
+    head += file.read(max(0, data_at - 24))
     at = head.find(_FILE_PROPERTIES)
     file.seek(data_at)
     data_header = file.read(_DATA_HEADER_BYTES)
@@ -48,7 +53,7 @@ def loss_of_asf(file: BinaryIO, track: int) -> Loss | None:
     flags, size, largest_size = struct.unpack_from("<III", head, at + 88)
     (data_bytes,) = struct.unpack_from("<Q", data_header, 16)
     (num_packets,) = struct.unpack_from("<Q", data_header, 40)
-    if size != largest_size or size < len(_ERROR_CORRECTION):
+    if size != largest_size or size < _MIN_PACKET_BYTES:
         return None
     first = data_at + _DATA_HEADER_BYTES
     is_stated = not flags & _IS_BROADCAST and num_packets > 0

@@ -21,16 +21,17 @@ _MAX_INDEX_BYTES = 1 << 26
 
 
 class _Chunk(NamedTuple):
-    kind: bytes
     at: int
     """[bytes] Begin of the header"""
     end: int
+    is_sized: bool = True
+    """False if the size was not known when the header was written"""
 
 
 def loss_of_avi(file: BinaryIO, track: int) -> Loss | None:
     """Compare the chunks of an AVI with the size of the list that they are in, and with the index. ``track`` is unused.
 
-    The end of a file that was cut off is left to ``truncation``.
+    If whole chunks are missing, their place is unknown. A missing index is not a fault.
 
     Notes
     -----
@@ -44,15 +45,31 @@ def loss_of_avi(file: BinaryIO, track: int) -> Loss | None:
         for chunk in _chunks(file, position, movi.end):
             chunks.append(chunk)
             position = chunk.end
-        if position < min(movi.end, num_bytes):
-            at = chunks[-1].at if chunks else movi.at
-            return Loss(f"got other data at byte {position}, expected a chunk of its list of pictures", at)
-        if position > movi.end:
-            return Loss(f"its list of pictures (movi) ends at byte {movi.end}, inside of a chunk", chunks[-1].at)
+        if position != movi.end and position < num_bytes:
+            if movi.is_sized and (position > movi.end or _is_followed_by_chunks(file, position, num_bytes)):
+                return Loss(
+                    f"its list of pictures (movi) states that it ends at byte {movi.end}, and no chunk ends there"
+                )
+            if position < movi.end and not _is_followed_by_chunks(file, position, num_bytes):
+                at = chunks[-1].at if chunks else movi.at
+                return Loss(f"got other data at byte {position}, expected a chunk of its list of pictures", at)
+        if movi.is_sized and position != movi.end:
+            return Loss("the file ends before its list of pictures does", cause="truncated")
         if is_first and (loss := _loss_of_index(file, movi, chunks, num_bytes)):
             return loss
         is_first = False
     return None
+
+
+def _is_followed_by_chunks(file: BinaryIO, position: int, num_bytes: int) -> bool:
+    """Return whether the rest of a file consists of whole chunks, as behind a list of pictures."""
+    while position + 8 <= num_bytes:
+        file.seek(position)
+        kind, size = struct.unpack("<4sI", file.read(8))
+        if not kind.isascii():
+            return False
+        position += 8 + size + size % 2
+    return position in (num_bytes, num_bytes + 1)
 
 
 def _lists_of_pictures(file: BinaryIO, num_bytes: int) -> Iterator[_Chunk]:
@@ -64,7 +81,7 @@ def _lists_of_pictures(file: BinaryIO, num_bytes: int) -> Iterator[_Chunk]:
         end = position + 8 + size + size % 2
         if kind == b"LIST" and form == b"movi":
             is_known = size not in _UNKNOWN_SIZES
-            yield _Chunk(form, position, position + 8 + size if is_known else num_bytes)
+            yield _Chunk(position, position + 8 + size if is_known else num_bytes, is_known)
             if not is_known:
                 return
         position = position + 12 if kind == b"RIFF" else end
@@ -87,12 +104,12 @@ def _chunks(file: BinaryIO, position: int, stop: int) -> Iterator[_Chunk]:
         if size % 2:  # some writers do not fill an odd chunk up
             file.seek(end)
             end += not _CHUNK_NAME.fullmatch(file.read(4))
-        yield _Chunk(kind, position, end)
+        yield _Chunk(position, end)
         position = end
 
 
 def _loss_of_index(file: BinaryIO, movi: _Chunk, chunks: list[_Chunk], num_bytes: int) -> Loss | None:
-    """Return the first place where the index names a chunk that is not there."""
+    """Return a place of the index where no chunk is."""
     file.seek(movi.end + movi.end % 2)
     header = file.read(8)
     if len(header) < 8 or header[:4] != b"idx1" or not chunks:
@@ -108,7 +125,5 @@ def _loss_of_index(file: BinaryIO, movi: _Chunk, chunks: list[_Chunk], num_bytes
         if is_known.all():
             return None
         if is_known[0]:
-            wrong = int(named[~is_known][0]) + origin
-            at = int(known[max(0, int(np.searchsorted(known, wrong)) - 1)])
-            return Loss(f"its index (idx1) names byte {wrong}, where no chunk begins", at)
+            return Loss(f"its index (idx1) names byte {int(named[~is_known][0]) + origin}, where no chunk begins")
     return None

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from typing import BinaryIO
 
 from chordcache.media.checks.loss import Loss
 
 _HEADER_BYTES = 11
 """Length of a tag's header: type, size of the data, time, stream"""
+
+_METADATA, _NUMBER = b"\x12", b"\0"
+"""Type of a tag of metadata, and of a number in it"""
+
+_MAX_METADATA_BYTES = 1 << 12
+_TOLERANCE_SECONDS = 0.5
+"""[seconds] Largest difference between the duration and the time of the last tag"""
 
 
 def loss_of_flv(file: BinaryIO, track: int) -> Loss | None:
@@ -17,14 +25,17 @@ def loss_of_flv(file: BinaryIO, track: int) -> Loss | None:
 
     Notes
     -----
-    Source: Adobe Flash Video File Format 10.1, E.3 (PreviousTagSize) and E.4.1 (DataSize).
+    Source: Adobe Flash Video File Format 10.1, E.3 (PreviousTagSize), E.4.1 (DataSize), E.5 (filesize, duration).
     """
     num_bytes = file.seek(0, 2)
     file.seek(5)
-    position = int.from_bytes(file.read(4), "big") + 4
+    first = position = int.from_bytes(file.read(4), "big") + 4
+    last_ms = 0
     while position + _HEADER_BYTES + 4 <= num_bytes:
         file.seek(position)
-        size = int.from_bytes(file.read(4)[1:], "big") + _HEADER_BYTES
+        header = file.read(_HEADER_BYTES)
+        size = int.from_bytes(header[1:4], "big") + _HEADER_BYTES
+        last_ms = max(last_ms, int.from_bytes(header[7:8] + header[4:7], "big"))
         end = position + size
         if end + 4 > num_bytes and not _has_other_tag(file, position, num_bytes):
             return None
@@ -40,7 +51,24 @@ def loss_of_flv(file: BinaryIO, track: int) -> Loss | None:
                 else Loss(f"the tag at byte {position} does not have the size that it states", position)
             )
         position = end + 4
-    return None
+    return _loss_by_size(file, first, last_ms / 1000, num_bytes)
+
+
+def _loss_by_size(file: BinaryIO, first: int, last_seconds: float, num_bytes: int) -> Loss | None:
+    """Return whether whole tags are missing: the file is shorter than its metadata states, and its end is there."""
+    file.seek(first)
+    metadata = file.read(_MAX_METADATA_BYTES)
+    size, duration = _number(metadata, b"filesize"), _number(metadata, b"duration")
+    if metadata[:1] != _METADATA or not num_bytes < size or last_seconds < duration - _TOLERANCE_SECONDS:
+        return None
+    return Loss(f"its metadata states {size:.0f} bytes, and the file has {num_bytes}")
+
+
+def _number(metadata: bytes, name: bytes) -> float:
+    """Return a number of the metadata, or 0 if it is not there."""
+    at = metadata.find(name + _NUMBER)
+    end = at + len(name) + 9
+    return float(struct.unpack_from(">d", metadata, end - 8)[0]) if at >= 0 and end <= len(metadata) else 0.0
 
 
 def _has_other_tag(file: BinaryIO, position: int, num_bytes: int) -> bool:

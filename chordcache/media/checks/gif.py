@@ -23,14 +23,14 @@ def loss_of_gif(file: BinaryIO, track: int) -> Loss | None:
     if file.read(1) == _TRAILER:
         return None
     file.seek(10)
-    flags = file.read(1)[0]
-    file.seek(13 + _color_bytes(flags))
+    flags = file.read(1) or b"\0"
+    file.seek(13 + _color_bytes(flags[0]))
     while (kind := file.read(1)) in (_EXTENSION, _PICTURE):
         if kind == _EXTENSION:
             file.seek(1, 1)
         else:
-            flags = (file.read(9) or b"\0")[-1]
-            file.seek(_color_bytes(flags) + 1, 1)
+            flags = file.read(9)[-1:] or b"\0"
+            file.seek(_color_bytes(flags[0]) + 1, 1)
         while (size := file.read(1)) and size[0]:
             file.seek(size[0], 1)
     return None if kind == _TRAILER else Loss("the file ends before its last block does", cause="truncated")

@@ -19,8 +19,14 @@ _MAX_BODY_BYTES = 1 << 26
 _MAX_NEIGHBORS = 16
 """Number of fragments that are searched for the one before or after it of the same track"""
 
+_MIN_BOX_BYTES = 8
+"""Length of a box's header"""
+
 _MIN_ZEROS = 16
 """Number of zeros that cannot be the begin of a box"""
+
+_NAME = re.compile(rb"[\x20-\x7e\xa9]{4}")
+"""Name of a box. Those of QuickTime may begin with a copyright sign."""
 
 _FRAGMENT_NAMES = re.compile(b"mfhd|mdat|mfra")
 """Names of boxes that are in fragments, or behind them"""
@@ -48,7 +54,7 @@ def loss_of_mp4(file: BinaryIO, track: int) -> Loss | None:
     (sidx).
     """
     stop = file.seek(0, 2)
-    boxes = list(takewhile(lambda box: any(box.kind), file_headers(file, 0, stop)))
+    boxes = list(takewhile(lambda box: _NAME.fullmatch(box.kind), file_headers(file, 0, stop)))
     moov = next((box for box in boxes if box.kind == b"moov" and box.end <= stop), None)
     fragments = [box for box in boxes if box.kind == b"moof" and box.end <= stop]
     movie = _body(file, moov) if moov else memoryview(b"")
@@ -281,11 +287,15 @@ class _Fragments:
         return Loss(f"its index ({index}) states a fragment at byte {wrong}, where none begins", behind)
 
     def loss_at_end(self) -> Loss | None:
-        """Return the difference between the stated duration and the end of the last fragments.
+        """Return whether the file ends inside of a fragment, or before the stated duration.
 
         Segments, which begin with a styp, are files of their own. Their common header describes the presentation that
         they were taken from.
         """
+        num_left = self._stop - self._starts[-1]
+        is_without_data = not num_left and self._boxes[-1].kind == b"moof"
+        if self._fragments and (num_left < 0 or 0 < num_left < _MIN_BOX_BYTES or is_without_data):
+            return Loss("the file ends in the middle of a fragment", cause="truncated")
         if self._mehd is None or any(box.kind == b"styp" for box in self._boxes):
             return None
         try:

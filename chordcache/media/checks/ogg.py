@@ -12,8 +12,8 @@ _HEADER = struct.Struct("<4sBBqIIIB")
 """Name, version, flags, position of the granule, stream, number, checksum, number of segments"""
 
 _MAX_SEGMENTS = 255
-_IS_FIRST = 2
-"""Flag of the first page of a stream"""
+_IS_FIRST, _IS_LAST = 2, 4
+"""Flags of the first and the last page of a stream"""
 
 _SCAN_BYTES = 1 << 16
 """Number of bytes that are searched at once for a page behind other data"""
@@ -26,9 +26,12 @@ moment, and has thousands less."""
 class _Page(NamedTuple):
     at: int
     """[bytes] Begin"""
+    end: int
+    """[bytes] End, which may be behind that of the file"""
     stream: int
     number: int
     is_first: bool
+    is_last: bool
     is_header: bool
     """True if the page ends before the first granule, as pages of headers do"""
 
@@ -38,10 +41,14 @@ def loss_of_ogg(file: BinaryIO, track: int) -> Loss | None:
 
     Notes
     -----
-    Source: RFC 3533, 6, field 7 (page_sequence_number). libavformat compares the checksums (field 8).
+    Source: RFC 3533, 6, fields 2 (end of a stream) and 7 (page_sequence_number).
+    libavformat compares the checksums (field 8).
     """
+    num_bytes = file.seek(0, 2)
     last: dict[int, _Page] = {}
+    end = 0
     for page in _pages(file):
+        end = page.end
         before = last.get(page.stream)
         last[page.stream] = page
         if before is None or page.is_first:
@@ -50,6 +57,11 @@ def loss_of_ogg(file: BinaryIO, track: int) -> Loss | None:
         if num_lost > 0 and not (before.is_header and num_lost > _MAX_LOST_AT_START):
             pages = "1 page is" if num_lost == 1 else f"{num_lost} pages are"
             return Loss(f"{pages} missing in the file before page {page.number} of a stream", page.at)
+    if end > num_bytes or 0 < num_bytes - end < _HEADER.size:
+        return Loss("the file ends in the middle of a page", cause="truncated")
+    are_last = {page.is_last for page in last.values() if not page.is_header}
+    if len(are_last) == 2 or (are_last == {False} and end == num_bytes):
+        return Loss("the file ends before its streams do", cause="truncated")
     return None
 
 
@@ -65,8 +77,9 @@ def _pages(file: BinaryIO) -> Iterator[_Page]:
         if name != b"OggS":
             at = _next_page(file, at)
             continue
-        yield _Page(at, stream, number, bool(flags & _IS_FIRST), granule == 0)
-        at += _HEADER.size + num_segments + sum(head[_HEADER.size : _HEADER.size + num_segments])
+        end = at + _HEADER.size + num_segments + sum(head[_HEADER.size : _HEADER.size + num_segments])
+        yield _Page(at, end, stream, number, bool(flags & _IS_FIRST), bool(flags & _IS_LAST), granule == 0)
+        at = end
 
 
 def _next_page(file: BinaryIO, at: int) -> int:

@@ -211,7 +211,7 @@ def _jumps(file: BinaryIO) -> list[_Jump]:
 
 def _changes_clock(file: BinaryIO, pid: int, position: int) -> bool:
     """Return whether another clock of a track begins between the two pictures around a position."""
-    starts = np.concatenate([each.positions[each.begins] for each in _track(file, pid)])
+    starts = np.concatenate([np.zeros(0, np.int64), *(each.positions[each.begins] for each in _track(file, pid))])
     n = int(np.searchsorted(starts, position))
     return 0 < n < len(starts) and _is_new_clock(file, int(starts[n - 1]), int(starts[n]))
 
