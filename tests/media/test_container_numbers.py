@@ -143,6 +143,15 @@ def test_fragments_without_another_track(film, tmp_path):
     assert answer(written(tmp_path / "x.mp4", *kept, *(data[at:end] for at, end in of_video))) == NUM_FRAMES
 
 
+def test_data_behind_the_last_fragment(film, tmp_path):
+    """A tag of a player, and zeros that a recorder allocated, are not a loss."""
+    sound = tmp_path / "sound.mp4"
+    ffmpeg("-i", film, "-an", "-c", "copy", "-movflags", "frag_keyframe+empty_moov+default_base_moof", sound)
+    data = sound.read_bytes()
+    assert answer(written(tmp_path / "tag.mp4", data, b"TAG", bytes(125))) == NUM_FRAMES
+    assert answer(written(tmp_path / "zeros.mp4", data, bytes(10_000))) == NUM_FRAMES
+
+
 def test_events_added_behind_an_index(film, tmp_path):
     """A tool that adds boxes of events leaves the index of the segment as it is."""
     sound = tmp_path / "sound.mp4"
@@ -279,6 +288,18 @@ def checksum(page: bytearray) -> int:
     return value
 
 
+def test_last_page_of_one_stream_lost(film, tmp_path):
+    """The other stream, which ends later, is marked as complete."""
+    sound = tmp_path / "sound.ogv"
+    ffmpeg("-i", film, "-c:v", "libtheora", "-c:a", "libvorbis", sound)
+    data = sound.read_bytes()
+    pages = [*(match.start() for match in re.finditer(b"OggS\0", data)), len(data)]
+    of_video = [pair for pair in pairwise(pages) if data[pair[0] + 14 : pair[0] + 18] == data[14:18]]
+    start, end = of_video[-1]
+    assert data[start + 5] & 4
+    check_refused(written(tmp_path / "x.ogv", data[:start], data[end:]), "ends before its streams do")
+
+
 # AVI
 
 
@@ -305,7 +326,19 @@ def test_chunk_of_an_avi_gone(film, tmp_path):
     end = data.index(b"00dc", start + 4)
     for at in (4, movi - 4):
         struct.pack_into("<I", data, at, struct.unpack_from("<I", data, at)[0] - (end - start))
-    check_refused(written(tmp_path / "x.avi", data[:start], data[end:]), "index \\(idx1\\)")
+    check_refused(written(tmp_path / "x.avi", data[:start], data[end:]), r"index \(idx1\)", num_kept=0)
+
+
+@pytest.mark.parametrize("options", [(), ("-write_index", "0")])
+def test_place_of_a_lost_chunk_is_unknown(film, tmp_path, options):
+    """The list of pictures is shorter than it states, and other chunks are behind it: the file was not cut off."""
+    sound = tmp_path / "sound.avi"
+    ffmpeg("-i", film, "-an", "-c:v", "mjpeg", *options, sound)
+    data = sound.read_bytes()
+    start = data.index(b"00dc", len(data) // 2)
+    end = data.index(b"00dc", start + 4)
+    path = written(tmp_path / "x.avi", data[:start], data[end:])
+    check_refused(path, r"list of pictures \(movi\) states", num_kept=0)
 
 
 # FLV and GIF
@@ -325,6 +358,19 @@ def test_bytes_of_an_flv_inserted_or_gone(film, tmp_path, codec):
         check_refused(
             written(tmp_path / "y.flv", data[:at], data[at + 16 :]), "tag|mismatch|of a track that the headers"
         )
+
+
+def test_tag_of_an_flv_lost(film, tmp_path):
+    """The file is shorter than its metadata states, although its end is there."""
+    sound = tmp_path / "sound.flv"
+    ffmpeg("-i", film, "-c:v", "flv", "-c:a", "aac", sound)
+    data = sound.read_bytes()
+    starts = [13]
+    while starts[-1] < len(data):
+        starts.append(starts[-1] + 15 + int.from_bytes(data[starts[-1] + 1 : starts[-1] + 4], "big"))
+    for number in (20, 60, 110):
+        path = written(tmp_path / "x.flv", data[: starts[number]], data[starts[number + 1] :])
+        check_refused(path, "its metadata states")
 
 
 def test_gif_cut_off(film, tmp_path):

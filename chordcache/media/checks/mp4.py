@@ -22,14 +22,11 @@ _MAX_NEIGHBORS = 16
 _MIN_BOX_BYTES = 8
 """Length of a box's header"""
 
-_MIN_ZEROS = 16
-"""Number of zeros that cannot be the begin of a box"""
+_MAX_TAG_BYTES = 200
+"""Length of data without a box that players write behind a file, such as 128 bytes of ID3"""
 
 _NAME = re.compile(rb"[\x20-\x7e\xa9]{4}")
 """Name of a box. Those of QuickTime may begin with a copyright sign."""
-
-_FRAGMENT_NAMES = re.compile(b"mfhd|mdat|mfra")
-"""Names of boxes that are in fragments, or behind them"""
 
 _TOLERANCE_SECONDS = 0.5
 """[seconds] Largest difference between a stated duration and the end of the fragments. Writers round."""
@@ -189,15 +186,10 @@ class _Fragments:
         return Loss(f"got other data at byte {at}, expected a box; more content is behind it", at) if is_lost else None
 
     def _has_content_behind(self, at: int) -> bool:
-        """Return whether a part of a fragment follows anywhere behind a position, or anything behind zeros."""
+        """Return whether other data than zeros and a short tag is behind a position."""
         self._file.seek(at)
-        begins_with_zeros = not any(self._file.read(_MIN_ZEROS))
-        tail = b""
-        while chunk := self._file.read(1 << 20):
-            if (begins_with_zeros and any(chunk)) or _FRAGMENT_NAMES.search(tail + chunk):
-                return True
-            tail = chunk[-3:]
-        return False
+        chunks = iter(lambda: self._file.read(1 << 20), b"")
+        return self._stop - at > _MAX_TAG_BYTES and any(any(chunk) for chunk in chunks)
 
     def jump(self) -> Loss | None:
         """Return the first place where both the sequence numbers and the times of the fragments jump forward."""
