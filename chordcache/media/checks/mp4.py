@@ -16,6 +16,9 @@ from chordcache.media.mp4_boxes import BoxHeader, box_headers, file_headers
 _MAX_BODY_BYTES = 1 << 26
 """Largest box whose body is read. The tables of 1 million samples have 20 MB."""
 
+_MAX_SAMPLES = 1 << 23
+"""Most samples of a track whose tables are compared: 78 hours at 30 frames per second"""
+
 _MAX_NEIGHBORS = 16
 """Number of fragments that are searched for the one before or after it of the same track"""
 
@@ -88,8 +91,8 @@ class _Tables(NamedTuple):
 
 def _loss_in_tables(movie: memoryview, track: int, boxes: list[BoxHeader]) -> Loss | None:
     """Return the loss that the sample tables of a track reveal."""
-    tables = {number: found for number, trak in _tracks(movie) if (found := _tables(trak))}
-    own = tables.get(track)
+    sample_tables = {number: _sample_tables(trak) for number, trak in _tracks(movie)}
+    own = _tables(sample_tables.get(track, {}))
     if own is None or not len(own.sizes):
         return None
     num_sizes, num_in_chunks = len(own.sizes), int(own.per_chunk.sum())
@@ -99,37 +102,53 @@ def _loss_in_tables(movie: memoryview, track: int, boxes: list[BoxHeader]) -> Lo
     if min(num_in_chunks, own.num_times) > num_sizes:
         return Loss(f"{counts}, its table of times (stts) {own.num_times}")
     # a sample may be empty, as a repeated picture is. If bytes are left behind its chunk, its size is wrong
-    bounds = np.sort(np.concatenate([*(each.chunks for each in tables.values()), [box.end for box in boxes]]))
-    chunk_of = np.repeat(np.arange(len(own.chunks)), own.per_chunk)[:num_sizes]
-    for sample in np.flatnonzero(own.sizes == 0):
-        chunk = int(chunk_of[sample])
-        begin, end = int(own.chunks[chunk]), int(own.chunk_ends[chunk])
+    empty = np.flatnonzero(own.sizes == 0)
+    if not len(empty):
+        return None
+    try:
+        bounds = np.sort(np.concatenate([*map(_chunks, sample_tables.values()), [box.end for box in boxes]]))
+    except (struct.error, ValueError):  # another track's table is too short
+        return None
+    chunks = np.searchsorted(np.cumsum(own.per_chunk), empty, "right")
+    ends = own.chunk_ends[chunks]
+    for sample, begin, end in zip(empty, own.chunks[chunks].tolist(), ends.tolist(), strict=True):
         behind = bounds[np.searchsorted(bounds, begin, "right") :]
         if len(behind) and behind[0] > end:
             return Loss(f"its table of sizes (stsz) says that sample {sample} is empty, and its data is there", begin)
     return None
 
 
-def _tables(trak: memoryview) -> _Tables | None:
-    """Return the tables of a track; None if some are missing or too short."""
-    stbl = trak
+def _sample_tables(trak: memoryview) -> dict[bytes, memoryview]:
+    """Return the boxes of the sample tables of a track."""
+    boxes = _children(trak)
     for kind in (b"mdia", b"minf", b"stbl"):
-        stbl = _children(stbl).get(kind, memoryview(b""))
-    boxes = _children(stbl)
+        boxes = _children(boxes.get(kind, memoryview(b"")))
+    return boxes
+
+
+def _tables(boxes: dict[bytes, memoryview]) -> _Tables | None:
+    """Return the tables of a track; None if some are missing, too short, or too long."""
     try:
         size, num_samples = struct.unpack_from(">II", boxes[b"stsz"], 4)
-        if num_samples > len(boxes[b"stsz"]) and not size:
+        if num_samples > _MAX_SAMPLES:
             return None
         values = np.frombuffer(boxes[b"stsz"], ">u4", 0 if size else num_samples, 12)
-        sizes = np.full(min(num_samples, _MAX_BODY_BYTES), size, np.int64) if size else values.astype(np.int64)
-        chunks = _rows(boxes[b"co64"], ">u8") if b"co64" in boxes else _rows(boxes[b"stco"], ">u4")
+        chunks = _chunks(boxes)
         runs = _rows(boxes[b"stsc"], ">u4", 3)
         times = _rows(boxes[b"stts"], ">u4", 2)
         firsts = np.append(runs[:, 0] - 1, len(chunks))
         per_chunk = np.repeat(runs[:, 1], np.maximum(0, np.diff(np.minimum(firsts, len(chunks)))))
     except (KeyError, struct.error, ValueError):  # libavformat reports them
         return None
-    return _Tables(sizes, int(times[:, 0].sum()), chunks[:, 0], per_chunk) if len(per_chunk) == len(chunks) else None
+    sizes = np.full(num_samples, size, np.int64) if size else values.astype(np.int64)
+    return _Tables(sizes, int(times[:, 0].sum()), chunks, per_chunk) if len(per_chunk) == len(chunks) else None
+
+
+def _chunks(boxes: dict[bytes, memoryview]) -> np.ndarray:
+    """Return the positions of the chunks of a track [shape=(c,), dtype=int64, bytes]."""
+    if b"co64" in boxes:
+        return _rows(boxes[b"co64"], ">u8")[:, 0]
+    return _rows(boxes[b"stco"], ">u4")[:, 0] if b"stco" in boxes else np.zeros(0, np.int64)
 
 
 def _rows(box: memoryview, dtype: str, width: int = 1) -> np.ndarray:
@@ -308,7 +327,7 @@ def _runs(trun: memoryview, default_ticks: int) -> list[int]:
     """Return the duration of each sample of a run."""
     flags, num_samples = struct.unpack_from(">II", trun)
     if not flags & 0x100:
-        return [default_ticks] * min(num_samples, _MAX_BODY_BYTES >> 6)
+        return [default_ticks] * min(num_samples, _MAX_SAMPLES)
     at = 8 + 4 * bool(flags & 0x01) + 4 * bool(flags & 0x04)
     width = sum(bool(flags & bit) for bit in (0x100, 0x200, 0x400, 0x800))
     durations: list[int] = np.frombuffer(trun, ">u4", num_samples * width, at)[::width].tolist()

@@ -14,6 +14,9 @@ _PARTITION = bytes.fromhex("060e2b34020501010d01020101")
 """First bytes of the key of a partition, without its kind: header, body, footer"""
 
 _HEADER_PARTITION, _FOOTER_PARTITION = 2, 4
+_MIN_HEADER_BYTES, _MAX_HEADER_BYTES = 17, 25
+"""Lengths of a key and of the length behind it, which has 1 to 9 bytes"""
+
 _MAX_RUN_IN_BYTES = 1 << 16
 """Most bytes of other data before the header (SMPTE ST 377-1, 6.5)"""
 
@@ -36,15 +39,17 @@ def loss_of_mxf(file: BinaryIO, track: int) -> Loss | None:
     footer = 0
     while position < num_bytes:
         file.seek(position)
-        key = file.read(16)
-        size = _length(file)
-        body = file.tell()
+        header = file.read(_MAX_HEADER_BYTES)
+        key = header[:16]
+        size, num_length_bytes = _length(header)
+        body = position + len(key) + num_length_bytes
         if not key.startswith(_LABEL[: len(key)]):
-            is_padding = not any(key) and not any(file.read(num_bytes - body))
+            is_padding = not any(header) and not any(file.read(num_bytes - position))
             return None if is_padding else Loss(f"got other data at byte {position}, expected a packet", before)
         if size is None or body + size > num_bytes:
             return Loss("the file ends inside of a packet", cause="truncated")
         if key.startswith(_PARTITION) and _HEADER_PARTITION <= key[13] <= _FOOTER_PARTITION and size >= 40:
+            file.seek(body)
             this, _, stated_footer = struct.unpack_from(">QQQ", file.read(40), 8)
             footer = footer or stated_footer
             if this != position - start:
@@ -55,10 +60,13 @@ def loss_of_mxf(file: BinaryIO, track: int) -> Loss | None:
     return None
 
 
-def _length(file: BinaryIO) -> int | None:
-    """Read the length of a packet; return None at the end of the file."""
-    first = file.read(1)
-    if not first or not first[0] & 0x80:
-        return first[0] if first else None
-    more = file.read(first[0] & 0x7F)
-    return int.from_bytes(more, "big") if len(more) == first[0] & 0x7F else None
+def _length(header: bytes) -> tuple[int | None, int]:
+    """Return the length of a packet, None at the end of the file, and the number of bytes that state it."""
+    if len(header) < _MIN_HEADER_BYTES:
+        return None, 0
+    first = header[_MIN_HEADER_BYTES - 1]
+    if not first & 0x80:
+        return first, 1
+    stop = _MIN_HEADER_BYTES + (first & 0x7F)
+    is_whole = stop <= len(header)
+    return int.from_bytes(header[_MIN_HEADER_BYTES:stop], "big") if is_whole else None, stop - 16
