@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import struct
 from collections.abc import Iterator
@@ -13,8 +14,11 @@ import pytest
 from helpers.ffmpeg import ffmpeg
 
 from chordcache.errors import MediaError
+from chordcache.media.checks.container_numbers import first_loss
 from chordcache.media.damage import survey
 from chordcache.media.demux import open_media
+from chordcache.media.segments import SegmentReader
+from chordcache.records import Segment
 
 NUM_FRAMES = 75
 _PICTURES = ("-f", "lavfi", "-i", "testsrc2=s=160x120:r=25:d=3")
@@ -490,3 +494,37 @@ def test_sound_files_of_each_muxer(film, tmp_path, name):
     path = tmp_path / name
     ffmpeg("-i", film, *_SOUND_FILES[name], path)
     assert answer(path) == NUM_FRAMES
+
+
+# All containers
+
+
+@pytest.mark.parametrize(
+    "name", [*_FRAGMENTED, "front.mov", "h264.ts", "vp8.ogv", "mpeg4.avi", "flv1.flv", "film.mxf", "wmv1.asf"]
+)
+def test_mutants_end_in_one_family_of_exceptions(film, tmp_path, name):
+    """Other bytes in the headers: a reader finds a loss, or it finds nothing."""
+    ffmpeg("-i", film, *_SOUND_FILES[name], tmp_path / name)
+    data = (tmp_path / name).read_bytes()
+    with open_media(str(tmp_path / name)) as media:
+        container, track = media.container.format.name, media.require_video().id
+    chance = random.Random(0)
+    for _ in range(60):
+        mutant = bytearray(data[: chance.choice((len(data), chance.randrange(len(data))))])
+        for _ in range(chance.randrange(1, 40)):
+            mutant[chance.randrange(min(len(mutant), chance.choice((300, 3000, len(mutant)))))] = chance.choice(
+                (0, 1, 255)
+            )
+        path = written(tmp_path / f"x.{name}", mutant)
+        loss = first_loss(str(path), container, track=track)
+        assert loss is None or (loss.what and (loss.at is None or loss.at >= 0))
+
+
+def test_segments_of_a_damaged_file(film, tmp_path):
+    """All packets of the file are read to find a segment. A loss in another part of it is not accepted."""
+    ffmpeg("-i", film, "-an", "-c", "copy", *_FRAGMENTED["base.mp4"], tmp_path / "sound.mp4")
+    data = (tmp_path / "sound.mp4").read_bytes()
+    start, end = fragments_of(data)[3]
+    path = written(tmp_path / "x.mp4", data[:start], data[end:])
+    with pytest.raises(MediaError, match="fragments are missing in the file"), SegmentReader(str(path)) as reader:
+        reader.span_of(Segment(start_seconds=0.0, end_seconds=0.5))
