@@ -187,6 +187,8 @@ class Media:
             faults.add("decode", f"when it was opened: {self._opening_fault}")
         watch = ContainerWatch(self.container, self.require_video(), lambda: open_container(self.container.name, []))
         try:
+            if self._is_file:
+                watch.read_numbers()
             for packet in self._video_packets(on_sound):
                 progress.beat()
                 if not watch.num_packets and packet.size:

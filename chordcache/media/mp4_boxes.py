@@ -111,33 +111,16 @@ def has_encrypted_video(path: str) -> bool:
     return False
 
 
-def ends_in_fragment(path: str) -> bool:
-    """Return whether a fragmented file ends before its last fragment does.
-
-    libavformat skips a fragment whose header is incomplete. A file that was cut off between two fragments is complete.
-
-    Notes
-    -----
-    Source: ISO/IEC 14496-12, 8.8 (movie fragments).
-    """
-    with open(path, "rb") as file:
-        stop = file.seek(0, 2)
-        boxes = list(_file_headers(file, 0, stop))
-    if not any(box.kind == b"moof" for box in boxes):
-        return False
-    last = boxes[-1]
-    num_left = stop - last.end
-    return num_left < 0 or 0 < num_left < _MIN_BOX_BYTES or (num_left == 0 and last.kind == b"moof")
-
-
 def _boxes(file: BinaryIO, start: int, stop: int, kind: bytes) -> Iterator[tuple[int, int]]:
     """Yield the body ranges [start, stop) of the boxes of one kind that are directly in a range."""
-    for box in _file_headers(file, start, stop):
+    for box in file_headers(file, start, stop):
         if box.kind == kind and box.end <= stop:
             yield box.body, box.end
 
 
-def _file_headers(file: BinaryIO, start: int, stop: int) -> Iterator[BoxHeader]:
+def file_headers(file: BinaryIO, start: int, stop: int) -> Iterator[BoxHeader]:
+    """Yield the headers of the boxes in a range of a file. See ``box_headers``."""
+
     def read(at: int) -> bytes:
         file.seek(at)
         return file.read(_MAX_HEADER_BYTES)

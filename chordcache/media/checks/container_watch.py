@@ -8,6 +8,8 @@ from typing import Any
 import av
 
 from chordcache.errors import MediaError
+from chordcache.media.checks.container_numbers import first_loss
+from chordcache.media.checks.loss import Loss
 from chordcache.media.checks.transport_stream import is_shifted, joints, loses_first_picture
 from chordcache.media.checks.truncation import end_problem
 from chordcache.media.joints import JOINABLE, Part
@@ -55,6 +57,8 @@ class ContainerWatch:
         self._joints: set[int] | None = None
         """[bytes] Positions where streams were joined in a transport stream; None before they were searched"""
         self._part: Part | None = None
+        self._loss: Loss | None = None
+        """Loss that the container's numbers reveal, and that is not reported yet"""
         self._last_dts: int | None = None
         self._last_pts: int | None = None
         self._last_at: int | None = None
@@ -65,6 +69,16 @@ class ContainerWatch:
         """Number of frames that are missing in the file, according to its container"""
         self.num_marked = 0
         """Number of packets that the container marks as damaged"""
+
+    def read_numbers(self) -> None:
+        """Compare the container's numbers with the file. A loss is reported at the first packet behind it.
+
+        Raises
+        ------
+        MediaError
+            ``io`` if the file cannot be read any more.
+        """
+        self._loss = first_loss(self._container.name, self._container.format.name, track=self._video.id)
 
     def refuse_chained(self, packet: Any, said: str | None) -> None:
         """Raise ``MediaError`` at the second of several streams that follow each other in an Ogg file."""
@@ -84,10 +98,13 @@ class ContainerWatch:
             self._last_dts = dts
         if part is not self._part:
             self._part, self._marked = part, None  # the counters of packets jump between recordings
+        faults: list[str] = []
+        if self._loss is not None and self._loss.at is not None and size and (packet.pos or 0) >= self._loss.at:
+            faults.append(self._loss.what)
+            self._loss = None
         if not (is_set_back or packet.is_corrupt or self._marked is not None or self._reads_times):
             self.num_packets += bool(size)
-            return []
-        faults: list[str] = []
+            return faults
         if is_set_back and not self._may_be_joined:
             faults.append(f"packet {self.num_packets} has an earlier time than the one before it")
         if packet.is_corrupt and size and self._marked is None:
@@ -124,6 +141,9 @@ class ContainerWatch:
         """
         faults: list[tuple[str, str]] = []
         path, name = self._container.name, self._container.format.name
+        if self._loss is not None:
+            # no packet is behind it
+            faults.append((self._loss.cause if self._loss.at is None else "truncated", self._loss.what))
         if name == "mpegts" and loses_first_picture(path, self._video.id):
             self.num_marked += 1
             faults.append(("decode", FIRST_IS_CUT))
@@ -132,11 +152,16 @@ class ContainerWatch:
             faults.append(("truncated", f"the file ends {problem}"))
             if name == "mpegts" and is_shifted(path):
                 faults.append(("decode", "bytes were added or removed within the file"))
-        num_behind = self._num_samples_behind_end() if "mp4" in name else 0
-        if num_behind:
-            self.num_missing += num_behind
-            samples = "1 sample lies" if num_behind == 1 else f"{num_behind} samples lie"
-            faults.append(("truncated", f"{samples} behind the end of the file"))
+        num_unread, num_behind = self._unread_samples() if "mp4" in name else (0, 0)
+        self.num_missing += num_unread
+        if num_unread:
+            samples = "1 sample" if num_unread == 1 else f"{num_unread} samples"
+            verb = "lies" if num_unread == 1 else "lie"
+            faults.append(
+                ("truncated", f"{samples} {verb} behind the end of the file")
+                if num_behind
+                else ("decode", f"{samples} of its tables cannot be read")
+            )
         promised = (self._container.duration or 0) / av.time_base if self._is_promising else 0.0
         found = float(self._end_ticks * (self._video.time_base or 0))
         if found < promised - _TOLERANCE_SECONDS:
@@ -147,14 +172,14 @@ class ContainerWatch:
             self.num_missing += round((promised - found) * float(rate or 0))
         return faults
 
-    def _num_samples_behind_end(self) -> int:
-        """Count samples of an MP4 that were not read, since the file ends before them. libavformat is silent."""
+    def _unread_samples(self) -> tuple[int, int]:
+        """Count samples of an MP4 that were not read, and those behind the end of the file. libavformat is silent."""
         samples = self._video.index_entries
-        num_unread = len(samples) - self.num_packets
-        if num_unread <= 0:
-            return 0
+        if len(samples) <= self.num_packets:
+            return 0, 0
         num_bytes: int = self._container.size
-        return min(num_unread, sum([each.pos + each.size > num_bytes for each in samples]))
+        num_unread = max(0, sum([each.size > 0 for each in samples]) - self.num_packets)
+        return num_unread, min(num_unread, sum([each.pos + each.size > num_bytes for each in samples]))
 
     def _mark_faults(self) -> list[str]:
         number, self._marked = self._marked, None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from chordcache.media.checks.loss import Loss
 from chordcache.media.source_file import opened
 
 _PACKET_BYTES = {188: 0, 192: 4, 204: 0}
@@ -17,6 +19,12 @@ _SYNC = 0x47
 
 _PROGRAM_PID = 0
 """PID of the table that a stream begins with, and repeats"""
+
+_FIRST_TRACK_PID, _NULL_PID = 0x20, 0x1FFF
+"""Range of the PIDs of tracks and of their tables"""
+
+_MAX_STEP_TICKS = 600 * 90_000
+"""[1 / 90000 s] Longest step of the clock in one recording, as in ``media.joints``"""
 
 _MAX_TAIL_PACKETS = 10_000
 """Number of packets at the end that are searched for the last one of a track"""
@@ -60,8 +68,9 @@ def has_full_end(path: str, pid: int) -> bool:
 def joints(path: str, pid: int) -> set[int]:
     """Find where streams were joined, as a player of segments joins them.
 
-    At a joint, the counters of all tracks begin again, and the new stream begins with its program table. Where packets
-    were lost, the table's counter continues instead.
+    A new stream begins with its program table, and its counters do not continue those before it. The same holds where a
+    stretch that begins before a table was lost. Only at a joint, another clock begins, or all counters have the values
+    that streams begin with.
 
     Parameters
     ----------
@@ -77,32 +86,140 @@ def joints(path: str, pid: int) -> set[int]:
 
     Notes
     -----
-    Source: ISO/IEC 13818-1, 2.4.3.3 (continuity_counter).
+    Source: ISO/IEC 13818-1, 2.4.3.3 (continuity_counter), 2.4.3.7 (time stamps), 2.4.4.3 (program association).
     """
-    tables = [each.positions[~each.goes_on] for each in _track(path, _PROGRAM_PID)]
-    new_tables = np.concatenate(tables) if tables else np.zeros(0, np.int64)
     found: set[int] = set()
-    last = 0
-    for each in _track(path, pid):
-        before = np.append(last, each.positions[:-1])
-        last = int(each.positions[-1])
-        starts = each.begins & ~each.goes_on
-        num_tables = np.searchsorted(new_tables, each.positions) - np.searchsorted(new_tables, before)
-        found.update(each.positions[starts & (num_tables > 0)].tolist())
+    last = last_start = 0
+    with open(path, "rb") as file:
+        tables = [each.positions[~each.goes_on] for each in _track(file, _PROGRAM_PID)]
+        new_tables = np.concatenate([np.zeros(0, np.int64), *tables])
+        for each in list(_track(file, pid)):
+            before = np.append(last, each.positions[:-1])
+            starts = np.append(last_start, np.where(each.begins, each.positions, 0))
+            starts = np.maximum.accumulate(starts)
+            last, last_start = int(each.positions[-1]), int(starts[-1])
+            tables_before = np.searchsorted(new_tables, before)
+            has_table = np.searchsorted(new_tables, each.positions) > tables_before
+            for n in np.flatnonzero(each.begins & ~each.goes_on & has_table):
+                at = int(each.positions[n])
+                if _is_new_clock(file, int(starts[n]), at) or _begins_counting(file, int(new_tables[tables_before[n]])):
+                    found.add(at)
     return found
+
+
+def _decoding_time(file: BinaryIO, position: int) -> int:
+    """Return the decoding time of the picture that begins in a packet [1 / 90000 s], or 0 if it has none."""
+    _, sync_at = _geometry(file)
+    file.seek(position + sync_at)
+    packet = file.read(min(_PACKET_BYTES))
+    header = packet[4 + (1 + packet[4] if packet[3] & 0x20 else 0) :]
+    if len(header) < 19 or not header[7] & 0x80:
+        return 0
+    at = 14 if header[7] & 0x40 else 9  # without its own time, it is decoded when it is shown
+    high, middle, low = header[at] >> 1 & 7, header[at + 1 : at + 3], header[at + 3 : at + 5]
+    return high << 30 | int.from_bytes(middle, "big") >> 1 << 15 | int.from_bytes(low, "big") >> 1
+
+
+def _begins_counting(file: BinaryIO, position: int) -> bool:
+    """Return whether the counters of all tracks behind a position are 0, or as at the start of the file."""
+    first = _first_counters(file, 0)
+    return all(counter in (0, first.get(pid)) for pid, counter in _first_counters(file, position).items())
+
+
+def _first_counters(file: BinaryIO, position: int) -> dict[int, int]:
+    """Return the first counter of each PID behind a position, without those of tables that describe services."""
+    length, sync_at = _geometry(file)
+    file.seek(position)
+    data = file.read(_CHUNK_PACKETS * length)  # nothing, if the length is unknown
+    counters: dict[int, int] = {}
+    for at in range(sync_at, len(data) - 3, length or 1):
+        pid = int.from_bytes(data[at + 1 : at + 3], "big") & 0x1FFF
+        if data[at + 3] & 0x10 and (pid == _PROGRAM_PID or _FIRST_TRACK_PID <= pid < _NULL_PID):
+            counters.setdefault(pid, data[at + 3] & 15)
+    return counters
 
 
 def loses_first_picture(path: str, pid: int) -> bool:
     """Return whether packets are missing before a track's second picture. libavformat loses its own mark of this."""
     num_begun = 0
-    for each in _track(path, pid):
-        of_first = num_begun + np.cumsum(each.begins) < 2
-        if not each.goes_on[of_first].all():
-            return True
-        if not of_first.all():
-            return False
-        num_begun += int(each.begins.sum())
+    with open(path, "rb") as file:
+        for each in _track(file, pid):
+            of_first = num_begun + np.cumsum(each.begins) < 2
+            if not each.goes_on[of_first].all():
+                return True
+            if not of_first.all():
+                return False
+            num_begun += int(each.begins.sum())
     return False
+
+
+class _Jump(NamedTuple):
+    """Packet whose counter does not continue that of the packet before it."""
+
+    before: int
+    """[bytes] Position of the packet before it"""
+    at: int
+    """[bytes] Its position"""
+    pid: int
+    counter: int
+
+
+def loss_of_transport_stream(file: BinaryIO, track: int) -> Loss | None:
+    """Return the first place where the counters of two other tracks or tables jump, and it is not a joint.
+
+    After one loss in 16, the counter of the track itself continues by chance. libavformat marks the packets after all
+    others.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        The file.
+    track : int
+        PID of the video track.
+
+    Notes
+    -----
+    Source: ISO/IEC 13818-1, 2.4.3.3 (continuity_counter).
+    """
+    first = _first_counters(file, 0)
+    jumps = [jump for jump in _jumps(file) if jump.pid != track and jump.counter not in (0, first.get(jump.pid, 0))]
+    for one, other in pairwise(jumps):
+        is_one_place = one.pid != other.pid and other.before < one.at
+        if is_one_place and not _changes_clock(file, track, one.at):
+            return Loss("packets are missing in the file: the counters of two tracks jump", one.at)
+    return None
+
+
+def _jumps(file: BinaryIO) -> list[_Jump]:
+    """Return all packets whose counters do not continue, in the order of the file."""
+    last: dict[int, tuple[int, int]] = {}
+    jumps = []
+    for position, length, headers in _headers(file):
+        pids = _pids(headers)
+        has_counter = (headers[:, 3] & 0x10 > 0) & (pids != _NULL_PID)
+        for pid in np.unique(pids[has_counter]).tolist():
+            rows = np.flatnonzero(has_counter & (pids == pid))
+            own, positions = headers[rows], position + rows * length
+            counters = own[:, 3] & 15
+            last_at, last_counter = last.get(pid, (0, int(counters[0])))
+            before = np.append(last_at, positions[:-1])
+            for n in np.flatnonzero(~_goes_on(own, np.append(np.uint8(last_counter), counters[:-1]))):
+                jumps.append(_Jump(int(before[n]), int(positions[n]), pid, int(counters[n])))
+            last[pid] = int(positions[-1]), int(counters[-1])
+    return sorted(jumps, key=lambda jump: jump.at)
+
+
+def _changes_clock(file: BinaryIO, pid: int, position: int) -> bool:
+    """Return whether another clock of a track begins between the two pictures around a position."""
+    starts = np.concatenate([np.zeros(0, np.int64), *(each.positions[each.begins] for each in _track(file, pid))])
+    n = int(np.searchsorted(starts, position))
+    return 0 < n < len(starts) and _is_new_clock(file, int(starts[n - 1]), int(starts[n]))
+
+
+def _is_new_clock(file: BinaryIO, before: int, at: int) -> bool:
+    """Return whether the picture that begins in a packet has another clock than one before it."""
+    step = _decoding_time(file, at) - _decoding_time(file, before)
+    return step < 0 or step > _MAX_STEP_TICKS
 
 
 class _Packets(NamedTuple):
@@ -116,30 +233,44 @@ class _Packets(NamedTuple):
     """[shape=(n,), dtype=bool] True if the counter continues from the packet before"""
 
 
-def _track(path: str, pid: int) -> Iterator[_Packets]:
+def _track(file: BinaryIO, pid: int) -> Iterator[_Packets]:
     """Read the packets of a track, up to the first data that is not a transport stream."""
     last: int | None = None
+    for position, length, headers in _headers(file):
+        rows = np.flatnonzero((_pids(headers) == pid) & (headers[:, 3] & 0x10 > 0))
+        if len(rows):
+            own = headers[rows]
+            counters = own[:, 3] & 15
+            goes_on = _goes_on(own, np.append(counters[0] if last is None else last, counters[:-1]))
+            last = int(counters[-1])
+            yield _Packets(position + rows * length, own[:, 1] & 0x40 > 0, goes_on)
+
+
+def _headers(file: BinaryIO) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Yield position and length [bytes] of packets, and 6 bytes of each, up to the first data without a sync byte."""
     position = 0
-    with open(path, "rb") as file:
-        length, sync_at = _geometry(file)
-        file.seek(0)
-        while length and len(data := file.read(_CHUNK_PACKETS * length)) >= length:
-            headers = np.frombuffer(data[: len(data) // length * length], np.uint8).reshape(-1, length)
-            headers = headers[:, sync_at : sync_at + 6]
-            if (headers[:, 0] != _SYNC).any():
-                return
-            pids = (headers[:, 1].astype(np.uint16) << 8 | headers[:, 2]) & 0x1FFF
-            rows = np.flatnonzero((pids == pid) & (headers[:, 3] & 0x10 > 0))
-            if len(rows):
-                own = headers[rows]
-                counters = own[:, 3] & 15
-                before = np.append(counters[0] if last is None else last, counters[:-1])
-                may_jump = (own[:, 3] & 0x20 > 0) & (own[:, 4] > 0) & (own[:, 5] & 0x80 > 0)
-                is_repeated = counters == before  # a packet may be sent twice
-                goes_on = is_repeated | (counters == (before + 1 & 15)) | may_jump
-                last = int(counters[-1])
-                yield _Packets(position + rows * length, own[:, 1] & 0x40 > 0, goes_on)
-            position += len(data)
+    length, sync_at = _geometry(file)
+    file.seek(0)
+    while length and len(data := file.read(_CHUNK_PACKETS * length)) >= length:
+        headers = np.frombuffer(data[: len(data) // length * length], np.uint8).reshape(-1, length)
+        headers = headers[:, sync_at : sync_at + 6]
+        if (headers[:, 0] != _SYNC).any():
+            return
+        yield position, length, headers
+        position += len(data)
+
+
+def _pids(headers: np.ndarray) -> np.ndarray:
+    pids: np.ndarray = (headers[:, 1].astype(np.uint16) << 8 | headers[:, 2]) & 0x1FFF
+    return pids
+
+
+def _goes_on(headers: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Return whether the counter of each packet of a track continues that before it [shape=(n,), dtype=bool]."""
+    counters = headers[:, 3] & 15
+    may_jump = (headers[:, 3] & 0x20 > 0) & (headers[:, 4] > 0) & (headers[:, 5] & 0x80 > 0)
+    goes_on: np.ndarray = (counters == before) | (counters == (before + 1 & 15)) | may_jump  # it may be sent twice
+    return goes_on
 
 
 def _geometry(file: BinaryIO) -> tuple[int, int]:

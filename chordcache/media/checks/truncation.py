@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 import os
-import struct
 from typing import BinaryIO
 
 from chordcache.media.checks.transport_stream import ends_in_packet, has_full_end
-from chordcache.media.mp4_boxes import ends_in_fragment
-
-_MAX_CHUNKS = 10_000
-"""Number of chunks of an AVI that are read. Those before and between its lists of pictures are few."""
-
-_UNKNOWN_SIZE = 0xFFFFFFFF
-
-_MAX_OGG_PAGE_BYTES = 27 + 255 + 255 * 255
-"""Largest size of a page of Ogg: header, table of segments, segments"""
 
 _MAX_FLV_TAGS = 1000
 """Number of tags at the end of an FLV that are searched for the last one of video"""
@@ -53,8 +43,8 @@ def end_problem(path: str, container: str, *, last_packet_at: int | None = None)
 
     Notes
     -----
-    Source: ISO/IEC 13818-1, 2.5.3 (packs); RFC 8794, 4 and 6 (EBML); OpenDML AVI 1.02, 3
-    (RIFF); RFC 3533, 6 (Ogg); Adobe Flash Video File Format 10.1, E.3 (FLV).
+    Source: ISO/IEC 13818-1, 2.5.3 (packs); RFC 8794, 4 and 6 (EBML); Adobe Flash Video File
+    Format 10.1, E.3 (FLV). The ends of other files are compared by ``container_numbers``.
 
     Examples
     --------
@@ -68,16 +58,10 @@ def end_problem(path: str, container: str, *, last_packet_at: int | None = None)
             return "in the middle of a packet"
         if container == "matroska,webm" and _ends_in_segment(file, num_bytes):
             return "before its segment does"
-        if container == "avi" and _ends_in_pictures(file, num_bytes):
-            return "before its list of pictures does"
-        if container == "ogg":
-            return _ogg_problem(file, num_bytes)
         if container == "flv":
             return _flv_problem(file, num_bytes, last_packet_at)
         if container == "mpeg" and _ends_in_pack(file, num_bytes):
             return "in the middle of a packet"
-    if "mp4" in container and ends_in_fragment(path):
-        return "in the middle of a fragment"
     return None
 
 
@@ -120,45 +104,6 @@ def _ebml_size(file: BinaryIO) -> int | None:
     num_bits = 7 * (num_more + 1)
     size = int.from_bytes(first + file.read(num_more), "big") & ((1 << num_bits) - 1)
     return None if size == (1 << num_bits) - 1 else size
-
-
-def _ends_in_pictures(file: BinaryIO, num_bytes: int) -> bool:
-    """Return whether an AVI is shorter than a list of its pictures states. A missing index is not a fault.
-
-    A muxer that writes to a pipe leaves every size at its highest value, and writes no index.
-    """
-    position = 0
-    for _ in range(_MAX_CHUNKS):
-        file.seek(position)
-        header = file.read(12)
-        if len(header) < 12:
-            return False
-        kind, size, form = struct.unpack("<4sI4s", header)
-        if kind == b"LIST" and form == b"movi" and position + 8 + size > num_bytes:
-            return bool(size != _UNKNOWN_SIZE)
-        position += 12 if kind == b"RIFF" else 8 + size + size % 2
-    return False
-
-
-def _ogg_problem(file: BinaryIO, num_bytes: int) -> str | None:
-    """Return where an Ogg file ends, if within a page or before the end of a stream is marked; None otherwise."""
-    start = max(0, num_bytes - 2 * _MAX_OGG_PAGE_BYTES)
-    file.seek(start)
-    tail = file.read()
-    at = tail.find(b"OggS")
-    marked: dict[bytes, bool] = {}
-    while at >= 0 and tail[at : at + 4] == b"OggS":
-        num_segments = tail[at + 26] if at + 26 < len(tail) else 0
-        body = at + 27 + num_segments
-        end = body + sum(tail[at + 27 : body])
-        if body > len(tail) or end > len(tail) or at + 26 >= len(tail):
-            return "in the middle of a page"
-        serial, is_last = tail[at + 14 : at + 18], bool(tail[at + 5] & 4)
-        marked[serial] = is_last
-        if end == len(tail):
-            return None if any(marked.values()) else "before its streams do"
-        at = end
-    return None  # there is other data behind the last page
 
 
 def _flv_problem(file: BinaryIO, num_bytes: int, last_packet_at: int | None) -> str | None:
