@@ -9,6 +9,7 @@ from typing import Any
 import av
 
 from chordcache.errors import MediaError
+from chordcache.media.dolby_vision import incompatible_profile
 from chordcache.media.ffmpeg_log import LogMessage
 from chordcache.media.mp4_boxes import has_encrypted_video
 from chordcache.media.source_file import identify
@@ -56,14 +57,19 @@ def best_audio(container: Any) -> av.AudioStream | None:
     return None if best is None or best.codec_context is None else best
 
 
-def refuse_encrypted(container: Any, video: av.VideoStream, packet: Any) -> None:
-    """Raise ``MediaError`` if the container marks its video track, or a packet of it, as encrypted."""
+def refuse_unshowable(container: Any, video: av.VideoStream, packet: Any) -> None:
+    """Raise ``MediaError`` if the video track, or its first packet, is encrypted, or its colors cannot be converted."""
     if (
         packet.has_sidedata("encryption_info")
         or "enc_key_id" in video.metadata  # set for Matroska
         or ("mp4" in container.format.name and has_encrypted_video(container.name))
     ):
         raise MediaError("decode", "encrypted", "the video track is encrypted; decrypt the file first")
+    may_be_dolby = video.codec_context.codec.canonical_name in ("hevc", "av1")
+    profile = incompatible_profile(container.name, container.format.name, video.id) if may_be_dolby else None
+    if profile is not None:
+        what = f"Dolby Vision profile {profile} without a compatible base layer: its colors cannot be converted"
+        raise MediaError("decode", "unsupported-color", what)
 
 
 def _refuse_impossible(container: Any) -> None:

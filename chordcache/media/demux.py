@@ -17,7 +17,7 @@ from chordcache.media.checks.container_watch import ContainerWatch
 from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.packet_check import PacketCheck, Role
 from chordcache.media.checks.truncation import may_end_anywhere
-from chordcache.media.containers import best_audio, best_video, open_container, refuse_encrypted
+from chordcache.media.containers import best_audio, best_video, open_container, refuse_unshowable
 from chordcache.media.damage import frames_before
 from chordcache.media.decoding import DecodedFrame, Decoding, packets_from
 from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious
@@ -192,7 +192,7 @@ class Media:
                 if not watch.num_packets and packet.size:
                     self._settle_clock(packet)
                     if self._is_file:
-                        refuse_encrypted(self.container, self.require_video(), packet)
+                        refuse_unshowable(self.container, self.require_video(), packet)
                 is_silent = len(self._messages) == self._num_heard
                 fault = None if is_silent else self._demuxer_fault(all_codecs=not check.has_started)
                 if fault or self._opening_fault or watch.counts_frames:
