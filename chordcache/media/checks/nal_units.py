@@ -7,36 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from chordcache.media.checks.bits import Bits
 from chordcache.media.checks.packet_reader import HEAD_BYTES, SMALL_PACKET_BYTES, PacketReader
 
 _ZERO_RUN = re.compile(rb"\0{16,}")
 """Run of zeros. H.264 and HEVC escape zeros inside a unit, so more than two in a row are padding or damage."""
-
-
-class Bits:
-    """Reader of bits from the front of some bytes (ITU-T H.264, 7.2 and 9.1). Raises ``ValueError`` behind the end.
-
-    Examples
-    --------
-    >>> bits = Bits(bytes([0b1_010_0110, 0b0_0000000]))
-    >>> bits.ue(), bits.ue(), bits.ue()
-    (0, 1, 2)
-    """
-
-    def __init__(self, data: bytes) -> None:
-        self._value = int.from_bytes(data, "big")
-        self._num_left = 8 * len(data)
-
-    def u(self, num_bits: int) -> int:
-        """Read an unsigned number of this many bits."""
-        self._num_left -= num_bits
-        return self._value >> self._num_left & ((1 << num_bits) - 1)
-
-    def ue(self) -> int:
-        """Read an Exp-Golomb code. A signed code has the same length, and can be skipped in this way."""
-        num_zeros = self._num_left - (self._value & ((1 << self._num_left) - 1)).bit_length()
-        self._num_left -= num_zeros
-        return self.u(num_zeros + 1) - 1
 
 
 class NalReader(PacketReader):
@@ -108,13 +83,27 @@ class NalReader(PacketReader):
             while at + self._length_bytes < len(packet):
                 start = at + self._length_bytes
                 at = start + int.from_bytes(packet[at:start], "big")
-                yield start, at
+                yield from self._parts(packet, start, at)
             return
         data = bytes(packet)
         while 0 <= (at := data.find(b"\0\0\1", at)) < len(data) - 3:
             at += 3
             following = data.find(b"\0\0\1", at)
             yield at, len(data) if following < 0 else following
+
+    def _parts(self, packet: memoryview, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the units in one with a length: phones put a prefix and a picture into it, with a start code between.
+
+        libavcodec divides it too. No unit has a start code inside. A picture is not searched, since it is long.
+        """
+        last = min(stop, len(packet)) - 1
+        while packet[start] >> self._shift & self._mask not in self._pictures:
+            size = bytes(packet[start:last]).find(b"\0\0\1")
+            if size < 0:
+                break
+            yield start, start + size
+            start += size + 3
+        yield start, stop
 
 
 def _has_zero_run(packet: memoryview) -> bool:
