@@ -8,6 +8,8 @@ from typing import NamedTuple, TypeAlias
 import av
 import numpy as np
 
+from chordcache.media.ffmpeg_log import reason_of
+
 Sound: TypeAlias = av.AudioFrame
 """A part of the audio track, as the decoder returns it"""
 
@@ -291,7 +293,7 @@ class AudioTrack:
         except av.error.FFmpegError as error:  # such as channels that libswresample cannot mix; the next run may do
             self._resampler = None
             self._num_refused += 1
-            self._refusal = error.strerror or str(error)
+            self._refusal = reason_of(error)
             return
         for piece in filter(None, pieces):  # PyAV returns None at the end if there was nothing to resample
             yield from self._place(piece.to_ndarray())

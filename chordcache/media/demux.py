@@ -20,7 +20,7 @@ from chordcache.media.checks.truncation import may_end_anywhere
 from chordcache.media.containers import best_audio, best_video, open_container, refuse_unshowable
 from chordcache.media.damage import frames_before
 from chordcache.media.decoding import DecodedFrame, Decoding, packets_from
-from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious
+from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious, reason_of
 from chordcache.media.joints import JOINABLE, Joints, Part, find_joints, on_one_clock
 from chordcache.media.sound_decoder import SoundDecoder
 from chordcache.media.timestamps import LastFrame
@@ -100,7 +100,7 @@ class Media:
         except MemoryError:
             raise
         except av.error.FFmpegError as error:
-            raise MediaError("decode", "decode", f"cannot read the audio track: {error.strerror}") from None
+            raise MediaError("decode", "decode", f"cannot read the audio track: {reason_of(error)}") from None
 
     @property
     def frame_seconds(self) -> Fraction:
@@ -212,7 +212,7 @@ class Media:
             what = f"nothing came after packet {watch.num_packets}"
             raise MediaError("decode", "timeout", what, watch.num_packets) from None
         except av.error.FFmpegError as error:
-            faults.add("decode", f"cannot read packet {watch.num_packets}: {error.strerror}")
+            faults.add("decode", f"cannot read packet {watch.num_packets}: {reason_of(error)}")
             return
         if self._is_file:
             try:
@@ -347,7 +347,7 @@ class Media:
         except MemoryError:
             raise
         except av.error.FFmpegError as error:
-            raise MediaError("decode", "decode", f"cannot read a packet: {error.strerror}") from None
+            raise MediaError("decode", "decode", f"cannot read a packet: {reason_of(error)}") from None
 
     def video_decoder(self, *, motion_vectors: bool = False) -> VideoDecoder:
         """Return the decoder of the video track, flushed of all packets."""

@@ -11,7 +11,7 @@ import av.codec.context
 import numpy as np
 
 from chordcache.errors import MediaError
-from chordcache.media.ffmpeg_log import LogMessage, first_serious
+from chordcache.media.ffmpeg_log import LogMessage, first_serious, reason_of
 
 Tagged: TypeAlias = "list[tuple[Any, Any]]"
 """Pictures that came out of the decoder, each with the tag of its packet. The tag is None if no packet is known."""
@@ -146,8 +146,7 @@ class VideoDecoder:
                 context.width * context.height // 2
             ):
                 raise MemoryError("the decoder gets no memory for a picture") from None
-            words = first_serious(said[num_said:])
-            self.problem = f"the decoder refuses it: {error.strerror}" + (f" ({words})" if words else "")
+            self.problem = f"the decoder refuses it: {reason_of(error, first_serious(said[num_said:]))}"
             return []
         words = first_serious(said[num_said:])
         if words is not None:
