@@ -12,7 +12,7 @@ import numpy as np
 from chordcache.errors import UsageError
 from chordcache.features import packet_frames
 from chordcache.features.base import NO_ROWS, Extractor, Rows
-from chordcache.features.packet_frames import PACKET_CODECS
+from chordcache.features.packet_frames import PACKET_CODECS, PLANES
 from chordcache.features.read_side import Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.media import jpeg
 from chordcache.media.cropping import CropBox, Rectangle, blacken_padding, cut, resize_pictures
@@ -35,8 +35,9 @@ class FramesExtractor(Extractor):
     ----------
     name : str
         Name of the feature.
-    codec : {"jpeg", "raw", "mpeg4", "h264"}
-        "jpeg" for a JPEG per frame, "raw" for RGB24 [shape=(H, W, 3), dtype=uint8], the others for a packet per frame.
+    codec : {"jpeg", "raw", "mpeg4", "h264", "planes"}
+        "jpeg" for a JPEG per frame, "raw" for RGB24 [shape=(H, W, 3), dtype=uint8], "planes" for what packets are made
+        of, see ``packet_frames.joined``, which is not a setting. The others are for a packet per frame.
     settings : int
         Settings of the codec, see ``FramesConfig``.
     """
@@ -68,6 +69,8 @@ class FramesExtractor(Extractor):
         """Return one record, or one row of pixels. Packets may come later."""
         if self._codec == "raw":
             return {self.name: frame.rgb()[None]}
+        if self._codec == PLANES:
+            return {self.name: packet_frames.joined(frame.planes())[None]}
         if self._codec in PACKET_CODECS:
             return {self.name: self._packet_encoder().add(*frame.planes())}
         return {self.name: [jpeg.encode_planes(*frame.planes(), quality=self._settings["quality"])]}

@@ -20,6 +20,23 @@ PACKET_CODECS = ("h264", "mpeg4")
 """Values of ``frames.codec`` that store packets."""
 
 
+PLANES = "planes"
+"""Codec of an extractor whose rows are compared with packets"""
+
+
+def joined(planes: Sequence[np.ndarray]) -> np.ndarray:
+    """Join the planes Y, U and V of a picture in 4:2:0 [shape=(H * W * 3 / 2,), dtype=uint8]."""
+    return np.concatenate([plane.reshape(-1) for plane in planes])
+
+
+def read_planes(artefact: Artefact, info: FeatureInfo, number: int) -> np.ndarray:
+    """Decode one frame, and return its planes as ``joined`` does, without a conversion to RGB."""
+    from chordcache.media.picture_data import plane_array
+
+    (picture,) = iter_pictures(artefact, info, [number])
+    return joined([plane_array(plane) for plane in picture.planes])
+
+
 class _Step(NamedTuple):
     """A packet to decode."""
 

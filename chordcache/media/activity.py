@@ -118,8 +118,11 @@ class _LumaMeter:
     def _luma(self, picture: av.VideoFrame) -> tuple[np.ndarray | None, int]:
         """Return a copy of some points of the luma, and the distance of white from black."""
         video_format = picture.format
+        is_gray = video_format.name.startswith(("gray", "ya"))
+        is_limited_gray = is_gray and picture.color_range == ColorRange.MPEG
         if video_format.name.startswith(_PLANAR_LUMA) and video_format.components[0].bits == 8:
-            is_full = picture.color_range == ColorRange.JPEG or video_format.name.startswith(("yuvj", "gray"))
+            is_full = picture.color_range == ColorRange.JPEG or video_format.name.startswith("yuvj")
+            is_full |= is_gray and not is_limited_gray
             luma = plane_array(picture.planes[0])
             columns, rows = (
                 -(-size // most) for size, most in ((luma.shape[1], _NUM_COLUMNS), (luma.shape[0], _NUM_ROWS))
@@ -133,7 +136,7 @@ class _LumaMeter:
             raise
         except (av.error.FFmpegError, ValueError):
             return None, 255
-        return plane_array(scaled.planes[0]), 255
+        return plane_array(scaled.planes[0]), 219 if is_limited_gray else 255  # swscale keeps the range of gray
 
 
 class _SoundMeter:

@@ -8,6 +8,8 @@ from typing import NamedTuple, TypeAlias
 import av
 import numpy as np
 
+from chordcache.media.ffmpeg_log import reason_of
+
 Sound: TypeAlias = av.AudioFrame
 """A part of the audio track, as the decoder returns it"""
 
@@ -77,6 +79,17 @@ class AudioClock:
         self._has_clock = True
         self.start_seconds = 0.0
         """[seconds] Timestamp of the first sample; 0 if no sound has one"""
+
+    @classmethod
+    def continued(cls, start_seconds: float, position_seconds: float, last_samples: int) -> AudioClock:
+        """Return a clock in the middle of a track: the next sound is due ``position_seconds`` after the first sample.
+
+        ``last_samples``: number of samples of the part of the sound before it.
+        """
+        clock = cls()
+        clock._zero_seconds = clock.start_seconds = start_seconds
+        clock._due_seconds, clock._last_samples = position_seconds, last_samples
+        return clock
 
     def place(self, sound: Sound | None) -> Iterator[Placed]:
         """Take the next sound, for which ``is_readable`` is true. Yield the parts whose place is known now.
@@ -155,12 +168,14 @@ class PlacedSound:
         Channels of the pieces.
     sample_rate : int
         [Hz] of the pieces.
+    clock : AudioClock, optional
+        Clock that places the first sound. By default, its first sample is sample 0.
     """
 
-    def __init__(self, layout: av.AudioLayout, sample_rate: int) -> None:
+    def __init__(self, layout: av.AudioLayout, sample_rate: int, clock: AudioClock | None = None) -> None:
         self._layout = layout
         self._sample_rate = sample_rate
-        self._clock = AudioClock()
+        self._clock = clock or AudioClock()
         self._resampler: av.AudioResampler | None = None
         self._next = self._end = 0
 
@@ -291,7 +306,7 @@ class AudioTrack:
         except av.error.FFmpegError as error:  # such as channels that libswresample cannot mix; the next run may do
             self._resampler = None
             self._num_refused += 1
-            self._refusal = error.strerror or str(error)
+            self._refusal = reason_of(error)
             return
         for piece in filter(None, pieces):  # PyAV returns None at the end if there was nothing to resample
             yield from self._place(piece.to_ndarray())

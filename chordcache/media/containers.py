@@ -7,9 +7,11 @@ import os
 from typing import Any
 
 import av
+import av.format
 
 from chordcache.errors import MediaError
-from chordcache.media.ffmpeg_log import LogMessage
+from chordcache.media.dolby_vision import incompatible_profile
+from chordcache.media.ffmpeg_log import LogMessage, reason_of
 from chordcache.media.mp4_boxes import has_encrypted_video
 from chordcache.media.source_file import identify
 
@@ -18,6 +20,12 @@ CONTAINERS = (
     "h264,hevc,vvc,av1,obu,dirac,vc1,yuv4mpegpipe,dv,mjpeg"
 )
 """Formats that hold media themselves. Playlists are excluded, since they name other files and addresses."""
+
+_WITHOUT_VIDEO = frozenset(
+    "concat dash hls sdp ffmetadata image2 ico tty bin xbin idf adf aqtitle ass jacosub lrc microdvd mpl2 mpsub pjs "
+    "realtext sami scc srt stl subviewer subviewer1 sup tedcaptions vobsub vplayer webvtt".split()
+)
+"""Formats of playlists, pictures and text. Pictures also have formats whose names end with "_pipe"."""
 
 MAX_PIXELS = 1 << 27
 """Largest coded picture, 134 megapixels (16384 x 8192). A larger size in a header is refused before memory is
@@ -56,14 +64,19 @@ def best_audio(container: Any) -> av.AudioStream | None:
     return None if best is None or best.codec_context is None else best
 
 
-def refuse_encrypted(container: Any, video: av.VideoStream, packet: Any) -> None:
-    """Raise ``MediaError`` if the container marks its video track, or a packet of it, as encrypted."""
+def refuse_unshowable(container: Any, video: av.VideoStream, packet: Any) -> None:
+    """Raise ``MediaError`` if the video track, or its first packet, is encrypted, or its colors cannot be converted."""
     if (
         packet.has_sidedata("encryption_info")
         or "enc_key_id" in video.metadata  # set for Matroska
         or ("mp4" in container.format.name and has_encrypted_video(container.name))
     ):
         raise MediaError("decode", "encrypted", "the video track is encrypted; decrypt the file first")
+    may_be_dolby = video.codec_context.codec.canonical_name in ("hevc", "av1")
+    profile = incompatible_profile(container.name, container.format.name, video.id) if may_be_dolby else None
+    if profile is not None:
+        what = f"Dolby Vision profile {profile} without a compatible base layer: its colors cannot be converted"
+        raise MediaError("decode", "unsupported-color", what)
 
 
 def _refuse_impossible(container: Any) -> None:
@@ -78,10 +91,18 @@ def _refuse_impossible(container: Any) -> None:
 
 
 def _refusal(error: av.error.FFmpegError, messages: list[LogMessage]) -> MediaError:
-    said = [" ".join(text.split()) for _, _, text in messages]
-    if any("not on whitelist" in text.lower() for text in said):
-        return MediaError("open", "refused-format", "not a video container that is read (playlist, picture or text)")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT):
+    for _, name, text in messages:
+        if "not on whitelist" in text.lower():
+            return MediaError("open", "refused-format", _unsupported(name))
+    if error.errno in (errno.EACCES, errno.EIO, errno.ENOENT):
         return MediaError("open", "io", error.strerror or str(error))
-    reason = f"{error.strerror}" + (f" ({said[-1]})" if said else "")
-    return MediaError("open", "decode", reason)
+    said = [" ".join(text.split()) for _, _, text in messages]
+    return MediaError("open", "decode", reason_of(error, said[-1] if said else None))
+
+
+def _unsupported(name: str) -> str:
+    """Return why a format is not read, by its libavformat name."""
+    if name in _WITHOUT_VIDEO or name.endswith("_pipe") or name not in av.formats_available:
+        return "not a video container that is read (playlist, picture or text)"
+    long_name = av.format.ContainerFormat(name, "r").long_name
+    return f"format {name} ({long_name}) is not supported"

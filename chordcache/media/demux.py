@@ -17,10 +17,10 @@ from chordcache.media.checks.container_watch import ContainerWatch
 from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.packet_check import PacketCheck, Role
 from chordcache.media.checks.truncation import may_end_anywhere
-from chordcache.media.containers import best_audio, best_video, open_container, refuse_encrypted
+from chordcache.media.containers import best_audio, best_video, open_container, refuse_unshowable
 from chordcache.media.damage import frames_before
 from chordcache.media.decoding import DecodedFrame, Decoding, packets_from
-from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious
+from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious, reason_of
 from chordcache.media.joints import JOINABLE, Joints, Part, find_joints, on_one_clock
 from chordcache.media.sound_decoder import SoundDecoder
 from chordcache.media.timestamps import LastFrame
@@ -100,7 +100,7 @@ class Media:
         except MemoryError:
             raise
         except av.error.FFmpegError as error:
-            raise MediaError("decode", "decode", f"cannot read the audio track: {error.strerror}") from None
+            raise MediaError("decode", "decode", f"cannot read the audio track: {reason_of(error)}") from None
 
     @property
     def frame_seconds(self) -> Fraction:
@@ -194,7 +194,7 @@ class Media:
                 if not watch.num_packets and packet.size:
                     self._settle_clock(packet)
                     if self._is_file:
-                        refuse_encrypted(self.container, self.require_video(), packet)
+                        refuse_unshowable(self.container, self.require_video(), packet)
                 is_silent = len(self._messages) == self._num_heard
                 fault = None if is_silent else self._demuxer_fault(all_codecs=not check.has_started)
                 if fault or self._opening_fault or watch.counts_frames:
@@ -214,7 +214,7 @@ class Media:
             what = f"nothing came after packet {watch.num_packets}"
             raise MediaError("decode", "timeout", what, watch.num_packets) from None
         except av.error.FFmpegError as error:
-            faults.add("decode", f"cannot read packet {watch.num_packets}: {error.strerror}")
+            faults.add("decode", f"cannot read packet {watch.num_packets}: {reason_of(error)}")
             return
         if self._is_file:
             try:
@@ -349,7 +349,7 @@ class Media:
         except MemoryError:
             raise
         except av.error.FFmpegError as error:
-            raise MediaError("decode", "decode", f"cannot read a packet: {error.strerror}") from None
+            raise MediaError("decode", "decode", f"cannot read a packet: {reason_of(error)}") from None
 
     def video_decoder(self, *, motion_vectors: bool = False) -> VideoDecoder:
         """Return the decoder of the video track, flushed of all packets."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
+import av.error
 import av.logging
 
 LogMessage: TypeAlias = "tuple[int, str, str]"
@@ -70,3 +72,14 @@ def first_serious(messages: Sequence[LogMessage], *, besides: Collection[str] = 
         if source not in besides and not _HARMLESS.search(text):
             return f"{source}: {' '.join(text.split())}"
     return None
+
+
+def reason_of(error: av.error.FFmpegError, words: str | None = None) -> str:
+    """Return why FFmpeg failed: its error, and the words of its log.
+
+    Many of its functions return -1 for any failure, as GIF's do. That is the number of "Operation not permitted".
+    """
+    if error.errno == errno.EPERM:
+        return words or "FFmpeg does not say why"
+    reason = error.strerror or str(error)
+    return f"{reason} ({words})" if words else reason

@@ -18,6 +18,10 @@ _MAX_HEADER_BYTES = 16
 """Length of a header with a size of 64 bits"""
 
 
+_VIDEO_ENTRY_BYTES = 78
+"""Length of the fields of a video's sample description before its boxes"""
+
+
 class BoxHeader(NamedTuple):
     """Header of a box, with positions [bytes] from the start of the file or of the parent."""
 
@@ -109,6 +113,41 @@ def has_encrypted_video(path: str) -> bool:
             if file.read(4) == b"encv":
                 return True
     return False
+
+
+def video_entry_parts(path: str, track_id: int) -> dict[bytes, bytes]:
+    """Return the beginnings of the boxes in the sample description of a video track, by kind: 64 bytes of each.
+
+    Only the first sample description counts. A track that is not found has no boxes (ISO/IEC 14496-12, 12.1.3).
+    """
+    with opened(path) as file:
+        for moov in _boxes(file, 0, file.seek(0, 2), b"moov"):
+            for trak in _boxes(file, *moov, b"trak"):
+                if not any(_track_id(file, *tkhd) == track_id for tkhd in _boxes(file, *trak, b"tkhd")):
+                    continue
+                ranges = [trak]
+                for kind in (b"mdia", b"minf", b"stbl", b"stsd"):
+                    ranges = [each for start, stop in ranges for each in _boxes(file, start, stop, kind)]
+                for start, stop in ranges:
+                    for entry in file_headers(file, start + 8, stop):
+                        return {
+                            box.kind: _head(file, box, 64)
+                            for box in file_headers(file, entry.body + _VIDEO_ENTRY_BYTES, min(entry.end, stop))
+                        }
+    return {}
+
+
+def _track_id(file: BinaryIO, start: int, stop: int) -> int | None:
+    """Return the number of a track from the body of its header."""
+    file.seek(start)
+    body = file.read(min(stop - start, 24))
+    at = 20 if body[:1] == b"\x01" else 12
+    return int.from_bytes(body[at : at + 4], "big") if len(body) >= at + 4 else None
+
+
+def _head(file: BinaryIO, box: BoxHeader, num_bytes: int) -> bytes:
+    file.seek(box.body)
+    return file.read(min(num_bytes, box.end - box.body))
 
 
 def _boxes(file: BinaryIO, start: int, stop: int, kind: bytes) -> Iterator[tuple[int, int]]:

@@ -11,6 +11,7 @@ import av
 import numpy as np
 
 from chordcache.errors import DamageError
+from chordcache.media.ffmpeg_log import reason_of
 from chordcache.media.opencv import cv2
 from chordcache.media.picture_data import plane_array
 
@@ -93,7 +94,7 @@ class PacketDecoder:
         try:
             pictures = context.decode(coded)
         except av.error.FFmpegError as error:
-            raise DamageError(f"a packet of {self._codec} cannot be decoded: {error.strerror}") from None
+            raise DamageError(f"a packet of {self._codec} cannot be decoded: {reason_of(error)}") from None
         if len(pictures) != 1 or pictures[0].is_corrupt or pictures[0].format.name not in _FORMATS:
             raise DamageError(f"a packet of {self._codec} gave {len(pictures)} pictures, expected a whole one")
         size = pictures[0].width, pictures[0].height

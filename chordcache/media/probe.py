@@ -17,6 +17,7 @@ from chordcache.media.demux import Media, open_media
 from chordcache.media.geometry import Orientation, display_size, orientation_of_matrix
 from chordcache.media.mp4_boxes import display_matrices
 from chordcache.media.source_file import identify
+from chordcache.media.stream_header import stream_header
 from chordcache.records import AudioFacts, ContentFacts, HeaderFacts, PacketFacts, VideoRecord
 
 _MATRICES = {
@@ -66,9 +67,12 @@ def probe(path: str, *, root: str, relative_path: str, level: str = "packets") -
         found["identity"] = identify(path)
         with open_media(path) as media:
             found["audio"] = _audio_facts(media)
-            found["header"] = _header_facts(media, path)
-            if level != "headers":
-                found["packets"] = _packet_facts(media)
+            first = _FirstPicture(media)
+            try:
+                if level != "headers":
+                    found["packets"] = _packet_facts(media, first)
+            finally:
+                found["header"] = _header_facts(media, path, first)
         if level == "content":
             found["content"] = _content_facts(path)
     except MediaError as error:
@@ -76,11 +80,21 @@ def probe(path: str, *, root: str, relative_path: str, level: str = "packets") -
     return record.replace(**found)
 
 
-def _header_facts(media: Media, path: str) -> HeaderFacts:
+class _FirstPicture:
+    """The first packet that shows a picture, None before it was read, and the reader of the track's packets."""
+
+    def __init__(self, media: Media) -> None:
+        self.reader = media.packet_check(is_thorough=False).reader
+        self.packet: Any = None
+
+
+def _header_facts(media: Media, path: str, first: _FirstPicture) -> HeaderFacts:
+    """Return the claims of the headers. The stream's own size and colors are right, see ``stream_header``."""
     video = media.require_video()
     codec = video.codec_context
+    stated = stream_header(codec, first.reader, first.packet)
     turn = _orientation(media, path)
-    width, height = display_size(codec.width, codec.height, video.sample_aspect_ratio)
+    width, height = display_size(stated.width, stated.height, video.sample_aspect_ratio)
     if turn.transpose:
         width, height = height, width
     aspect = video.sample_aspect_ratio or Fraction(1)
@@ -91,12 +105,12 @@ def _header_facts(media: Media, path: str) -> HeaderFacts:
         profile=video.profile or None,
         pixel_format=codec.pix_fmt,
         bit_depth=pixels.components[0].bits if pixels else None,
-        color_space=_MATRICES.get(codec.colorspace) if pixels else None,
-        color_primaries=_PRIMARIES.get(codec.color_primaries),
-        color_transfer=_TRANSFERS.get(codec.color_trc),
-        color_range=_RANGES.get(codec.color_range),
-        coded_width=codec.width,
-        coded_height=codec.height,
+        color_space=_MATRICES.get(stated.matrix) if pixels else None,
+        color_primaries=_PRIMARIES.get(stated.primaries),
+        color_transfer=_TRANSFERS.get(stated.transfer),
+        color_range=_RANGES.get(stated.color_range),
+        coded_width=stated.width,
+        coded_height=stated.height,
         display_width=round(width),
         display_height=round(height),
         rotation=turn.rotation,
@@ -142,11 +156,11 @@ def _audio_facts(media: Media) -> AudioFacts | None:
     )
 
 
-def _packet_facts(media: Media) -> PacketFacts:
+def _packet_facts(media: Media, first: _FirstPicture) -> PacketFacts:
     unit = media.require_video().time_base or Fraction(1)
     frame_ticks: Any = media.frame_seconds / unit
     times: list[Any] = []  # in units of the track's time base
-    keys: list[Any] = []
+    is_key: list[bool] = []
     duration: Any = None
     leading: list[int] = []
     for packet, check in media.shown_packets(is_thorough=False):
@@ -156,19 +170,19 @@ def _packet_facts(media: Media) -> PacketFacts:
         if time is None:
             time = (times[-1] + frame_ticks) if times else 0
         times.append(time)
-        if packet.is_keyframe:
-            keys.append(time)
+        is_key.append(packet.is_keyframe)
         duration = packet.duration
         leading = check.leading_dts
-    if (
-        media.timestamp_source == "dts" and leading
-    ):  # skipped frames are shown first: the rest are due when the last one is
-        times = sorted([*leading, *times])[len(leading) :]
+        first.packet = first.packet or packet
+    order = sorted(range(len(times)), key=times.__getitem__)  # pictures at one time are shown in decode order
+    shown = sorted(times)
+    if media.timestamp_source == "dts" and leading:  # skipped frames come first: the rest are due when the last one is
+        shown = sorted([*leading, *times])[len(leading) :]
     is_timed = media.timestamp_source != "rate"
-    shown, keys = sorted(times), sorted(keys)
     steps = [later - earlier for earlier, later in pairwise(shown)]
     step = statistics.median(steps) if steps else duration if is_timed and duration else frame_ticks
     last = media.last_frame.long_seconds(media, step * unit) / unit or step
+    key_numbers = np.flatnonzero(np.array(is_key)[order]).tolist()
     return PacketFacts(
         num_packets=media.num_packets,
         num_frames=len(shown),
@@ -178,8 +192,8 @@ def _packet_facts(media: Media) -> PacketFacts:
         # a container that rounds times to its unit makes a constant rate vary by one or two units
         variable_frame_rate=is_timed and bool(steps) and max(steps) - min(steps) > max(2, step / 10),
         timestamp_source=media.timestamp_source,
-        keyframe_numbers=tuple(np.searchsorted(np.array(shown), np.array(keys)).tolist()),
-        keyframe_pts_seconds=tuple(float(key * unit) for key in keys),
+        keyframe_numbers=tuple(key_numbers),
+        keyframe_pts_seconds=tuple(float(shown[number] * unit) for number in key_numbers),
     )
 
 

@@ -114,6 +114,7 @@ class Resampler:
         with _refusing(picture):
             if picture.format.name.startswith("xyz"):  # libavfilter's scale takes it for RGB
                 picture = self.rgb(picture, width, height)
+            picture = _with_chroma(picture)
             layout = (picture.width, picture.height, picture.format.name, picture.colorspace, picture.color_range)
             if self._made_for != (layout, width, height):  # read a chroma location once, since this takes a while
                 self._made_for = (layout, width, height)
@@ -155,6 +156,7 @@ class Resampler:
             ``decode`` if the picture's format or matrix is unknown.
         """
         with _refusing(picture):
+            picture = _with_chroma(picture)
             unstated = _is_yuv(picture) and _matrix(picture) == _UNSTATED_MATRIX
             if _is_yuv(picture) and _Samples.of(picture).is_full:
                 picture = self._limited(picture, width, height)
@@ -196,6 +198,22 @@ def _is_gray(picture: av.VideoFrame) -> bool:
     return picture.format.name.startswith(("gray", "ya"))
 
 
+def _with_chroma(picture: av.VideoFrame) -> av.VideoFrame:
+    """Return gray of limited range as YUV. swscale converts gray as full range, whatever range is stated."""
+    if not (_is_gray(picture) and picture.color_range == ColorRange.MPEG):
+        return picture
+    bits = picture.format.components[0].bits
+    depth = "" if bits == 8 else f"{bits}le"
+    if picture.format.name != f"gray{depth}":  # it has alpha, or the other order of bytes
+        picture = VideoReformatter().reformat(picture, format=f"gray{depth}", **_same_colors(is_full=True))
+    colored = av.VideoFrame(picture.width, picture.height, f"yuv420p{depth}")
+    colored.color_range = ColorRange.MPEG
+    _copy_rows(picture.planes[0], colored.planes[0])
+    for plane in colored.planes[1:]:
+        _rows(plane).view("u1" if bits == 8 else "<u2")[:] = 1 << bits - 1
+    return colored
+
+
 def _is_yuv(picture: av.VideoFrame) -> bool:
     """Return whether samples are luma and perhaps chroma. The others are RGB, palettes, bits and XYZ."""
     video_format = picture.format
@@ -228,7 +246,7 @@ class _Samples(NamedTuple):
 
     @classmethod
     def of(cls, picture: av.VideoFrame) -> _Samples:
-        # swscale treats gray as full range, whatever its stated range
+        # gray of limited range was given chroma before
         is_full = picture.color_range == ColorRange.JPEG or picture.format.name.startswith(("yuvj", "gray", "ya"))
         return cls(picture.format.components[0].bits, is_full)
 

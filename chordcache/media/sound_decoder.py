@@ -11,6 +11,7 @@ from typing import Any
 import av
 
 from chordcache.media.audio_track import Sound
+from chordcache.media.ffmpeg_log import reason_of
 from chordcache.media.joints import Part
 
 _LAYOUTS = ("", "mono", "stereo", "2.1", "4.0", "5.0", "5.1", "6.1", "7.1")
@@ -70,7 +71,7 @@ class SoundDecoder:
             raise
         except av.error.FFmpegError as error:
             self.refused.num_packets += 1
-            self.refused.error = error.strerror or str(error)
+            self.refused.error = reason_of(error)
             return []
         if part is None:
             return sounds

@@ -11,7 +11,7 @@ import av.codec.context
 import numpy as np
 
 from chordcache.errors import MediaError
-from chordcache.media.ffmpeg_log import LogMessage, first_serious
+from chordcache.media.ffmpeg_log import LogMessage, first_serious, reason_of
 
 Tagged: TypeAlias = "list[tuple[Any, Any]]"
 """Pictures that came out of the decoder, each with the tag of its packet. The tag is None if no packet is known."""
@@ -24,6 +24,11 @@ _OPTIONS = {
     "hevc": {"err_detect": "explode"},
 }
 """Options by name of the decoder"""
+
+_COLORS = ("colorspace", "color_primaries", "color_trc")
+
+UNSTATED = 2
+"""Code point of ITU-T H.273 for colors that are not stated"""
 
 MARKED = "its decoder marks a frame as damaged"
 """Problem of a packet with which a frame came out that is marked. The frame may be that of an earlier packet"""
@@ -78,6 +83,9 @@ class VideoDecoder:
         self._out: set[int] = set()
         """Tags of the kept packets whose pictures have come out"""
         self._last_picture: tuple[Any, Any] | None = None
+        claims = {name: getattr(context, name) for name in _COLORS}
+        self._claims = {name: claim for name, claim in claims.items() if claim != UNSTATED}
+        """Colors that the container states"""
         self.problem: str | None = None
         """Fault of the last packet; None if there is none"""
         self.is_cut_off = False
@@ -138,15 +146,25 @@ class VideoDecoder:
                 context.width * context.height // 2
             ):
                 raise MemoryError("the decoder gets no memory for a picture") from None
-            words = first_serious(said[num_said:])
-            self.problem = f"the decoder refuses it: {error.strerror}" + (f" ({words})" if words else "")
+            self.problem = f"the decoder refuses it: {reason_of(error, first_serious(said[num_said:]))}"
             return []
         words = first_serious(said[num_said:])
         if words is not None:
             self.problem = words
         elif any(picture.is_corrupt for picture in pictures):
             self.problem = MARKED
+        for picture in pictures if self._claims else ():
+            self._complete(picture)
         return [(picture.opaque and picture.opaque.value, picture) for picture in pictures]
+
+    def _complete(self, picture: Any) -> None:
+        """Give a picture the colors that its stream does not state, and the container does.
+
+        Some decoders, such as that of HEVC, call them unstated, although they were given those of the container.
+        """
+        for name, claim in self._claims.items():
+            if getattr(picture, name) == UNSTATED and not picture.format.is_rgb:
+                setattr(picture, name, claim)
 
     def _open(self, context: Any) -> None:
         num_said = len(self._said())

@@ -28,6 +28,7 @@ REMEDIES = {
     "tables": "Write the file again with ffmpeg -c copy, or read it with MP4Source.",
     "timeout": f"Raise --stall-timeout or --file-timeout, {_AGAIN}",
     "truncated": "Fetch the file again. To cache the frames before the end, build with --on-damage trim.",
+    "unsupported-color": "Convert the file with ffmpeg -vf libplacebo, which applies Dolby Vision, or leave it out.",
 }
 """Cause of a ``MediaError`` or of a failure in quarantine, to the next step. A test compares it with the code."""
 

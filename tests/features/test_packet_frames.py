@@ -16,15 +16,17 @@ import av
 import numpy as np
 import pytest
 from helpers import processes
+from helpers.ffmpeg import ffmpeg
 from hypothesis import given
 from hypothesis import strategies as st
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
-from chordcache.errors import DamageError, UsageError
+from chordcache.errors import DamageError, MediaError, UsageError
 from chordcache.features.packet_frames import iter_pictures
 from chordcache.media.packet_decoder import to_rgb
 from chordcache.media.picture_data import plane_array
+from chordcache.pipeline.verify_source import compare_with_source
 from chordcache.storage.artefacts.open_files import forget, open_artefact
 
 CODECS: Mapping[str, Mapping[str, Any]] = {
@@ -394,6 +396,23 @@ def test_8192_pixels_are_refused_by_mpeg4_only(tmp_path: Path, make_video: Calla
     assert build(tmp_path, {"codec": "h264"}, short_side=None).num_done == 1
     with cc.open_cache(tmp_path / "cache") as cache:
         assert cache.read(0).shape == (2, 64, 8192, 3)
+
+
+@pytest.mark.parametrize("codec", [{"codec": "mpeg4", "quantizer": 8}, {"codec": "h264"}, {"codec": "h264", "crf": 40}])
+def test_saturated_color_is_equal_to_its_source(tmp_path: Path, codec: dict[str, Any]) -> None:
+    """Noise of the codec leaves the gamut, so that RGB is clipped. Another picture at the same time is noticed."""
+    (tmp_path / "videos").mkdir()
+    path = tmp_path / "videos/a.mp4"
+    source = "mandelbrot=s=320x180:r=25,eq=saturation=3,format=yuv420p"
+    encoder = ("-t", "1", "-c:v", "libx264", "-preset", "ultrafast", "-crf", "14")
+    ffmpeg("-f", "lavfi", "-i", source, *encoder, path)
+    build(tmp_path, codec)
+    assert cc.verify(tmp_path / "cache", level="deep", source=True).damage == []
+    other = tmp_path / "b.mp4"
+    ffmpeg("-f", "lavfi", "-i", f"{source},hflip", *encoder, other)
+    with cc.open_cache(tmp_path / "cache") as cache, pytest.raises(MediaError, match="is shown with a PSNR of"):
+        config = config_from_json({"frames": codec})
+        compare_with_source(cache.path, cache[0].sidecar, config, str(other))
 
 
 def test_a_source_that_changes_its_size(tmp_path: Path, make_video: Callable[..., Path]) -> None:

@@ -33,11 +33,6 @@ KNOWN = {
         "duration",
     ): "the header lies; libavformat 8 adds up fragments",
     ("odd/fragmented/sample_fragmented.mp4", "audio"): "the same",
-    (
-        "odd/rotation/h265_with_metadata_track.mp4",
-        "color_space",
-    ): "colr and the codec disagree: 8 takes colr",
-    ("odd/rotation/h265_with_metadata_track.mp4", "color_transfer"): "the same",
     ("odd/sar/avc-ac3.mkv", "audio"): "the priming that the decoder discards: ffprobe 5.1 starts before it, 8 after it",
     ("odd/subtitles/sample_with_chapters.mkv", "audio"): "the same",
     ("odd/hls_text_offset/video-0000000072.ts", "average_fps"): "22 frames, of which libavformat 8 makes no average",

@@ -336,6 +336,16 @@ def test_motion_in_any_pixel_format_is_that_of_full_range(pixel_format):
     assert meter.facts().motion_per_second == (pytest.approx(70, abs=1),)
 
 
+@pytest.mark.parametrize("pixel_format", ["gray", "gray10le", "ya8"])
+def test_motion_of_gray_in_limited_range_is_that_of_full_range(pixel_format):
+    meter = ContentMeter()
+    for number, value in enumerate([50, 150, 110]):
+        picture = one_color(pixel_format, value)
+        picture.color_range = 1
+        meter.add_frame(DecodedFrame(number, number / 10, picture))
+    assert meter.facts().motion_per_second == (pytest.approx(70 * 255 / 219, abs=1),)
+
+
 def test_pictures_that_change_their_size_are_not_compared():
     meter = ContentMeter()
     for number, size in enumerate([(64, 48), (64, 48), (320, 90), (320, 90)]):

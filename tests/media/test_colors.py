@@ -14,9 +14,10 @@ import av
 import numpy as np
 import pytest
 from helpers import box_average, ffmpeg_reference, scaled
+from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
-from chordcache.config.frames import PictureConfig
+from chordcache.config.frames import Bucket, PictureConfig
 from chordcache.errors import MediaError
 from chordcache.media.ffmpeg_log import capture
 from chordcache.media.geometry import Orientation
@@ -285,6 +286,49 @@ def picture_without_chroma(rgb: np.ndarray, pixel_format: str) -> av.VideoFrame:
     for plane, channel in zip(frame.planes, (1, 2, 0), strict=False):
         plane_samples(plane, dtype)[:] = np.rint(rgb[..., channel] * factor)
     return frame
+
+
+@pytest.mark.parametrize("bucket", [None, Bucket(180, 180, 1)])
+@pytest.mark.parametrize("short_side", SHORT_SIDES)
+@pytest.mark.parametrize("pixel_format", ["gray", "gray10le", "gray10be", "gray16le", "ya8", "ya16be"])
+def test_gray_of_limited_range_is_stretched(pixel_format: str, short_side: int | None, bucket: Bucket | None) -> None:
+    """swscale and libavfilter's scale take gray as full range, so that black would be 16."""
+    picture = av.VideoFrame(320, 180, pixel_format)
+    picture.color_range = 1
+    bits = picture.format.components[0].bits
+    codes = np.rint(16 + clouds(0, 320, 180)[..., 1] * 219 / 255)
+    dtype = np.dtype(np.uint8 if bits == 8 else ">u2" if pixel_format.endswith("be") else "<u2")
+    rows = np.frombuffer(picture.planes[0], dtype).reshape(180, -1)
+    step = len(picture.format.components)  # luma and alpha alternate
+    rows[:, : 320 * step : step] = codes * 2 ** (bits - 8)
+    rgb = np.repeat(((codes - 16) / 219 * 255)[..., None], 3, 2)
+    rgb = rgb if bucket is None else rgb[:, 70:250]
+    scaler = PictureScaler(PictureConfig(short_side=short_side), None, bucket)
+    assert errors_of(scaler.planes(picture), box_average.RgbSource(rgb)) == ""
+    found = scaler.rgb(picture)
+    assert np.abs(found - box_average.RgbSource(rgb).rgb(found.shape[1], found.shape[0])).max() < 1.1
+
+
+GRAY_FILES = {
+    "av1.mp4": ("gray", "libaom-av1", "-cpu-used", "8", "-crf", "5"),
+    "hevc.mp4": ("gray", "libx265", "-x265-params", "log-level=none:qp=4"),
+    "hevc_10.mp4": ("gray10le", "libx265", "-x265-params", "log-level=none:qp=4"),
+    "ffv1.mkv": ("gray", "ffv1"),
+}
+
+
+@pytest.mark.parametrize("name", GRAY_FILES)
+def test_gray_files_of_limited_range_are_as_zscale_has_them(tmp_path: Path, name: str) -> None:
+    pixel_format, *codec = GRAY_FILES[name]
+    path = tmp_path / name
+    source = ("-f", "lavfi", "-i", "testsrc2=s=64x48:r=25:d=0.1", "-pix_fmt", pixel_format, "-color_range", "tv")
+    ffmpeg(*source, "-c:v", *codec, path)
+    filters = f"format={pixel_format},zscale=rangein=limited:range=full,format=gray,format=rgb24"
+    (expected,) = scaled.filtered(path, filters, (64, 48), 1)
+    (frame,) = scaled.frames(path, 1)
+    assert frame.picture.format.name == pixel_format
+    assert np.abs(frame.rgb() - expected.astype(int)).max() <= 1
+    assert np.abs(frame.planes()[0] - expected[..., 0].astype(int)).max() <= 1
 
 
 # Flat colors

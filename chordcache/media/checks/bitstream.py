@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from chordcache.media.checks.nal_units import Bits, H264Reader, HevcReader, parameter_sets
+from chordcache.media.checks.bits import Bits
+from chordcache.media.checks.nal_units import H264Reader, HevcReader, parameter_sets
 from chordcache.media.checks.packet_reader import HEAD_BYTES, PacketReader
 
 _MAX_NVOP_BYTES = 19

@@ -7,36 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from chordcache.media.checks.bits import Bits
 from chordcache.media.checks.packet_reader import HEAD_BYTES, SMALL_PACKET_BYTES, PacketReader
 
 _ZERO_RUN = re.compile(rb"\0{16,}")
 """Run of zeros. H.264 and HEVC escape zeros inside a unit, so more than two in a row are padding or damage."""
-
-
-class Bits:
-    """Reader of bits from the front of some bytes (ITU-T H.264, 7.2 and 9.1). Raises ``ValueError`` behind the end.
-
-    Examples
-    --------
-    >>> bits = Bits(bytes([0b1_010_0110, 0b0_0000000]))
-    >>> bits.ue(), bits.ue(), bits.ue()
-    (0, 1, 2)
-    """
-
-    def __init__(self, data: bytes) -> None:
-        self._value = int.from_bytes(data, "big")
-        self._num_left = 8 * len(data)
-
-    def u(self, num_bits: int) -> int:
-        """Read an unsigned number of this many bits."""
-        self._num_left -= num_bits
-        return self._value >> self._num_left & ((1 << num_bits) - 1)
-
-    def ue(self) -> int:
-        """Read an Exp-Golomb code. A signed code has the same length, and can be skipped in this way."""
-        num_zeros = self._num_left - (self._value & ((1 << self._num_left) - 1)).bit_length()
-        self._num_left -= num_zeros
-        return self.u(num_zeros + 1) - 1
 
 
 class NalReader(PacketReader):
@@ -108,13 +83,27 @@ class NalReader(PacketReader):
             while at + self._length_bytes < len(packet):
                 start = at + self._length_bytes
                 at = start + int.from_bytes(packet[at:start], "big")
-                yield start, at
+                yield from self._parts(packet, start, at)
             return
         data = bytes(packet)
         while 0 <= (at := data.find(b"\0\0\1", at)) < len(data) - 3:
             at += 3
             following = data.find(b"\0\0\1", at)
             yield at, len(data) if following < 0 else following
+
+    def _parts(self, packet: memoryview, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the units in one with a length: phones put a prefix and a picture into it, with a start code between.
+
+        libavcodec divides it too. No unit has a start code inside. A picture is not searched, since it is long.
+        """
+        last = min(stop, len(packet)) - 1
+        while packet[start] >> self._shift & self._mask not in self._pictures:
+            size = bytes(packet[start:last]).find(b"\0\0\1")
+            if size < 0:
+                break
+            yield start, start + size
+            start += size + 3
+        yield start, stop
 
 
 def _has_zero_run(packet: memoryview) -> bool:
@@ -144,7 +133,7 @@ class HevcReader(NalReader):
 
 
 @dataclass(frozen=True)
-class _Sps:
+class Sps:
     """Facts from a sequence parameter set of H.264 that slice headers depend on."""
 
     frame_num_bits: int
@@ -153,6 +142,12 @@ class _Sps:
     may_skip: bool
     """True if gaps in frame_num are allowed"""
     may_have_fields: bool
+    chroma: int
+    """0 for gray, 1 for 4:2:0, 2 for 4:2:2, 3 for 4:4:4"""
+    blocks: tuple[int, int]
+    """Columns and rows of macroblocks, rows of a field if there may be fields"""
+    rest: Bits
+    """Bits that follow: the shown part of a picture, and its colors"""
 
 
 class _Slice(NamedTuple):
@@ -193,7 +188,7 @@ class H264Reader(NalReader):
     ) -> None:
         super().__init__(length_bytes)
         self._has_entries = has_entries
-        self._sps: dict[int, _Sps] = {}
+        self._sps: dict[int, Sps] = {}
         self._sps_of_pps: dict[int, int] = {}
         self._open_field: _Slice | None = None
         """First field of a frame whose second field has not come yet"""
@@ -228,6 +223,24 @@ class H264Reader(NalReader):
     def num_left_out(self, packet: memoryview) -> int:
         """See ``PacketReader``. Reference frames are numbered."""
         return sum([self._num_left_out(each) for each in self._pictures_of(packet)])
+
+    def active_sps(self, packet: memoryview) -> Sps | None:
+        """Return the sequence parameter set of a packet's first picture; None if it cannot be read.
+
+        Without a packet or a picture in it, return the first one of the container's header.
+        """
+        for start, stop in self.units(packet):
+            kind = packet[start] & 0x1F
+            if kind in (self._SPS, self._PPS):
+                self._read_parameters(packet[start:stop])
+            elif kind in (1, 2, 5):
+                bits = Bits(_unescaped(packet[start + 1 : start + self._HEADER_BYTES]))
+                try:
+                    bits.ue(), bits.ue()
+                    return self._sps[self._sps_of_pps[bits.ue()]]
+                except (ValueError, KeyError):
+                    return None
+        return next(iter(self._sps.values()), None)
 
     def _num_left_out(self, picture: _Slice) -> int:
         """Count missing frames between this picture and the last reference frame (ITU-T H.264, 7.4.3, frame_num)."""
@@ -307,12 +320,12 @@ _CHROMA_PROFILES = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139
 """Profiles of H.264 whose parameter sets state how chroma is stored (7.3.2.1.1)"""
 
 
-def _read_sps(bits: Bits) -> tuple[int, _Sps]:
+def _read_sps(bits: Bits) -> tuple[int, Sps]:
     """Read a sequence parameter set, and return its number and content (ITU-T H.264, 7.3.2.1.1)."""
     profile = bits.u(8)
     bits.u(16)
     number = bits.ue()
-    has_planes = False
+    has_planes, chroma = False, 1
     if profile in _CHROMA_PROFILES:
         chroma = bits.ue()
         has_planes = chroma == 3 and bool(bits.u(1))
@@ -331,8 +344,9 @@ def _read_sps(bits: Bits) -> tuple[int, _Sps]:
             bits.ue()
     bits.ue()
     may_skip = bool(bits.u(1))
-    bits.ue(), bits.ue()
-    return number, _Sps(frame_num_bits, has_planes, may_skip, not bits.u(1))
+    blocks = bits.ue() + 1, bits.ue() + 1
+    may_have_fields = not bits.u(1)
+    return number, Sps(frame_num_bits, has_planes, may_skip, may_have_fields, chroma, blocks, bits)
 
 
 def _skip_scaling_list(bits: Bits, size: int) -> None:

@@ -1,0 +1,55 @@
+"""Dolby Vision whose pictures mean nothing without its metadata, as its configuration in a container states."""
+
+from __future__ import annotations
+
+import re
+
+from chordcache.media.mp4_boxes import video_entry_parts
+from chordcache.media.source_file import opened
+
+_PROFILES = (5, 10, 20)
+"""Profiles whose base layer may be in a color space of their own (ICtCp in full range, reshaped): HEVC, AV1, MV-HEVC"""
+
+_BOXES = (b"dvcC", b"dvvC", b"dvwC")
+
+_MATROSKA_MAPPING = re.compile(rb"\x41\xe7\x84dv[cvw]C\x41\xed[\x85-\xfe](.{5})", re.DOTALL)
+"""BlockAddIDType and BlockAddIDExtraData of Matroska, which holds the content of the box"""
+
+_CLUSTER = b"\x1f\x43\xb6\x75"
+_MAX_HEAD_BYTES = 1 << 20
+"""Length of the front of a Matroska file that is searched. Tracks come before the first cluster."""
+
+
+def incompatible_profile(path: str, format_name: str, track_id: int) -> int | None:
+    """Return the Dolby Vision profile of a video track if its pictures cannot be shown as SDR, PQ or HLG.
+
+    None if there is another profile, or none, or in other containers than MP4 and Matroska.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    format_name : str
+        libavformat's name of its format.
+    track_id : int
+        Number of the track in an MP4. In Matroska, the first configuration counts.
+
+    Notes
+    -----
+    Source: Dolby Vision Streams Within the ISO Base Media File Format 2.1.2, 3.2. The record has version (16 bits),
+    profile (7), level (6), and flags for metadata, enhancement layer and base layer. Then comes
+    dv_bl_signal_compatibility_id (4), 0 if the base layer is not compatible with anything.
+    """
+    record = b""
+    if "mp4" in format_name:
+        parts = video_entry_parts(path, track_id)
+        record = next((parts[kind] for kind in _BOXES if kind in parts), b"")
+    elif format_name == "matroska,webm":
+        with opened(path) as file:
+            head = file.read(_MAX_HEAD_BYTES)
+        found = _MATROSKA_MAPPING.search(head[: head.find(_CLUSTER) % (len(head) + 1)])
+        record = found[1] if found else b""
+    if len(record) < 5 or record[4] >> 4:
+        return None
+    profile = record[2] >> 1
+    return profile if profile in _PROFILES else None
