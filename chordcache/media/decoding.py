@@ -59,6 +59,10 @@ class Decoding:
         """Packets at which the clock is set back, as in streams joined without rewriting"""
         self._num_frames = 0
         self._num_leading = 0
+        self._is_without_picture = False
+        """True if the last packet has no picture"""
+        self._empty_problem: str | None = None
+        """Fault of a packet without a picture. It is none at the end of a stream, which may end in any unit"""
 
     @property
     def num_sent(self) -> int:
@@ -97,17 +101,27 @@ class Decoding:
     def frames(self, packet: av.Packet[av.VideoStream]) -> Iterator[DecodedFrame]:
         """Decode a packet, and yield the frames that come out. An empty packet yields all remaining frames."""
         pictures = self._send(packet) if packet.size else self._decoder.finish()
-        if self._decoder.problem and (self.check.has_started or not packet.size):
-            self._faults.num_damaged += bool(packet.size) or self._decoder.is_cut_off
-            what = f"after frame {self._num_frames}: {self._decoder.problem}"
-            self._faults.add("truncated" if self._decoder.is_cut_off else "decode", what)
+        if self._empty_problem and packet.size:
+            self._note_problem(self._empty_problem, is_damaged=True)
+            self._empty_problem = None
+        if self._decoder.problem and self._is_without_picture and packet.size:
+            self._empty_problem = self._decoder.problem
+        elif self._decoder.problem and (self.check.has_started or not packet.size):
+            self._note_problem(self._decoder.problem, is_damaged=bool(packet.size) or self._decoder.is_cut_off)
         for number, picture in pictures:
             self._take(number, picture)
             yield DecodedFrame(self._num_frames, self._clock.time_of(picture), picture)
             self._num_frames += 1
 
+    def _note_problem(self, problem: str, *, is_damaged: bool) -> None:
+        self._faults.num_damaged += is_damaged
+        self._faults.add(
+            "truncated" if self._decoder.is_cut_off else "decode", f"after frame {self._num_frames}: {problem}"
+        )
+
     def _send(self, packet: av.Packet[av.VideoStream]) -> list[tuple[int | None, av.VideoFrame]]:
         role = self.check.role(packet)
+        self._is_without_picture = role is Role.HIDDEN and self._media.is_stream_of_units
         if self.check.has_found:
             self.check.report(self._faults, f"after frame {self._num_frames}")
         if role is Role.SKIPPED and self.check.has_started:

@@ -16,9 +16,17 @@ import av.logging
 LogMessage: TypeAlias = "tuple[int, str, str]"
 """Level, source and text of a message"""
 
-_HARMLESS = re.compile(r"SEI type \d+ size \d+ truncated|missing mandatory atoms")
-"""Errors that do not affect the pictures: a message beside them is cut off, or a track is left out. That track is not
-the one that is read, since it would not have a decoder."""
+_HARMLESS = re.compile(
+    r"SEI type \d+ size \d+ truncated"  # a message beside the pictures
+    r"|missing mandatory atoms"  # a track is left out: not the one that is read, since it would not have a decoder
+    r"|missing picture in access unit"  # a parser's words, on which decoders have the last one
+    r"|sps_id \d+ out of range"  # parameters of a second view; a picture that needs them has an error of its own
+)
+"""Errors that do not affect the pictures"""
+
+_PARSERS = ("NULL", "extract_extradata")
+"""Names under which FFmpeg's parsers complain. Decoders get the same bytes, and complain too if a picture needs them.
+A stream that begins in the middle of a group of pictures refers to parameters that were sent before."""
 
 _lock = threading.Lock()
 _num_captures = 0
@@ -69,7 +77,7 @@ def first_serious(messages: Sequence[LogMessage], *, besides: Collection[str] = 
         Names of the sources whose messages are ignored.
     """
     for _, source, text in messages:
-        if source not in besides and not _HARMLESS.search(text):
+        if source not in (*_PARSERS, *besides) and not _HARMLESS.search(text):
             return f"{source}: {' '.join(text.split())}"
     return None
 

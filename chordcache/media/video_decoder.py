@@ -199,15 +199,16 @@ class VideoDecoder:
             last_tag = self._kept[-1][1]
             self._out.update(tag for tag, _ in pictures)
             if self._checks_end:
-                self._last_picture = next((each for each in pictures if each[0] == last_tag), self._last_picture)
+                before = self._last_picture if self._last_picture and self._last_picture[0] == last_tag else None
+                self._last_picture = next((each for each in pictures if each[0] == last_tag), before)
 
     def _is_stuffed(self, packet: Any, num_said: int) -> bool:
         """Return whether the decoder's only complaint is stuffing behind a picture."""
         found = [_STUFFING.search(text) for _, _, text in self._said()[num_said:]]
         if not self._kept or len(found) != 1 or found[0] is None:
             return False
-        stuffing = bytes(packet)[-(int(found[0][1]) // 8) :]
-        return len(set(stuffing[_STUFFING_HEAD_BYTES:])) == 1
+        num_bytes = int(found[0][1]) // 8
+        return not num_bytes or len(set(bytes(packet)[-num_bytes:][_STUFFING_HEAD_BYTES:])) == 1
 
     def _without_concealment(self) -> Tagged:
         """Continue with a decoder that does not conceal errors: concealment would spoil intact pictures.

@@ -218,6 +218,29 @@ class FlaggedReader(PacketReader):
         return True
 
 
+class GifReader(FlaggedReader):
+    """GIF (GIF89a, 20 and 24 to 26): extensions after the last image, such as comments, are a packet of their own."""
+
+    checks_all = True
+    _IMAGE, _EXTENSION, _SIGNATURE = 0x2C, 0x21, b"GIF"
+
+    def is_hidden(self, packet: memoryview) -> bool:
+        """See ``PacketReader``. Every block of the packet is an extension: a label, and parts with their lengths."""
+        at = self._header_bytes(packet) if packet[:3] == self._SIGNATURE else 0
+        while at + 2 < len(packet) and packet[at] == self._EXTENSION:
+            at += 2
+            while at < len(packet) and packet[at]:
+                at += packet[at] + 1
+            at += 1
+        return at >= len(packet) or packet[at] != self._IMAGE
+
+    @staticmethod
+    def _header_bytes(packet: memoryview) -> int:
+        """Return the length of the signature, the screen's description, and its table of colors (GIF89a, 17 to 19)."""
+        num_colors = 2 << (packet[10] & 7) if len(packet) > 10 and packet[10] >> 7 else 0
+        return 13 + 3 * num_colors
+
+
 class DiracReader(PacketReader):
     """Dirac, which has packets that only end a sequence."""
 
@@ -231,6 +254,7 @@ _READERS: dict[str, type[PacketReader]] = {
     "vp9": Vp9Reader,
     "theora": TheoraReader,
     "dirac": DiracReader,
+    "gif": GifReader,
     **dict.fromkeys(("av1", "mjpeg", "prores", "dnxhd", "ffv1"), FlaggedReader),
 }
 """Readers that need no further facts, by libavcodec's name of the codec"""
