@@ -134,7 +134,7 @@ def test_mpeg4_that_ends_in_stuffing(films: Path, tmp_path: Path, end: bytes) ->
 def test_a_recording_that_begins_in_mid_stream(
     films: Path, tmp_path: Path, codec: str, suffix: str, share: float
 ) -> None:
-    """What comes after its first whole group of pictures is that of the whole film."""
+    """The pictures after its first keyframe are the last ones of the whole film."""
     if codec == "hevc" and suffix == "vob":
         suffix = "ts"
     source, unit_bytes = films / f"{codec}.{suffix}", {"ts": 188, "vob": 2048}[suffix]
