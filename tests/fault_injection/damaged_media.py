@@ -11,13 +11,14 @@ import av
 import av.logging
 
 from chordcache.errors import MediaError
+from chordcache.media.checks.container_numbers import first_loss
 from chordcache.media.demux import open_media
 from fault_injection.harness import BrokenGuarantee, Figures, Trial, experiment
 from fault_injection.media_faults import FAULTS, FILMS, Expected, Film, Shown, digest_of, is_suffix, make_films, remuxed
 
 ENDINGS = ("found", "harmless", "mute", "silent")
-"""Results of a damaged film: refused, or said to lack its beginning; every picture right; wrong, and no layer of FFmpeg
-says so; wrong, and one does."""
+"""Results of a damaged film: refused, or said to lack its beginning; every picture right; wrong, and neither a layer of
+FFmpeg nor the numbers of the container say so; wrong, and one of them does."""
 
 
 def show(path: Path) -> Shown:
@@ -41,6 +42,16 @@ def signals_of(path: Path, level: int = av.logging.ERROR) -> frozenset[str]:
     finally:
         av.logging.set_level(before)
     return frozenset(found | {f"{source}: {_without_numbers(text)}" for _, source, text in log})
+
+
+def losses_of(path: Path) -> frozenset[str]:
+    """Return what the numbers of the container say of a film."""
+    try:
+        with av.open(str(path)) as container:
+            loss = first_loss(str(path), container.format.name, track=container.streams.video[0].id)
+    except (av.error.FFmpegError, IndexError, MediaError):
+        return frozenset()
+    return frozenset() if loss is None else frozenset((f"numbers: {loss.what}",))
 
 
 def _flags_of(path: Path) -> list[str]:
@@ -85,7 +96,7 @@ def judge(path: Path, film: Film, expected: Expected) -> Verdict:
         return Verdict("harmless")
     if shown.num_skipped and is_suffix(shown, film):
         return Verdict("found")
-    signals = signals_of(path) - signals_of(film.path)
+    signals = (signals_of(path) - signals_of(film.path)) | losses_of(path)
     return Verdict("silent" if signals else "mute", signals)
 
 

@@ -28,6 +28,8 @@ _TS_BYTES = 188
 
 _ZERO_RUN_BYTES = 200
 
+_SECTOR_BYTES, _BLOCK_BYTES = 512, 4096
+
 _PACK_START = b"\0\0\1\xba"
 
 _X265 = {"x265-params": "log-level=none"}
@@ -55,15 +57,27 @@ FILMS: Mapping[str, Mapping[str, Any]] = {
     "mpeg2.vob": {"codec": "mpeg2video", "options": {"bf": "2", "b": "800k"}},
     "mpeg4.mp4": {"codec": "mpeg4", "options": {"bf": "2", "b": "800k"}},
     "mpeg4.avi": {"codec": "mpeg4", "options": {"bf": "2", "b": "800k"}},
-    "theora.ogv": {"codec": "theora"},
+    "theora.ogv": {"codec": "libtheora", "ffmpeg": ("-g", str(GOP_FRAMES), "-q:v", "6")},
+    "vp8.ogv": {
+        "codec": "libvpx",
+        "ffmpeg": ("-g", str(GOP_FRAMES), "-b:v", "400k", "-deadline", "good", "-cpu-used", "5"),
+    },
+    "flv1.flv": {"codec": "flv", "ffmpeg": ("-g", str(GOP_FRAMES), "-b:v", "800k")},
+    "msmpeg4.avi": {"codec": "msmpeg4", "ffmpeg": ("-g", str(GOP_FRAMES), "-b:v", "800k")},
+    "wmv2.wmv": {"codec": "wmv2", "ffmpeg": ("-g", str(GOP_FRAMES), "-b:v", "800k")},
+    "mpeg2.mxf": {"codec": "mpeg2video", "ffmpeg": ("-g", str(GOP_FRAMES), "-b:v", "2M")},
+    "dv.dv": {"codec": "dvvideo", "ffmpeg": ("-s", "720x576", "-pix_fmt", "yuv420p")},
     "prores.mov": {"codec": "prores_ks", "pixel_format": "yuv422p10le"},
     "mjpeg.mov": {"codec": "mjpeg", "pixel_format": "yuvj420p"},
     "mjpeg.avi": {"codec": "mjpeg", "pixel_format": "yuvj420p"},
 }
-"""Codec and container, and how the film is written: see ``conftest.VideoSpec``."""
+"""Codec and container, and how the film is written: see ``conftest.VideoSpec``, or the options of ``ffmpeg``."""
 
-_RAW = ("h264.h264", "hevc.hevc")
+_RAW = ("h264.h264", "hevc.hevc", "dv.dv")
 """Films without a container: their packets are what a parser cuts."""
+
+_SPREAD = (".ts", ".vob", ".ogv", ".mxf")
+"""Formats in which the bytes of a packet are not together, or are followed by others of their own"""
 
 _JOINABLE = (".ts", ".vob", ".flv", ".ogv", ".h264", ".hevc")
 """Formats that stay one stream when a second file is appended."""
@@ -135,9 +149,9 @@ def make_films(folder: Path, name: str) -> None:
     for stem, seed in (("first", 1), ("second", 2)):
         path = folder / f"{stem}{Path(name).suffix}"
         spec = {"num_frames": NUM_FRAMES, "size": _SIZE, "gop": GOP_FRAMES, "planes": moving_planes(seed)}
-        if name == "theora.ogv":
-            lossless = write_video(path.with_suffix(".mkv"), codec="ffv1", **spec)
-            ffmpeg("-i", lossless, "-c:v", "libtheora", "-g", str(GOP_FRAMES), "-q:v", "6", path)
+        if "ffmpeg" in FILMS[name]:
+            lossless = write_video(path.with_suffix(".lossless.mkv"), codec="ffv1", **spec)
+            ffmpeg("-i", lossless, "-c:v", FILMS[name]["codec"], *FILMS[name]["ffmpeg"], path)
             lossless.unlink()
         else:
             write_video(path, **spec, **FILMS[name])
@@ -253,11 +267,20 @@ def remuxed(film: Film, out: Path) -> Expected:
 def packet_removed(rng: random.Random, film: Film, out: Path) -> Expected:
     """Leave out a packet other than the first."""
     number = rng.randrange(1, len(film.packets))
+    return _without(film, out, range(number, number + 1))
+
+
+def three_packets_removed(rng: random.Random, film: Film, out: Path) -> Expected:
+    """Leave out three packets in a row, not the first one."""
+    number = rng.randrange(1, len(film.packets) - 3)
+    return _without(film, out, range(number, number + 3))
+
+
+def _without(film: Film, out: Path, gone: range) -> Expected:
     if film.is_raw:
-        gone = film.packets[number]
-        out.write_bytes(film.data[: gone.start] + film.data[gone.stop :])
+        out.write_bytes(film.data[: film.packets[gone[0]].start] + film.data[film.packets[gone[-1]].stop :])
     else:
-        _remux(film, out, [each for each in range(len(film.packets)) if each != number])
+        _remux(film, out, [each for each in range(len(film.packets)) if each not in gone])
     return film.is_whole
 
 
@@ -293,6 +316,92 @@ def zero_run(rng: random.Random, film: Film, out: Path) -> Expected:
     start = rng.randrange(film.head_bytes, len(film.data) - _ZERO_RUN_BYTES)
     out.write_bytes(film.data[:start] + bytes(_ZERO_RUN_BYTES) + film.data[start + _ZERO_RUN_BYTES :])
     return film.is_whole
+
+
+def burst(rng: random.Random, film: Film, out: Path) -> Expected:
+    """Replace 32 bytes by random ones."""
+    start = rng.randrange(film.head_bytes, len(film.data) - 32)
+    out.write_bytes(film.data[:start] + rng.randbytes(32) + film.data[start + 32 :])
+    return film.is_whole
+
+
+def hole(rng: random.Random, film: Film, out: Path) -> Expected:
+    """Set a block of a disk, 4,096 bytes, to zero."""
+    start = rng.randrange(film.head_bytes // _BLOCK_BYTES + 1, len(film.data) // _BLOCK_BYTES) * _BLOCK_BYTES
+    out.write_bytes(film.data[:start] + bytes(_BLOCK_BYTES) + film.data[start + _BLOCK_BYTES :])
+    return film.is_whole
+
+
+def foreign_sector(rng: random.Random, film: Film, out: Path) -> Expected:
+    """Replace a sector of a disk, 512 bytes, by one of another film."""
+    start = rng.randrange(film.head_bytes // _SECTOR_BYTES + 1, len(film.data) // _SECTOR_BYTES) * _SECTOR_BYTES
+    other = film.other.read_bytes()
+    at = rng.randrange(len(other) // _SECTOR_BYTES) * _SECTOR_BYTES
+    out.write_bytes(film.data[:start] + other[at : at + _SECTOR_BYTES] + film.data[start + _SECTOR_BYTES :])
+    return film.is_whole
+
+
+def bytes_inserted(rng: random.Random, film: Film, out: Path) -> Expected:
+    """Insert 16 to 512 random bytes."""
+    start = rng.randrange(film.head_bytes, len(film.data))
+    out.write_bytes(film.data[:start] + rng.randbytes(rng.randrange(16, 513)) + film.data[start:])
+    return film.is_whole
+
+
+def bytes_removed(rng: random.Random, film: Film, out: Path) -> Expected:
+    """Leave out 16 to 512 bytes, which are not the end of the file."""
+    num_bytes = rng.randrange(16, 513)
+    start = rng.randrange(film.head_bytes, len(film.data) - num_bytes - 1)
+    out.write_bytes(film.data[:start] + film.data[start + num_bytes :])
+    return film.is_whole
+
+
+def swapped(rng: random.Random, film: Film, out: Path) -> Expected:
+    """Exchange two sectors of a disk."""
+    numbers = range(film.head_bytes // _SECTOR_BYTES + 1, len(film.data) // _SECTOR_BYTES)
+    one, other = (number * _SECTOR_BYTES for number in sorted(rng.sample(numbers, 2)))
+    data = bytearray(film.data)
+    data[one : one + _SECTOR_BYTES], data[other : other + _SECTOR_BYTES] = (
+        film.data[other : other + _SECTOR_BYTES],
+        film.data[one : one + _SECTOR_BYTES],
+    )
+    out.write_bytes(data)
+    return film.is_whole
+
+
+def tables(rng: random.Random, film: Film, out: Path) -> Expected | None:
+    """Change a byte outside of the pictures: of headers, tables and indexes."""
+    tail = range(film.packets[-1].stop, len(film.data)) if film.path.suffix not in _SPREAD else range(0)
+    places = [*range(film.head_bytes), *tail]
+    if not places:
+        return None
+    data = bytearray(film.data)
+    data[rng.choice(places)] ^= rng.randrange(1, 256)
+    out.write_bytes(data)
+    return film.is_whole
+
+
+def part_left_out(rng: random.Random, film: Film, out: Path) -> Expected | None:
+    """Leave out a part that the container has: a fragment, page, cluster, chunk, or all between two tables."""
+    starts = sorted(
+        {match.start() + offset for mark, offset in _parts_of(film) for match in re.finditer(mark, film.data)}
+    )
+    starts = [at for at in starts if at >= min(film.head_bytes, starts[0])]
+    if len(starts) < 4:
+        return None
+    number = rng.randrange(1, len(starts) - 2)
+    out.write_bytes(film.data[: starts[number]] + film.data[starts[number + 1] :])
+    return film.is_whole
+
+
+def _parts_of(film: Film) -> list[tuple[bytes, int]]:
+    """Return the mark of each part of a container, and where the part begins relative to it."""
+    if film.name == "h264.fragmented.mp4":
+        return [(b"moof", -4)]
+    marks = {".ogv": b"OggS", ".avi": b"00dc", ".mkv": b"\x1f\x43\xb6\x75", ".webm": b"\x1f\x43\xb6\x75"}
+    if film.path.suffix == ".ts":
+        return [(re.escape(b"G\x40\0"), 0)]
+    return [(re.escape(marks[film.path.suffix]), 0)] if film.path.suffix in marks else []
 
 
 def truncated(rng: random.Random, film: Film, out: Path) -> Expected:
@@ -380,5 +489,22 @@ Fault: TypeAlias = Callable[[random.Random, Film, Path], "Expected | None"]
 
 FAULTS: Mapping[str, Fault] = {
     each.__name__: each
-    for each in (packet_removed, transport_packet_removed, bits_flipped, zero_run, truncated, joined, mid_gop)
+    for each in (
+        packet_removed,
+        three_packets_removed,
+        transport_packet_removed,
+        bits_flipped,
+        burst,
+        zero_run,
+        hole,
+        foreign_sector,
+        bytes_inserted,
+        bytes_removed,
+        swapped,
+        tables,
+        part_left_out,
+        truncated,
+        joined,
+        mid_gop,
+    )
 }

@@ -15,7 +15,7 @@ SOME_VARIANTS: Mapping[str, Sequence[str]] = {
     "power_cut": ("npz",),
     "edited_while_read": ("overwritten, its mtime put back", "truncated"),
     "cut_off": ("mp4", "mkv", "ts", "flv", "ogv", "hevc"),
-    "damaged": ("h264.ts", "h264.flv", "hevc.mp4", "vp9.webm", "theora.ogv"),
+    "damaged": ("h264.ts", "h264.fragmented.mp4", "flv1.flv", "hevc.mp4", "msmpeg4.avi", "theora.ogv"),
     "same_answer": ("h264.mp4", "hevc.ts"),
     "tables_that_lie": ("h264.mp4",),
     "every_byte_at_the_edges": (),
@@ -34,7 +34,7 @@ SOME_VARIANTS: Mapping[str, Sequence[str]] = {
 
 SOME_TRIALS: Mapping[str, int] = {
     "cut_off": 4,
-    "damaged": 21,
+    "damaged": 32,
     "flip_and_read": 20,
     "mutants_of_artefacts": 100,
     "mutants_of_media": 100,
@@ -42,7 +42,7 @@ SOME_TRIALS: Mapping[str, int] = {
     "power_cut": 10,
     "random_bits": 50,
     "resealed_mutants_of_artefacts": 100,
-    "same_answer": 7,
+    "same_answer": 16,
     "tables_that_lie": 9,
 }
 """Trials of experiments whose call repeats the same kinds of trials at other random places: each kind is tried"""
