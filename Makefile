@@ -72,6 +72,7 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
 	$(BIN)/python bench/bench_spine.py $(CLIPS)
 	$(BIN)/python bench/bench_features.py $(CLIPS)
+	$(BIN)/python bench/bench_checks.py $(CLIPS)
 	$(BIN)/python bench/bench_sources.py $(CLIPS)
 	$(BIN)/python bench/bench_tiers.py $(CLIPS)
 	$(BIN)/python bench/bench_parts.py $(CLIPS)

@@ -1,0 +1,80 @@
+"""CPU time of comparing a container's numbers with the file, as a share of a build of 720p frames.
+
+Usage: bench_checks.py CLIPS
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+
+from chordcache.config.config import config_from_json
+from chordcache.features.decode_pass import DecodePass
+from chordcache.features.registry import resolve
+from chordcache.media.checks.container_numbers import first_loss
+from chordcache.media.checks.transport_stream import loses_first_picture
+from chordcache.media.checks.truncation import end_problem
+
+FILMS = {
+    "film.mp4": ("libx264",),
+    "fragmented.mp4": ("libx264", "-movflags", "frag_keyframe+empty_moov"),
+    "film.mkv": ("libx264",),
+    "film.ts": ("libx264",),
+    "film.flv": ("libx264",),
+    "film.avi": ("mpeg4", "-b:v", "3M"),
+    "film.ogv": ("libtheora", "-b:v", "3M"),
+    "film.wmv": ("wmv2", "-b:v", "3M"),
+    "film.mxf": ("mpeg2video", "-b:v", "8M"),
+}
+
+NUM_RUNS = 9
+
+
+def cpu_seconds(call: Callable[[], object]) -> float:
+    """Return the median CPU time of some calls [seconds]."""
+    seconds = []
+    for _ in range(NUM_RUNS):
+        before = time.process_time()
+        call()
+        seconds.append(time.process_time() - before)
+    return statistics.median(seconds)
+
+
+def check(path: Path, name: str, track: int) -> None:
+    """Run all checks of a file that a build adds to its decode. ``name`` is libavformat's name of its format."""
+    first_loss(str(path), name, track=track)
+    end_problem(str(path), name, last_packet_at=None)
+    if name == "mpegts":
+        loses_first_picture(str(path), track)
+
+
+def build(path: Path) -> None:
+    """Decode a file and compress its frames, as a build does."""
+    config = config_from_json({})
+    DecodePass({"frames": resolve("frames", config)}, {"frames": []}, config.picture, with_content=True).run(str(path))
+
+
+def main() -> None:
+    source = next(Path(sys.argv[1]).rglob("bigbuckbunny.mp4"))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (codec, *options) in FILMS.items():
+            path = Path(folder, name)
+            command = ["ffmpeg", "-v", "error", "-i", source, "-t", "8", "-vf", "scale=1280:720", "-an", "-c:v", codec]
+            subprocess.run([*command, *options, path], check=True)
+            with av.open(str(path)) as container:
+                facts = (container.format.name, container.streams.video[0].id)
+            checks = cpu_seconds(functools.partial(check, path, *facts))
+            whole = cpu_seconds(functools.partial(build, path))
+            print(f"{name:<15} checks {1000 * checks:5.2f} ms, build {whole:.2f} s: {100 * checks / whole:.2f} %")
+
+
+if __name__ == "__main__":
+    main()
