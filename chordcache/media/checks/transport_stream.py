@@ -168,7 +168,7 @@ def loss_of_transport_stream(file: BinaryIO, track: int) -> Loss | None:
     """Return the first place where the counters of two other tracks or tables jump, and it is not a joint.
 
     After one loss in 16, the counter of the track itself continues by chance. libavformat marks the packets after all
-    others.
+    others. Tables before the track's first packet may be of another part: recorders and cutters put them there.
 
     Parameters
     ----------
@@ -183,7 +183,10 @@ def loss_of_transport_stream(file: BinaryIO, track: int) -> Loss | None:
     """
     first = _first_counters(file, 0)
     jumps = [jump for jump in _jumps(file) if jump.pid != track and jump.counter not in (0, first.get(jump.pid, 0))]
+    begins_at = next((int(each.positions[0]) for each in _track(file, track)), 0)
     for one, other in pairwise(jumps):
+        if max(one.before, other.before) < begins_at:
+            continue
         is_one_place = one.pid != other.pid and other.before < one.at
         if is_one_place and not _changes_clock(file, track, one.at):
             return Loss("packets are missing in the file: the counters of two tracks jump", one.at)
