@@ -27,6 +27,10 @@ Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
 """A split file, a predicate, or keys."""
 
 
+_NUM_SAMPLED = 100
+"""Number of names that show whether a list names videos in quarantine"""
+
+
 def select_keys(cache: Cache, videos: Videos, on_miss: str = "error") -> list[str]:
     """Return the keys of the chosen videos. Warn of those that are left out.
 
@@ -214,17 +218,21 @@ class _Names:
 
     def key_of_each(self, split: SplitFile) -> list[str | None]:
         """Return the key of the first reading of each name that has one, None if ``find`` has to look closer."""
-        hits = list(map(self._key_of, split.names))
-        if not self._has_failures and None in hits:
-            self._read_failures()
-        for row, name in enumerate(split.names):
-            if hits[row] is None:
-                hits[row] = next(filter(None, map(self._key_of, (name, *split.others(name)))), None)
+        if None in (self._first_key(name, split) for name in split.names[:_NUM_SAMPLED]):
+            self._read_failures()  # so that few names are looked up twice
+        hits = [self._first_key(name, split) for name in split.names]
+        if not self._has_failures and None in hits and self._read_failures():
+            return self.key_of_each(split)
         return hits
+
+    def _first_key(self, name: str, split: SplitFile) -> str | None:
+        """Return the key of the first reading of a name that has one."""
+        key = self._key_of(name)
+        return next(filter(None, map(self._key_of, split.others(name))), None) if key is None else key
 
     def _key_of(self, name: str) -> str | None:
         """Return the only key that ``exact`` returns for a name, None if there are none or several."""
-        if self._keys.get(name[-16:]) == name:
+        if name[-17:-16] == "-" and self._keys.get(name[-16:]) == name:
             return name
         if len(self._prefixes) > 1:  # a path may be that of several videos
             return None
