@@ -11,10 +11,14 @@ import av
 from chordcache.errors import MediaError
 from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.packet_check import Role
+from chordcache.media.joints import JOINABLE
 from chordcache.media.timestamps import Clock
 
 if TYPE_CHECKING:
     from chordcache.media.demux import Media
+
+_STREAMS = (*JOINABLE, "h264", "hevc")
+"""Formats in which no table or header states where packets begin and end, so that a parser divides them"""
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class Decoding:
 
     def _send(self, packet: av.Packet[av.VideoStream]) -> list[tuple[int | None, av.VideoFrame]]:
         role = self.check.role(packet)
-        self._is_without_picture = role is Role.HIDDEN and self._media.is_stream_of_units
+        self._is_without_picture = role is Role.HIDDEN and self._media.container.format.name in _STREAMS
         if self.check.has_found:
             self.check.report(self._faults, f"after frame {self._num_frames}")
         if role is Role.SKIPPED and self.check.has_started:

@@ -21,7 +21,7 @@ from chordcache.media.containers import best_audio, best_video, open_container, 
 from chordcache.media.damage import frames_before
 from chordcache.media.decoding import DecodedFrame, Decoding, packets_from
 from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious, reason_of
-from chordcache.media.joints import JOINABLE, Joints, Part, find_joints, on_one_clock
+from chordcache.media.joints import JOINABLE, Joints, Part, find_joints, on_one_clock, whole_units
 from chordcache.media.sound_decoder import SoundDecoder
 from chordcache.media.timestamps import LastFrame
 from chordcache.media.video_decoder import VideoDecoder
@@ -244,29 +244,10 @@ class Media:
     def _demuxed(self, tracks: Sequence[Any]) -> Iterator[Any]:
         """Yield the packets of some tracks, and an empty packet of each at the end. All recordings have one clock."""
         try:
-            packets = self._whole_units(tracks)
+            packets = whole_units(self.container, tracks)
             yield from on_one_clock(packets, self.joints, self._parts) if self.joints else packets
         except IndexError:  # PyAV 18 does not find a track that begins after the headers
             raise MediaError("decode", "decode", "a packet is of a track that the headers do not have") from None
-
-    def _whole_units(self, tracks: Sequence[Any]) -> Iterator[Any]:
-        """Demux tracks. A recording may begin within a picture, whose rest cannot be read and is left out."""
-        is_start = self.container.format.name in JOINABLE
-        while True:
-            try:
-                for packet in self.container.demux(tracks):
-                    is_start = False
-                    yield packet
-                return
-            except av.error.InvalidDataError:
-                if not is_start:
-                    raise
-                is_start = False
-
-    @property
-    def is_stream_of_units(self) -> bool:
-        """True if no table or header states where packets begin and end, so that a parser divides the stream."""
-        return self.container.format.name in (*JOINABLE, "h264", "hevc")
 
     def _settle_clock(self, packet: av.Packet[av.VideoStream]) -> None:
         # AVI stores no presentation times. Those that libavformat makes up are wrong once there are B-frames

@@ -137,6 +137,21 @@ class _Packets:
         return cuts
 
 
+def whole_units(container: Any, tracks: Sequence[Any]) -> Iterator[Any]:
+    """Demux tracks. A recording may begin within a picture, whose rest cannot be read and is left out."""
+    is_start = container.format.name in JOINABLE
+    while True:
+        try:
+            for packet in container.demux(tracks):
+                is_start = False
+                yield packet
+            return
+        except av.error.InvalidDataError:
+            if not is_start:
+                raise
+            is_start = False
+
+
 def _read(reopen: Callable[[], Any], tracks: Sequence[int]) -> list[_Packets]:
     columns = {index: (array("q"), array("q"), array("q"), array("q")) for index in tracks}
     with reopen() as container:
