@@ -132,10 +132,10 @@ class BuildPlan:
             if not is_stale(info, self.fingerprints) and fits(info, record) and _is_there(self.cache, info, rebuild)
         ]
         for file in dict.fromkeys(info.file for info in fitting):
-            found = {info.feature: info for info in fitting if info.file in (file, None)}
-            others = {info.feature for info in infos if info.file == file is not None} - set(artefact.names)
-            if found.keys() >= set(artefact.names) and not others:
-                return tuple(found[name] for name in artefact.names)
+            usable = {info.feature: info for info in fitting if info.file in (file, None)}
+            stored = {info.feature for info in infos if info.file is not None and info.file == file}
+            if usable.keys() >= set(artefact.names) >= stored:  # else a dropped feature would stay in the file
+                return tuple(usable[name] for name in artefact.names)
         return ()
 
     def kept(self, sidecar: Sidecar, written: Sequence[ArtefactTask]) -> tuple[FeatureInfo, ...]:
