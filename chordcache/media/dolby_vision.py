@@ -47,7 +47,7 @@ def incompatible_profile(path: str, format_name: str, track_id: int) -> int | No
     elif format_name == "matroska,webm":
         with opened(path) as file:
             head = file.read(_MAX_HEAD_BYTES)
-        found = _MATROSKA_MAPPING.search(head[: head.find(_CLUSTER) % (len(head) + 1)])
+        found = _MATROSKA_MAPPING.search(head.partition(_CLUSTER)[0])
         record = found[1] if found else b""
     if len(record) < 5 or record[4] >> 4:
         return None

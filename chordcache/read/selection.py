@@ -234,7 +234,7 @@ class _Names:
         """Return the only key that ``exact`` returns for a name, None if there are none or several."""
         if name[-17:-16] == "-" and self._keys.get(name[-16:]) == name:
             return name
-        if len(self._prefixes) > 1:  # a path may be that of several videos
+        if len(self._prefixes) != 1:  # a path may be that of several videos
             return None
         return self._keys.get(hex64(self._prefixes[0] + name.encode("utf-8", "surrogateescape")))
 
