@@ -33,9 +33,9 @@ import chordcache as cc
 started = time.process_time()
 result = cc.report(sys.argv[1], sys.argv[2])
 cpu = time.process_time() - started
-print(json.dumps([result.num_bytes, result.pictures, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
+print(json.dumps([result.num_bytes, result.num_shown, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
 """
-"""Bytes, level of the pictures, CPU time [s], largest memory [MiB]"""
+"""Bytes, number of tiles, CPU time [s], largest memory [MiB]"""
 
 BROWSER = """
 () => {
@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("clips", type=Path, help="a folder of videos")
     parser.add_argument("--videos", type=int, nargs="+", default=[100, 1000, 10000])
     options = parser.parse_args()
-    print("| videos | page | pictures | CPU for each video | memory | ready | keystroke |")
+    print("| videos | page | tiles | CPU for each video | memory | ready | keystroke |")
     print("|---:|---:|---|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -134,11 +134,11 @@ def main() -> None:
             replicate(source, cache, num_videos)
             command = [sys.executable, "-c", GENERATE, str(cache), str(page)]
             found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-            num_bytes, pictures, cpu, memory = found
+            num_bytes, num_tiles, cpu, memory = found
             times = browser_times(page)
             shown = f"{times[0]:.0f} ms | {times[1]:.0f} ms" if times else "- | -"
             cpu_ms = 1000 * cpu / num_videos
-            made = f"{num_bytes / 1e6:.1f} MB | {pictures} | {cpu_ms:.1f} ms | {memory:.0f} MiB"
+            made = f"{num_bytes / 1e6:.1f} MB | {num_tiles} | {cpu_ms:.1f} ms | {memory:.0f} MiB"
             print(f"| {num_videos:,} | {made} | {shown} |")
             sys.stdout.flush()
             shutil.rmtree(cache)

@@ -21,10 +21,8 @@ if TYPE_CHECKING:  # --help does not need what it loads
 @cache_argument("path", type=PATH, metavar="[CACHE|INDEX]")
 @click.option("-o", "--output", type=PATH, default="report.html", show_default=True, metavar="FILE",
               help="The page. It must not be in the cache.")  # fmt: skip
-@click.option("--max-mb", type=float, default=30, show_default=True, metavar="MB", help="Largest size of the page.")
-@click.option("--videos", "num_videos", type=int, metavar="N",
-              help="Number of videos that are shown. Figures are of all.  [default: at most 20000]")  # fmt: skip
-@click.option("--folder", is_flag=True, help="Write one WebP for each video into a folder beside the page.")
+@click.option("--videos", "num_videos", type=int, default=1000, show_default=True, metavar="N",
+              help="Largest number of videos that are shown, 12 kB each. Figures are of all.")  # fmt: skip
 @click.option("--verify", type=PATH, metavar="FILE",
               help="Show the output of 'chordcache verify --json' instead of running verify --quick.")  # fmt: skip
 @click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
@@ -50,8 +48,9 @@ def report(path: str, is_opened: bool, as_json: bool, **options: Any) -> None:
 
 def _echo(result: ReportResult) -> None:
     shown = "" if result.num_shown == result.num_videos else f"{result.num_shown:,} of "
+    pictures = "" if result.has_pictures else ", no pictures"
     click.echo(
-        f"{printable(result.path)}: {shown}{result.num_videos:,} videos, {result.pictures}, "
+        f"{printable(result.path)}: {shown}{result.num_videos:,} videos{pictures}, "
         f"{result.num_bytes / 1e6:.1f} MB; {result.num_failures:,} failures, {result.num_findings:,} findings"
     )
 

@@ -331,16 +331,6 @@ def test_without_escaping_the_policy_refuses_every_injection(visit, built, tmp_p
     assert others
 
 
-def test_pictures_in_a_folder_are_shown(visit, built, tmp_path):
-    cc.report(built, tmp_path / "a page's.html", folder=True)
-    seen = visit(path=tmp_path / "a page's.html")
-    expect(seen.page.locator(".tile .cell")).to_have_count(7)
-    seen.page.wait_for_load_state("networkidle")
-    loaded = [url for url in seen.requests if url.endswith(".webp")]
-    assert len(loaded) == 7
-    assert seen.messages == []
-
-
 def test_a_damaged_artefact_is_on_its_tile(visit, built, tmp_path):
     shutil.copytree(built, tmp_path / "cache")
     with cc.open_cache(tmp_path / "cache") as cache:

@@ -1,15 +1,13 @@
-"""Output of ``report``: it replaces nothing that is needed, keeps its limit, and leaves nothing behind if stopped."""
+"""Output of ``report``: it replaces nothing that is needed, and leaves nothing behind if stopped."""
 
 from __future__ import annotations
 
-import errno
 import os
 import shlex
 import signal
 import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import av
@@ -20,14 +18,12 @@ import chordcache as cc
 from chordcache.errors import StoppedError
 from chordcache.index.files import IndexWriter
 from chordcache.read.problems import iter_problems
-from chordcache.records import Identity, PacketFacts, VideoRecord
-from chordcache.tools.report import make, page
-from chordcache.tools.report.entries import EntryWriter
+from chordcache.records import VideoRecord
+from chordcache.tools.report import make
+from chordcache.tools.report.charts import MeasureTable
 from chordcache.tools.report.inputs import Entry
 from chordcache.tools.report.problems import Problems
-from chordcache.tools.report.room import cut
 from chordcache.tools.report.rows import Measures, Shared, details_of
-from chordcache.tools.report.totals import MeasureFile
 
 
 @pytest.fixture(scope="module")
@@ -77,22 +73,6 @@ def test_what_is_not_a_regular_file_is_not_replaced(built, tmp_path):
     assert (tmp_path / "null").is_symlink()
 
 
-def test_a_folder_that_cannot_be_replaced_stays(built, tmp_path, monkeypatch):
-    cc.report(built, tmp_path / "r.html", folder=True)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    replace, count = os.replace, iter(range(99))
-
-    def second_is_stopped(source, target):
-        if str(target).endswith("r_files") and next(count) == 0:
-            raise KeyboardInterrupt
-        replace(source, target)
-
-    monkeypatch.setattr(page.os, "replace", second_is_stopped)
-    with pytest.raises(KeyboardInterrupt):
-        cc.report(built, tmp_path / "r.html", folder=True, num_videos=1)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_nothing_behind(built, tmp_path, monkeypatch, number):
     def stopped(*_arguments, **_options):
@@ -103,27 +83,13 @@ def test_a_signal_leaves_nothing_behind(built, tmp_path, monkeypatch, number):
     handler = signal.signal(number, lambda *_: None)  # without one the signal would end pytest
     try:
         with pytest.raises(StoppedError):
-            cc.report(built, tmp_path / "r.html", folder=True)
+            cc.report(built, tmp_path / "r.html")
     finally:
         signal.signal(number, handler)
     assert not list(tmp_path.iterdir())
 
 
 # A full disk
-
-
-@pytest.mark.parametrize("name", ["flush", "add"])
-def test_a_full_disk_of_temporary_files_is_named(built, tmp_path, monkeypatch, name):
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    (tmp_path / "small").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "small"))
-    for owner in (EntryWriter, MeasureFile):
-        with monkeypatch.context() as patch, pytest.raises(cc.NoSpaceError, match="no space left.*/small'.*make room"):
-            patch.setattr(owner, name, full)
-            cc.report(built, tmp_path / "r.html", folder=True)
-        assert [path.name for path in tmp_path.rglob("*")] == ["small"]
 
 
 def test_a_full_disk_of_a_picture_is_named(built, tmp_path):
@@ -141,43 +107,11 @@ def test_a_full_disk_of_a_picture_is_named(built, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# Size
-
-
-def test_hostile_lists_do_not_exceed_the_limit(tmp_path):
-    quotes = "'" * 110
-    packets = PacketFacts(50, 50, 0.0, 2.0, False, "pts", (0,), (0.0,))
-    record = VideoRecord(root="r" * 200, path="", level="packets", packets=packets, identity=Identity(9, 9))
-    with IndexWriter(tmp_path / "index.jsonl", roots={"r" * 200: "/r"}, level="packets") as writer:
-        for number in range(3000):
-            error = {"error": f"{quotes}{number}", "error_cause": f"{quotes}{number}", "error_stage": "open"}
-            found = record.replace(path=f"{number}.mp4", labels=(f"{number:04d}{quotes}",))
-            writer.write(found.replace(**error) if number % 2 else found)
-    for max_mb in (0.5, 1, 3):
-        result = cc.report(tmp_path / "index.jsonl", tmp_path / "r.html", max_mb=max_mb)
-        assert result.num_bytes == (tmp_path / "r.html").stat().st_size <= max_mb * 1e6
-        assert result.num_shown > 50
-
-
-def test_a_page_over_its_limit_is_not_published(built, tmp_path, monkeypatch):
-    monkeypatch.setattr(make, "pieces_of_page", lambda *_arguments, **_options: iter(["x" * 700_000]))
-    with pytest.raises(cc.UsageError, match=r"max_mb: got 0.5, expected at least 0.7. Give a larger limit."):
-        cc.report(built, tmp_path / "r.html", max_mb=0.5)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_long_text_is_cut_between_lines():
-    assert cut("one\ntwo", 8) == "one\ntwo"
-    assert cut("one\ntwo", 7) == "one\n…"
-    assert cut("'" * 100, 100) == "…"
-
-
 def test_values_that_are_nearly_equal_have_no_histogram():
-    file = MeasureFile()
+    table = MeasureTable()
     for fps, seconds in ((25.0, 1.0), (24.9999999, 2.0)):
-        file.add(Measures(fps=fps, seconds=seconds))
-    assert [each["field"] for each in file.histograms()] == ["seconds"]
-    file.close()
+        table.add(Measures(fps=fps, seconds=seconds))
+    assert [each["field"] for each in table.histograms()] == ["seconds"]
 
 
 def test_a_time_that_is_not_a_number_has_no_mark():
@@ -187,7 +121,7 @@ def test_a_time_that_is_not_a_number_has_no_mark():
 
 
 def test_the_command_of_a_finding_can_be_pasted():
-    problems = Problems(10**6)
+    problems = Problems()
     problems.add_unreadable("key", "message", Path("/a b/it's"))
     assert shlex.split(problems.findings.shown[0].action)[-1] == "/a b/it's"
 

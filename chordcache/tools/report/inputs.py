@@ -103,12 +103,10 @@ class CacheInput:
         return len(self.cache) if self._keys is None else len(self._keys)
 
     def __iter__(self) -> Iterator[Entry]:
-        for position in range(len(self)):
-            found = self.at(position)
-            if found is not None:
-                yield found
+        entries = (self._entry(position) for position in range(len(self)))
+        return (entry for entry in entries if entry is not None)
 
-    def at(self, position: int) -> Entry | None:
+    def _entry(self, position: int) -> Entry | None:
         """Return a video by its position, or None if its sidecar cannot be read."""
         try:
             if self._keys is None:
@@ -155,10 +153,6 @@ class IndexInput:
 
     def __iter__(self) -> Iterator[Entry]:
         return (Entry(key_of(record), None, record) for record in self._index)
-
-    def at(self, position: int) -> Entry | None:
-        """Return None: without a cache nothing can be tried."""
-        return None
 
     def __enter__(self) -> IndexInput:
         return self

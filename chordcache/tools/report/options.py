@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,8 @@ from pathlib import Path
 from chordcache.errors import UsageError, printable
 from chordcache.storage.layout import check_local
 
-MAX_TILES = 20_000
-"""Videos of a page that has not been asked for more. Figures are always of all videos"""
-
-_MIN_MEGABYTES = 0.5
-"""Least size of a page. Its scripts, styles and lists need a part of it, [MB]"""
+MAX_TILES = 10_000
+"""Largest number of videos that a page shows. A tile has about 12 kB"""
 
 
 @dataclass(frozen=True)
@@ -23,11 +19,8 @@ class Options:
 
     path: Path
     output: Path
-    max_bytes: int
-    num_videos: int | None
-    """Number of videos that have a tile, None for all"""
-    folder: Path | None
-    """Folder for the pictures, None if they are inside of the page"""
+    num_videos: int
+    """Largest number of videos that have a tile"""
     progress: bool
 
     @property
@@ -36,16 +29,7 @@ class Options:
         return not self.path.is_file()
 
 
-def check_options(
-    path: Path,
-    output: Path,
-    max_mb: float,
-    num_videos: int | None,
-    *,
-    verify: Path | None,
-    has_folder: bool,
-    progress: bool,
-) -> Options:
+def check_options(path: Path, output: Path, num_videos: int, *, verify: Path | None, progress: bool) -> Options:
     """Return the arguments of a page. See ``report``.
 
     Raises
@@ -54,18 +38,15 @@ def check_options(
         If one is wrong.
     """
     check_local("output", output)
-    if not (math.isfinite(max_mb) and max_mb >= _MIN_MEGABYTES):
-        raise UsageError(f"max_mb: got {max_mb}, expected at least {_MIN_MEGABYTES}")
-    if num_videos is not None and num_videos < 1:
-        raise UsageError(f"num_videos: got {num_videos}, expected at least 1")
+    if not 1 <= num_videos <= MAX_TILES:
+        raise UsageError(f"num_videos: got {num_videos}, expected 1 to {MAX_TILES}")
     try:
         _check_output(output, path, verify)
     except (OSError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"output: cannot write '{printable(output)}': {error}") from None
-    folder = output.with_name(f"{output.stem}_files") if has_folder else None
-    return Options(path, output, int(max_mb * 1e6), num_videos, folder, progress)
+    return Options(path, output, num_videos, progress)
 
 
 def _check_output(output: Path, path: Path, verify: Path | None) -> None:

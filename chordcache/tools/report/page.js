@@ -40,7 +40,7 @@ function details(v) {
 }
 function sprite(node, v, d, cell, top, height) {
   const [, h, cells, frames, flow, mel] = d.layout, whole = h * (frames + flow) + mel;
-  node.style.backgroundImage = `url("${DATA.folder ? `${DATA.folder}/${v.key.slice(-16, -14)}/${v.key}.webp` : `data:image/webp;base64,${d.picture}`}")`;
+  node.style.backgroundImage = `url("data:image/webp;base64,${d.picture}")`;
   node.style.backgroundSize = `${cell === null ? 100 : cells * 100}% ${whole / height * 100}%`;
   node.style.backgroundPosition = `${cell === null || cells < 2 ? 0 : cell / (cells - 1) * 100}% ${whole > height ? top / (whole - height) * 100 : 0}%`;
 }

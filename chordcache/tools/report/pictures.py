@@ -15,10 +15,15 @@ from chordcache.read.cache import Cache
 from chordcache.read.pictures import flow_colors, flow_scale, mel_colors, mel_rows, visible_landmarks, webp
 from chordcache.read.video import Video
 from chordcache.tools.report.curves import motion_of_frames
-from chordcache.tools.report.levels import Level
 
 _ASPECTS = (9 / 16, 16 / 9)
 """Narrowest and widest cell. Other pictures have bars at two sides"""
+
+_NUM_CELLS, _CELL_PX, _MEL_PX = 6, 120 * 68, 60
+"""Frames of a picture, area of each and height of mel, [pixels]"""
+
+_QUALITY = 48
+"""Quality of WebP, 1 to 100. A picture has about 11 kB"""
 
 _MAX_KEYFRAMES = 120
 
@@ -46,31 +51,29 @@ class Picture:
     """Messages about damaged artefacts"""
 
 
-def picture_of(cache: Cache, video: Video, level: Level) -> Picture:
-    """Return the picture of a video at a level. Damaged artefacts are named in ``problems``."""
+def picture_of(cache: Cache, video: Video) -> Picture:
+    """Return the picture of a video. Damaged artefacts are named in ``problems``."""
     made = Picture()
-    if not level.num_cells or not video.num_frames:
+    if not video.num_frames:
         return made
-    size = _cell_size(video, level.cell_px)
+    size = _cell_size(video)
     times = _attempt(made, lambda: video.pts_seconds - video.start_seconds)
     if times is None:  # the other artefacts may be sound
         times = np.arange(video.num_frames) * (video.duration_seconds / video.num_frames)
-    numbers = _numbers_in_slots(times, video.duration_seconds, level.num_cells)
+    numbers = _numbers_in_slots(times, video.duration_seconds, _NUM_CELLS)
     made.seconds = [round(float(times[number]), 3) for number in numbers]
-    if level.num_cells > 1:
-        keyframes = _attempt(made, lambda: times[video.keyframes])
-        made.keyframes = [] if keyframes is None else [round(float(each), 2) for each in keyframes[:_MAX_KEYFRAMES]]
-    rows = [_attempt(made, lambda: _frames_row(cache, video, numbers, size))]
-    if level.has_features:
-        rows.append(_attempt(made, lambda: _flow_row(cache, video, numbers, size, made)))
-        rows.append(_attempt(made, lambda: _mel_row(cache, video, size[0] * len(numbers), level.mel_px)))
-        made.motion, made.mean_motion_px = _attempt(made, lambda: motion_of_frames(cache, video, times)) or ([], None)
-        made.pose = _attempt(made, lambda: _pose(cache, video, numbers)) or []
-    else:
-        rows += [None, None]
+    keyframes = _attempt(made, lambda: times[video.keyframes])
+    made.keyframes = [] if keyframes is None else [round(float(time), 2) for time in keyframes[:_MAX_KEYFRAMES]]
+    rows = [
+        _attempt(made, lambda: _frames_row(cache, video, numbers, size)),
+        _attempt(made, lambda: _flow_row(cache, video, numbers, size, made)),
+        _attempt(made, lambda: _mel_row(cache, video, size[0] * len(numbers))),
+    ]
+    made.motion, made.mean_motion_px = _attempt(made, lambda: motion_of_frames(cache, video, times)) or ([], None)
+    made.pose = _attempt(made, lambda: _pose(cache, video, numbers)) or []
     shown = [row for row in rows if row is not None]
     if shown:
-        made.webp = webp(np.vstack(shown), level.quality)
+        made.webp = webp(np.vstack(shown), _QUALITY)
         has_frames, has_flow = (int(row is not None) for row in rows[:2])
         made.layout = [*size, len(numbers), has_frames, has_flow, 0 if rows[2] is None else len(rows[2])]
     return made
@@ -88,10 +91,10 @@ def _attempt(made: Picture, read: Callable[[], Any]) -> Any:
         return None
 
 
-def _cell_size(video: Video, area_px: int) -> tuple[int, int]:
+def _cell_size(video: Video) -> tuple[int, int]:
     """Return width and height of the cells: of the aspect of the video, and of the same area for all videos."""
     aspect = min(max(video.width / max(1, video.height), _ASPECTS[0]), _ASPECTS[1])
-    height = math.sqrt(area_px / aspect)
+    height = math.sqrt(_CELL_PX / aspect)
     return round(height * aspect), round(height)
 
 
@@ -145,9 +148,9 @@ def _flow_row(
     return np.hstack([flow_colors(each, made.flow_px) for each in small])
 
 
-def _mel_row(cache: Cache, video: Video, width: int, height: int) -> np.ndarray | None:
+def _mel_row(cache: Cache, video: Video, width: int) -> np.ndarray | None:
     rows = mel_rows(cache, video, 0, video.num_frames, width)
-    return mel_colors(rows, width, height) if len(rows) else None
+    return mel_colors(rows, width, _MEL_PX) if len(rows) else None
 
 
 def _pose(cache: Cache, video: Video, numbers: np.ndarray) -> list[list[int] | None]:

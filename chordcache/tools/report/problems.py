@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections import Counter
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,6 @@ from chordcache.tools.report.texts import readable
 
 _MAX_ROWS = 2000
 """Rows of a list on the page. A browser is slow with more, and the files have all of them"""
-
-_MAX_SHARE = 0.1
-"""Share of the page that each list may have"""
-
-_ROW_BYTES = 200
-"""Markup of a row"""
-
-_ROOM_FOR_LATE = 300_000
-"""Room in each list for what is found while the videos are read"""
 
 _MESSAGE = 600
 """Characters of a message"""
@@ -53,9 +43,6 @@ class Line:
 class ProblemList:
     """A list that keeps the first problems and counts all."""
 
-    max_bytes: int
-    """Bytes that the list may have on the page"""
-    num_bytes: int = 0
     shown: list[Line] = field(default_factory=list)
     by_cause: Counter[str] = field(default_factory=Counter)
 
@@ -70,27 +57,19 @@ class ProblemList:
     def add(self, problem: Line) -> None:
         """Count a problem, and keep it if there is room."""
         self.by_cause[problem.cause] += 1
-        num_bytes = _ROW_BYTES + sum(len(html.escape(text).encode()) for text in astuple(problem))
-        if self.num_bytes + num_bytes <= self.max_bytes and len(self.shown) < _MAX_ROWS:
+        if len(self.shown) < _MAX_ROWS:
             self.shown.append(problem)
-            self.num_bytes += num_bytes
 
 
 class Problems:
-    """The problems of a cache or of an index.
+    """The problems of a cache or of an index."""
 
-    Parameters
-    ----------
-    max_bytes : int
-        Largest size of the page.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self.failures = ProblemList(int(max_bytes * _MAX_SHARE))
+    def __init__(self) -> None:
+        self.failures = ProblemList()
         """Files that could not be scanned or cached"""
-        self.damaged = ProblemList(int(max_bytes * _MAX_SHARE))
+        self.damaged = ProblemList()
         """Cached videos that lack frames of their source"""
-        self.findings = ProblemList(int(max_bytes * _MAX_SHARE))
+        self.findings = ProblemList()
         """Findings of ``verify``, and artefacts that could not be read for the page"""
         self._files: dict[str, list[str]] = {}
         self.notes: list[str] = []
@@ -100,17 +79,6 @@ class Problems:
 
     def __len__(self) -> int:
         return len(self.failures) + len(self.damaged) + len(self.findings)
-
-    def seal(self, *, is_cache: bool) -> int:
-        """Return the bytes that the lists may have in the end.
-
-        This is called when only the problems are missing that are found while the videos are read.
-        """
-        grow = (self.damaged, self.findings) if is_cache else (self.failures,)
-        for each in (self.failures, self.damaged, self.findings):
-            late_bytes = _ROOM_FOR_LATE if each in grow else 0
-            each.max_bytes = min(each.max_bytes, each.num_bytes + late_bytes)
-        return self.failures.max_bytes + self.damaged.max_bytes + self.findings.max_bytes
 
     def add_quarantine(self, cache: Path) -> None:
         """Take the failures in the quarantine of a cache."""

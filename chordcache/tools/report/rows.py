@@ -64,11 +64,6 @@ class Shared:
     traits: Texts = field(default_factory=Texts)
     facts: Texts = field(default_factory=Texts)
 
-    def limit(self, num_bytes: int) -> None:
-        """Let all three together grow by at most a number of bytes."""
-        for texts in (self.labels, self.traits, self.facts):
-            texts.max_bytes = texts.num_bytes + max(0, num_bytes) // 3
-
 
 @dataclass
 class Measures:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 _JOINERS = "\u200c\u200d"
 """Invisible characters that several scripts and emojis need"""
-
-MAX_TEXTS = 20_000
-"""Number of distinct texts that a page keeps once. Later ones are written where they are used, so memory is bounded"""
 
 
 def readable(text: str, length: int = 1000) -> str:
@@ -49,21 +45,10 @@ class Texts:
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
-        self.num_bytes = 0
-        """Bytes of all texts on the page"""
-        self.max_bytes: float = math.inf
-        """Largest value of ``num_bytes``"""
 
     def number(self, text: Any) -> Any:
-        """Return the number of a text or a tuple of texts, or the text itself if there are too many or no room."""
-        found = self._numbers.get(text)
-        if found is None:
-            num_bytes = len(for_script(text)) + 1
-            if len(self._numbers) >= MAX_TEXTS or self.num_bytes + num_bytes > self.max_bytes:
-                return text
-            found = self._numbers[text] = len(self._numbers)
-            self.num_bytes += num_bytes
-        return found
+        """Return the number of a text or a tuple of texts."""
+        return self._numbers.setdefault(text, len(self._numbers))
 
     def all(self) -> list[Any]:
         """Return the texts in the order of their numbers."""
