@@ -71,8 +71,8 @@ def plan(index: str, as_json: bool, **arguments: Any) -> None:
     """Estimate the size and the time of a build.
 
     A sample of INDEX is built in a temporary folder. -j is the number of workers that the build will have. Ranges are
-    from the 10th to the 90th percentile. Settings that are too large for --budget or --hours are changed, one after
-    the other, until they fit.
+    from the 10th to the 90th percentile. Where they exceed --budget or --hours, the presets that save something are
+    listed.
 
     Exit code 0: the settings fit; 7: they do not.
 
@@ -121,14 +121,11 @@ def _verdict(found: Plan, options: PlanOptions) -> list[str]:
     if options.budget_hours is not None and found.hours.high > options.budget_hours:
         num_jobs = found.jobs_for(options.budget_hours)
         lines.append(f"  {options.budget_hours:g} h take {num_jobs} workers on {num_jobs} processors")
-    for each in found.alternatives:
-        fits = "fits" if each.fits else "too much"
-        lines.append(f"  {fits:8} {_size(each.num_bytes):33} {_time(each.hours):33} {', '.join(each.changes)}")
-    if not found.fits and not any(each.fits for each in found.alternatives):
-        smallest = found.smallest
-        hours, unit = _unit(smallest.hours.high * 3600, _TIMES)
-        least = f"{_size_of(smallest.num_bytes.high)} and {smallest.hours.high * 3600 / hours:.3g} {unit}"
-        lines.append(f"nothing fits; the smallest possible is {least}, at the upper ends of the ranges")
+    for other in found.alternatives:
+        fits = "fits" if other.fits else "too much"
+        lines.append(f"  {fits:8} {_size(other.num_bytes):33} {_time(other.hours):33} -c {other.preset}")
+    if not found.fits and not any(other.fits for other in found.alternatives):
+        lines.append("no preset fits; a smaller frames.short_side or frames.fps makes all features smaller")
     return lines
 
 

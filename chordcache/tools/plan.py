@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
 from chordcache.choices import PLAN_FILES
-from chordcache.config.config import Config
+from chordcache.config.config import Config, config_from_json
+from chordcache.config.files import read_config
+from chordcache.config.presets import preset_names
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import check_jobs
 from chordcache.engine.signals import stop_signals
@@ -24,7 +27,6 @@ from chordcache.pipeline.plan import BuildPlan, make_plan
 from chordcache.pipeline.requested import request_of
 from chordcache.tools import plan_units
 from chordcache.tools.plan_estimate import DEVIATIONS, Estimate, ratio, total
-from chordcache.tools.plan_knobs import Change, changes_of
 from chordcache.tools.plan_sample import Group, Measured, Part, Settings, measure, parts_of
 from chordcache.tools.plan_units import Population, Sample
 
@@ -32,10 +34,10 @@ _TIME_ERROR = 0.1
 """Standard error of a CPU time, as a part of it: it depends on what else the machine does"""
 
 _NUM_COMPARED = 6
-"""Number of files of the sample that are built again with other settings"""
+"""Number of files of the sample that are built again with each preset"""
 
 _LEAST_SAVING = 0.01
-"""Smallest part of the size or the time that a change has to save in order to be listed"""
+"""Smallest part of the size or the time that a preset has to save in order to be listed"""
 
 _FILES_OF_A_CACHE = 7
 """The folder of the cache, its header, index, catalog, lock and run log, and its folder for partial files"""
@@ -85,10 +87,9 @@ class TierSize:
 
 @dataclass(frozen=True)
 class Alternative:
-    """The estimate for changed settings."""
+    """The estimate with a preset, merged onto the settings of the plan."""
 
-    changes: tuple[str, ...]
-    """Keys of the config, or options, with their values"""
+    preset: str
     num_bytes: Estimate
     hours: Estimate
     fits: bool
@@ -123,8 +124,7 @@ class Plan:
     fits: bool = True
     """True if the upper end of both ranges is within the budgets"""
     alternatives: tuple[Alternative, ...] = ()
-    """Changes that reach the budgets, or else the strongest ones. The last of several changes together is the smallest
-    possible"""
+    """Presets that make a cache smaller or its build shorter, the smallest cache first, if the plan does not fit"""
     failures: tuple[str, ...] = ()
     """Messages of files of the sample that failed"""
 
@@ -136,11 +136,6 @@ class Plan:
     def jobs_for(self, hours: float) -> int:
         """Return the number of workers, on as many processors, that end within some hours, at the end of the range."""
         return math.ceil(self.cpu_hours.high / hours)
-
-    @property
-    def smallest(self) -> Plan | Alternative:
-        """The estimate of the strongest changes that were tried, or the plan itself."""
-        return self.alternatives[-1] if self.alternatives else self
 
 
 def plan_build(
@@ -208,16 +203,15 @@ class _Planning:
         units = plan_units.rows_of(plan, self._sample.positions.tolist())
         self._parts: list[Part] = parts_of(units, plan, settings.options.limits)
         self._measured: list[Measured] = []
-        self._compared: list[int] = []
 
     def run(self) -> Plan:
-        """Build the sample, and search for changes if the estimate is not within the budgets."""
+        """Build the sample, and try the presets if the estimate is not within the budgets."""
         start_seconds = 0.0
         if self._parts:
             self._measured, start_seconds = self._measure(self._parts, self._settings, "video")
         found = self._estimates(start_seconds)
         fits = self._fits(found.num_bytes, found.hours)
-        return found if fits else self._with_alternatives(found)
+        return found if fits else self._with_presets(found)
 
     def _measure(self, parts: Sequence[Part], settings: Settings, unit: str) -> tuple[list[Measured], float]:
         total_builds = 1 + len(parts) + sum(bool(part.overhead) for part in parts)
@@ -261,34 +255,19 @@ class _Planning:
         limits = ((num_bytes, self._options.budget_bytes), (hours, self._options.budget_hours))
         return all(limit is None or estimate.high <= limit for estimate, limit in limits)
 
-    # Other settings
+    # Presets
 
-    def _with_alternatives(self, found: Plan) -> Plan:
-        """Return the plan with changes: those that fit alone, else all together that it takes."""
-        useful = [number for number, each in enumerate(self._measured) if each.num_bytes]
+    def _with_presets(self, found: Plan) -> Plan:
+        """Return the plan with the presets that save something."""
+        useful = [number for number, file in enumerate(self._measured) if file.num_bytes]
         by_work = sorted(useful, key=lambda number: self._parts[number].seconds)
         step = max(1.0, len(by_work) / _NUM_COMPARED)
-        self._compared = [by_work[int((i + 0.5) * step)] for i in range(min(len(by_work), _NUM_COMPARED))]
-        single: list[tuple[Alternative, Change]] = []
-        if self._compared:
-            rates = sorted(self._parts[number].fps for number in self._compared)
-            for changes in changes_of(self._settings, rates[(len(rates) - 1) // 2]):
-                single += self._weakest_that_fits(found, changes)
-        alternatives = [alternative for alternative, _ in single]
-        if not any(each.fits for each in alternatives):
-            alternatives += self._together(found, single)
+        compared = [by_work[int((i + 0.5) * step)] for i in range(min(len(by_work), _NUM_COMPARED))]
+        presets = _presets_for(self._settings) if compared else ()
+        tried = [self._try(found, name, settings, compared) for name, settings in presets]
+        saving = (alternative for alternative in tried if self._saves(found, alternative))
+        alternatives = sorted(saving, key=lambda alternative: alternative.num_bytes.value)
         return replace(found, fits=False, alternatives=tuple(alternatives))
-
-    def _weakest_that_fits(self, found: Plan, changes: Sequence[Change]) -> Iterable[tuple[Alternative, Change]]:
-        """Return the weakest change of a knob that fits, or the strongest if none does. Nothing if it saves nothing."""
-        best: tuple[Alternative, Change] | None = None
-        for change in reversed(changes):
-            tried = self._try(found, (change.label,), change.apply(self._settings))
-            if best is None or tried.fits:
-                best = tried, change
-            if not tried.fits:
-                break
-        return [] if best is None or not self._saves(found, best[0]) else [best]
 
     def _saves(self, found: Plan, tried: Alternative) -> bool:
         pairs = (
@@ -300,36 +279,33 @@ class _Planning:
             for before, after, limit in pairs
         )
 
-    def _together(self, found: Plan, single: Sequence[tuple[Alternative, Change]]) -> Iterable[Alternative]:
-        """Add one change after the other, the most effective first, until they fit. Return the last step."""
-        by_effect = sorted(single, key=lambda pair: self._excess(pair[0]))
-        settings, last = self._settings, None
-        labels: tuple[str, ...] = ()
-        for number, (_, change) in enumerate(by_effect):
-            settings = change.apply(settings)
-            labels = (*labels, change.label)
-            if number:
-                last = self._try(found, labels, settings)
-                if last.fits:
-                    break
-        return [last] if last else []
-
-    def _excess(self, tried: Alternative) -> float:
-        size = tried.num_bytes.high / self._options.budget_bytes if self._options.budget_bytes else 0.0
-        hours = tried.hours.high / self._options.budget_hours if self._options.budget_hours else 0.0
-        return max(size, hours)
-
-    def _try(self, found: Plan, labels: tuple[str, ...], settings: Settings) -> Alternative:
-        """Build some files of the sample with other settings."""
-        parts = [self._parts[number] for number in self._compared]
-        after, _ = self._measure(parts, settings, labels[-1])
-        before = [self._measured[number] for number in self._compared]
-        weights = self._sample.weights[self._compared].tolist()
-        sizes = [[sum(each.num_bytes.values()) for each in side] for side in (before, after)]
-        times = [[each.cpu_seconds for each in side] for side in (before, after)]
+    def _try(self, found: Plan, preset: str, settings: Settings, compared: Sequence[int]) -> Alternative:
+        """Build some files of the sample with the settings of a preset."""
+        after, _ = self._measure([self._parts[number] for number in compared], settings, preset)
+        before = [self._measured[number] for number in compared]
+        weights = self._sample.weights[list(compared)].tolist()
+        sizes = [[sum(file.num_bytes.values()) for file in side] for side in (before, after)]
+        times = [[file.cpu_seconds for file in side] for side in (before, after)]
         num_bytes = found.num_bytes.scaled(ratio(weights, *sizes))
         hours = found.hours.scaled(ratio(weights, *times))
-        return Alternative(labels, num_bytes, hours, self._fits(num_bytes, hours))
+        return Alternative(preset, num_bytes, hours, self._fits(num_bytes, hours))
+
+
+def _presets_for(settings: Settings) -> Iterator[tuple[str, Settings]]:
+    """Yield the presets that make the same features otherwise, with the settings that they lead to."""
+    before = _sections(settings)
+    for name in preset_names():
+        changed = replace(settings, config=config_from_json(read_config(name), settings.config))
+        if _sections(changed) != before:
+            yield name, changed
+
+
+def _sections(settings: Settings) -> list[Any]:
+    """Return the sections of the config that the features of a plan depend on."""
+    config = settings.config
+    names = [*(settings.features or ()), *settings.tiers]
+    sections = [config.section(name) for name in names if name in config.names()]
+    return [config.picture, *sections, *([config.hdf5.compression] if "hdf5" in settings.tiers else [])]
 
 
 def _bytes_of(group: Group, measured: Measured) -> float:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
 from chordcache.config.config import Config, config_from_json
-from chordcache.tools import plan_estimate, plan_knobs, plan_sample, plan_units
+from chordcache.config.files import load_config, read_config
+from chordcache.tools import plan_estimate, plan_units
 from chordcache.tools.plan import PlanOptions, plan_build
 
 SIZES = ("320:180", "480:270", "640:360", "854:480")
@@ -190,77 +190,27 @@ def few(pieces: Path) -> cc.ScanResult:
     return cc.scan([pieces / f"{number:02}.mp4" for number in range(4)], jobs=1)
 
 
-def test_a_change_that_fits(few: cc.ScanResult, tmp_path: Path) -> None:
+def test_presets_that_fit(few: cc.ScanResult, tmp_path: Path) -> None:
     size, _ = built(few, tmp_path / "cache")
     assert plan_build(few, options=PlanOptions(budget_bytes=1.2 * size)).fits
-    found = plan_build(few, options=PlanOptions(budget_bytes=0.8 * size))
-    assert not found.fits
-    assert found.exit_code == 7
-    fitting = {each.changes[0]: each for each in found.alternatives if each.fits}
-    assert "frames.quality: 80" in fitting
-    assert any(label.startswith("frames.fps: ") for label in fitting)
-    true_size, _ = built(few, tmp_path / "other", config_from_json({"frames": {"quality": 80}}))
-    assert_near(fitting["frames.quality: 80"].num_bytes, true_size, 0.05)
+    found = plan_build(few, options=PlanOptions(budget_bytes=0.6 * size))
+    assert (found.fits, found.exit_code) == (False, 7)
+    fitting = {other.preset: other for other in found.alternatives if other.fits}
+    assert {"compact", "smallest"} <= fitting.keys()
+    assert "flow" not in fitting  # it has the same frames
+    true_size, _ = built(few, tmp_path / "other", load_config("smallest"))
+    assert_near(fitting["smallest"].num_bytes, true_size, 0.05)
 
 
-def test_changes_together(few: cc.ScanResult, tmp_path: Path) -> None:
-    size, _ = built(few, tmp_path / "cache")
-    found = plan_build(few, options=PlanOptions(budget_bytes=0.1 * size))
-    (fitting,) = [each for each in found.alternatives if each.fits]
-    assert len(fitting.changes) > 1
-    data: dict[str, Any] = {"frames": {}}
-    for change in fitting.changes:
-        key, _, value = change.partition(": ")
-        data["frames"][key.removeprefix("frames.")] = yaml.safe_load(value)
-    true_size, _ = built(few, tmp_path / "other", config_from_json(data))
-    assert true_size < 0.1 * size
-    assert_near(fitting.num_bytes, true_size, 0.15)
-
-
-def test_a_tier_that_is_not_needed(few: cc.ScanResult, tmp_path: Path) -> None:
-    config = config_from_json({"features": {"flow": None, "mel": None}, "hdf5": {"features": ["frames"]}})
-    size, _ = built(few, tmp_path / "cache", config, tiers=["lmdb", "hdf5"])
-    options = PlanOptions(budget_bytes=0.6 * size)
-    found = plan_build(few, tiers=["lmdb", "hdf5"], config=config, options=options)
-    assert {"without --tier lmdb", "without --tier hdf5"} <= {
-        each.changes[0] for each in found.alternatives if each.fits
-    }
-
-
-def test_tiers_that_hold_the_same_are_not_all_left_out(few: cc.ScanResult) -> None:
-    config = config_from_json({"features": {"flow": None, "mel": None}, "hdf5": {"features": ["frames"]}})
-    options = PlanOptions(num_sampled=1, budget_bytes=1)
-    found = plan_build(few, tiers=["lmdb", "hdf5"], config=config, options=options)
-    assert len(found.smallest.changes) > 3
-    assert found.smallest.num_bytes.value > 1000
-
-
-@pytest.mark.parametrize(
-    ("data", "path", "expected"),
-    [
-        ({}, "frames.quality", [80, 70]),
-        ({"frames": {"quality": 75}}, "frames.quality", [70]),
-        ({"frames": {"short_side": None}}, "frames.short_side", [224, 192, 160]),
-        ({"frames": {"fps": 10}}, "frames.fps", [7.5]),
-        ({}, "features.flow.dtype", ["int8"]),
-        ({"features": {"flow": {"dtype": "float32"}}}, "features.flow.dtype", ["float16", "int8"]),
-        ({"features": {"flow": {"dtype": "int8"}}}, "features.flow.dtype", []),
-        ({"features": {"flow": None}}, "features.flow.dtype", None),
-    ],
-)
-def test_only_stronger_values_are_tried(data: Any, path: str, expected: list[Any] | None) -> None:
-    settings = plan_sample.Settings(config_from_json(data), ("lmdb", "npz"), None, cc.BuildOptions())
-    found = {knob[0].label.partition(":")[0]: knob for knob in plan_knobs.changes_of(settings, 30.0) if knob}
-    labels = [change.label for change in found.get(path, ())]
-    assert labels == [f"{path}: {value}" for value in expected or ()]
-
-
-def test_flow_has_knobs(few: cc.ScanResult) -> None:
-    config = config_from_json(FLOW)
-    options = PlanOptions(num_sampled=3, budget_bytes=1e5)
+def test_a_preset_keeps_the_other_settings(few: cc.ScanResult, tmp_path: Path) -> None:
+    config = config_from_json({**FLOW, "frames": {"short_side": 64}})
+    size, _ = built(few, tmp_path / "cache", config, tiers=["npz"], features=["flow"])
+    options = PlanOptions(num_sampled=3, budget_bytes=0.6 * size)
     found = plan_build(few, tiers=["npz"], features=["flow"], config=config, options=options)
-    tried = {each.changes[0].partition(":")[0] for each in found.alternatives}
-    assert tried == {"features.flow.dtype", "frames.short_side", "frames.fps"}
+    flow = next(other for other in found.alternatives if other.preset == "flow")
+    changed = config_from_json(read_config("flow"), config)
+    true_size, _ = built(few, tmp_path / "other", changed, tiers=["npz"], features=["flow"])
+    assert_near(flow.num_bytes, true_size, 0.15)
 
 
 def test_a_budget_that_cannot_be_met(few: cc.ScanResult, tmp_path: Path, run_cli) -> None:
@@ -269,8 +219,8 @@ def test_a_budget_that_cannot_be_met(few: cc.ScanResult, tmp_path: Path, run_cli
     assert (result.returncode, result.stderr) == (7, "")
     assert "\n10 kB and 1e-09 h: these settings do not fit\n" in result.stdout
     assert re.search(r"^  1e-09 h take \d+ workers on \d+ processors$", result.stdout, re.MULTILINE)
-    assert re.search(r"^  too much .* frames.quality: 70$", result.stdout, re.MULTILINE)
-    assert "nothing fits; the smallest possible is " in result.stdout.splitlines()[-1]
+    assert re.search(r"^  too much .* -c smallest$", result.stdout, re.MULTILINE)
+    assert result.stdout.splitlines()[-1].startswith("no preset fits; ")
 
 
 # The command
