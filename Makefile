@@ -10,13 +10,14 @@ TRIALS  ?= 1
 
 BIN   := .venv/bin
 STAMP := .venv/.installed
+IN_PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 POSE_BIN   := .venv-pose/bin
 POSE_STAMP := .venv-pose/.installed
 CLIPS := .clips
 TESTS_OF_SHAPE := tests/test_layers.py tests/test_firewalls.py tests/test_words.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-scale test-pose reliability check format bench bench-engines bench-peers compare clean tools
+.PHONY: help install demo test test-corpus test-scale test-pose reliability check format bench bench-engines bench-peers compare clean tools
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -39,8 +40,11 @@ demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training l
 	$(BIN)/chordcache verify demo/cache
 	$(BIN)/python scripts/train_demo.py demo/cache
 
-test: $(STAMP) tools ## all tests but those on clusters
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/scale
+test: $(STAMP) tools ## all tests but the next three
+	$(BIN)/python -m pytest $(IN_PARALLEL) -m 'not corpus' --ignore tests/scale
+
+test-corpus: $(STAMP) tools ## the tests of all media in the folder $$CHORDCACHE_CORPUS
+	CHORDCACHE_REQUIRE_CORPUS=1 $(BIN)/python -m pytest $(IN_PARALLEL) -m corpus --ignore tests/scale
 
 test-scale: $(STAMP) tools ## builds on real clusters of Dask and Ray; TRIALS=20 repeats races and kills, an hour
 	TRIALS=$(TRIALS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -rP tests/scale

@@ -3,7 +3,7 @@
 Environment
 -----------
 CHORDCACHE_CORPUS
-    A folder of further real media. Tests that ask for ``corpus`` are skipped without it.
+    A folder of further real media. Tests that ask for ``corpus`` have the mark of that name, and are skipped without it.
 CHORDCACHE_REQUIRE_CORPUS=1
     Every skip is a failure, that of a missing corpus too.
 CI=true
@@ -22,7 +22,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -32,9 +32,11 @@ import av
 import hypothesis
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from helpers import processes, small_disks
 
 import chordcache.media.opencv  # noqa: F401 -- before a test imports cv2, which puts the working folder into LD_LIBRARY_PATH
+from chordcache.cli import cli
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -62,7 +64,10 @@ LONGEST_FILES = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take minutes: with several workers, one of them at the end leaves the others idle."""
+    """Mark what needs the corpus. Begin with the files that take minutes, so that no worker is idle at the end."""
+    for item in items:
+        if "corpus" in getattr(item, "fixturenames", ()):
+            item.add_marker("corpus")
     places = {name: place for place, name in enumerate(LONGEST_FILES)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
@@ -306,9 +311,33 @@ def run_chordcache(
     return done
 
 
+def invoke_chordcache(
+    *args: str | os.PathLike[str],
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    with_progress: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, which takes a second less, or in its own one if it needs another environment."""
+    if env is not None:
+        return run_chordcache(*args, cwd=cwd, env=env, with_progress=with_progress)
+    with nullcontext() if cwd is None else chdir(cwd):
+        done = CliRunner().invoke(cli, [os.fspath(argument) for argument in args], prog_name="chordcache")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    stdout, stderr = (text.decode("utf-8", "surrogateescape") for text in (done.stdout_bytes, done.stderr_bytes))
+    shown = stderr if with_progress else processes.without_progress(stderr)
+    return subprocess.CompletedProcess(args, done.exit_code, stdout, shown)
+
+
 @pytest.fixture(scope="session")
 def run_cli() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``run_cli(*args, cwd=None, env=None, timeout=120, with_progress=False)``: the command line in its own process."""
+    """``run_cli(*args, cwd=None, env=None, with_progress=False)``: a command, in this process if ``env`` is None."""
+    return invoke_chordcache
+
+
+@pytest.fixture(scope="session")
+def run_process() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``run_process(*args, cwd=None, env=None, timeout=120, with_progress=False)``: a command in its own process."""
     return run_chordcache
 
 

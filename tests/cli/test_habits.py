@@ -163,9 +163,9 @@ def test_version_of_the_libraries(run, args):
     assert "libavcodec " in found["FFmpeg"]
 
 
-def test_a_broken_library_does_not_end_the_list(run_cli, tmp_path):
+def test_a_broken_library_does_not_end_the_list(run_process, tmp_path):
     (tmp_path / "av.py").write_text("raise SystemError('libavcodec.so.62: cannot open\\nshared object file')")
-    result = run_cli("--version", "-v", cwd=tmp_path)
+    result = run_process("--version", "-v", cwd=tmp_path)
     assert result.returncode == 0
     message = "FFmpeg      cannot be loaded: SystemError: libavcodec.so.62: cannot open shared object file\n"
     assert message in result.stdout

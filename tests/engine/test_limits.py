@@ -606,7 +606,7 @@ def test_a_fifo_swapped_in_just_before_the_open(tmp_path: Path, make_video: Make
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text(SWAPPED)
     env = {"PYTHONPATH": f"{tmp_path}/site:{Path(cc.__file__).parent.parent}"}
-    done = run_cli("scan", "videos", "--stall-timeout", "2", cwd=tmp_path, env=env, timeout=60)
+    done = run_cli("scan", "videos", "--stall-timeout", "2", cwd=tmp_path, env=env)
     assert (done.stderr, done.returncode) == ("", 3)
     errors = {record.path: record.error_cause for record in cc.read_index(tmp_path / "index.json")}
     assert errors == {"a.mp4": None, "swapped.mp4": "not-regular", "z.mp4": None}

@@ -195,7 +195,7 @@ def usable_keys(index: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def built(corpus, run_cli, tmp_path_factory) -> Facts:
+def built(corpus, run_process, tmp_path_factory) -> Facts:
     """The corpus scanned, built and verified, and everything in the cache compared with the truth."""
 
     def make(folder: Path) -> Facts:
@@ -207,7 +207,7 @@ def built(corpus, run_cli, tmp_path_factory) -> Facts:
         }
         ended = {}
         for name, command in commands.items():
-            done = run_cli(*map(os.fspath, command), cwd=folder, timeout=900)
+            done = run_process(*map(os.fspath, command), cwd=folder, timeout=900)
             ended[name] = [done.returncode, done.stdout, done.stderr]
         with cc.open_cache(cache) as videos:
             cached = sorted(videos, key=lambda video: -video.num_frames)  # the longest first: it takes a minute
@@ -349,15 +349,15 @@ def test_every_cause_of_quarantine_is_true(built):
 
 
 @pytest.fixture(scope="module")
-def built_broken(corpus, run_cli, tmp_path_factory) -> Facts:
+def built_broken(corpus, run_process, tmp_path_factory) -> Facts:
     """The folder ``broken``, as ``built``."""
 
     def make(folder: Path) -> Facts:
         cache = folder / "cache"
         for command in (["scan", os.fspath(corpus / "broken")], ["build"]):
-            done = run_cli(*command, cwd=folder, timeout=600)
+            done = run_process(*command, cwd=folder, timeout=600)
             assert done.returncode == 3, done.stderr
-        done = run_cli("verify", "--deep", "--source", cwd=folder, timeout=600)
+        done = run_process("verify", "--deep", "--source", cwd=folder, timeout=600)
         assert done.returncode == 0, done.stdout
         with cc.open_cache(cache) as videos:
             cached = {name_of(video): compared(corpus / name_of(video), cache, video) for video in videos}
@@ -399,7 +399,7 @@ def test_cached_broken_files_have_every_frame(built_broken):
 
 
 @pytest.fixture(scope="module")
-def built_raw(corpus, run_cli, tmp_path_factory) -> dict[str, Facts]:
+def built_raw(corpus, run_process, tmp_path_factory) -> dict[str, Facts]:
     """Raw RGB24 of the smallest video of each pixel format, matrix and range that the corpus has."""
 
     def make(folder: Path) -> dict[str, Facts]:
@@ -421,7 +421,7 @@ def built_raw(corpus, run_cli, tmp_path_factory) -> dict[str, Facts]:
         (folder / "raw.yaml").write_text("frames: {codec: raw}\n")
         roots = sorted({path.parts[0] for path in chosen})
         for command in (["scan", *roots], ["build", "-c", "raw.yaml"]):
-            done = run_cli(*command, cwd=folder, timeout=300)
+            done = run_process(*command, cwd=folder, timeout=300)
             assert done.returncode == 0, done.stderr
         cache = folder / "cache"
         with cc.open_cache(cache) as videos:

@@ -34,23 +34,23 @@ def digests(folder):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, make_video, run_cli):
+def folder(tmp_path_factory, make_video, run_process):
     """Two videos, their index, and their cache in two tiers."""
     folder = tmp_path_factory.mktemp("bench")
     for name in ("a.mp4", "b.mp4"):
         make_video(folder / "videos" / name, num_frames=40)
     for arguments in (["scan", "videos"], ["build", "--tier", "lmdb", "--tier", "hdf5", "--features", "frames"]):
-        result = run_cli(*arguments, cwd=folder)
+        result = run_process(*arguments, cwd=folder)
         assert result.returncode == 0, result.stderr
     return folder
 
 
 @pytest.fixture(scope="module")
-def measured(folder, run_cli):
+def measured(folder, run_process):
     """The digests of the cache before and after a measurement with all outputs, and its JSON."""
     before = digests(folder / "cache")
     options = (*QUICK, *ONE_CLIP, "--workers", "0,1", "--cold", "--json", "--md", "out.md", "--html", "out.html")
-    result = run_cli("bench", "cache", *options, cwd=folder, timeout=TIMEOUT)
+    result = run_process("bench", "cache", *options, cwd=folder, timeout=TIMEOUT)
     assert result.returncode == 0, result.stderr
     return before, digests(folder / "cache"), json.loads(result.stdout)
 
@@ -121,39 +121,39 @@ def test_a_package_that_is_not_installed_has_a_row_that_says_so(measured):
     assert row["clips_per_second"] is None
 
 
-def test_a_crash_of_a_library_ends_only_its_row(folder, tmp_path, run_cli):
+def test_a_crash_of_a_library_ends_only_its_row(folder, tmp_path, run_process):
     decoders = tmp_path / "torchcodec" / "decoders"
     decoders.mkdir(parents=True)
     (decoders.parent / "__init__.py").touch()
     (decoders / "__init__.py").write_text("import os\nos.kill(os.getpid(), 11)\n")
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
     options = (*QUICK, *ONE_CLIP, "--json")
-    result = run_cli("bench", "cache", *options, cwd=folder, env={"PYTHONPATH": path}, timeout=TIMEOUT)
+    result = run_process("bench", "cache", *options, cwd=folder, env={"PYTHONPATH": path}, timeout=TIMEOUT)
     assert result.returncode == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
     assert [row["reason"] for row in rows if row["name"] == "torchcodec"] == ["the process was killed by signal 11"]
     assert all(row["clips_per_second"] for row in rows if row["name"] != "torchcodec")
 
 
-def test_one_short_video_of_an_index(tmp_path, make_video, run_cli):
+def test_one_short_video_of_an_index(tmp_path, make_video, run_process):
     make_video(tmp_path / "videos" / "short.mp4", num_frames=3)
-    assert run_cli("scan", "videos", cwd=tmp_path).returncode == 0
+    assert run_process("scan", "videos", cwd=tmp_path).returncode == 0
     before = digests(tmp_path)
-    result = run_cli("bench", "index.json", *QUICK, *ONE_CLIP, cwd=tmp_path, timeout=TIMEOUT)
+    result = run_process("bench", "index.json", *QUICK, *ONE_CLIP, cwd=tmp_path, timeout=TIMEOUT)
     assert result.returncode == 0, result.stderr
     assert "A temporary cache of 1 of the 1 videos" in result.stdout
     assert "clips/s on this machine" in result.stdout
     assert digests(tmp_path) == before
 
 
-def test_names_are_escaped_where_sources_are_missing(tmp_path, make_video, run_cli):
+def test_names_are_escaped_where_sources_are_missing(tmp_path, make_video, run_process):
     name = "<img src=x onerror=alert(1)>|`&.mp4"
     make_video(tmp_path / "videos" / name, num_frames=40)
     for arguments in (["scan", "videos"], ["build", "-o", "<b>cache"]):
-        assert run_cli(*arguments, cwd=tmp_path).returncode == 0
+        assert run_process(*arguments, cwd=tmp_path).returncode == 0
     shutil.rmtree(tmp_path / "videos")
     options = (*QUICK, *ONE_CLIP, "--html", "out.html", "--md", "out.md")
-    result = run_cli("bench", "<b>cache", *options, cwd=tmp_path, timeout=TIMEOUT)
+    result = run_process("bench", "<b>cache", *options, cwd=tmp_path, timeout=TIMEOUT)
     assert result.returncode == 0, result.stderr
     assert "The rows of the sources are left out: the sources of 1 of 1 videos are missing" in result.stdout
     page = (tmp_path / "out.html").read_text(encoding="utf-8")
@@ -163,13 +163,13 @@ def test_names_are_escaped_where_sources_are_missing(tmp_path, make_video, run_c
     assert "\\<img" in (tmp_path / "out.md").read_text(encoding="utf-8")
 
 
-def test_an_empty_cache_is_an_error(tmp_path, run_cli):
+def test_an_empty_cache_is_an_error(tmp_path, run_process):
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "bad.mp4").write_bytes(b"not a video")
-    run_cli("scan", "videos", cwd=tmp_path)
-    run_cli("build", cwd=tmp_path)
+    run_process("scan", "videos", cwd=tmp_path)
+    run_process("build", cwd=tmp_path)
     for path, what in (("cache", "cache"), ("index.json", "index")):
-        result = run_cli("bench", path, cwd=tmp_path)
+        result = run_process("bench", path, cwd=tmp_path)
         assert result.returncode == 2
         assert f"got {what} '" in result.stderr
         assert "expected at least one" in result.stderr
@@ -188,8 +188,8 @@ def test_an_empty_cache_is_an_error(tmp_path, run_cli):
         (("cache", "--html", "no/such/folder.html"), 2, "cannot write 'no/such/folder.html'"),
     ],
 )
-def test_bad_arguments(folder, run_cli, arguments, code, message):
-    result = run_cli("bench", *arguments, cwd=folder)
+def test_bad_arguments(folder, run_process, arguments, code, message):
+    result = run_process("bench", *arguments, cwd=folder)
     assert result.returncode == code
     assert message in result.stderr
 
