@@ -181,8 +181,8 @@ def _echo_dry_run(found: DryRun, as_json: bool) -> None:
         click.echo(f"  {count:>7,} {reason.kind}{detail}")
     if found.num_missing:
         click.echo(f"  {_rough_size(found)}")
-    for tier, made in features.items():
-        for name, params in made.items():
+    for tier, specs in features.items():
+        for name, params in specs.items():
             click.echo(f"  {tier:<5} {name:<8} {json.dumps(params)}")
     for label, root in plan.roots.items():
         click.echo(f"  root  {printable(label):<8} {printable(root)}")

@@ -32,11 +32,11 @@ def list_presets(as_json: bool) -> None:
     Example:
       chordcache config list
     """
-    found = {name: preset_summary(name) for name in preset_names()}
+    presets = {name: preset_summary(name) for name in preset_names()}
     if as_json:
-        echo_json(found)
+        echo_json(presets)
         return
-    for name, summary in found.items():
+    for name, summary in presets.items():
         click.echo(f"{name:12} {summary}")
 
 
@@ -56,8 +56,8 @@ def show(config: str | None, as_json: bool) -> None:
     from chordcache.config.config import config_to_json
     from chordcache.config.files import config_to_yaml, load_config
 
-    found = load_config(config)
+    loaded = load_config(config)
     if as_json:
-        echo_json({**config_to_json(found), "train": found.train})
+        echo_json({**config_to_json(loaded), "train": loaded.train})
     else:
-        click.echo(config_to_yaml(found), nl=False)
+        click.echo(config_to_yaml(loaded), nl=False)

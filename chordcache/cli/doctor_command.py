@@ -29,9 +29,9 @@ def doctor(path: str, jobs: int | None, as_json: bool) -> None:
     """
     findings = diagnose(path, jobs=jobs)
     if as_json:
-        echo_json([dataclasses.asdict(each) for each in findings])
+        echo_json([dataclasses.asdict(finding) for finding in findings])
         return
-    for each in findings:
-        click.echo(f"{each.severity:8} {each.name:12} {each.what}")
-        if each.severity != "ok":
-            click.echo(f"{'':21} {each.why}\n{'':21} run: {each.action}")
+    for finding in findings:
+        click.echo(f"{finding.severity:8} {finding.name:12} {finding.what}")
+        if finding.severity != "ok":
+            click.echo(f"{'':21} {finding.why}\n{'':21} run: {finding.action}")

@@ -28,12 +28,12 @@ def extractors(as_json: bool) -> None:
     """
     from chordcache.features.descriptions import describe_extractors  # the import is not for --help
 
-    found = describe_extractors()
+    descriptions = describe_extractors()
     if as_json:
-        echo_json([{**dataclasses.asdict(each), "parameters": _plain(each)} for each in found])
+        echo_json([{**dataclasses.asdict(extractor), "parameters": _plain(extractor)} for extractor in descriptions])
         return
-    for each in found:
-        click.echo("\n".join(_lines(each)))
+    for extractor in descriptions:
+        click.echo("\n".join(_lines(extractor)))
 
 
 def _lines(facts: ExtractorFacts) -> list[str]:

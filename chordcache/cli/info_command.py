@@ -54,10 +54,10 @@ def _video(path: str, video: str) -> dict[str, object]:
 def _problems(path: str, as_json: bool) -> None:
     from chordcache.read.problems import iter_problems  # the import is not for --help
 
-    found = list(iter_problems(path, with_absent=False))
+    problems = list(iter_problems(path, with_absent=False))
     if as_json:
-        echo_json([dataclasses.asdict(each) for each in found])
+        echo_json([dataclasses.asdict(problem) for problem in problems])
         return
-    for problem in found:
+    for problem in problems:
         click.echo("\n".join(problem_lines(problem)))
-    click.echo(f"{len(found):,} problem{'s' * (len(found) != 1)}")
+    click.echo(f"{len(problems):,} problem{'s' * (len(problems) != 1)}")

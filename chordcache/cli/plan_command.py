@@ -38,10 +38,10 @@ def _parse_size(_ctx: click.Context, _param: click.Parameter, value: str | None)
     """Return bytes of text such as 400GB, 1.5TiB or 1000000."""
     if value is None:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT]I?)?B?", value.strip().upper())
-    if not found:
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT]I?)?B?", value.strip().upper())
+    if not match:
         raise UsageError(f"--budget: got '{value}', expected a size such as 400GB or 1.5TiB")
-    return float(found[1]) * _UNITS[found[2] or ""]
+    return float(match[1]) * _UNITS[match[2] or ""]
 
 
 @click.command(cls=GroupedCommand)
@@ -154,5 +154,5 @@ def _time(hours: Estimate) -> str:
 
 
 def _range(value: Estimate, unit: float, name: str) -> str:
-    numbers = [f"{each / unit:.3g}" if each < 1000 * unit else f"{each / unit:.0f}" for each in astuple(value)]
+    numbers = [f"{number / unit:.3g}" if number < 1000 * unit else f"{number / unit:.0f}" for number in astuple(value)]
     return f"{f'{numbers[0]} {name}':12} {f'({numbers[1]} to {numbers[2]})':20}".rstrip()

@@ -97,8 +97,8 @@ class _Complete(ShellComplete):
         if path is not None:
             begin = word[: len(word) - len(path.value)]
         start = begin if self.begins_with_option else ""
-        found = [f"{start}{self.format_completion(item)}" for item in items if item.type == "plain"]
-        return "\n".join(("none" if path is None else path.type, begin, *found))
+        words = [f"{start}{self.format_completion(item)}" for item in items if item.type == "plain"]
+        return "\n".join(("none" if path is None else path.type, begin, *words))
 
     def format_completion(self, item: CompletionItem) -> str:
         """Return the line of a word."""

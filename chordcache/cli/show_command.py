@@ -47,12 +47,12 @@ def _draw(cache: str, video: str, output: str | None, view: dict[str, int | floa
     from chordcache.read.find_video import find_video
 
     with open_cache(cache) as opened:
-        found = find_video(opened, video)
-        target = Path(output or f"{found.key}.png")
+        cached = find_video(opened, video)
+        target = Path(output or f"{cached.key}.png")
         if target.absolute().resolve().is_relative_to(opened.path.resolve()):
             raise UsageError(f"output: got '{printable(target)}', which is inside the cache, expected another folder")
         try:
-            sheet = found.show(**view)  # type: ignore[arg-type]
+            sheet = cached.show(**view)  # type: ignore[arg-type]
         except ImportError as error:
             raise UsageError(str(error)) from None
     return sheet.save(target), sheet

@@ -50,8 +50,8 @@ def words(*words: str, kind: str | None = None) -> Completed:
     """Return the type of some words, and of a path too if ``kind`` is "file" or "dir"."""
 
     def complete(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        found = _items("plain", *(word for word in words if word.startswith(incomplete)))
-        return found + (_items(kind, incomplete) if kind else [])
+        items = _items("plain", *(word for word in words if word.startswith(incomplete)))
+        return items + (_items(kind, incomplete) if kind else [])
 
     return Completed(complete)
 
@@ -164,17 +164,17 @@ def variable_argument(variable: str) -> dict[str, Any]:
 
 def variables_in(ctx: click.Context, message: str) -> str:
     """Return the end of an error message that quotes values of environment variables: the names of the variables."""
-    found = [
+    variables = [
         f"{param.envvar}={printable(os.environ.get(str(param.envvar), ''))}"
         for param, value in ctx.meta.get(_FROM_VARIABLES, {}).items()
         if _is_about(param, value, message)
     ]
-    return f" ({', '.join(found)} is set in the environment)" if found else ""
+    return f" ({', '.join(variables)} is set in the environment)" if variables else ""
 
 
 def _is_about(param: click.Parameter, value: Any, message: str) -> bool:
     """Return whether a message begins with a parameter or quotes its value."""
     values = value if isinstance(value, (list, tuple)) else [value]
     begins = message.startswith(tuple(f"{name}:" for name in (param.name, *param.opts)))
-    quoted = [f"{printable(str(each))}'" for each in values]
-    return begins or any(f"'{each}" in message or f"/{each}" in message for each in quoted)
+    quoted = [f"{printable(str(value))}'" for value in values]
+    return begins or any(f"'{text}" in message or f"/{text}" in message for text in quoted)

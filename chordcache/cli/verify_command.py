@@ -99,9 +99,9 @@ def _echo_repaired(summary: cc.RunSummary, cache: str) -> None:
 
 def _echo(damage: Sequence[Damage], cache: str, as_json: bool, quiet: bool) -> None:
     if as_json:
-        echo_json([dataclasses.asdict(each) for each in damage])
+        echo_json([dataclasses.asdict(finding) for finding in damage])
         return
-    for each in damage:
-        click.echo(f"{each.kind}: {each}")
+    for finding in damage:
+        click.echo(f"{finding.kind}: {finding}")
     if not quiet:
         click.echo(f"{len(damage)} findings" if damage else f"sound: {len(cc.open_cache(cache))} videos")

@@ -112,7 +112,7 @@ class FramesConfig(PictureConfig):
         check_number("frames.gop", self.gop, int, 1, 64)
         check_number("frames.stride", self.stride, int, 1, 16)
         valid = CODEC_SETTINGS[self.codec]
-        for name in sorted({each for names in CODEC_SETTINGS.values() for each in names}.difference(valid)):
+        for name in sorted({name for names in CODEC_SETTINGS.values() for name in names}.difference(valid)):
             if getattr(self, name) != getattr(FramesConfig, name):
                 raise ConfigError(
                     f"frames.{name}: got {getattr(self, name)} with codec {self.codec}, expected "
@@ -147,7 +147,7 @@ def _checked_buckets(buckets: Any) -> tuple[Bucket, ...]:
             f"frames.buckets: got {_shortened(buckets)}, expected a list of 1 to {MAX_BUCKETS} buckets "
             "[height, width, num_frames], or null"
         )
-    found = []
+    checked = []
     for number, values in enumerate(buckets):
         name = f"frames.buckets[{number}]"
         if not isinstance(values, list | tuple) or len(values) != len(Bucket._fields):
@@ -159,10 +159,10 @@ def _checked_buckets(buckets: Any) -> tuple[Bucket, ...]:
             if value % 2:
                 raise ConfigError(f"{name}: {side}: got {value}, expected an even number")
         check_number(f"{name}: num_frames", bucket.num_frames, int, 1, MAX_BUCKET_FRAMES)
-        if bucket in found:
+        if bucket in checked:
             raise ConfigError(f"{name}: got {list(bucket)} a second time, expected each bucket once")
-        found.append(bucket)
-    return tuple(found)
+        checked.append(bucket)
+    return tuple(checked)
 
 
 def _shortened(value: Any) -> str:

@@ -55,6 +55,6 @@ def _check_section(key: str, section: Any) -> None:
             raise ConfigError(f"train.{key}: got {section!r}, expected a mapping of arguments")
         return
     several = section if key == "time_transform" and isinstance(section, (list, tuple)) else [section]
-    for each in several:
-        if not isinstance(each, Mapping) or not isinstance(each.get("name"), str):
-            raise ConfigError(f"train.{key}: got {each!r}, expected a mapping with a name and arguments")
+    for part in several:
+        if not isinstance(part, Mapping) or not isinstance(part.get("name"), str):
+            raise ConfigError(f"train.{key}: got {part!r}, expected a mapping with a name and arguments")

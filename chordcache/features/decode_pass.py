@@ -190,9 +190,9 @@ class DecodePass:
             self.add_sound(sound)
         self._finish()
         for name, extractor in self._extractors.items():
-            made = self.made[name]
-            if made.absent and extractor.needs_sound and media.sound_decoder.refused.num_packets:
-                made.absent += f"; {media.sound_decoder.refused}"
+            state = self.made[name]
+            if state.absent and extractor.needs_sound and media.sound_decoder.refused.num_packets:
+                state.absent += f"; {media.sound_decoder.refused}"
         scaler, fps = self._maker.scaler, self.picture.fps
         last_seconds = float(media.last_frame_seconds) if end_seconds is None else end_seconds - self._pts_seconds[-1]
         width, height = scaler.size
@@ -228,24 +228,24 @@ class DecodePass:
                 self.made[name] = FeatureResult(absent=absent)
                 continue
             self._pass_rows(name, rows)
-            made = self.made[name]
-            made.facts = facts
-            if name not in made.num_rows:
+            state = self.made[name]
+            state.facts = facts
+            if name not in state.num_rows:
                 raise self._fault(name, f"extractor returned no array '{name}'")
-            if expected is None and made.num_rows:
-                problem = clock_problem(facts, made.num_rows, self._num_frames)
+            if expected is None and state.num_rows:
+                problem = clock_problem(facts, state.num_rows, self._num_frames)
                 if problem is not None:
                     raise self._fault(name, f"num_rows() returned None, and facts do not fit: {problem}")
             elif not CLOCK_FACTS.isdisjoint(facts):
                 raise self._fault(name, "facts describe a clock; num_rows() must return None")
-            for part, found in made.num_rows.items():
-                if expected is not None and found != expected:
+            for part, num_rows in state.num_rows.items():
+                if expected is not None and num_rows != expected:
                     frames = f"{self._num_frames} frame{'s' * (self._num_frames != 1)}"
-                    raise self._fault(name, f"'{part}' has {found} rows, expected {expected} for {frames}")
+                    raise self._fault(name, f"'{part}' has {num_rows} rows, expected {expected} for {frames}")
 
     def _pass_rows(self, name: str, rows: Rows) -> None:
         """Pass rows to the feature's sinks and count them."""
-        made = self.made[name]
+        state = self.made[name]
         if not isinstance(rows, Mapping):
             raise self._fault(name, f"extractor returned a {type(rows).__name__}, expected a mapping of names to rows")
         for part, block in rows.items():
@@ -253,14 +253,14 @@ class DecodePass:
                 raise self._fault(name, f"extractor returned '{part}', expected a name that begins with '{name}.'")
             if isinstance(block, np.ndarray) and not block.ndim:
                 raise self._fault(name, f"'{part}' is a single number, expected rows")
-            made.num_rows[part] = made.num_rows.get(part, 0) + len(block)
+            state.num_rows[part] = state.num_rows.get(part, 0) + len(block)
             try:
                 for sink in self._sinks[name]:
                     sink.append(part, block)
             except UsageError as error:
                 raise self._fault(name, str(error)) from None
             if part == name and isinstance(block, np.ndarray):
-                made.shape, made.dtype = (made.num_rows[part], *block.shape[1:]), str(block.dtype.newbyteorder("="))
+                state.shape, state.dtype = (state.num_rows[part], *block.shape[1:]), str(block.dtype.newbyteorder("="))
 
     def _fault(self, name: str, what: str) -> MediaError:
         return MediaError(name, "extractor", what, self._num_frames)

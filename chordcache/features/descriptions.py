@@ -102,7 +102,7 @@ def _parameters_of(cls: type) -> dict[str, Any]:
     """Return the parameters of a plug-in's class but the feature's name, with their defaults."""
     _, *parameters = inspect.signature(cls).parameters.values()
     return {
-        each.name: _REQUIRED if each.default is inspect.Parameter.empty else each.default
-        for each in parameters
-        if each.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        parameter.name: _REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
+        for parameter in parameters
+        if parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     }

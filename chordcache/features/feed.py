@@ -193,7 +193,7 @@ def _begin(reader: SegmentReader, span: range, first: DecodedFrame, receiver: Re
     scaler.settle(first.picture)
     bucket = nearest_bucket(picture.buckets, *scaler.display_size, len(kept))
     if bucket is None:
-        least = min(each.num_frames for each in picture.buckets)
+        least = min(bucket.num_frames for bucket in picture.buckets)
         what = f"got {len(kept)} frames, expected at least {least} as in the shortest of frames.buckets"
         raise MediaError("decode", "bucket", what)
     receiver.begin(reader.media, bucket)

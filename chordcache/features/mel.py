@@ -142,10 +142,10 @@ class MelExtractor(Extractor):
 
     def _joined(self, blocks: Iterable[np.ndarray]) -> Rows:
         """Return blocks [shape=(C, n, n_mels)] as rows of the feature."""
-        found = list(blocks)
-        if not found:
+        arrays = list(blocks)
+        if not arrays:
             return NO_ROWS
-        rows = np.concatenate(found, axis=1).swapaxes(0, 1)
+        rows = np.concatenate(arrays, axis=1).swapaxes(0, 1)
         return {self.name: np.ascontiguousarray(rows[:, 0] if self._mono else rows)}
 
 

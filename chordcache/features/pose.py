@@ -92,8 +92,8 @@ class PoseExtractor(Extractor):
         with _native_stderr_to_null():
             if self._tracker is None:  # its threads write to stderr until the first picture is done
                 self._tracker = self._make_tracker(static_image_mode=False)
-            found = self._tracker.process(rgb).pose_landmarks
-        return [] if found is None else list(found.landmark)
+            landmarks = self._tracker.process(rgb).pose_landmarks
+        return [] if landmarks is None else list(landmarks.landmark)
 
 
 @contextmanager

@@ -144,9 +144,9 @@ def clock_problem(facts: Mapping[str, Any], num_rows: Mapping[str, int], num_fra
     if groups.num_in_clip is not None and not _is_whole_clip(groups):
         return f"expected {_CLIP} to be {_GROUPS[1]} plus a multiple of {_GROUPS[0]}"
     possible = groups.num_rows(num_frames)
-    for part, found in num_rows.items():
-        if found not in possible:
-            return f"'{part}' has {found} rows, expected {possible[0]} to {possible[-1]} for {num_frames} frames"
+    for part, num_found in num_rows.items():
+        if num_found not in possible:
+            return f"'{part}' has {num_found} rows, expected {possible[0]} to {possible[-1]} for {num_frames} frames"
     return None
 
 

@@ -113,12 +113,12 @@ def split_name(header: str) -> tuple[str, str | None]:
 def extra_columns(table: Table) -> list[ExtraColumn]:
     """Return the extra columns of a table. The header of one that is not text ends with a colon and its type."""
     known = _KNOWN if table.is_own else HAND_WRITTEN
-    found = []
+    columns = []
     for header in table.columns:
         if header not in known and (header or table.is_own):
             name, kind = split_name(header)
-            found.append(ExtraColumn(header, name.removeprefix(_EXTRA) if table.is_own else name, kind or "str"))
-    return found
+            columns.append(ExtraColumn(header, name.removeprefix(_EXTRA) if table.is_own else name, kind or "str"))
+    return columns
 
 
 def column_types(table: Table) -> dict[str, str]:
@@ -164,16 +164,16 @@ def segment_of(table: Table, cells: Sequence[str], line: int) -> Segment | None:
 
     Times are numbers of seconds, or of the form 1:23:45.6 or 23:45.6.
     """
-    found: dict[str, Any] = {}
+    bounds: dict[str, Any] = {}
     for name in SEGMENT_COLUMNS:
         if cell := table.cell(cells, name).strip():
             try:
-                found[name] = int(cell) if name.endswith("frame") else parse_seconds(cell)
+                bounds[name] = int(cell) if name.endswith("frame") else parse_seconds(cell)
             except ValueError:
                 expected = "a whole number" if name.endswith("frame") else "seconds or hh:mm:ss"
                 raise table.fault(line, f"{name}: got '{printable(cell)}', expected {expected}") from None
     try:
-        return Segment(**found) if found else None
+        return Segment(**bounds) if bounds else None
     except UsageError as error:
         raise table.fault(line, str(error)) from None
 

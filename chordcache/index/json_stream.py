@@ -62,11 +62,13 @@ class JsonStream:
 
     def take(self, marks: str) -> str:
         """Return the next character that is not space, which has to be one of ``marks``, and go behind it."""
-        found = self.peek()
-        if not found or found not in marks:
-            raise ValueError(f"got {repr(found) if found else 'the end of the file'}, expected {' or '.join(marks)}")
+        character = self.peek()
+        if not character or character not in marks:
+            raise ValueError(
+                f"got {repr(character) if character else 'the end of the file'}, expected {' or '.join(marks)}"
+            )
         self._position += 1
-        return found
+        return character
 
     def value(self) -> Any:
         """Return the next value and go behind it."""

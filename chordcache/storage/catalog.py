@@ -230,10 +230,10 @@ class Catalog:
         stated = self._stated_annotations()
         if stated is not None:
             return stated
-        found = AnnotationCounter()
+        counter = AnnotationCounter()
         for _, sidecar in self.check():
-            found.add(sidecar)
-        return found.names()
+            counter.add(sidecar)
+        return counter.names()
 
     def _stated_annotations(self) -> AnnotationNames | None:
         """Return the annotation names that the file states, None if an earlier build wrote it without them."""

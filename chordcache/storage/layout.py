@@ -85,8 +85,8 @@ def is_artefact_file(tier: str, file: str) -> bool:
     """Return whether ``artefact_file`` could have made ``file``."""
     if tier not in TIERS:
         return False
-    found = _artefact_pattern(tier, TIERS[tier].suffix, TIERS[tier].one_file).fullmatch(file)
-    return found is not None and found["fan"] == _fan(found["key"])
+    match = _artefact_pattern(tier, TIERS[tier].suffix, TIERS[tier].one_file).fullmatch(file)
+    return match is not None and match["fan"] == _fan(match["key"])
 
 
 @cache

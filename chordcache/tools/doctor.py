@@ -191,7 +191,7 @@ def _container(place: _Place) -> Iterator[Finding]:
 
 def _memory(place: _Place) -> Iterator[Finding]:
     known = (place.system.memory_bytes(), place.system.cgroup_memory_bytes())
-    memory = min((each for each in known if each is not None), default=None)
+    memory = min((limit for limit in known if limit is not None), default=None)
     if memory is None:
         yield Finding("memory", "note", "not known", "The number of workers that fit cannot be checked.", "free -h")
         return
@@ -300,14 +300,14 @@ def _space(place: _Place) -> Iterator[Finding]:
 
 
 def _versions(_place: _Place) -> Iterator[Finding]:
-    found = [f"Python {sys.version.split()[0]}"]
+    versions = [f"Python {sys.version.split()[0]}"]
     for name in _PACKAGES:
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             continue
-    found += [f"libavcodec {version}"] if (version := _libavcodec()) else []
-    yield Finding("versions", "ok", ", ".join(found))
+    versions += [f"libavcodec {version}"] if (version := _libavcodec()) else []
+    yield Finding("versions", "ok", ", ".join(versions))
 
 
 def _libavcodec() -> str | None:
@@ -316,16 +316,16 @@ def _libavcodec() -> str | None:
         files = importlib.metadata.files("av") or ()
     except importlib.metadata.PackageNotFoundError:
         return None
-    found = (re.search(r"libavcodec.*?\.so\.([\d.]+)$", str(file)) for file in files)
-    return next((each[1] for each in found if each), None)
+    matches = (re.search(r"libavcodec.*?\.so\.([\d.]+)$", str(file)) for file in files)
+    return next((match[1] for match in matches if match), None)
 
 
 def _opencv(_place: _Place) -> Iterator[Finding]:
     names = sorted(
         {
-            (str(each.name).lower().replace("_", "-"), each.version)
-            for each in importlib.metadata.distributions()
-            if re.match(r"opencv[-_]", str(each.name), re.IGNORECASE)
+            (str(package.name).lower().replace("_", "-"), package.version)
+            for package in importlib.metadata.distributions()
+            if re.match(r"opencv[-_]", str(package.name), re.IGNORECASE)
         }
     )
     what = ", ".join(f"{name} {version}" for name, version in names)

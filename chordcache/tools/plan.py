@@ -209,9 +209,9 @@ class _Planning:
         start_seconds = 0.0
         if self._parts:
             self._measured, start_seconds = self._measure(self._parts, self._settings, "video")
-        found = self._estimates(start_seconds)
-        fits = self._fits(found.num_bytes, found.hours)
-        return found if fits else self._with_presets(found)
+        estimate = self._estimates(start_seconds)
+        fits = self._fits(estimate.num_bytes, estimate.hours)
+        return estimate if fits else self._with_presets(estimate)
 
     def _measure(self, parts: Sequence[Part], settings: Settings, unit: str) -> tuple[list[Measured], float]:
         total_builds = 1 + len(parts) + sum(bool(part.overhead) for part in parts)
@@ -219,27 +219,27 @@ class _Planning:
             return measure(self._plan, parts, settings, bar.update)
 
     def _total(self, quantity: Callable[[Measured], float], *, is_size: bool = False) -> Estimate:
-        values = np.array([quantity(each) for each in self._measured], float)
-        errors = np.array([quantity(each) * each.relative_error * is_size for each in self._measured], float)
+        values = np.array([quantity(file) for file in self._measured], float)
+        errors = np.array([quantity(file) * file.relative_error * is_size for file in self._measured], float)
         if not len(values):
             return Estimate(0.0, 0.0, 0.0)
         return total(self._population.drivers, self._population.work, self._sample, values, errors)
 
     def _estimates(self, start_seconds: float) -> Plan:
-        groups = dict.fromkeys(group for each in self._measured for group in each.num_bytes)
+        groups = dict.fromkeys(group for file in self._measured for group in file.num_bytes)
         sizes = [TierSize(*group, self._total(partial(_bytes_of, group), is_size=True)) for group in groups]
         everything = self._total(lambda each: sum(each.num_bytes.values()) + each.sidecar_bytes, is_size=True)
         in_tasks = self._total(lambda each: each.cpu_seconds)
         cpu = _with_error(in_tasks, start_seconds * self._jobs, _TIME_ERROR)
         num_others = (self._population.num_folders + 1) * (1 + len(self._settings.tiers)) + _FILES_OF_A_CACHE
         inodes = self._total(lambda each: each.num_files)
-        peaks = sorted(each.peak_bytes for each in self._measured) or [0]
+        peaks = sorted(file.peak_bytes for file in self._measured) or [0]
         num_videos = self._population.num_rows - self._population.num_unreadable
         return Plan(
             num_videos=num_videos,
             num_unreadable=self._population.num_unreadable,
             num_sampled=len(self._measured),
-            num_failed=sum(bool(each.failures) for each in self._measured),
+            num_failed=sum(bool(file.failures) for file in self._measured),
             jobs=self._jobs,
             num_processors=pool.default_jobs(),
             sizes=tuple(sizes),
@@ -247,8 +247,8 @@ class _Planning:
             cpu_hours=cpu.scaled(1 / _HOUR),
             hours=cpu.scaled(1 / _HOUR / self._jobs),
             memory_bytes=Estimate(*(self._jobs * float(peaks[place]) for place in (-1, len(peaks) // 2, -1))),
-            inodes=Estimate(*(round(each) + num_others for each in (inodes.value, inodes.low, inodes.high))),
-            failures=tuple(dict.fromkeys(message for each in self._measured for message in each.failures)),
+            inodes=Estimate(*(round(num_files) + num_others for num_files in (inodes.value, inodes.low, inodes.high))),
+            failures=tuple(dict.fromkeys(message for file in self._measured for message in file.failures)),
         )
 
     def _fits(self, num_bytes: Estimate, hours: Estimate) -> bool:

@@ -88,9 +88,9 @@ def _fit(drivers: np.ndarray, measured: np.ndarray, scale: np.ndarray) -> np.nda
     best, least = np.zeros(drivers.shape[1]), float("inf")
     known = [column for column in range(drivers.shape[1]) if drivers[:, column].any()]
     for num_used in range(1, min(_MAX_DRIVERS, max(1, len(measured) // _UNITS_PER_DRIVER)) + 1):
-        found, error = _best_of(combinations(known, num_used), drivers, measured, scale)
+        factors, error = _best_of(combinations(known, num_used), drivers, measured, scale)
         if error < least * (_LEAST_GAIN if num_used > 1 else 1.0):
-            best, least = found, error
+            best, least = factors, error
     return best
 
 

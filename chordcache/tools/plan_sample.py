@@ -119,9 +119,9 @@ def parts_of(units: Sequence[Unit], plan: BuildPlan, limits: Limits) -> list[Par
     probed = {}
     tasks = [(number, unit) for number, unit in enumerate(units) if unit.rows[0].packets is None]
     with closing(pool.run(_probed, tasks, jobs=1, limits=limits)) as outcomes:
-        for (number, _), found in outcomes:
-            if isinstance(found, VideoRecord):
-                probed[number] = found
+        for (number, _), facts in outcomes:
+            if isinstance(facts, VideoRecord):
+                probed[number] = facts
     parts = []
     for number, unit in enumerate(units):
         rows = tuple(_plain(record) for record in unit.rows)
@@ -320,6 +320,6 @@ def _forget_peak() -> None:
 
 def _peak_bytes() -> int:
     with suppress(OSError):
-        if found := re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8")):
-            return int(found[1]) * 1024
+        if match := re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8")):
+            return int(match[1]) * 1024
     return 0

@@ -44,7 +44,7 @@ class System:
         Source: proc_pid_mountinfo(5).
         """
         real = os.path.realpath(path)
-        found: Mount | None = None
+        mount: Mount | None = None
         for line in self._lines(self.proc / "self" / "mountinfo"):
             left, _, right = line.partition(" - ")
             fields, kind = left.split(" "), right.split(" ")[0]
@@ -52,9 +52,9 @@ class System:
                 continue
             point = _unescaped(fields[4])
             is_above = real == point or real.startswith(point.rstrip("/") + "/")
-            if is_above and (found is None or len(point) >= len(found.point)):  # the last mount hides those below it
-                found = Mount(point, kind, fields[2])
-        return found
+            if is_above and (mount is None or len(point) >= len(mount.point)):  # the last mount hides those below it
+                mount = Mount(point, kind, fields[2])
+        return mount
 
     def limit(self, name: str) -> float | None:
         """Return the soft limit of this process that a line of /proc/self/limits names, or None if it is not there.
@@ -86,16 +86,16 @@ class System:
 
     def cgroup_cpus(self) -> float | None:
         """Return the number of processors that the container's quota of CPU time allows, or None without a quota."""
-        found = []
+        quotas = []
         for file in self._cgroup_files("cpu", "cpu.cfs_quota_us"):
             quota, period = self.number(file), self.number(file.with_name("cpu.cfs_period_us"))
             if quota and period and quota > 0:
-                found.append(quota / period)
+                quotas.append(quota / period)
         for file in self._cgroup_files("", "cpu.max"):
             words = "".join(self._lines(file)).split()
             if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
-                found.append(int(words[0]) / int(words[1]))
-        return min(found, default=None)
+                quotas.append(int(words[0]) / int(words[1]))
+        return min(quotas, default=None)
 
     def has_cgroups(self) -> bool:
         """Return whether the kernel names a control group of this process."""

@@ -18,12 +18,12 @@ def _package(name: str) -> Callable[[], str]:
 
 def _opencv() -> str:
     """Return the packages of OpenCV. There are four, and they overwrite each other."""
-    found = {
-        f"{str(each.name).lower().replace('_', '-')} {each.version}"
-        for each in importlib.metadata.distributions()
-        if re.match(r"opencv[-_]", str(each.name), re.IGNORECASE)
+    packages = {
+        f"{str(package.name).lower().replace('_', '-')} {package.version}"
+        for package in importlib.metadata.distributions()
+        if re.match(r"opencv[-_]", str(package.name), re.IGNORECASE)
     }
-    return ", ".join(sorted(found)) or NOT_INSTALLED
+    return ", ".join(sorted(packages)) or NOT_INSTALLED
 
 
 _LIBRARIES: Mapping[str, Callable[[], str]] = {

@@ -153,8 +153,8 @@ class EmbedExtractor(PretrainedExtractor):
         network, preprocessing, output = model
         with torch.inference_mode():
             pixels = preprocessing.normalize(torch.from_numpy(np.stack(inputs)).to(network.device))
-            found = network(pixel_values=pixels)[output]
-        return list(found.float().cpu().numpy())
+            embeddings = network(pixel_values=pixels)[output]
+        return list(embeddings.float().cpu().numpy())
 
     def rows_of(self, outputs: Sequence[Any]) -> Rows:
         """Return the embeddings of the next frames."""

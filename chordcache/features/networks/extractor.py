@@ -75,8 +75,8 @@ class NetworkExtractor(Extractor, ABC):
     def finish(self) -> Rows:
         """Send the remaining inputs, and return the remaining rows."""
         try:
-            for each in self.last_inputs():
-                self.model.send(each)
+            for picture in self.last_inputs():
+                self.model.send(picture)
             return self._rows_of(self.model.rest())
         except NetworkError as error:
             raise self._fault(error) from None

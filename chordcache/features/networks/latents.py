@@ -204,12 +204,14 @@ def _compression_of(config: Mapping[str, Any]) -> list[int]:
     """Return how many frames, and how many rows and columns of pixels, become one in the latents."""
     kind = config["_class_name"]
     if kind == "AutoencoderKLWan":
-        found = [config.get("scale_factor_temporal", 4), config.get("scale_factor_spatial", 8)]
+        factors = [config.get("scale_factor_temporal", 4), config.get("scale_factor_spatial", 8)]
     else:
         channels = config.get("block_out_channels", _DEFAULT_CHANNELS[kind])
         num_levels = len(channels) if isinstance(channels, (list, tuple)) else 0
         per_row = 1 if kind == "AutoencoderKL" else config.get("temporal_compression_ratio", 4)
-        found = [per_row, 2 ** (num_levels - 1)]
-    if not all(type(number) in (int, float) and number in range(1, 65) for number in found):
-        raise ConfigError(f"{_KEY}: got a config.json that compresses by {found}, expected whole numbers from 1 to 64")
-    return [int(number) for number in found]
+        factors = [per_row, 2 ** (num_levels - 1)]
+    if not all(type(number) in (int, float) and number in range(1, 65) for number in factors):
+        raise ConfigError(
+            f"{_KEY}: got a config.json that compresses by {factors}, expected whole numbers from 1 to 64"
+        )
+    return [int(number) for number in factors]

@@ -79,10 +79,10 @@ def _in_latents(crop: CropBox, picture: tuple[int, int], info: FeatureInfo) -> t
         )
     box = (crop.top, crop.left, crop.height, crop.width)
     is_inside = min(box) >= 0 and crop.top + crop.height <= picture[0] and crop.left + crop.width <= picture[1]
-    if crop.flip or crop.size != (crop.height, crop.width) or not is_inside or any(each % pixels for each in box):
+    if crop.flip or crop.size != (crop.height, crop.width) or not is_inside or any(edge % pixels for edge in box):
         raise UsageError(
             f"size: got {crop} of a picture of {picture}, expected a crop that latents can have: at multiples of "
             f"{pixels} pixels, inside of the picture, neither scaled nor mirrored. Take size=None, or such a crop."
         )
-    top, left, height, width = (each // pixels for each in box)
+    top, left, height, width = (edge // pixels for edge in box)
     return top, left, height, width

@@ -140,10 +140,10 @@ def load_network(name: str, model: str) -> Any:
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    network, found = getattr(transformers, name).from_pretrained(
+    network, info = getattr(transformers, name).from_pretrained(
         **location(model), dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
     )
-    _check_all_loaded(name, model, found)
+    _check_all_loaded(name, model, info)
     return network.eval()
 
 
@@ -168,7 +168,7 @@ def load_vae(name: str, model: str) -> Any:
     diffusers.utils.logging.disable_progress_bar()
     diffusers.utils.logging.set_verbosity_error()
     place = location(model)
-    network, found = getattr(diffusers, name).from_pretrained(
+    network, info = getattr(diffusers, name).from_pretrained(
         place["pretrained_model_name_or_path"],
         subfolder=place["subfolder"] or None,
         torch_dtype=torch.float32,
@@ -176,7 +176,7 @@ def load_vae(name: str, model: str) -> Any:
         output_loading_info=True,
         ignore_mismatched_sizes=True,
     )
-    _check_all_loaded(name, model, found)
+    _check_all_loaded(name, model, info)
     return network.eval()
 
 
@@ -193,8 +193,8 @@ def _check_all_loaded(name: str, model: str, found: Mapping[str, Any]) -> None:
 def hash_of_files(*models: str) -> str:
     """Return a hash of the files of local folders, or "" for names on the Hub, which stand for their files."""
     folders = [Path(model).expanduser() for model in models if is_folder(model)]
-    found = [list(_digests(folder)) for folder in folders if folder.is_dir()]
-    return hex64(json.dumps(found).encode()) if found else ""
+    digests = [list(_digests(folder)) for folder in folders if folder.is_dir()]
+    return hex64(json.dumps(digests).encode()) if digests else ""
 
 
 def check_files(files: str, *models: str) -> None:

@@ -117,7 +117,7 @@ class TextExtractor(PretrainedExtractor):
         network = load_network(ENCODERS[kind], model)
         positions = getattr(network.config, "max_position_embeddings", None)
         limits = (arguments.get("max_tokens"), positions, tokenizer.model_max_length)
-        return _Encoder(tokenizer, network.to(device), min(each for each in limits if each is not None))
+        return _Encoder(tokenizer, network.to(device), min(limit for limit in limits if limit is not None))
 
     def begin(self, video: VideoInfo) -> str | None:
         """Keep the caption."""
@@ -135,8 +135,8 @@ class TextExtractor(PretrainedExtractor):
             whole = tokenizer(caption, truncation=False, verbose=False)["input_ids"]
             tokens = tokenizer(caption, truncation=True, max_length=max_tokens, return_tensors="pt")
             with torch.inference_mode():
-                found = network(**tokens.to(network.device)).last_hidden_state[0].float().cpu().numpy()
-            outputs.append((found, max(0, len(whole) - len(found))))
+                states = network(**tokens.to(network.device)).last_hidden_state[0].float().cpu().numpy()
+            outputs.append((states, max(0, len(whole) - len(states))))
         return outputs
 
     def last_inputs(self) -> Sequence[Any]:
@@ -145,9 +145,9 @@ class TextExtractor(PretrainedExtractor):
 
     def rows_of(self, outputs: Sequence[Any]) -> Rows:
         """Return the embedding of the caption."""
-        ((found, num_left_out),) = outputs
+        ((rows, num_left_out),) = outputs
         self.facts.update(is_of_video=True, num_tokens_left_out=num_left_out)
-        return {self.name: stored(found, self._dtype)}
+        return {self.name: stored(rows, self._dtype)}
 
     def num_rows(self, num_frames: int) -> int | None:
         """Return None: the rows belong to the whole video."""

@@ -145,11 +145,11 @@ def _ava_items(path: Path, template: Template, names: dict[str, str] | None, sec
         actions = list(group)
         start = max(0.0, time - seconds / 2)
         try:
-            labels = [_name_of(each.action, names) for each in actions]
+            labels = [_name_of(action.action, names) for action in actions]
             file = template.path({"video_id": video})
         except UsageError as error:
             raise row_error(path, "line", actions[0].row, str(error)) from None
-        boxes = [_box(each, label, time - start) for each, label in zip(actions, labels, strict=True) if each.box]
+        boxes = [_box(action, label, time - start) for action, label in zip(actions, labels, strict=True) if action.box]
         yield Item(
             actions[0].row,
             file,
@@ -179,7 +179,7 @@ def _ava_action(path: Path, row: int, cells: list[str]) -> _Action:
         time = float(cells[1])
         box = tuple(map(float, filter(None, cells[2:6])))
         action, person = (*cells[6:], "", "")[:2]
-        if not 0 <= time < math.inf or len(box) not in (0, 4) or not all(0 <= each <= 1 for each in box):
+        if not 0 <= time < math.inf or len(box) not in (0, 4) or not all(0 <= edge <= 1 for edge in box):
             raise ValueError
         return _Action(row, cells[0], time, box, action, int(person) if person else None)
     except ValueError:
@@ -205,6 +205,6 @@ def _action_names(path: Path) -> dict[str, str]:
     """Read AVA's list of actions as CSV: label_id,label_name,label_type."""
     rows = csv.DictReader(line for _, line in class_lines(path))
     if not {"label_id", "label_name"} <= set(rows.fieldnames or ()):
-        found = printable(", ".join(rows.fieldnames or ()))
-        raise UsageError(f"classes: got the columns {found}, expected label_id and label_name")
+        columns = printable(", ".join(rows.fieldnames or ()))
+        raise UsageError(f"classes: got the columns {columns}, expected label_id and label_name")
     return {row["label_id"]: row["label_name"] for row in rows}

@@ -97,9 +97,9 @@ def split_line(line: str) -> tuple[str, list[int]]:
     >>> split_line("a clip.mp4 1 3")
     ('a clip.mp4', [1, 3])
     """
-    found = _LINE.fullmatch(line)
-    name, numbers = found.groups() if found else (line, "")
-    return name, [int(each) for each in numbers.split()]
+    match = _LINE.fullmatch(line)
+    name, numbers = match.groups() if match else (line, "")
+    return name, [int(number) for number in numbers.split()]
 
 
 def video_path(name: str, template: Template | None) -> str:
@@ -155,7 +155,7 @@ def _mmaction_items(path: Path, names: list[str] | None, template: Template | No
                 raise row_error(path, "line", number, message)
             extra["num_frames"] = ids.pop(0)
         try:
-            labels = tuple(str(each) if names is None else names[each] for each in ids)
+            labels = tuple(str(class_id) if names is None else names[class_id] for class_id in ids)
         except IndexError:
             message = f"got class {max(ids)}, expected less than {len(names or ())}, the number of classes"
             raise row_error(path, "line", number, message) from None
@@ -191,8 +191,8 @@ def read_ssv2(path: Path, options: ListOptions) -> ItemList:
 def _ssv2_items(path: Path, ids: dict[str, int] | None, template: Template) -> Iterator[Item]:
     for number, row in json_records(path):
         if not isinstance(row.get("id"), str | int):
-            found = ", ".join(f"'{printable(name)}'" for name in row) or "none"
-            raise row_error(path, "record", number, f"got the members {found}, expected 'id'")
+            columns = ", ".join(f"'{printable(name)}'" for name in row) or "none"
+            raise row_error(path, "record", number, f"got the members {columns}, expected 'id'")
         label = str(row.pop("template", "")).replace("[", "").replace("]", "")
         caption = str(row.pop("label", ""))
         extra: dict[str, Any] = {name: row[name] for name in ("placeholders",) if name in row}

@@ -86,20 +86,20 @@ def _columns(table: RowTable, options: ListOptions) -> dict[str, str]:
     """Return the column of each meaning that the list has."""
     if options.path_column and options.video_template:
         raise UsageError(f"path_column: got '{printable(options.path_column)}' and a template, expected one of the two")
-    found = {}
+    columns = {}
     for meaning, usual in _USUAL.items():
         asked = getattr(options, f"{meaning}_column")
         if asked is not None and asked not in table.types:
             raise UsageError(f"{meaning}_column: got '{printable(asked)}', expected one of {table.found}")
         name = asked or next((name for name in usual if name in table.types), None)
         if name is not None and not (meaning == "path" and options.video_template):
-            found[meaning] = name
-    if "path" not in found and options.video_template is None:
+            columns[meaning] = name
+    if "path" not in columns and options.video_template is None:
         raise UsageError(
             f"'{printable(table.path)}': got the columns {table.found}, expected one of {', '.join(_USUAL['path'])}. "
             "Name it with path_column (--path-column), or give video_template (--video-template)."
         )
-    return found | {name: name for name in _FRAMES if name in table.types}
+    return columns | {name: name for name in _FRAMES if name in table.types}
 
 
 def _item_list(table: RowTable, columns: Mapping[str, str], template: str | None) -> ItemList:

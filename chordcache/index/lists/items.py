@@ -97,7 +97,7 @@ def texts(value: Any) -> tuple[str, ...]:
     ('run', '7', '2')
     """
     values = value if isinstance(value, list | tuple) else (value,)
-    return tuple(text for each in values if (text := as_text(each)))
+    return tuple(text for value in values if (text := as_text(value)))
 
 
 def labels_in(value: Any) -> tuple[str, ...]:
@@ -144,11 +144,11 @@ def segment_between(start: Any, end: Any) -> Segment | None:
     UsageError
         If a time is not one, or is negative or not finite.
     """
-    found: list[float | None] = []
+    bounds: list[float | None] = []
     for name, value in (("start_seconds", start), ("end_seconds", end)):
         try:
-            found.append(seconds_of(value))
+            bounds.append(seconds_of(value))
         except ValueError:
             raise UsageError(f"{name}: got '{printable(as_text(value))}', expected seconds or hh:mm:ss") from None
-    first, last = found
+    first, last = bounds
     return None if first is None and last is None else Segment(start_seconds=first, end_seconds=last)

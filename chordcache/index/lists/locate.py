@@ -74,9 +74,9 @@ class Locator:
         """
         if self._last is not None and self._last[0] == path:  # most lists name the segments of a file in a row
             return self._last[1]
-        found = self._look_up(*self._place(path))
-        self._last = (path, found._replace(is_first=False))
-        return found
+        file = self._look_up(*self._place(path))
+        self._last = (path, file._replace(is_first=False))
+        return file
 
     def _look_up(self, root: str, inner: str) -> Found:
         stem = inner.removesuffix(_ANY_SUFFIX)

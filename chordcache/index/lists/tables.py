@@ -148,7 +148,7 @@ def members(value: Any) -> Row:
     """Return the members of an object that are not null. Raises ValueError if it is another value."""
     if not isinstance(value, dict):
         raise ValueError(f"got {type(value).__name__}, expected an object")
-    return {name: each for name, each in value.items() if each is not None}
+    return {name: member for name, member in value.items() if member is not None}
 
 
 def _typed(path: Path, unit: str, rows: Callable[[], Iterator[tuple[int, Row]]]) -> RowTable:
@@ -193,7 +193,7 @@ def _kind_of(value: Any) -> str:
     """Return the type of a value. A list without elements is "list", and values that have no type are text."""
     if not isinstance(value, list):
         return {bool: "bool", int: "int", float: "float"}.get(type(value), "str")
-    kinds = {type(each) for each in value}
+    kinds = {type(element) for element in value}
     if kinds <= {int, float}:
         return "list" if not kinds else "list[int]" if kinds == {int} else "list[float]"
     return "list[str]" if kinds == {str} else "str"

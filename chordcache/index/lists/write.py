@@ -247,10 +247,10 @@ class _Run:
 
     def _is_chosen(self, item: Item) -> bool:
         for name, value in self._where.items():
-            found = as_text(item.extra.get(name))
-            if found and len(self._seen_values[name]) < 10:
-                self._seen_values[name].add(found)
-            if found != value:
+            text = as_text(item.extra.get(name))
+            if text and len(self._seen_values[name]) < 10:
+                self._seen_values[name].add(text)
+            if text != value:
                 return False
         return True
 
@@ -282,7 +282,7 @@ class _Run:
     def _record(self, item: Item, note: Callable[[str], None] | None) -> VideoRecord | None:
         """Return the record of an item, or None if its file does not exist."""
         try:
-            found = self.locator.find(item.path)
+            file = self.locator.find(item.path)
         except UsageError as error:
             raise type(error)(str(self.listed.error(item.row, str(error)))) from None
         problem = texts_problem(item.labels, item.captions, item.extra) or extra_problem(
@@ -290,17 +290,17 @@ class _Run:
         )
         if problem is not None:
             raise self.listed.error(item.row, problem)
-        if not found.exists:
-            self._add_missing(found.path, note if found.is_first else None, found.is_first)
+        if not file.exists:
+            self._add_missing(file.path, note if file.is_first else None, file.is_first)
             return None
-        self._num_files += found.is_first
-        key = hash((self.locator.real_of(found), item.segment))
+        self._num_files += file.is_first
+        key = hash((self.locator.real_of(file), item.segment))
         if key in self._rows:
             raise self._duplicate(item, self._rows[key])
         self._rows[key] = item.row
         return VideoRecord(
-            found.root,
-            found.path,
+            file.root,
+            file.path,
             segment=item.segment,
             label=item.labels[0] if len(item.labels) == 1 else None,
             labels=item.labels if len(item.labels) > 1 else (),

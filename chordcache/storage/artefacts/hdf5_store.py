@@ -184,7 +184,7 @@ class Hdf5ArtefactWriter(ArtefactWriter):
             self._flush(rows, len(rows.held))
         for name in self._offsets:
             self._add_records(name)
-        offsets = {name + OFFSETS: np.asarray(each, "<i8") for name, each in self._offsets.items()}
+        offsets = {name + OFFSETS: np.asarray(ends, "<i8") for name, ends in self._offsets.items()}
         with self._errors():
             for name, values in {**arrays, **offsets, **self._digests()}.items():
                 dataset = self._file.create_dataset(name, data=values)
@@ -294,7 +294,7 @@ class Hdf5Artefact(Artefact):
         shape = padded = dataset.shape
         if plan.get_layout() == h5py.h5d.CHUNKED:
             padded = tuple(-(-n // size) * size for n, size in zip(shape, plan.get_chunk(), strict=True))
-        stored, ratio = dataset.get_storage_size(), math.prod(_FILTERS[each] for each in filters)
+        stored, ratio = dataset.get_storage_size(), math.prod(_FILTERS[name] for name in filters)
         if not shape or stored > num_bytes or math.prod(padded) * dtype.itemsize > stored * ratio:
             raise self._damage(f"'{name}' claims a shape of {shape}, which the file cannot hold")
         return _Array(dataset, shape, dtype)

@@ -199,7 +199,7 @@ def _append_tree(path: Path, page_bytes: int, num_pages: int) -> None:
 
 def _tree_pages(fd: int, page_bytes: int, num_pages: int) -> list[int]:
     """Return the numbers of the pages that do not hold values. The first page of a value states how many it takes."""
-    found = []
+    pages = []
     number = 0
     while number < num_pages:
         header = os.pread(fd, _PAGE_HEADER.size, number * page_bytes)
@@ -207,9 +207,9 @@ def _tree_pages(fd: int, page_bytes: int, num_pages: int) -> list[int]:
         if flags & _HOLDS_VALUE:
             number += num_of_value
         else:
-            found.append(number)
+            pages.append(number)
             number += 1
-    return found
+    return pages
 
 
 def _digest_of_pages(fd: int, numbers: np.ndarray, page_bytes: int) -> int:

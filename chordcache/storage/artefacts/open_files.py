@@ -258,12 +258,12 @@ def check_artefact(
 
 
 def _check_names(artefact: Artefact, num_rows: Mapping[str, int], whole: Collection[str]) -> None:
-    found = {name: f"{artefact.num_rows(name)} rows" for name in artefact.streamed}
-    found |= dict.fromkeys(artefact.whole, "a whole array")
+    shapes = {name: f"{artefact.num_rows(name)} rows" for name in artefact.streamed}
+    shapes |= dict.fromkeys(artefact.whole, "a whole array")
     wanted = {name: f"{count} rows" for name, count in num_rows.items()} | dict.fromkeys(whole, "a whole array")
-    for name in sorted({*found, *wanted}):
-        if found.get(name) != wanted.get(name):
-            have, want = found.get(name, "nothing"), wanted.get(name, "nothing")
+    for name in sorted({*shapes, *wanted}):
+        if shapes.get(name) != wanted.get(name):
+            have, want = shapes.get(name, "nothing"), wanted.get(name, "nothing")
             what = f"got {have} of '{printable(name)}', expected {want}"
             raise DamageError(f"'{printable(artefact.path)}' is damaged: {what}")
     for name in whole:

@@ -108,8 +108,8 @@ class ArtefactWriter(ABC):
             self._begin(name, stream)
             self._streams[name] = stream
         elif (stream.dtype is None, stream.dtype, stream.row_shape) != (dtype is None, dtype, shape):
-            found, first = f"{dtype or 'records'} {shape}", f"{stream.dtype or 'records'} {stream.row_shape}"
-            raise UsageError(f"rows of '{name}' are {found}, but the first ones were {first}")
+            given, first = f"{dtype or 'records'} {shape}", f"{stream.dtype or 'records'} {stream.row_shape}"
+            raise UsageError(f"rows of '{name}' are {given}, but the first ones were {first}")
         self._write(name, block)
         stream.digests.extend(_digests_of(block))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from chordcache.tools.report.rows import Measures
 
-NAMES = tuple(each.name for each in fields(Measures))
+NAMES = tuple(measure.name for measure in fields(Measures))
 
 TITLES = {
     "seconds": ("Duration", "s"),

@@ -143,7 +143,7 @@ class Contents:
             length = (
                 Card("minutes", f"{60 * hours:.1f}") if hours * 60 >= 2 else Card("seconds", f"{totals.seconds:.1f}")
             )
-        found = [
+        cards = [
             Card("videos", f"{totals.num_videos:,}"),
             length,
             Card("frames", f"{totals.num_frames:,}"),
@@ -151,8 +151,8 @@ class Contents:
             Card("failures", f"{len(problems.failures):,}"),
         ]
         if totals.num_damaged:
-            found.append(Card("damaged sources", f"{totals.num_damaged:,}"))
-        return found
+            cards.append(Card("damaged sources", f"{totals.num_damaged:,}"))
+        return cards
 
     def _charts(self) -> list[Chart]:
         causes = bars(Counter({readable(name, 60): n for name, n in self._problems.failures.by_cause.items()}))

@@ -37,14 +37,14 @@ def level_dbfs(energy: np.ndarray) -> np.ndarray:
 
 def curves_of_content(content: ContentFacts) -> list[Any]:
     """Return the curves of the facts that a scan or a build measured, second by second."""
-    found = []
+    curves = []
     if content.motion_per_second:
         name = MOTION if content.motion_source == "codec" else LUMA
-        found.append(_per_second(name, np.array(content.motion_per_second)))
+        curves.append(_per_second(name, np.array(content.motion_per_second)))
     if content.audio_energy_per_second:
         levels = level_dbfs(np.array(content.audio_energy_per_second))
-        found.append(_per_second(SOUND, levels, SILENCE_DBFS, 0.0))
-    return found
+        curves.append(_per_second(SOUND, levels, SILENCE_DBFS, 0.0))
+    return curves
 
 
 def motion_of_frames(cache: Cache, video: Video, seconds: np.ndarray) -> tuple[list[Any], float | None]:

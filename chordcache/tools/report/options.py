@@ -63,5 +63,5 @@ def _check_output(output: Path, path: Path, verify: Path | None) -> None:
             if source is not None and source.exists() and os.path.samefile(output, source):
                 raise UsageError(f"output: got '{name}', which is also '{parameter}', expected another file")
     folder = Path(os.path.realpath(output.parent))
-    if any((each / "chordcache.json").exists() for each in (folder, *folder.parents)):
+    if any((parent / "chordcache.json").exists() for parent in (folder, *folder.parents)):
         raise UsageError(f"output: got '{name}', a file in the cache, expected one outside of it")

@@ -53,30 +53,31 @@ class Picture:
 
 def picture_of(cache: Cache, video: Video) -> Picture:
     """Return the picture of a video. Damaged artefacts are named in ``problems``."""
-    made = Picture()
+    picture = Picture()
     if not video.num_frames:
-        return made
+        return picture
     size = _cell_size(video)
-    times = _attempt(made, lambda: video.pts_seconds - video.start_seconds)
+    times = _attempt(picture, lambda: video.pts_seconds - video.start_seconds)
     if times is None:  # the other artefacts may be sound
         times = np.arange(video.num_frames) * (video.duration_seconds / video.num_frames)
     numbers = _numbers_in_slots(times, video.duration_seconds, _NUM_CELLS)
-    made.seconds = [round(float(times[number]), 3) for number in numbers]
-    keyframes = _attempt(made, lambda: times[video.keyframes])
-    made.keyframes = [] if keyframes is None else [round(float(time), 2) for time in keyframes[:_MAX_KEYFRAMES]]
+    picture.seconds = [round(float(times[number]), 3) for number in numbers]
+    keyframes = _attempt(picture, lambda: times[video.keyframes])
+    picture.keyframes = [] if keyframes is None else [round(float(time), 2) for time in keyframes[:_MAX_KEYFRAMES]]
     rows = [
-        _attempt(made, lambda: _frames_row(cache, video, numbers, size)),
-        _attempt(made, lambda: _flow_row(cache, video, numbers, size, made)),
-        _attempt(made, lambda: _mel_row(cache, video, size[0] * len(numbers))),
+        _attempt(picture, lambda: _frames_row(cache, video, numbers, size)),
+        _attempt(picture, lambda: _flow_row(cache, video, numbers, size, picture)),
+        _attempt(picture, lambda: _mel_row(cache, video, size[0] * len(numbers))),
     ]
-    made.motion, made.mean_motion_px = _attempt(made, lambda: motion_of_frames(cache, video, times)) or ([], None)
-    made.pose = _attempt(made, lambda: _pose(cache, video, numbers)) or []
+    motion = _attempt(picture, lambda: motion_of_frames(cache, video, times))
+    picture.motion, picture.mean_motion_px = motion or ([], None)
+    picture.pose = _attempt(picture, lambda: _pose(cache, video, numbers)) or []
     shown = [row for row in rows if row is not None]
     if shown:
-        made.webp = webp(np.vstack(shown), _QUALITY)
+        picture.webp = webp(np.vstack(shown), _QUALITY)
         has_frames, has_flow = (int(row is not None) for row in rows[:2])
-        made.layout = [*size, len(numbers), has_frames, has_flow, 0 if rows[2] is None else len(rows[2])]
-    return made
+        picture.layout = [*size, len(numbers), has_frames, has_flow, 0 if rows[2] is None else len(rows[2])]
+    return picture
 
 
 def _attempt(made: Picture, read: Callable[[], Any]) -> Any:
@@ -143,9 +144,9 @@ def _flow_row(
         return None
     flow = cache.read(video, "flow", indices=np.minimum(numbers, num_rows - 1))
     step = max(1, int(min(flow.shape[1] / size[1], flow.shape[2] / size[0]) / 1.5))  # flow is smooth
-    small = [_fitted(each[::step, ::step].astype(np.float32), size) for each in flow]
+    small = [_fitted(field[::step, ::step].astype(np.float32), size) for field in flow]
     made.flow_px = round(flow_scale(np.stack(small)), 2)
-    return np.hstack([flow_colors(each, made.flow_px) for each in small])
+    return np.hstack([flow_colors(field, made.flow_px) for field in small])
 
 
 def _mel_row(cache: Cache, video: Video, width: int) -> np.ndarray | None:
@@ -154,11 +155,11 @@ def _mel_row(cache: Cache, video: Video, width: int) -> np.ndarray | None:
 
 
 def _pose(cache: Cache, video: Video, numbers: np.ndarray) -> list[list[int] | None]:
-    found: list[list[int] | None] = []
+    shown: list[list[int] | None] = []
     for landmarks in cache.read(video, "pose", indices=numbers):
         places = visible_landmarks(landmarks, video.width, video.height)
         if np.isnan(places).all():
-            found.append(None)
+            shown.append(None)
             continue
-        found.append(np.nan_to_num(places * 1000, nan=-1).round().astype(int).ravel().tolist())
-    return found if any(found) else []
+        shown.append(np.nan_to_num(places * 1000, nan=-1).round().astype(int).ravel().tolist())
+    return shown if any(shown) else []

@@ -83,16 +83,16 @@ class Problems:
     def add_quarantine(self, cache: Path) -> None:
         """Take the failures in the quarantine of a cache."""
         try:
-            for each in quarantined(cache):
-                _add(self.failures, each)
+            for failure in quarantined(cache):
+                _add(self.failures, failure)
         except ChordcacheError as error:
             self.notes.append(readable(str(error)))
 
     def add_entry(self, video: Video | None, record: VideoRecord | None) -> None:
         """Take the damage of a cached video, or the error of the record of another."""
         if video is not None:
-            for each in problems_of_video(video, with_absent=False):
-                _add(self.damaged, each)
+            for damage in problems_of_video(video, with_absent=False):
+                _add(self.damaged, damage)
         elif record is not None and (problem := problem_of_record(record)) is not None:
             _add(self.failures, problem)
 
@@ -105,11 +105,13 @@ class Problems:
 
     def add_damage(self, damage: list[Damage]) -> None:
         """Take findings of ``verify``."""
-        for each in damage:
-            self._files.setdefault(each.key or "", []).append(each.file)
-            text = readable(each.message, _MESSAGE)
-            action, key = readable(each.fix_command, 400), readable(each.key or "", 80)
-            self.findings.add(Line(readable(each.file, 400), "verify", readable(each.kind, 60), text, action, key))
+        for finding in damage:
+            self._files.setdefault(finding.key or "", []).append(finding.file)
+            text = readable(finding.message, _MESSAGE)
+            action, key = readable(finding.fix_command, 400), readable(finding.key or "", 80)
+            self.findings.add(
+                Line(readable(finding.file, 400), "verify", readable(finding.kind, 60), text, action, key)
+            )
 
 
 def _add(found: ProblemList, problem: Problem) -> None:
@@ -145,18 +147,18 @@ def read_findings(path: Path) -> list[Damage]:
         raise _not_findings(path) from None
     if not isinstance(data, list):
         raise _not_findings(path)
-    return [_finding(path, each) for each in data]
+    return [_finding(path, finding) for finding in data]
 
 
 def _finding(path: Path, data: Any) -> Damage:
     try:
-        found = Damage(**data)
+        finding = Damage(**data)
     except TypeError:
         raise _not_findings(path) from None
-    texts = (found.kind, found.file, found.message, found.fix_command, found.key or "", found.record or "")
+    texts = (finding.kind, finding.file, finding.message, finding.fix_command, finding.key or "", finding.record or "")
     if not all(isinstance(text, str) for text in texts):
         raise _not_findings(path)
-    return found
+    return finding
 
 
 def _not_findings(path: Path) -> UsageError:

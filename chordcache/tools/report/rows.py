@@ -87,30 +87,30 @@ class Measures:
 def measures_of(entry: Entry) -> Measures:
     """Return the numbers that a sidecar and a record state."""
     video, record = entry.video, entry.record
-    found = Measures()
+    measures = Measures()
     header, packets = (record.header, record.packets) if record else (None, None)
     content = (video.content if video else None) or (record.content if record else None)
     if video is not None:
-        found.seconds, found.frames = video.duration_seconds, video.num_frames
-        found.height = video.sidecar.display_height or video.height
-        found.bytes = sum({info.file: info.num_bytes for info in video.sidecar.features if info.file}.values())
+        measures.seconds, measures.frames = video.duration_seconds, video.num_frames
+        measures.height = video.sidecar.display_height or video.height
+        measures.bytes = sum({info.file: info.num_bytes for info in video.sidecar.features if info.file}.values())
         if video.duration_seconds > 0:
-            found.fps = video.num_frames / video.duration_seconds
+            measures.fps = video.num_frames / video.duration_seconds
     elif packets is not None:
-        found.seconds, found.frames = packets.duration_seconds, packets.num_frames
+        measures.seconds, measures.frames = packets.duration_seconds, packets.num_frames
     if header is not None:
-        found.height = header.display_height
-        found.fps = header.average_fps or found.fps
+        measures.height = header.display_height
+        measures.fps = header.average_fps or measures.fps
     if video is None and record is not None and record.identity is not None:
-        found.bytes = record.identity.size
+        measures.bytes = record.identity.size
     if content is not None:
         if content.motion_per_second:
             mean = float(np.mean(content.motion_per_second))
-            setattr(found, "motion" if content.motion_source == "codec" else "luma", mean)
+            setattr(measures, "motion" if content.motion_source == "codec" else "luma", mean)
         if content.audio_energy_per_second:
             power = np.mean(np.square(content.audio_energy_per_second))
-            found.sound = float(level_dbfs(np.sqrt(power)))
-    return found
+            measures.sound = float(level_dbfs(np.sqrt(power)))
+    return measures
 
 
 def labels_of(entry: Entry) -> list[str]:
@@ -123,8 +123,8 @@ def labels_of(entry: Entry) -> list[str]:
 
 def traits_of(entry: Entry, problems: Sequence[str]) -> list[str]:
     """Return the properties of a video that the grid can filter by."""
-    found = [*_traits(entry), *(["damaged artefact"] if problems else [])]
-    return list(dict.fromkeys(readable(trait, 120) for trait in found))
+    traits = [*_traits(entry), *(["damaged artefact"] if problems else [])]
+    return list(dict.fromkeys(readable(trait, 120) for trait in traits))
 
 
 def row_of(entry: Entry, measures: Measures, labels: Sequence[str], traits: Sequence[str], shared: Shared) -> list[Any]:
@@ -159,17 +159,17 @@ def details_of(entry: Entry, shared: Shared) -> dict[str, Any]:
     described = video.sidecar if video else record
     assert described is not None
     content = (video.content if video else None) or (record.content if record else None)
-    details: dict[str, Any] = {"facts": [_shared_fact(shared, *each) for each in _facts(entry)]}
+    details: dict[str, Any] = {"facts": [_shared_fact(shared, *fact) for fact in _facts(entry)]}
     captions = [*([described.caption] if described.caption else []), *described.captions]
     if len(captions) > 1 or (captions and len(captions[0]) > _CAPTION_IN_ROW):
-        details["captions"] = [readable(each, _CAPTION) for each in captions[:_MAX_CAPTIONS]]
+        details["captions"] = [readable(caption, _CAPTION) for caption in captions[:_MAX_CAPTIONS]]
     if described.extra:
         columns = list(described.extra.items())[:_MAX_COLUMNS]
         details["columns"] = [[readable(name, 80), _column_text(value)] for name, value in columns]
         details["marks"] = [mark for name, value in columns for mark in _marks(name, value)][:_MAX_MARKS]
     if content is not None:
         details["curves"] = curves_of_content(content)
-        details["peaks"] = [round(each, 2) for each in content.audio_peaks_seconds[:_MAX_MARKS]]
+        details["peaks"] = [round(seconds, 2) for seconds in content.audio_peaks_seconds[:_MAX_MARKS]]
     keyframes = _keyframe_seconds(entry)
     if keyframes:
         details["keyframes"] = keyframes
@@ -315,5 +315,7 @@ def _keyframe_seconds(entry: Entry) -> list[float]:
         return []
     start = entry.video.start_seconds if entry.video else record.packets.start_seconds
     stop = entry.video.duration_seconds if entry.video else record.packets.duration_seconds
-    found = [round(each - start, 2) for each in record.packets.keyframe_pts_seconds if 0 <= each - start <= stop]
-    return found[:: -(-len(found) // _MAX_KEYFRAMES)] if found else []
+    times = [
+        round(seconds - start, 2) for seconds in record.packets.keyframe_pts_seconds if 0 <= seconds - start <= stop
+    ]
+    return times[:: -(-len(times) // _MAX_KEYFRAMES)] if times else []
