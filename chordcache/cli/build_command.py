@@ -11,7 +11,7 @@ import click
 
 import chordcache as cc
 from chordcache.amounts import human_bytes
-from chordcache.choices import ON_DAMAGE, SEGMENT_MODES
+from chordcache.choices import ON_DAMAGE
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
     CACHE_VARIABLE,
@@ -44,7 +44,6 @@ _BUILD_OPTIONS = (
     "prune",
     "prune_many",
     "drop",
-    "segments",
     "on_damage",
     "scratch",
     "part",
@@ -83,11 +82,6 @@ _BUILD_OPTIONS = (
 @click.option(
     "--drop", metavar="A,B", callback=lambda _ctx, _param, value: split_names(value) or (),
     help="Take these features out of the cache. 'chordcache gc' removes their files.",
-)  # fmt: skip
-@click.option(
-    "--segments", type=Choice(SEGMENT_MODES),
-    help="Cache only the frames of the segments that INDEX names, or the whole file once, with the segments as views. "
-    "The cache remembers it.  [default: only]",
 )  # fmt: skip
 @click.option(
     "--part", metavar="I/N",

@@ -10,7 +10,7 @@ from chordcache.arguments import did_you_mean
 from chordcache.errors import UsageError, printable
 
 OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
-    "What to build": ("features", "config", "tiers", "drop", "on_damage", "segments", "source_hash"),
+    "What to build": ("features", "config", "tiers", "drop", "on_damage", "source_hash"),
     "What to read": ("level", "labels", "source", "format", "classes", "index.seconds"),
     "Which videos": (
         "videos", "video_template", "where", "roots", "follow_symlinks", "retry_quarantined", "prune", "prune_many",

@@ -217,7 +217,6 @@ class _Build:
         self._num_new_failures = 0
         self._video_seconds = 0.0
         self._num_bytes = self._num_unused_bytes = 0
-        self._last_files: set[str | None] = set()
         self._progress = Progress("build", display_of(False))
 
     def run(self, engine: Engine, progress: Progress, notes: RunNotes) -> RunSummary:
@@ -370,10 +369,9 @@ class _Build:
         self._progress.done(_name(task), seconds=task.seconds, num_frames=num_frames, num_bytes=num_bytes)
 
     def _written_bytes(self, sidecar: Sidecar, task: BuildTask) -> int:
-        """Return the size of the new files of a video. Segments of a file that share theirs count them once."""
-        kept = {info.file for info in task.kept} | self._last_files
+        """Return the size of the new files of a video."""
+        kept = {info.file for info in task.kept}
         sizes = {info.file: info.num_bytes for info in sidecar.features if info.file and info.file not in kept}
-        self._last_files = {info.file for info in sidecar.features}
         return sum(sizes.values())
 
     def _fail(self, task: BuildTask, failure: Failure, *, is_work: bool = True) -> None:

@@ -58,10 +58,6 @@ class BuildTask:
     """Folder of a local disk to write artefacts in before they are copied to the cache, or None"""
     row: int = 0
     """Number of its row in the index, from 1; 0 if it is not from an index"""
-    shares: bool = False
-    """True if the segments of a file share artefacts of the whole file"""
-    sibling: Sidecar | None = None
-    """Another segment of the file whose artefacts this one can share without a decode"""
     attempt: int = 1
     """Number of times that the task was sent, including this one"""
     on_damage: str = ON_DAMAGE[0]
@@ -82,7 +78,7 @@ class BuildTask:
     @property
     def takes_part(self) -> bool:
         """True if only its own frames of the file are decoded: those of a segment, or in a bucket."""
-        return not self.shares and (self.description.segment is not None or self.picture.buckets is not None)
+        return self.description.segment is not None or self.picture.buckets is not None
 
     @property
     def needs_hash(self) -> bool:

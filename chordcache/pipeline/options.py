@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chordcache.arguments import as_items
-from chordcache.choices import ON_DAMAGE, SEGMENT_MODES
+from chordcache.choices import ON_DAMAGE
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError
 from chordcache.storage.part import Part
@@ -20,8 +20,7 @@ class BuildOptions:
     Raises
     ------
     UsageError
-        If ``max_failures`` is neither a count nor a share, ``segments`` or ``on_damage`` is not a choice, or ``part``
-        is not a part.
+        If ``max_failures`` is neither a count nor a share, ``on_damage`` is not a choice, or ``part`` is not a part.
     """
 
     max_failures: int | str | None = None
@@ -43,9 +42,6 @@ class BuildOptions:
     """True to drop the cached videos that the index does not name, after the build. Their sources stay"""
     prune_many: bool = False
     """True to allow ``prune`` and ``drop`` to concern more than a tenth of the cached videos"""
-    segments: str | None = None
-    """"only" caches the frames that a segment needs. "share" caches a file once, and its segments are views of it. The
-    cache remembers it. By default "only" """
     on_damage: str | None = None
     """"quarantine" caches nothing of a damaged file, "trim" the frames before its first damage. None takes
     ``frames.on_damage`` of the config, or without a config, the choice that the cache was built with"""
@@ -61,8 +57,6 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "drop", tuple(as_items(self.drop)))
-        if self.segments not in (None, *SEGMENT_MODES):
-            raise UsageError(f"segments: got '{self.segments}', expected one of {', '.join(SEGMENT_MODES)}")
         if self.part is not None:
             Part.parse(self.part)  # raises if it names none
             if self.drop:

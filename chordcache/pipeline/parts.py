@@ -120,7 +120,7 @@ def _another(cache: Path, found: PartsPlan, what: str) -> UsageError:
 def _settings_of(plan: BuildPlan) -> str:
     """Return a hash of the settings that decide about the content of a cache. Folders of sources are not among them."""
     settings = [config_to_json(plan.config), plan.requested, plan.follow_symlinks, plan.source_hash]
-    return hex128(json.dumps([*settings, plan.segments, plan.on_damage], sort_keys=True).encode())
+    return hex128(json.dumps([*settings, plan.on_damage], sort_keys=True).encode())
 
 
 def _divide(cache: Path, num_parts: int, index: Path, plan_now: Callable[[], BuildPlan], on_wait: Say | None) -> None:

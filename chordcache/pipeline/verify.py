@@ -305,10 +305,10 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
                 found = (stored.num_rows, *stored.row_shape), str(stored.dtype)
                 if stored.dtype is not None and found != (info.shape, info.dtype):
                     raise DamageError(f"its '{info.feature}' is {found}, expected {(info.shape, info.dtype)}")
-        num_frames = sidecar.num_stored_frames
+        num_frames = sidecar.num_frames
         if len(pts_seconds) != num_frames or len(source_frames) != num_frames:
             raise DamageError(f"the file has times of {len(pts_seconds)} frames, expected {num_frames}")
-        if pts_seconds[sidecar.first_row] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
+        if pts_seconds[0] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
             raise DamageError("its times disagree with the sidecar's")
         if not _are_ascending(keyframes, num_frames):
             raise DamageError(f"its keyframes are not ascending frame numbers below {num_frames}")

@@ -38,7 +38,6 @@ def _of_cache(path: Path) -> dict[str, Any]:
     header = read_header(path)
     labels: Counter[str] = Counter()
     num_bytes: Counter[str] = Counter()
-    shared: set[str] = set()
     absent: Counter[str] = Counter()
     num_videos = num_frames = num_damaged = num_missing = 0
     seconds = 0.0
@@ -59,10 +58,6 @@ def _of_cache(path: Path) -> dict[str, Any]:
                     by_file.setdefault(info.file, []).append(info)
             for infos in by_file.values():
                 names = ", ".join(info.feature for info in infos)
-                if video.sidecar.view is not None:  # the segments of a file share its artefacts
-                    if infos[0].digest in shared:
-                        continue
-                    shared.add(infos[0].digest)
                 num_bytes[f"{names} in {infos[0].tier}"] += infos[0].num_bytes
     return {
         "format_version": sealed_json.FORMAT_VERSION,

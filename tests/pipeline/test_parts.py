@@ -256,7 +256,7 @@ def test_segments_of_a_file_are_in_one_part(work: Path, tmp_path: Path) -> None:
     (work / "segments.csv").write_text("\n".join(["path,start_frame,end_frame", *(f"videos/{row}" for row in rows)]))
     cache = tmp_path / "cache"
     for number in (1, 2):
-        options = cc.BuildOptions(part=f"{number}/2", segments="share")
+        options = cc.BuildOptions(part=f"{number}/2")
         assert cc.build(work / "segments.csv", cache, jobs=1, options=options).num_done == 6
     for number in (1, 2):
         paths = [record.path for record in read_index(cache / f"parts/{number}-of-2/index.jsonl")]

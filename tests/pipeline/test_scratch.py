@@ -94,27 +94,6 @@ def test_features_that_are_added_and_repairs_use_the_scratch(
     assert os.listdir(scratch) == []
 
 
-def test_segments_that_share_artefacts(videos: Path, scratch: Path, tmp_path: Path) -> None:
-    rows = [f"{number}.mp4,0,{end}" for number in (8, 9) for end in (3, 5, 7)]
-    index = videos / "videos/list.csv"
-    index.write_text("\n".join(["path,start_frame,end_frame", *rows]) + "\n")
-    caches = tmp_path / "without", tmp_path / "with"
-    for cache, folder in zip(caches, (None, scratch), strict=True):
-        options = cc.BuildOptions(segments="share", scratch=folder)
-        for features in (["frames"], ["frames", "flow"]):  # the second shares what is made, and makes what is missing
-            tiers = ["lmdb", "hdf5"]
-            cc.build(index, cache, tiers=tiers, features=features, jobs=1, options=options)
-    assert sidecars(tmp_path / "with") == sidecars(tmp_path / "without")
-    assert len(sidecars(tmp_path / "with")) == 6
-    names = [sorted(str(file.relative_to(cache)) for file in cache.glob("*/*/*.*")) for cache in caches]
-    assert names[0] == names[1]
-    assert {each.kind for each in cc.verify(caches[1], level="deep", jobs=1).damage} <= {"orphan"}
-    assert processes.partials(caches[1]) == []
-    inodes = {file.stat().st_ino for file in (tmp_path / "with").glob("lmdb/*/*.lmdb")}
-    assert len(inodes) == 2
-    assert os.listdir(scratch) == []
-
-
 # Calls on the disk of the cache
 
 

@@ -115,7 +115,6 @@ class Totals:
         self.absent: Counter[str] = Counter()
         self.labels: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
-        self._shared: set[int] = set()
 
     def add(self, entry: Entry, measures: Measures) -> None:
         """Count a video."""
@@ -139,14 +138,7 @@ class Totals:
             if info.file is None:
                 self.absent[f"{info.feature} in {info.tier}: {info.absent}"] += 1
                 continue
-            if info.file in by_file:
-                by_file[info.file].append(info.feature)
-                continue
-            if video.sidecar.view is not None:  # the segments of a file share its artefacts
-                if hash(info.digest) in self._shared:
-                    continue
-                self._shared.add(hash(info.digest))
-            by_file[info.file] = [info.feature]
+            by_file.setdefault(info.file, []).append(info.feature)
         infos = {info.file: info for info in video.sidecar.features if info.file}
         for file, names in by_file.items():
             self._bytes[f"{', '.join(names)} in {infos[file].tier}"] += infos[file].num_bytes
