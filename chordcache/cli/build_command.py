@@ -24,7 +24,6 @@ from chordcache.cli.options import (
     json_option,
     limits_options,
     roots_option,
-    scratch_option,
     skipped_frames,
     split_names,
     wait_option,
@@ -45,8 +44,6 @@ _BUILD_OPTIONS = (
     "prune_many",
     "drop",
     "on_damage",
-    "scratch",
-    "part",
     "limits",
 )
 """Options that are fields of ``BuildOptions``."""
@@ -83,14 +80,9 @@ _BUILD_OPTIONS = (
     "--drop", metavar="A,B", callback=lambda _ctx, _param, value: split_names(value) or (),
     help="Take these features out of the cache. 'chordcache gc' removes their files.",
 )  # fmt: skip
-@click.option(
-    "--part", metavar="I/N",
-    help="Build only part I of N, while other processes or machines build the others. 'chordcache finish' joins them.",
-)  # fmt: skip
 @wait_option
 @roots_option
 @engine_options
-@scratch_option
 @limits_options
 @display_options
 @json_option
@@ -121,8 +113,6 @@ def build(
     """
     chosen = {name: arguments.pop(name) for name in _BUILD_OPTIONS}
     options = cc.BuildOptions("0" if fail_fast else max_failures, **chosen)
-    if dry_run and options.part is not None:
-        raise click.UsageError("--dry-run shows the whole build; leave out --part")
     if dry_run:
         del arguments["jobs"], arguments["display"]
         _echo_dry_run(cc.dry_run(index, cache, options=options, **arguments), as_json)

@@ -50,12 +50,6 @@ class BuildTask:
     """Segment, label, caption and other columns of the index"""
     seconds: float | None = None
     """[seconds] Length of the video as the index states it"""
-    part_folder: Path | None = None
-    """Folder of the part of the cache to which the task belongs, or None in a build of the whole cache"""
-    run: str = ""
-    """Name of the run that may publish, or "" if no run is named"""
-    scratch: Path | None = None
-    """Folder of a local disk to write artefacts in before they are copied to the cache, or None"""
     row: int = 0
     """Number of its row in the index, from 1; 0 if it is not from an index"""
     attempt: int = 1
@@ -64,11 +58,6 @@ class BuildTask:
     """One of ``ON_DAMAGE``"""
     damage: DamageFacts | None = None
     """Damage of the source before which the item ends, or None if damage is an error"""
-
-    @property
-    def run_folder(self) -> Path:
-        """Folder with the record of the run, and its partial files: that of the cache, or of a part of it."""
-        return self.part_folder or self.cache
 
     @property
     def item(self) -> VideoRecord:

@@ -27,9 +27,7 @@ from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact, open_artefact
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.artefacts.writer import ArtefactWriter
-from chordcache.storage.owner import check_run
 from chordcache.storage.quarantine import Failure
-from chordcache.storage.scratch import Workspace
 from chordcache.storage.sidecar import Sidecar, in_order
 
 
@@ -56,7 +54,6 @@ class ItemBuild:
         self._task = task
         self._source = source
         self._digest = digest
-        self._workspace = Workspace(task.run_folder, task.scratch)
         self._stack = ExitStack()
         self._writers = ExitStack()
         self._written: dict[Path, str] = {}
@@ -90,9 +87,8 @@ class ItemBuild:
     def begin(self, media: Media, bucket: Bucket | None = None) -> None:
         """Make the writers and the extractors."""
         artefacts = self._task.artefacts
-        with self._workspace.errors:
-            self._folder = self._stack.enter_context(self._workspace.folder())
-            writers = [self._writers.enter_context(self._writer(number)) for number in range(len(artefacts))]
+        self._folder = self._stack.enter_context(atomic.partial_folder(self._task.cache))
+        writers = [self._writers.enter_context(self._writer(number)) for number in range(len(artefacts))]
         self._pairs = list(zip(artefacts, writers, strict=True))
         for artefact, writer in self._pairs:
             for name in artefact.names:
@@ -111,18 +107,15 @@ class ItemBuild:
 
     def add_sound(self, sound: Sound) -> None:
         """Take the next part of the audio track."""
-        with self._workspace.errors:
-            self._decode_pass.add_sound(sound)
+        self._decode_pass.add_sound(sound)
 
     def add_frame(self, decoded: DecodedFrame) -> None:
         """Take the next frame of the source."""
-        with self._workspace.errors:
-            self._decode_pass.add_frame(decoded)
+        self._decode_pass.add_frame(decoded)
 
     def finish(self, media: Media, sounds: Iterable[Sound] = (), end_seconds: float | None = None) -> None:
         """Take the remaining sound, and publish the item, unless the features to keep were made from other frames."""
-        with self._workspace.errors:
-            facts = self._decode_pass.finish(media, sounds, end_seconds)
+        facts = self._decode_pass.finish(media, sounds, end_seconds)
         with progress.paused():
             kept = self._kept(facts)
             if kept is None:
@@ -131,9 +124,7 @@ class ItemBuild:
             made = [info for artefact, writer in self._pairs for info in self._finish(artefact, writer, facts)]
         self._writers.close()
         sidecar = self._sidecar(facts, made, kept)
-        digests = {str(info.file): str(info.digest) for info in sidecar.features}
-        with self._workspace.ready(self._written, digests) as written:
-            self.outcome = publish_item(self._task, self._source, self._digest, sidecar, written)
+        self.outcome = publish_item(self._task, self._source, self._digest, sidecar, self._written)
         self._close()
 
     def fail(self, error: MediaError) -> None:
@@ -170,12 +161,11 @@ class ItemBuild:
         present = [(spec, info) for spec, info in made if info.absent is None]
         if not present:
             return [info for _, info in made]
-        with self._workspace.errors:
-            writer.finish(
-                {name: getattr(facts, name) for name in FRAME_ARRAYS},
-                {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
-            )
-            num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
+        writer.finish(
+            {name: getattr(facts, name) for name in FRAME_ARRAYS},
+            {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
+        )
+        num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
         fingerprints = {spec.name: spec.fingerprint for spec, _ in present}
         source = self._source
         file = layout.artefact_file(
@@ -278,12 +268,8 @@ def publish_item(
         sidecar = sidecar.replace(source_hash=task.previous.source_hash, source_ctime_ns=task.previous.source_ctime_ns)
     check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
     with progress.paused():
-        if task.run:
-            check_run(task.run_folder, task.run)
-        atomic.publish_all(
-            {partial: task.cache / file for partial, file in written.items()}, are_synced=task.scratch is not None
-        )
-        atomic.publish_text(task.run_folder, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
+        atomic.publish_all({partial: task.cache / file for partial, file in written.items()})
+        atomic.publish_text(task.cache, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
     return sidecar
 
 

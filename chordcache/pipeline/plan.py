@@ -74,13 +74,6 @@ class BuildPlan:
     """True to store a hash of each source's bytes in its sidecar"""
     on_damage: str = ON_DAMAGE[0]
     """One of ``ON_DAMAGE``"""
-    part_folder: Path | None = None
-    """Folder of the part of the cache that is built, or None for the whole cache"""
-
-    @property
-    def run_folder(self) -> Path:
-        """Folder with the lock, the quarantine and the partial files of the build."""
-        return self.part_folder or self.cache
 
     @cached_property
     def fingerprints(self) -> dict[str, str | None]:
@@ -164,7 +157,7 @@ def make_plan(
     specs = resolve_features(request.features, request.config, required)
     if not isinstance(index, Index):
         index = read_index(index)
-        if not len(index) and options.part is None:  # a part may be empty
+        if not len(index):
             raise no_videos(index)
     index = with_cached_names(cache, index, _absolute(roots))
     plan = BuildPlan(

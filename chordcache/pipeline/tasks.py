@@ -113,8 +113,7 @@ class _Planner:
             content=content,
             description=record.description(),
             seconds=record.known_seconds,
-            row=row if plan.part_folder is None else 0,  # a row of a part is another one of the index
-            part_folder=plan.part_folder,
+            row=row,
             on_damage=plan.on_damage,
         )
 

@@ -151,7 +151,7 @@ def _compared(task: BuildTask, source: SourceState, digest: str | None) -> Build
 
 def _relinked(task: BuildTask, source: SourceState, digest: str | None, twin: Sidecar) -> Sidecar:
     """Publish the artefacts of another video of the same bytes under the names of this one."""
-    with atomic.partial_folder(task.run_folder) as folder:
+    with atomic.partial_folder(task.cache) as folder:
         written: dict[Path, str] = {}
         features = []
         for info in twin.features:
