@@ -82,7 +82,7 @@ def test_each_recording_of_a_joined_file_has_its_own_sound(
         source.open(str(tmp_path / name))
         chunk = source.get_audio_chunk(float(times[52]), 0.5)[:, 0]
     assert np.abs(np.fft.rfft(chunk)).argmax() * 2 == pytest.approx(900, abs=4)
-    assert cc.verify(tmp_path / "only", level="deep", source=True).damage == []
+    assert cc.verify(tmp_path / "cache", level="deep", source=True).damage == []
 
 
 def test_joined_recordings_can_be_named_by_times(tmp_path: Path) -> None:
