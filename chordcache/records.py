@@ -306,15 +306,6 @@ class FeatureInfo(Record, frozen=True):
     """Hash of the fields ``uses`` of the item that it was made of, such as "caption", see ``features.item_fields``"""
 
 
-class View(Record, frozen=True):
-    """The rows of an item in artefacts that hold all frames of its file, because segments of the file share them."""
-
-    first_frame: Count
-    """Row of the item's first frame"""
-    num_frames: Count
-    """Number of frames in the artefacts"""
-
-
 @dataclass(frozen=True)
 class RunSummary:
     """The counts of a scan, a build or a merge."""

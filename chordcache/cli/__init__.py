@@ -26,7 +26,6 @@ COMMANDS = {
         "config": "List the presets, or show all settings of a config.",
         "plan": "Estimate the size and the time of a build.",
         "build": "Decode the videos of an index into a cache.",
-        "finish": "Join the parts of a cache that 'build --part' made.",
     },
     "Keep it": {
         "verify": "Check a cache for damage.",

@@ -11,7 +11,7 @@ import click
 
 import chordcache as cc
 from chordcache.amounts import human_bytes
-from chordcache.choices import ON_DAMAGE, SEGMENT_MODES
+from chordcache.choices import ON_DAMAGE
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
     CACHE_VARIABLE,
@@ -24,7 +24,6 @@ from chordcache.cli.options import (
     json_option,
     limits_options,
     roots_option,
-    scratch_option,
     skipped_frames,
     split_names,
     wait_option,
@@ -44,10 +43,7 @@ _BUILD_OPTIONS = (
     "prune",
     "prune_many",
     "drop",
-    "segments",
     "on_damage",
-    "scratch",
-    "part",
     "limits",
 )
 """Options that are fields of ``BuildOptions``."""
@@ -84,19 +80,9 @@ _BUILD_OPTIONS = (
     "--drop", metavar="A,B", callback=lambda _ctx, _param, value: split_names(value) or (),
     help="Take these features out of the cache. 'chordcache gc' removes their files.",
 )  # fmt: skip
-@click.option(
-    "--segments", type=Choice(SEGMENT_MODES),
-    help="Cache only the frames of the segments that INDEX names, or the whole file once, with the segments as views. "
-    "The cache remembers it.  [default: only]",
-)  # fmt: skip
-@click.option(
-    "--part", metavar="I/N",
-    help="Build only part I of N, while other processes or machines build the others. 'chordcache finish' joins them.",
-)  # fmt: skip
 @wait_option
 @roots_option
 @engine_options
-@scratch_option
 @limits_options
 @display_options
 @json_option
@@ -127,8 +113,6 @@ def build(
     """
     chosen = {name: arguments.pop(name) for name in _BUILD_OPTIONS}
     options = cc.BuildOptions("0" if fail_fast else max_failures, **chosen)
-    if dry_run and options.part is not None:
-        raise click.UsageError("--dry-run shows the whole build; leave out --part")
     if dry_run:
         del arguments["jobs"], arguments["display"]
         _echo_dry_run(cc.dry_run(index, cache, options=options, **arguments), as_json)

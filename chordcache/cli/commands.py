@@ -10,7 +10,7 @@ from chordcache.arguments import did_you_mean
 from chordcache.errors import UsageError, printable
 
 OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
-    "What to build": ("features", "config", "tiers", "drop", "on_damage", "segments", "source_hash"),
+    "What to build": ("features", "config", "tiers", "drop", "on_damage", "source_hash"),
     "What to read": ("level", "labels", "source", "format", "classes", "index.seconds"),
     "Which videos": (
         "videos", "video_template", "where", "roots", "follow_symlinks", "retry_quarantined", "prune", "prune_many",
@@ -24,7 +24,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Measurement": ("step_ms", "seconds", "cold"),
     "When to stop": ("max_failures", "fail_fast"),
     "Limits of one file": ("stall_timeout", "file_timeout", "file_memory", "retries"),
-    "Processes": ("jobs", "engine", "address", "part", "build.scratch", "verify.scratch", "build.wait"),
+    "Processes": ("jobs", "engine", "address", "build.wait"),
     "Output": (
         "cache", "output", "missing", "dry_run", "as_json", "markdown", "html",
         "quiet", "verbose", "no_progress", "log_file", "help",

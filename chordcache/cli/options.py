@@ -118,17 +118,6 @@ def engine_options(function: Function) -> Function:
     return cast(Function, command)
 
 
-def scratch_option(function: Function) -> Function:
-    """Add the option ``--scratch DIR``."""
-    return click.option(
-        "--scratch",
-        type=FOLDER,
-        metavar="DIR",
-        help="Folder of a local disk in which workers write files before they copy them into CACHE, for a CACHE on a "
-        "network disk. With --engine dask or ray, a folder of each node.",
-    )(function)
-
-
 def json_option(function: Function) -> Function:
     """Add the option ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")(

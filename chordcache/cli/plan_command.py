@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chordcache.choices import ON_DAMAGE, PLAN_FILES, SEGMENT_MODES
+from chordcache.choices import ON_DAMAGE, PLAN_FILES
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
     PATH,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # --help does not need what they load
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
-_BUILD_OPTIONS = ("segments", "on_damage", "follow_symlinks", "limits")
+_BUILD_OPTIONS = ("on_damage", "follow_symlinks", "limits")
 _PLAN_OPTIONS = ("num_sampled", "seed", "scratch", "budget_bytes", "budget_hours")
 
 
@@ -62,7 +62,6 @@ def _parse_size(_ctx: click.Context, _param: click.Parameter, value: str | None)
 )
 @click.option("--follow-symlinks", is_flag=True, help="Read videos behind symbolic links that lead out of their root.")
 @click.option("--on-damage", type=Choice(ON_DAMAGE), help="As in build.")
-@click.option("--segments", type=Choice(SEGMENT_MODES), help="As in build.")
 @roots_option
 @jobs_option
 @limits_options

@@ -13,7 +13,7 @@ from chordcache.cli.options import (
     PATH,
     display_options,
     echo_summary,
-    engine_options,
+    jobs_option,
     json_option,
     limits_options,
     skipped_frames,
@@ -40,7 +40,7 @@ from chordcache.errors import printable
     help="Label each video by its parent folder, or by a CSV file with the columns path,label,caption.",
 )
 @click.option("--follow-symlinks", is_flag=True, help="Also follow symbolic links that lead out of a ROOT.")
-@engine_options
+@jobs_option
 @limits_options
 @display_options
 @json_option

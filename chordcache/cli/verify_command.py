@@ -15,11 +15,10 @@ from chordcache.cli.options import (
     cache_argument,
     display_options,
     echo_json,
-    engine_options,
+    jobs_option,
     json_option,
     limits_options,
     roots_option,
-    scratch_option,
     wait_option,
 )
 from chordcache.engine.display import Display
@@ -44,8 +43,7 @@ if TYPE_CHECKING:  # --help does not need what it loads
 @wait_option
 @limits_options
 @roots_option
-@engine_options
-@scratch_option
+@jobs_option
 @display_options
 @json_option
 def verify(
@@ -55,7 +53,6 @@ def verify(
     dry_run: bool,
     wait: bool,
     limits: Limits,
-    scratch: str | None,
     as_json: bool,
     quiet: bool,
     display: Display,
@@ -67,7 +64,7 @@ def verify(
 
     Every file of CACHE must exist with the size and the checksum that were written, and other files must not exist.
     Findings are printed with the command that fixes them, if there is one. --wait, --stall-timeout, --file-timeout,
-    --file-memory, --retries and --scratch only concern --repair.
+    --file-memory and --retries only concern --repair.
 
     Exit code 0: sound; 5: data is damaged or missing; 15: a file cannot be read; 6: the data is intact, but videos are
     not cached yet, a video changed, or a file is left over.
@@ -84,7 +81,7 @@ def verify(
     report = check()
     if repair and not dry_run and report.exit_code == cc.DamageError.exit_code:
         how = {name: options[name] for name in ("jobs", "roots")} | {"wait": wait, "limits": limits}
-        summary = cc.repair(cache, report.damage, scratch=scratch, progress=display, **how)
+        summary = cc.repair(cache, report.damage, progress=display, **how)
         if not quiet:
             _echo_repaired(summary, cache)
         report = check()

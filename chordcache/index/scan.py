@@ -19,7 +19,6 @@ from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
-from chordcache.engine.needs import Needs
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import NotFoundError, UsageError, printable
@@ -31,7 +30,6 @@ from chordcache.media.probe import probe
 from chordcache.media.source_file import identity_or_none
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.storage import layout
-from chordcache.storage.node_check import check_for
 from chordcache.storage.run_log import RunNotes, recorded
 
 _CHUNK_SIZE = 8
@@ -98,7 +96,7 @@ def scan(
     labels : str, optional
         "dir" to label by parent folder, or a CSV file with columns path, label, caption.
     jobs : int or Engine, optional
-        Number of worker processes, by default one for each processor, or an engine such as a Dask cluster.
+        Number of worker processes, by default one for each processor.
     follow_symlinks : bool
         True to follow links that lead out of a root too.
     limits : Limits, optional
@@ -232,8 +230,6 @@ class _Scan:
     def _outcomes(
         self, earlier: ReusableRecords, engine: Engine
     ) -> Generator[tuple[_ScanTask, VideoRecord | pool.Crash], None, None]:
-        if engine.is_cluster:
-            self._limits = self._limits.on_cluster()
         return pool.run(
             _scan_file,
             self._tasks(earlier),
@@ -242,14 +238,7 @@ class _Scan:
             ordered=True,
             limits=self._limits,
             retry=self._once_more,
-            needs=Needs(check_for(self._some_files()) if engine.is_cluster else None),
         )
-
-    def _some_files(self) -> Iterator[str]:
-        for corpus in self._corpora:
-            for file in self._files(corpus):
-                if file.is_video:
-                    yield os.path.join(corpus.folder, file.path)
 
     def _once_more(self, task: _ScanTask, record: VideoRecord) -> _ScanTask | None:
         """Return another attempt if the file's disk failed and attempts are left, else None."""

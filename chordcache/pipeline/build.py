@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -17,7 +16,7 @@ from chordcache.engine.display import Display, display_of
 from chordcache.engine.needs import Needs
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import CacheWriteError, ChordcacheError, LockedError, TooManyFailuresError, printable
+from chordcache.errors import CacheWriteError, ChordcacheError, TooManyFailuresError, printable
 from chordcache.features.registry import check_gpu
 from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
@@ -26,7 +25,6 @@ from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.existing_cache import check_counts, earlier_header, repairable, tool_versions
 from chordcache.pipeline.fix_commands import problems_command
 from chordcache.pipeline.options import BuildOptions
-from chordcache.pipeline.parts import RESTART, part_plan
 from chordcache.pipeline.plan import (
     BuildPlan,
     make_plan,
@@ -42,13 +40,8 @@ from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
-from chordcache.storage.node_check import NodeCheck, check_for
-from chordcache.storage.owner import check_run, run_of
-from chordcache.storage.part import Part
-from chordcache.storage.parts import forget_summary, write_summary
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
-from chordcache.storage.scratch import checked_scratch, tidy
 from chordcache.storage.sidecar import Sidecar
 
 
@@ -98,7 +91,7 @@ def build(
     Raises
     ------
     UsageError, ConfigError
-        If an argument is wrong, or the scratch cannot be used.
+        If an argument is wrong.
     NotFoundError
         If the index does not exist, or has no videos.
     LockedError, NoSpaceError, FormatVersionError, WorkersDiedError
@@ -112,7 +105,6 @@ def build(
     folder = Path(cache).absolute()
     options = options or BuildOptions()
     engine = pool.prepared(engine_of(jobs))
-    options = replace(options, scratch=checked_scratch(options.scratch, folder, is_elsewhere=engine.is_cluster))
 
     index = scanned(
         index,
@@ -130,10 +122,6 @@ def build(
         return plan
 
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
-    if options.part is not None:
-        part = Part.parse(options.part)
-        with stop_signals(), part_plan(folder, part, index, plan_of, say, wait=options.wait) as plan:
-            return _build_part(plan, options, engine, display_of(progress))
     plan = plan_of(index)  # reports wrong arguments before any wait
     for note in plan.index.notes:
         say(note)
@@ -149,16 +137,6 @@ def build(
             for feature in stale_features(plan, rows.keys):
                 say(str(feature))
             return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display_of(progress)), notes)
-
-
-def _build_part(plan: BuildPlan, options: BuildOptions, engine: Engine, display: Display) -> RunSummary:
-    """Build one part of a cache, under its lock."""
-    folder = plan.run_folder
-    forget_summary(folder)
-    with recorded(folder, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:
-        summary = _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display), notes)
-    write_summary(folder, notes.counts)
-    return summary
 
 
 def build_as_before(
@@ -198,10 +176,8 @@ class _Build:
     def __init__(self, plan: BuildPlan, rows: IndexRows, options: BuildOptions) -> None:
         self._rows = rows
         keys = rows.keys
-        self._cache, self._run_folder = plan.cache, plan.run_folder
+        self._cache = plan.cache
         self._options = options
-        self._run_name = run_of(plan.run_folder) or ""
-        self._scratch = None if options.scratch is None else Path(options.scratch)
         self._num_inputs = len(keys)
         self._max_failures = options.limit(self._num_inputs)
         self._limits = options.limits
@@ -209,15 +185,14 @@ class _Build:
         self._pruned = keys_to_prune(plan.cache, keys, options)
         if videos_with(plan.cache, options):
             drop_features(plan.cache, options.drop)
-        with repairable(plan.cache, RESTART if plan.part_folder else None):
-            self._quarantine = Quarantine(plan.run_folder, tool_versions(), plan.on_damage)
-        self._plan = write_plan(plan, keys, prune=options.prune) if plan.part_folder is None else plan
+        with repairable(plan.cache):
+            self._quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
+        self._plan = write_plan(plan, keys, prune=options.prune)
         self._num_done = self._num_up_to_date = self._num_failed = self._num_frames = 0
         self._num_frames_skipped = self._num_damaged = self._num_frames_missing = 0
         self._num_new_failures = 0
         self._video_seconds = 0.0
         self._num_bytes = self._num_unused_bytes = 0
-        self._last_files: set[str | None] = set()
         self._progress = Progress("build", display_of(False))
 
     def run(self, engine: Engine, progress: Progress, notes: RunNotes) -> RunSummary:
@@ -227,8 +202,6 @@ class _Build:
             self._work(engine, progress)
             check_counts(self._summary(0.0))
         finally:
-            if self._scratch is not None:
-                tidy(self._scratch)  # a worker that was killed left its files there
             summary = self._summary(time.monotonic() - started)
             notes.take(summary)
             notes.video_seconds, notes.num_bytes = self._video_seconds, self._num_bytes
@@ -245,18 +218,15 @@ class _Build:
                 jobs=engine,
                 limits=self._limits,
                 retry=self._once_more,
-                needs=self._needs(engine),
+                needs=Needs(networks=tuple(spec.network for spec in self._plan.network_specs)),
             )
             with progress, closing(outcomes):  # no worker may publish after the cleanup
                 for tasks, found in outcomes:
                     for number, task in enumerate(tasks):
                         self._take(task, found if isinstance(found, pool.Crash) else found[number])
-        except LockedError:  # another run has the cache now
-            raise
         except CacheWriteError:
             with suppress(OSError):  # of the same disk
-                if run_of(self._run_folder) == self._run_name:  # else another run has the cache now, and its files
-                    atomic.remove_partials(self._run_folder)
+                atomic.remove_partials(self._cache)
             raise
         except ChordcacheError:
             self._finish()
@@ -281,28 +251,16 @@ class _Build:
             elapsed_seconds=elapsed_seconds,
         )
 
-    def _needs(self, engine: Engine) -> Needs:
-        networks = tuple(spec.network for spec in self._plan.network_specs)
-        return Needs(self._check() if engine.is_cluster else None, networks)
-
-    def _check(self) -> NodeCheck:
-        roots = self._plan.roots
-        sources = (os.path.join(roots[record.root], record.path) for record in self._plan.index)
-        return check_for(sources, self._cache, self._run_folder, self._scratch)
-
     def _finish(self) -> None:
-        check_run(self._run_folder, self._run_name)
-        atomic.remove_partials(self._run_folder)
+        atomic.remove_partials(self._cache)
         self._quarantine.compact()
-        if self._plan.part_folder is None:  # else ``finish`` writes it
-            write_catalog(self._cache)
+        write_catalog(self._cache)
 
     def _tasks(self) -> Iterator[tuple[BuildTask, ...]]:
         """Yield the tasks for the workers, those of one file together. Other videos are handled here."""
         requested = [spec.fingerprint for each in self._plan.artefacts for spec in each.features]
         for videos in planned_files(self._plan, self._rows, self._quarantine, self._options):
-            missing = (video.task for video in videos if video.state == "missing")
-            tasks = tuple(replace(task, run=self._run_name, scratch=self._scratch) for task in missing)
+            tasks = tuple(video.task for video in videos if video.state == "missing")
             for video in videos:
                 if video.state != "missing":
                     self._settle(video, requested)
@@ -332,7 +290,7 @@ class _Build:
         sidecar = described(task, task.previous)
         if sidecar != task.previous:
             path = layout.sidecar_path(self._cache, task.key)
-            atomic.publish_text(self._run_folder, path, sidecar.to_line() + "\n")
+            atomic.publish_text(self._cache, path, sidecar.to_line() + "\n")
 
     def _once_more(
         self, tasks: tuple[BuildTask, ...], outcomes: Sequence[Sidecar | Failure]
@@ -370,10 +328,9 @@ class _Build:
         self._progress.done(_name(task), seconds=task.seconds, num_frames=num_frames, num_bytes=num_bytes)
 
     def _written_bytes(self, sidecar: Sidecar, task: BuildTask) -> int:
-        """Return the size of the new files of a video. Segments of a file that share theirs count them once."""
-        kept = {info.file for info in task.kept} | self._last_files
+        """Return the size of the new files of a video."""
+        kept = {info.file for info in task.kept}
         sizes = {info.file: info.num_bytes for info in sidecar.features if info.file and info.file not in kept}
-        self._last_files = {info.file for info in sidecar.features}
         return sum(sizes.values())
 
     def _fail(self, task: BuildTask, failure: Failure, *, is_work: bool = True) -> None:

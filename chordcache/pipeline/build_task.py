@@ -50,29 +50,14 @@ class BuildTask:
     """Segment, label, caption and other columns of the index"""
     seconds: float | None = None
     """[seconds] Length of the video as the index states it"""
-    part_folder: Path | None = None
-    """Folder of the part of the cache to which the task belongs, or None in a build of the whole cache"""
-    run: str = ""
-    """Name of the run that may publish, or "" if no run is named"""
-    scratch: Path | None = None
-    """Folder of a local disk to write artefacts in before they are copied to the cache, or None"""
     row: int = 0
     """Number of its row in the index, from 1; 0 if it is not from an index"""
-    shares: bool = False
-    """True if the segments of a file share artefacts of the whole file"""
-    sibling: Sidecar | None = None
-    """Another segment of the file whose artefacts this one can share without a decode"""
     attempt: int = 1
     """Number of times that the task was sent, including this one"""
     on_damage: str = ON_DAMAGE[0]
     """One of ``ON_DAMAGE``"""
     damage: DamageFacts | None = None
     """Damage of the source before which the item ends, or None if damage is an error"""
-
-    @property
-    def run_folder(self) -> Path:
-        """Folder with the record of the run, and its partial files: that of the cache, or of a part of it."""
-        return self.part_folder or self.cache
 
     @property
     def item(self) -> VideoRecord:
@@ -82,7 +67,7 @@ class BuildTask:
     @property
     def takes_part(self) -> bool:
         """True if only its own frames of the file are decoded: those of a segment, or in a bucket."""
-        return not self.shares and (self.description.segment is not None or self.picture.buckets is not None)
+        return self.description.segment is not None or self.picture.buckets is not None
 
     @property
     def needs_hash(self) -> bool:

@@ -16,8 +16,7 @@ from chordcache.records import RunSummary
 from chordcache.storage import layout
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.owner import OWNER_FILE
-from chordcache.storage.parts import PARTS, is_foreign
+from chordcache.storage.parts import PARTS, in_parts
 from chordcache.storage.readable import list_folder
 from chordcache.storage.run_log import RUNS_FILE
 
@@ -45,12 +44,12 @@ def earlier_header(folder: Path) -> Header | None:
     if os.path.isfile(folder):
         raise UsageError(f"'{printable(folder)}' is a file; name a folder for the cache with -o")
     try:
-        names = set(list_folder(folder)) - {".lock", OWNER_FILE, ".partial", RUNS_FILE}
+        names = set(list_folder(folder)) - {".lock", ".partial", RUNS_FILE}
     except FileNotFoundError:
         return None
     except UnreadableError as error:
         raise _unusable(folder, error) from None
-    if not is_foreign(folder):
+    if in_parts(folder):
         names.discard(PARTS)
     if not names or "chordcache.json" in names or next(layout.iter_keys(folder), None) is not None:
         return None

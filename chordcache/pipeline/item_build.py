@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 
@@ -20,35 +19,16 @@ from chordcache.features.registry import FeatureSpec
 from chordcache.media.audio_track import Sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
-from chordcache.media.segments import end_of, span_of
 from chordcache.media.source_file import SourceState, check_unchanged
 from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.plan import ArtefactTask
-from chordcache.records import FeatureInfo, Segment, View
+from chordcache.records import FeatureInfo, Segment
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact, open_artefact
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.artefacts.writer import ArtefactWriter
-from chordcache.storage.owner import check_run
 from chordcache.storage.quarantine import Failure
-from chordcache.storage.scratch import Workspace
 from chordcache.storage.sidecar import Sidecar, in_order
-
-
-class FrameTimes(Protocol):
-    """The times and numbers of the frames in artefacts, such as a ``DecodeResult`` has."""
-
-    @property
-    def pts_seconds(self) -> np.ndarray:
-        """Times [shape=(T,), dtype=float64, seconds]."""
-
-    @property
-    def source_frames(self) -> np.ndarray:
-        """Numbers in the source [shape=(T,), dtype=int64]."""
-
-    @property
-    def frame_seconds(self) -> float:
-        """Duration of the last frame [seconds]."""
 
 
 class ItemBuild:
@@ -56,8 +36,8 @@ class ItemBuild:
 
     Parameters
     ----------
-    tasks : sequence of BuildTask
-        The item, or segments of one file that share artefacts of the whole file.
+    task : BuildTask
+        The item.
     source : SourceState
         State of the source before the decode.
     digest : str or None
@@ -65,25 +45,24 @@ class ItemBuild:
 
     Attributes
     ----------
-    outcomes : dict of str to Sidecar or Failure
-        Key of each task to the published sidecar, or the reason why there is none. Empty as long as the item is not
-        complete, and if all of its features must be made.
+    outcome : Sidecar or Failure or None
+        The published sidecar, or the reason why there is none. None as long as the item is not complete, and if all of
+        its features must be made.
     """
 
-    def __init__(self, tasks: Sequence[BuildTask], source: SourceState, digest: str | None) -> None:
-        self._tasks = tasks
-        self._task = task = tasks[0]
+    def __init__(self, task: BuildTask, source: SourceState, digest: str | None) -> None:
+        self._task = task
         self._source = source
         self._digest = digest
-        self._workspace = Workspace(task.run_folder, task.scratch)
         self._stack = ExitStack()
         self._writers = ExitStack()
         self._written: dict[Path, str] = {}
         """Partial file to its final name, relative to the cache"""
-        self.outcomes: dict[str, Sidecar | Failure] = {}
+        self.outcome: Sidecar | Failure | None = None
         self._sinks: dict[str, list[ArtefactWriter]] = {name: [] for name in task.specs}
-        with_content = task.content is None and not task.shares
-        self._decode_pass = DecodePass(task.specs, self._sinks, task.picture, with_content=with_content, item=task.item)
+        self._decode_pass = DecodePass(
+            task.specs, self._sinks, task.picture, with_content=task.content is None, item=task.item
+        )
 
     def __enter__(self) -> ItemBuild:
         return self
@@ -98,7 +77,7 @@ class ItemBuild:
     @property
     def segment(self) -> Segment | None:
         """Segment to decode, or None for the whole file."""
-        return None if self._task.shares else self._task.description.segment
+        return self._task.description.segment
 
     @property
     def picture(self) -> PictureConfig:
@@ -108,9 +87,8 @@ class ItemBuild:
     def begin(self, media: Media, bucket: Bucket | None = None) -> None:
         """Make the writers and the extractors."""
         artefacts = self._task.artefacts
-        with self._workspace.errors:
-            self._folder = self._stack.enter_context(self._workspace.folder())
-            writers = [self._writers.enter_context(self._writer(number)) for number in range(len(artefacts))]
+        self._folder = self._stack.enter_context(atomic.partial_folder(self._task.cache))
+        writers = [self._writers.enter_context(self._writer(number)) for number in range(len(artefacts))]
         self._pairs = list(zip(artefacts, writers, strict=True))
         for artefact, writer in self._pairs:
             for name in artefact.names:
@@ -129,18 +107,15 @@ class ItemBuild:
 
     def add_sound(self, sound: Sound) -> None:
         """Take the next part of the audio track."""
-        with self._workspace.errors:
-            self._decode_pass.add_sound(sound)
+        self._decode_pass.add_sound(sound)
 
     def add_frame(self, decoded: DecodedFrame) -> None:
         """Take the next frame of the source."""
-        with self._workspace.errors:
-            self._decode_pass.add_frame(decoded)
+        self._decode_pass.add_frame(decoded)
 
     def finish(self, media: Media, sounds: Iterable[Sound] = (), end_seconds: float | None = None) -> None:
         """Take the remaining sound, and publish the item, unless the features to keep were made from other frames."""
-        with self._workspace.errors:
-            facts = self._decode_pass.finish(media, sounds, end_seconds)
+        facts = self._decode_pass.finish(media, sounds, end_seconds)
         with progress.paused():
             kept = self._kept(facts)
             if kept is None:
@@ -149,21 +124,12 @@ class ItemBuild:
             made = [info for artefact, writer in self._pairs for info in self._finish(artefact, writer, facts)]
         self._writers.close()
         sidecar = self._sidecar(facts, made, kept)
-        digests = {str(info.file): str(info.digest) for info in sidecar.features}
-        with self._workspace.ready(self._written, digests) as written:
-            if self._task.shares:
-                files = {file: partial for partial, file in written.items()}
-                self.outcomes = publish_views(self._tasks, self._source, self._digest, sidecar, files, facts)
-                for partial in written:  # the segments have links to it
-                    partial.unlink()
-            else:
-                sidecar = publish_item(self._task, self._source, self._digest, sidecar, written)
-                self.outcomes[self._task.key] = sidecar
+        self.outcome = publish_item(self._task, self._source, self._digest, sidecar, self._written)
         self._close()
 
     def fail(self, error: MediaError) -> None:
         """Give the item up."""
-        self.outcomes |= {task.key: failure_of(task, self._source, error) for task in self._tasks}
+        self.outcome = failure_of(self._task, self._source, error)
         self._close()
 
     def _kept(self, facts: DecodeResult) -> Sequence[FeatureInfo] | None:
@@ -174,7 +140,7 @@ class ItemBuild:
 
     def _have_same_frames(self, previous: Sidecar, facts: DecodeResult) -> bool:
         """Return whether the features that stay were made from the same frames. Unreadable artefacts are skipped."""
-        if previous.num_stored_frames != len(facts.source_frames):
+        if previous.num_frames != len(facts.source_frames):
             return False
         for info in (*self._task.kept, *previous.features):
             if info.file is not None:
@@ -195,19 +161,17 @@ class ItemBuild:
         present = [(spec, info) for spec, info in made if info.absent is None]
         if not present:
             return [info for _, info in made]
-        with self._workspace.errors:
-            writer.finish(
-                {name: getattr(facts, name) for name in FRAME_ARRAYS},
-                {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
-            )
-            num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
+        writer.finish(
+            {name: getattr(facts, name) for name in FRAME_ARRAYS},
+            {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
+        )
+        num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
         fingerprints = {spec.name: spec.fingerprint for spec, _ in present}
         source = self._source
         file = layout.artefact_file(
             artefact.tier, self._task.key, fingerprints, source.identity, source.ctime_ns, digest
         )
-        # Readers may have a published file open. Segments that share one need it once more, for links to it
-        if self._task.shares or not _is_published(self._task.cache / file, digest):
+        if not _is_published(self._task.cache / file, digest):  # readers may have it open
             self._written[writer.path] = file
         return [
             info if info.absent is not None else info.replace(file=file, num_bytes=num_bytes, digest=digest)
@@ -253,7 +217,7 @@ class ItemBuild:
             display_height=facts.display_size[1],
             display_crop=task.previous.display_crop if task.previous and has_old_frames else facts.display_crop,
         ).described(task.description)
-        if task.previous is None or not self._has_same_frames or task.shares:
+        if task.previous is None or not self._has_same_frames:
             return sidecar
         return sidecar.replace(superseded=task.previous.with_features(features).superseded)
 
@@ -304,77 +268,9 @@ def publish_item(
         sidecar = sidecar.replace(source_hash=task.previous.source_hash, source_ctime_ns=task.previous.source_ctime_ns)
     check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
     with progress.paused():
-        if task.run:
-            check_run(task.run_folder, task.run)
-        atomic.publish_all(
-            {partial: task.cache / file for partial, file in written.items()}, are_synced=task.scratch is not None
-        )
-        atomic.publish_text(task.run_folder, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
+        atomic.publish_all({partial: task.cache / file for partial, file in written.items()})
+        atomic.publish_text(task.cache, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
     return sidecar
-
-
-def publish_views(
-    tasks: Sequence[BuildTask],
-    source: SourceState,
-    digest: str | None,
-    sidecar: Sidecar,
-    files: Mapping[str, Path],
-    times: FrameTimes,
-) -> dict[str, Sidecar | Failure]:
-    """Publish segments that share artefacts: each gets hard links under its own name, and a view of the rows.
-
-    Parameters
-    ----------
-    tasks : sequence of BuildTask
-        The segments.
-    source : SourceState
-        State of the source when it was decoded.
-    digest : str or None
-        Hash of its bytes, if one was asked for.
-    sidecar : Sidecar
-        Sidecar of the whole file, or of another segment.
-    files : mapping of str to Path
-        Name of each of its artefacts to the file where it is now.
-    times : FrameTimes
-        Times and numbers of all frames in the artefacts.
-    """
-    outcomes: dict[str, Sidecar | Failure] = {}
-    for task in tasks:
-        try:
-            view = _view_of(task, sidecar, files, times)
-            with atomic.partial_folder(task.run_folder) as folder:
-                written = {}
-                for number, (file, path) in enumerate(files.items()):
-                    written[folder / str(number)] = layout.file_of_key(file, task.key)
-                    atomic.link_or_copy(path, folder / str(number))
-                outcomes[task.key] = publish_item(task, source, digest, view, written)
-        except MediaError as error:
-            outcomes[task.key] = failure_of(task, source, error)
-    return outcomes
-
-
-def _view_of(task: BuildTask, sidecar: Sidecar, files: Mapping[str, Path], times: FrameTimes) -> Sidecar:
-    """Return the sidecar of a segment whose artefacts hold all frames of its file."""
-    segment = task.description.segment
-    assert segment is not None
-    span = span_of(segment, times.pts_seconds, times.frame_seconds, times.source_frames)
-    made = [
-        info.replace(file=info.file and layout.file_of_key(info.file, task.key))
-        for info in sidecar.features
-        if info.file is None or info.file in files
-    ]
-    pts_seconds = times.pts_seconds[span.start : span.stop]
-    others = [info for info in task.kept if all((info.tier, info.feature) != (new.tier, new.feature) for new in made)]
-    return sidecar.replace(
-        key=task.key,
-        num_frames=len(span),
-        start_seconds=float(pts_seconds[0]),
-        duration_seconds=end_of(segment, span, times.pts_seconds, times.frame_seconds) - float(pts_seconds[0]),
-        features=in_order((*made, *others)),
-        superseded=(),  # they are files of another item
-        content=None,  # the facts of whole seconds of the file do not fit the seconds of the segment
-        view=View(span.start, len(times.pts_seconds)),
-    ).described(task.description)
 
 
 def _is_published(path: Path, digest: str) -> bool:

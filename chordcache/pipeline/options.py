@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from chordcache.arguments import as_items
-from chordcache.choices import ON_DAMAGE, SEGMENT_MODES
+from chordcache.choices import ON_DAMAGE
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError
-from chordcache.storage.part import Part
 
 
 @dataclass(frozen=True)
@@ -20,8 +18,7 @@ class BuildOptions:
     Raises
     ------
     UsageError
-        If ``max_failures`` is neither a count nor a share, ``segments`` or ``on_damage`` is not a choice, or ``part``
-        is not a part.
+        If ``max_failures`` is neither a count nor a share, or ``on_damage`` is not a choice.
     """
 
     max_failures: int | str | None = None
@@ -43,32 +40,16 @@ class BuildOptions:
     """True to drop the cached videos that the index does not name, after the build. Their sources stay"""
     prune_many: bool = False
     """True to allow ``prune`` and ``drop`` to concern more than a tenth of the cached videos"""
-    segments: str | None = None
-    """"only" caches the frames that a segment needs. "share" caches a file once, and its segments are views of it. The
-    cache remembers it. By default "only" """
     on_damage: str | None = None
     """"quarantine" caches nothing of a damaged file, "trim" the frames before its first damage. None takes
     ``frames.on_damage`` of the config, or without a config, the choice that the cache was built with"""
-    scratch: str | Path | None = None
-    """Folder of a local disk in which workers write artefacts, before they copy them to the disk of the cache. By
-    default they write on the disk of the cache. On a cluster, each node has its own folder of this name"""
     drop: str | tuple[str, ...] = ()
     """Features that leave the cache. If more than a tenth of its videos have one, ``prune_many`` is needed"""
-    part: str | None = None
-    """"I/N" builds the part I of N, beside the other parts. ``finish`` joins them"""
     limits: Limits = field(default_factory=Limits)
     """Limits for one input"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "drop", tuple(as_items(self.drop)))
-        if self.segments not in (None, *SEGMENT_MODES):
-            raise UsageError(f"segments: got '{self.segments}', expected one of {', '.join(SEGMENT_MODES)}")
-        if self.part is not None:
-            Part.parse(self.part)  # raises if it names none
-            if self.drop:
-                raise UsageError("drop: got features with a part, expected none. Drop in a build of the whole cache.")
-            if self.prune:
-                raise UsageError("prune: got True with a part, expected False. Prune in a build of the whole cache.")
         self.limit(0)  # raises if max_failures is wrong
         if self.on_damage not in (None, *ON_DAMAGE):
             raise UsageError(f"on_damage: got {self.on_damage!r}, expected one of {', '.join(ON_DAMAGE)}")

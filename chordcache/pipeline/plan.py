@@ -72,17 +72,8 @@ class BuildPlan:
     """True to read sources behind links that lead out of their root"""
     source_hash: bool = False
     """True to store a hash of each source's bytes in its sidecar"""
-    segments: str = "only"
-    """Form of segments, see ``BuildOptions``"""
     on_damage: str = ON_DAMAGE[0]
     """One of ``ON_DAMAGE``"""
-    part_folder: Path | None = None
-    """Folder of the part of the cache that is built, or None for the whole cache"""
-
-    @property
-    def run_folder(self) -> Path:
-        """Folder with the lock, the quarantine and the partial files of the build."""
-        return self.part_folder or self.cache
 
     @cached_property
     def fingerprints(self) -> dict[str, str | None]:
@@ -166,7 +157,7 @@ def make_plan(
     specs = resolve_features(request.features, request.config, required)
     if not isinstance(index, Index):
         index = read_index(index)
-        if not len(index) and options.part is None:  # a part may be empty
+        if not len(index):
             raise no_videos(index)
     index = with_cached_names(cache, index, _absolute(roots))
     plan = BuildPlan(
@@ -200,17 +191,13 @@ def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOption
         or plan.index.follow_symlinks
         or bool(before and before.follow_symlinks),
         source_hash=options.source_hash or bool(before and before.source_hash),
-        segments=options.segments or (before.segments if before else "only"),
         on_damage=options.on_damage or plan.on_damage,
     )
-    of_item = [spec.name for spec in completed.specs.values() if spec is not None and spec.uses]
-    if completed.segments == "share" and of_item:
+    if completed.config.picture.buckets is not None and completed.on_damage != ON_DAMAGE[0]:
         raise UsageError(
-            f"segments: got 'share' with '{of_item[0]}', which differs between segments of a file. "
-            "Build with --segments only."
+            f"on_damage: got '{completed.on_damage}' with frames.buckets, which decode a part of each file, expected "
+            f"'{ON_DAMAGE[0]}'. Build with --on-damage {ON_DAMAGE[0]}."
         )
-    if completed.config.picture.buckets is not None:
-        _check_fits_buckets(completed)
     _merged_roots(before.roots if before else {}, completed)  # raises before a build waits for a lock
     merged_columns(before.columns if before else {}, plan.index.columns)
     return completed
@@ -218,19 +205,6 @@ def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOption
 
 def _absolute(roots: Mapping[str, str] | None) -> dict[str, str]:
     return {name: os.path.abspath(path) for name, path in (roots or {}).items()}
-
-
-def _check_fits_buckets(plan: BuildPlan) -> None:
-    """Raise ``UsageError`` for options of a build that need all frames of a file."""
-    if plan.segments == "share":
-        raise UsageError(
-            "segments: got 'share' with frames.buckets, which cut each segment differently. Build with --segments only."
-        )
-    if plan.on_damage != ON_DAMAGE[0]:
-        raise UsageError(
-            f"on_damage: got '{plan.on_damage}' with frames.buckets, which decode a part of each file, expected "
-            f"'{ON_DAMAGE[0]}'. Build with --on-damage {ON_DAMAGE[0]}."
-        )
 
 
 def artefacts_of(
@@ -341,8 +315,8 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
                 writer.write(record)
         atomic.publish(folder / path.name, path)
     config = config_to_json(plan.config)
-    options = (plan.follow_symlinks, plan.source_hash, plan.segments, columns, plan.on_damage)
-    write_header(cache, Header(config, roots, plan.features, tool_versions(), *options))
+    header = Header(config, roots, plan.features, tool_versions(), plan.follow_symlinks, plan.source_hash)
+    write_header(cache, header.replace(columns=columns, on_damage=plan.on_damage))
     return plan
 
 

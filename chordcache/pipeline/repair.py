@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -27,10 +26,8 @@ from chordcache.storage import atomic, layout, sealed_json
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
-from chordcache.storage.parts import PARTS, is_foreign
 from chordcache.storage.readable import iter_lines
 from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
-from chordcache.storage.scratch import checked_scratch
 from chordcache.storage.sidecar import read_sidecar
 
 
@@ -42,7 +39,6 @@ def repair(
     roots: Mapping[str, str] | None = None,
     wait: bool = False,
     limits: Limits | None = None,
-    scratch: str | Path | None = None,
     progress: bool | Display = False,
 ) -> RunSummary:
     """Build again what ``verify`` found damaged or missing, and nothing else.
@@ -59,8 +55,6 @@ def repair(
         True to wait while another process writes to the cache.
     limits : Limits, optional
         Limits for one input.
-    scratch : str or Path, optional
-        As in ``BuildOptions``.
 
     Returns
     -------
@@ -79,8 +73,7 @@ def repair(
     read_header(folder)  # raises before a lock is made in a folder that is not a cache
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
     engine = pool.prepared(engine_of(jobs))
-    scratch = checked_scratch(scratch, folder, is_elsewhere=engine.is_cluster)
-    options = BuildOptions(rebuild=rebuild, limits=limits or Limits(), scratch=scratch)
+    options = BuildOptions(rebuild=rebuild, limits=limits or Limits())
     with stop_signals(), locked(folder, say if wait else None), recorded(folder, "repair", jobs=engine.jobs) as notes:
         build = functools.partial(build_as_before, folder, roots=roots, jobs=engine, options=options, notes=notes)
         return _repair(folder, _broken(damage), options, functools.partial(build, progress=progress))
@@ -222,9 +215,7 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
                 write_catalog(folder)
             for file in files:
                 (folder / file).unlink()
-            atomic.remove_partials(folder)
-            if not is_foreign(folder):  # of a run that was killed while it divided the index
-                shutil.rmtree(folder / PARTS, ignore_errors=True)
+            atomic.remove_partials(folder, of_all_machines=True)
             write_catalog(folder)
         notes.counts = {"num_removed": len(files)}
     return files

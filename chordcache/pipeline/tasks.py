@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError
@@ -42,21 +42,7 @@ def planned_files(
     """Yield the videos of a plan, those of one file together, as they are when their turn comes."""
     planner = _Planner(plan, quarantine, options)
     for rows in index_rows.by_file():
-        yield _with_siblings(planner.planned(rows))
-
-
-def _with_siblings(videos: list[PlannedVideo]) -> list[PlannedVideo]:
-    """Let new segments of a file share the artefacts of one that is up to date."""
-    views = (video.task.previous for video in videos if video.state == "up to date" and video.task.previous)
-    sibling = next((each for each in views if each.view is not None), None)
-    if sibling is None:
-        return videos
-    return [
-        replace(video, task=replace(video.task, sibling=sibling))
-        if video.task.shares and video.task.previous is None and video.task.source == sibling.source
-        else video
-        for video in videos
-    ]
+        yield planner.planned(rows)
 
 
 class _Planner:
@@ -127,10 +113,8 @@ class _Planner:
             content=content,
             description=record.description(),
             seconds=record.known_seconds,
-            row=row if plan.part_folder is None else 0,  # a row of a part is another one of the index
-            part_folder=plan.part_folder,
+            row=row,
             on_damage=plan.on_damage,
-            shares=plan.segments == "share" and record.segment is not None,
         )
 
     def _missing_and_kept(

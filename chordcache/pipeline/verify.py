@@ -16,7 +16,6 @@ from chordcache.digests import digest_file
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
-from chordcache.engine.needs import Needs
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFoundError, UnreadableError, UsageError
@@ -33,7 +32,6 @@ from chordcache.records import FeatureInfo
 from chordcache.storage import layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact, open_artefact
 from chordcache.storage.cache_header import read_header
-from chordcache.storage.node_check import check_for
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.readable import unreadable
 from chordcache.storage.run_log import recorded
@@ -62,8 +60,6 @@ class _Check:
     """Root label to the folder of the sources, or None if the sources are not checked"""
     inside: Mapping[str, str]
     """Root label to the real folder that links must not lead out of, or empty if links may"""
-    is_final: bool = True
-    """False if another node of a cluster must confirm what is found, since the disk of the first may be at fault"""
 
 
 def verify(
@@ -88,7 +84,7 @@ def verify(
         True to check also whether the sources changed, decode random frames of each again, and compare pixels and
         times.
     jobs : int or Engine, optional
-        Number of worker processes, by default one for each processor, or an engine such as a Dask cluster.
+        Number of worker processes, by default one for each processor.
     roots : mapping of str to str, optional
         Root label to the folder where its data is now, if it moved.
     progress : bool or Display
@@ -138,7 +134,7 @@ def _verify(
     if source and level == "quick":
         level = "default"  # an artefact must be intact before it is compared with its source
     inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
-    of_all = _Check(folder, "", level, config, header.features, fingerprints, where, inside, not engine.is_cluster)
+    of_all = _Check(folder, "", level, config, header.features, fingerprints, where, inside)
     checks = (replace(of_all, key=key) for key in keys)
     display = replace(display, messages=display.messages and display.verbose)  # the findings are the result
     with stop_signals(), Progress("verify", display, total=len(keys), failed="damaged") as progress:
@@ -150,8 +146,6 @@ def _verify(
                 checks,
                 jobs=engine,
                 ordered=True,
-                retry=_once_more,
-                needs=Needs(check_for([folder / "chordcache.json"]) if engine.is_cluster else None),
             )
         with closing(results):
             for check, damage in results:
@@ -167,12 +161,6 @@ def _verify(
     found += check_runs(folder)
     found += find_orphans(folder)
     return VerifyReport(found, len(keys))
-
-
-def _once_more(check: _Check, damage: list[Damage] | pool.Crash) -> _Check | None:
-    """Return the check for another node if damage must be confirmed, else None."""
-    is_found = not isinstance(damage, pool.Crash) and any(each.kind != "incomplete" for each in damage)
-    return replace(check, is_final=True) if is_found and not check.is_final else None
 
 
 def _check_video(check: _Check) -> list[Damage]:
@@ -305,10 +293,10 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
                 found = (stored.num_rows, *stored.row_shape), str(stored.dtype)
                 if stored.dtype is not None and found != (info.shape, info.dtype):
                     raise DamageError(f"its '{info.feature}' is {found}, expected {(info.shape, info.dtype)}")
-        num_frames = sidecar.num_stored_frames
+        num_frames = sidecar.num_frames
         if len(pts_seconds) != num_frames or len(source_frames) != num_frames:
             raise DamageError(f"the file has times of {len(pts_seconds)} frames, expected {num_frames}")
-        if pts_seconds[sidecar.first_row] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
+        if pts_seconds[0] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
             raise DamageError("its times disagree with the sidecar's")
         if not _are_ascending(keyframes, num_frames):
             raise DamageError(f"its keyframes are not ascending frame numbers below {num_frames}")

@@ -13,7 +13,6 @@ from chordcache.pipeline.requested import Features
 from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.owner import OWNER_FILE
 from chordcache.storage.parts import PARTS, in_parts
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.readable import iter_files, list_folder
@@ -23,7 +22,7 @@ from chordcache.storage.sidecar import Sidecar, read_sidecar
 _TOP_LEVEL = frozenset(
     (
         *("chordcache.json", "index.jsonl", "videos", "catalog.sqlite", "quarantine.jsonl", "runs.jsonl"),
-        *(".partial", ".lock", OWNER_FILE, ".on_demand", PARTS),
+        *(".partial", ".lock", ".on_demand", PARTS),
     )
 ).union(TIERS)
 

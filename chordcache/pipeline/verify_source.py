@@ -62,7 +62,7 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     DamageError
         If an artefact cannot be read.
     """
-    num_frames = sidecar.num_stored_frames
+    num_frames = sidecar.num_frames
     shown = _random_frames(num_frames)
     specs = _comparable(sidecar, config)
     comparers = [_Comparer(cache, info, shown) for info in sidecar.features if info.file and info.feature in specs]
@@ -71,7 +71,7 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     if damage != sidecar.damage:
         raise _differs(f"got damage ({damage}), expected that of the sidecar ({sidecar.damage})")
     decode_pass = DecodePass(specs, sinks, config.picture, with_content=False, only=frozenset(shown))
-    facts = decode_pass.run(path, None if sidecar.view else sidecar.segment, damage=damage)
+    facts = decode_pass.run(path, sidecar.segment, damage=damage)
     if len(facts.pts_seconds) != num_frames:
         raise _differs(f"got {len(facts.pts_seconds)} frames, expected {num_frames} as in the cache")
     for info in {info.file: info for info in sidecar.features if info.file}.values():

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from chordcache.errors import CacheWriteError, DamageError, MediaError
+from chordcache.errors import CacheWriteError, MediaError
 from chordcache.features.feed import decode_segments, decode_whole
 from chordcache.media.source_file import SourceState, bytes_changed, hash_source, look_settled
 from chordcache.pipeline.build_task import BuildTask
-from chordcache.pipeline.item_build import ItemBuild, failure_of, publish_item, publish_views
+from chordcache.pipeline.item_build import ItemBuild, failure_of, publish_item
 from chordcache.pipeline.trim import damage_after
 from chordcache.storage import atomic, layout
-from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
 
@@ -62,8 +58,8 @@ class _Build:
         except MediaError as error:
             return [failure_of(task, source, error) for task in self._tasks]
         remaining = [task for each in self._tasks if (task := self._prepared(each, source, digest)) is not None]
-        remaining = [task for task in remaining if not self._is_shared(task, source, digest)]
-        for group in _groups_of(remaining):
+        parts = [task for task in remaining if task.takes_part]
+        for group in (parts, *([task] for task in remaining if not task.takes_part)):
             again = [task for task in self._decode(group, source, digest) if self._can_make_all(task, source)]
             self._decode([replace(task, artefacts=task.all_artefacts, kept=()) for task in again], source, digest)
         return [self._outcomes[task.key] for task in self._tasks]
@@ -89,18 +85,6 @@ class _Build:
             return None
         return task
 
-    def _is_shared(self, task: BuildTask, source: SourceState, digest: str | None) -> bool:
-        """Publish a segment that can share the artefacts of another one. Return whether this was done."""
-        if task.sibling is None:
-            return False
-        files = {str(info.file): task.cache / info.file for info in task.sibling.features if info.file is not None}
-        try:
-            times = _StoredTimes(task.cache, task.sibling)
-        except DamageError:
-            return False
-        self._outcomes |= publish_views([task], source, digest, task.sibling, files, times)
-        return True
-
     def _decode(self, tasks: Sequence[BuildTask], source: SourceState, digest: str | None) -> list[BuildTask]:
         """Build some items: segments, or the whole file. Return those whose features must all be made again."""
         if not tasks:
@@ -111,11 +95,11 @@ class _Build:
                 self._decode_segments(tasks, source, digest)
             else:
                 try:
-                    self._decode_whole(tasks, source, digest)
+                    self._decode_whole(first, source, digest)
                 except MediaError as error:
                     damage = damage_after(error, path, first.on_damage)
-                    tasks = [replace(task, damage=damage) for task in tasks]
-                    self._decode_whole(tasks, source, digest)
+                    tasks = [replace(first, damage=damage)]
+                    self._decode_whole(tasks[0], source, digest)
         except MediaError as error:
             missing = (task for task in tasks if task.key not in self._outcomes)
             self._outcomes |= {task.key: failure_of(task, source, error) for task in missing}
@@ -135,42 +119,18 @@ class _Build:
     def _decode_segments(self, tasks: Sequence[BuildTask], source: SourceState, digest: str | None) -> None:
         """Build items of which only their own frames are decoded."""
         with ExitStack() as stack:
-            items = [stack.enter_context(ItemBuild([task], source, digest)) for task in tasks]
+            items = {task.key: stack.enter_context(ItemBuild(task, source, digest)) for task in tasks}
             try:
-                decode_segments(tasks[0].source_path, items)
+                decode_segments(tasks[0].source_path, list(items.values()))
             finally:
-                for item in items:
-                    self._outcomes |= item.outcomes
+                self._outcomes |= {key: item.outcome for key, item in items.items() if item.outcome is not None}
 
-    def _decode_whole(self, tasks: Sequence[BuildTask], source: SourceState, digest: str | None) -> None:
-        """Build a file, or the segments that share artefacts of it."""
-        with ItemBuild(tasks, source, digest) as item:
-            decode_whole(tasks[0].source_path, item, tasks[0].damage)
-            self._outcomes |= item.outcomes
-
-
-def _groups_of(tasks: Sequence[BuildTask]) -> Iterator[Sequence[BuildTask]]:
-    """Yield the tasks that take one decode together: parts of a file, segments that share artefacts, a whole file."""
-    yield [task for task in tasks if task.takes_part]
-    shared = [task for task in tasks if task.shares]
-    by_files: dict[tuple[Any, ...], list[BuildTask]] = {}
-    for task in shared:
-        by_files.setdefault(tuple((each.tier, each.names) for each in task.artefacts), []).append(task)
-    yield from by_files.values()
-    yield from ([task] for task in tasks if not (task.takes_part or task.shares))
-
-
-class _StoredTimes:
-    """The times and numbers of all frames in the artefacts of an item. Raises ``DamageError``."""
-
-    def __init__(self, cache: Path, sidecar: Sidecar) -> None:
-        info = next(info for info in sidecar.features if info.file is not None)
-        with open_artefact(cache / str(info.file), info.num_bytes) as artefact:
-            self.pts_seconds, self.source_frames = artefact.array("pts_seconds"), artefact.array("source_frames")
-        pts_seconds = self.pts_seconds[sidecar.first_row :][: sidecar.num_frames]
-        self.frame_seconds = round(sidecar.duration_seconds - float(np.max(pts_seconds) - np.min(pts_seconds)), 9)
-        if sidecar.first_row + sidecar.num_frames < len(self.pts_seconds):  # the item does not have the last frame
-            self.frame_seconds = float(np.median(np.diff(self.pts_seconds)))
+    def _decode_whole(self, task: BuildTask, source: SourceState, digest: str | None) -> None:
+        """Build a file."""
+        with ItemBuild(task, source, digest) as item:
+            decode_whole(task.source_path, item, task.damage)
+            if item.outcome is not None:
+                self._outcomes[task.key] = item.outcome
 
 
 def _compared(task: BuildTask, source: SourceState, digest: str | None) -> BuildTask:
@@ -191,7 +151,7 @@ def _compared(task: BuildTask, source: SourceState, digest: str | None) -> Build
 
 def _relinked(task: BuildTask, source: SourceState, digest: str | None, twin: Sidecar) -> Sidecar:
     """Publish the artefacts of another video of the same bytes under the names of this one."""
-    with atomic.partial_folder(task.run_folder) as folder:
+    with atomic.partial_folder(task.cache) as folder:
         written: dict[Path, str] = {}
         features = []
         for info in twin.features:

@@ -349,12 +349,13 @@ def _row_numbers(
     """Return the rows in the artefact for some frames of a video."""
     groups = FrameGroups.of(info.facts)
     if groups is not None or is_of_video(info.facts):
-        num_rows = video.num_rows_of_own(info, feature)
+        num_rows = info.num_rows[feature]
         what = f"'{feature}' of video '{video.key}'"
         if groups is None:
             return range(num_rows)
         frames = span if indices is None else frame_numbers(indices, video.num_frames, f"video '{video.key}'")
-        return [int(row) for row in groups.rows_of(np.asarray(frames, np.int64), num_rows, what)]
+        numbers = np.asarray(frames, np.int64) + video.first_row
+        return [int(row) for row in groups.rows_of(numbers, num_rows, what)]
     if indices is None:
         first, stop = span.start, min(span.stop, video.num_rows(info, feature))
         return range(video.first_row + first, video.first_row + max(first, stop))

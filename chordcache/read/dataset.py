@@ -135,8 +135,9 @@ class ChordVideoDataset(ClipDataset):
         Seed of the random numbers that samplers and crops draw.
     index : Index, str or Path, optional
         The output of ``scan``, or a hand-written list. The dataset then has the videos of the index, cached or not, in
-        its order and with its labels and captions, instead of all cached videos. Videos in quarantine, and those that
-        the scan could not read, are left out, with one warning.
+        its order and with its labels and captions, instead of all cached videos. A segment that is not cached is read
+        from its file, if that is cached whole. Videos in quarantine, and those that the scan could not read, are left
+        out, with one warning.
     on_miss : {"error", "skip", "source", "build"}
         Policy for a video of ``index`` or ``videos`` that is not cached. "error" raises ``NotFoundError`` now. "skip"
         leaves it out, with a warning. The others need ``index``. "source" reads the video from its source, with the
@@ -301,7 +302,8 @@ class ChordVideoDataset(ClipDataset):
     def _shape_of_latents(self, request: ClipRequest, _: FeatureReader, video: Video) -> tuple[int, ...]:
         numbers, crop = self._view(video, request)
         clips = numbers.reshape(-1, numbers.shape[-1])  # all of them have the shape of the first
-        shape = shape_of_clip(video.feature("latents"), clips[0], crop, (video.height, video.width))
+        rows = clips[0] + video.first_row
+        shape = shape_of_clip(video.feature("latents"), rows, crop, (video.height, video.width))
         return (*numbers.shape[:-1], *shape)
 
     def _of_video(

@@ -40,7 +40,7 @@ class Totals:
     """Counts over the videos that are added."""
 
     def __init__(self) -> None:
-        self.num_videos = self.num_frames = 0
+        self.num_videos = self.num_frames = self.num_unlabelled = 0
         self.seconds = 0.0
         self.num_damaged = self.num_missing_frames = 0
         self.bytes: Counter[str] = Counter()
@@ -50,7 +50,6 @@ class Totals:
         self.codecs: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         """Causes of the errors of records"""
-        self._shared: set[str] = set()
 
     def add_video(self, video: Video) -> None:
         """Count a cached video."""
@@ -69,10 +68,6 @@ class Totals:
                 by_file.setdefault(info.file, []).append(info)
         for infos in by_file.values():
             names = ", ".join(info.feature for info in infos)
-            if video.sidecar.view is not None:  # the segments of a file share its artefacts
-                if infos[0].digest in self._shared:
-                    continue
-                self._shared.add(infos[0].digest)
             self.bytes[f"{names} in {infos[0].tier}"] += infos[0].num_bytes
 
     def add_record(self, record: VideoRecord) -> None:
@@ -95,7 +90,14 @@ class Totals:
         return self.bytes.total()
 
     def _add_labels(self, label: str | None, labels: Sequence[str]) -> None:
-        self.labels.update({*labels, *([label] if label else [])})
+        names = {*labels, *([label] if label else [])}
+        self.labels.update(names)
+        self.num_unlabelled += not names
+
+    def by_label(self) -> dict[str, int]:
+        """Return the number of videos with each label, the most first, and of those without one."""
+        counts = self.labels + Counter({"(none)": self.num_unlabelled})
+        return dict(counts.most_common())
 
 
 def _of_cache(path: Path) -> dict[str, Any]:
@@ -112,7 +114,7 @@ def _of_cache(path: Path) -> dict[str, Any]:
         "hours": round(totals.seconds / 3600, 4),
         "bytes": dict(totals.bytes),
         "absent": dict(totals.absent.most_common()),
-        "labels": dict(totals.labels.most_common()),
+        "labels": totals.by_label(),
         "quarantined": len(Quarantine(path, {})),
         "damaged": damaged if totals.num_damaged else {},
         "roots": dict(header.roots),
@@ -134,6 +136,6 @@ def _of_index(path: Path) -> dict[str, Any]:
         "hours": round(totals.seconds / 3600, 4),
         "bytes": totals.num_bytes,
         "codecs": dict(totals.codecs.most_common()),
-        "labels": dict(totals.labels.most_common()),
+        "labels": totals.by_label(),
         "roots": index.roots,
     }

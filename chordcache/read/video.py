@@ -36,8 +36,8 @@ class Video:
         self.path = sidecar.path
         """Path relative to the root"""
         self.num_frames = sidecar.num_frames
-        self.first_row = sidecar.first_row
-        """Row of the first frame in the artefacts, which other segments of the file may share"""
+        self.first_row = 0
+        """Row of the first frame in the artefacts, which hold the whole file if the video is a segment of it"""
         self.width = sidecar.width
         """Width of the cached frames, [pixels]"""
         self.height = sidecar.height
@@ -177,17 +177,8 @@ class Video:
         for info in sorted(self.sidecar.features, key=lambda info: info.feature not in self.read_features):
             if info.file is not None:
                 with open_feature(self._cache, info) as artefact:
-                    return self._in_view(name, artefact.array(name))
+                    return artefact.array(name)
         raise FeatureAbsentError(f"video '{self.key}' has no cached features, so its frame times are unknown")
-
-    def _in_view(self, name: str, array: np.ndarray) -> np.ndarray:
-        """Return the part of an array of all frames in the artefacts that belongs to this video."""
-        if self.sidecar.view is None:
-            return array
-        first, stop = self.first_row, self.first_row + self.num_frames
-        if name != "keyframes":
-            return array[first:stop]
-        return array[(array >= first) & (array < stop)] - first
 
     def num_rows(self, info: FeatureInfo, array: str) -> int:
         """Return the number of rows of an array that belong to this video.
@@ -195,30 +186,9 @@ class Video:
         Raises
         ------
         FeatureAbsentError
-            If the video shares artefacts with other segments, and the array does not have a row for each frame.
+            If the video is a segment of a file that is cached whole, and the array has no row for each frame.
         """
-        num_missing = self.sidecar.num_stored_frames - info.num_rows[array]
-        if self.sidecar.view is not None and num_missing not in (0, 1):  # flow has none for the last frame
-            raise self._cannot_share(array)
-        return info.num_rows[array] - (self.sidecar.num_stored_frames - self.num_frames)
-
-    def num_rows_of_own(self, info: FeatureInfo, array: str) -> int:
-        """Return the number of rows of an array that has another clock than the frames.
-
-        Raises
-        ------
-        FeatureAbsentError
-            If the video shares artefacts with other segments. The rows of each are not known.
-        """
-        if self.sidecar.view is not None:
-            raise self._cannot_share(array)
         return info.num_rows[array]
-
-    def _cannot_share(self, array: str) -> FeatureAbsentError:
-        return FeatureAbsentError(
-            f"'{array}' of video '{self.key}' does not have a row for each frame, so segments cannot share it. "
-            "Build with --segments only."
-        )
 
     def seconds_of(self, start: int, stop: int) -> tuple[float, float]:
         """Return the time of frame ``start`` and of the end of frame ``stop - 1``, half open, on the source's clock."""

@@ -31,7 +31,7 @@ class ListedVideo:
     height: int
     """[pixels] of the cached frames"""
     num_bytes: int
-    """Size of the video's files. Segments that share files count them each"""
+    """Size of the video's files"""
     label: str | None
 
 

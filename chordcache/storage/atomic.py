@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from chordcache.errors import NoSpaceError, printable
-from chordcache.storage.readable import check_file, readable
+from chordcache.storage.machine import machine
+from chordcache.storage.readable import check_file, list_folder, readable
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a disk that takes no more data: full, quota used up, file size limit, turned read-only by an error."""
@@ -68,14 +68,14 @@ def _disk_of(path: Path) -> os.statvfs_result:
             path = path.parent
 
 
-def _partial_path(run_folder: Path) -> Path:
-    return run_folder / ".partial" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+def _partial_path(cache: Path) -> Path:
+    return cache / ".partial" / f"{machine()}-{os.getpid()}-{uuid.uuid4().hex}"
 
 
 @contextmanager
-def partial_folder(run_folder: Path) -> Iterator[Path]:
+def partial_folder(cache: Path) -> Iterator[Path]:
     """Yield a private folder to write in. It is always removed at the end."""
-    folder = _partial_path(run_folder)
+    folder = _partial_path(cache)
     with no_space_as_error(folder):
         folder.mkdir(parents=True)
     try:
@@ -88,9 +88,9 @@ def partial_folder(run_folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def partial_file(run_folder: Path) -> Iterator[Path]:
+def partial_file(cache: Path) -> Iterator[Path]:
     """Yield a private path for a file to publish. If the block raises, the file is removed."""
-    path = _partial_path(run_folder)
+    path = _partial_path(cache)
     try:
         yield path
     except BaseException:  # cleanup boundary
@@ -99,9 +99,19 @@ def partial_file(run_folder: Path) -> Iterator[Path]:
         raise
 
 
-def remove_partials(run_folder: Path) -> None:
-    """Remove the partial files of killed processes. Call it only under the lock of the folder."""
-    shutil.rmtree(run_folder / ".partial", ignore_errors=True)
+def remove_partials(cache: Path, *, of_all_machines: bool = False) -> None:
+    """Remove the partial files of killed processes. Call it only under the lock of the cache.
+
+    The lock may not reach other machines, so their files stay unless ``of_all_machines`` is True.
+    """
+    folder = cache / ".partial"
+    with suppress(OSError):
+        for name in list_folder(folder):
+            if of_all_machines or name.startswith(f"{machine()}-"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+                with suppress(OSError):
+                    (folder / name).unlink()
+        folder.rmdir()
 
 
 def _fsync(path: Path) -> None:
@@ -206,9 +216,9 @@ def _read_block(source: BinaryIO, path: Path) -> bytes:
         return source.read(_COPY_BYTES)
 
 
-def publish_text(run_folder: Path, path: Path, text: str) -> None:
-    """Replace a small file of a cache atomically, by way of a partial file in the folder of the run."""
-    with partial_file(run_folder) as partial:
+def publish_text(cache: Path, path: Path, text: str) -> None:
+    """Replace a small file of a cache atomically, by way of a partial file."""
+    with partial_file(cache) as partial:
         with no_space_as_error(path):
             fd = create(partial)
             try:
@@ -217,11 +227,3 @@ def publish_text(run_folder: Path, path: Path, text: str) -> None:
             finally:
                 os.close(fd)
         publish_all({partial: path}, are_synced=True)
-
-
-def publish_folder(partial: Path, final: Path) -> None:
-    """Give a folder of complete files its final name. It replaces no folder that is not empty."""
-    with no_space_as_error(final):
-        _fsync(partial)
-        os.replace(partial, final)
-        _fsync(final.parent)

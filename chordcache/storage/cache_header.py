@@ -30,8 +30,8 @@ class Header(Record, frozen=True, forbid_unknown_fields=False):
     """True if a scan or a build was asked to read sources behind links that lead out of their roots"""
     source_hash: bool = False
     """True if a build was asked to store a hash of each source's bytes in the sidecars"""
-    segments: str = "only"
-    """Form of segments: "only", or "share" if a build was asked to cache whole files for them"""
+    segments: str = ""
+    """Setting of earlier versions: "only", or "share" in caches that are not read any more"""
     columns: Mapping[str, str] = {}
     """Extra column of the index to its type, of ``COLUMN_TYPES``, if it is not text"""
     on_damage: str = ON_DAMAGE[0]
@@ -61,6 +61,11 @@ def read_header(cache: Path) -> Header:
         raise no_cache from None
     except DamageError as error:
         raise DamageError(f"{error}; run 'chordcache build' as before to write it again") from None
+    if header.segments == "share":
+        raise FormatVersionError(
+            f"cache '{printable(cache)}': got segments '{header.segments}' of an earlier version, expected none. "
+            "Build it again into a new folder, or build the files whole there, and read their segments with index=."
+        )
     if header.on_damage not in ON_DAMAGE:
         raise FormatVersionError(
             f"cache '{printable(cache)}': got on_damage '{header.on_damage}' of an earlier version, expected one of "

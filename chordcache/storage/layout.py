@@ -11,9 +11,8 @@ A cache is a folder::
     catalog.sqlite                  derived from the sidecars
     quarantine.jsonl                one line per input that could not be cached
     runs.jsonl                      one line per build, finish, verify, repair, merge and gc
-    .owner                          the process that writes, with a count, while it writes
-    parts/3-of-8/                   lists of one part of a build, until all parts are joined
-    .partial/<host>-<pid>-<uuid>    a file or a folder of files that a worker is writing
+    parts/<plan>/3-of-8.<machine>/  one part of a build, itself a cache, until ``finish`` joins all parts
+    .partial/<machine>-<pid>-<uuid> a file or a folder of files that a worker is writing
     .on_demand/                     videos that readers ask to be built
 
 ``ab`` begins the key's hash.

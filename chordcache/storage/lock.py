@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chordcache.errors import LockedError, NoSpaceError, NotFoundError, UsageError, printable
+from chordcache.errors import LockedError, NoSpaceError, UsageError, printable
 from chordcache.storage.atomic import make_folder, no_space_as_error
-from chordcache.storage.owner import check_not_owned, owned
-from chordcache.storage.parts import PARTS, how_to_give_up, in_parts, part_folder, read_plan
+from chordcache.storage.parts import how_to_give_up, in_parts
 from chordcache.storage.readable import readable
 
 _MAX_OWNER_BYTES = 400
@@ -25,7 +24,7 @@ def locked(
 ) -> Iterator[bool]:
     """Hold the lock of a cache for writing. The kernel frees the lock when the process ends, also after a crash.
 
-    On disks whose locks do not reach other machines, the record of ``owned`` keeps their processes out.
+    A disk whose locks do not reach other machines keeps only the processes of this machine out.
 
     Parameters
     ----------
@@ -49,76 +48,25 @@ def locked(
     UsageError
         If the folder cannot be made, written or locked.
     """
-    if not finishes_parts and in_parts(cache):
-        raise _needs_finish(cache)
     fd = _open(cache)
     try:
-        has_waited = _lock(fd, cache, fcntl.LOCK_EX, on_wait)
+        has_waited = _lock(fd, cache, on_wait)
+        if not finishes_parts and in_parts(cache):
+            raise _needs_finish(cache)
         since = datetime.now(UTC).isoformat(" ", "seconds")
         with no_space_as_error(cache):
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
-        with owned(cache, on_wait) as has_waited_for_owner:
-            _check_parts(cache, finishes_parts)  # again, after the record that parts look for
-            yield has_waited or has_waited_for_owner
+        yield has_waited
     finally:
         os.close(fd)
-
-
-@contextmanager
-def locked_part(cache: Path, folder: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold the lock of one part of a cache for writing, beside other parts.
-
-    Parameters
-    ----------
-    cache : Path
-        The folder of the cache.
-    folder : Path
-        The folder of the part.
-    on_wait : callable, optional
-        As in ``locked``.
-
-    Raises
-    ------
-    LockedError
-        If another process holds this part, or the whole cache.
-    NotFoundError
-        If the part does not exist any more.
-    UsageError
-        If the folders cannot be written or locked.
-    """
-    fd = _open(cache)
-    try:
-        _lock(fd, cache, fcntl.LOCK_SH, on_wait)
-        if not os.path.isdir(folder):  # it must not be made again, empty
-            if in_parts(cache):
-                raise NotFoundError(f"no such folder '{printable(folder)}'; {how_to_give_up(cache)}")
-            raise NotFoundError(
-                f"'{printable(folder)}' does not exist any more: 'chordcache finish' has joined the parts, "
-                "or they were removed"
-            )
-        with locked(folder, on_wait):
-            check_not_owned(cache)  # after the record of this part, which the owner of the cache looks for
-            yield
-    finally:
-        os.close(fd)
-
-
-def _check_parts(cache: Path, finishes_parts: bool) -> None:
-    """Raise ``LockedError`` if parts of the cache are to be built, or one is being built."""
-    if not in_parts(cache):
-        return
-    if not finishes_parts:
-        raise _needs_finish(cache)
-    for part in read_plan(cache).parts():
-        check_not_owned(part_folder(cache, part))
 
 
 def _needs_finish(cache: Path) -> LockedError:
     name = printable(cache)
     return LockedError(
         f"cache '{name}' is built in parts; run 'chordcache finish {name}' when they have ended, "
-        f"or remove '{printable(cache / PARTS)}' to give them up"
+        f"or {how_to_give_up(cache)}"
     )
 
 
@@ -127,19 +75,17 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
     """Keep processes from writing to a cache. Several processes may hold this lock, and nothing is written.
 
     A cache that no process locked so far, such as a copy, has no file to lock, and is not locked. On a disk whose locks
-    do not reach other machines, a build there may begin meanwhile, since a reader leaves no record.
+    do not reach other machines, a build there may begin meanwhile.
 
     Raises
     ------
     LockedError
-        If a process writes to the cache, or it is built in parts.
+        If a process writes to the cache.
     UnreadableError
         If the file to lock cannot be read.
     UsageError
         If the folder cannot be locked.
     """
-    if in_parts(cache):
-        raise _needs_finish(cache)
     path = cache / ".lock"
     try:
         with readable(path):
@@ -156,9 +102,6 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
             ) from None
         except OSError as error:
             raise _cannot_lock(cache, error) from None
-        check_not_owned(cache)
-        if in_parts(cache):
-            raise _needs_finish(cache)
         yield
     finally:
         os.close(fd)
@@ -175,19 +118,17 @@ def _open(cache: Path) -> int:
         raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
 
 
-def _lock(fd: int, cache: Path, kind: int, on_wait: Callable[[str], None] | None) -> bool:
+def _lock(fd: int, cache: Path, on_wait: Callable[[str], None] | None) -> bool:
     try:
         try:
-            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return False
         except BlockingIOError:
             what = f"cache '{printable(cache)}' is being {_use(fd, cache)}"
-            if kind == fcntl.LOCK_EX and in_parts(cache):  # ``finish`` wants it
-                raise LockedError(f"{what}; run the same command when it ends") from None
             if on_wait is None:
                 raise LockedError(f"{what}; wait until it ends, as 'chordcache build --wait' does") from None
             on_wait(f"{what}; waiting until it ends")
-            fcntl.flock(fd, kind)
+            fcntl.flock(fd, fcntl.LOCK_EX)
             return True
     except OSError as error:
         raise _cannot_lock(cache, error) from None
@@ -204,7 +145,7 @@ def _use(fd: int, cache: Path) -> str:
     except BlockingIOError:
         return f"written by {_owner(fd)}"
     fcntl.flock(fd, fcntl.LOCK_UN)
-    return "built by one of its parts" if in_parts(cache) else "read by 'chordcache merge'"
+    return "read by 'chordcache merge' or by a part"
 
 
 def _owner(fd: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError, printable
-from chordcache.records import ContentFacts, Count, DamageFacts, Description, FeatureInfo, Identity, View
+from chordcache.records import ContentFacts, Count, DamageFacts, Description, FeatureInfo, Identity
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.layout import is_artefact_file, path_problem, sidecar_path
 from chordcache.storage.readable import read_small
@@ -45,21 +45,8 @@ class Sidecar(Description, frozen=True):
     """xxh3-128 of the source's bytes, 32 hex digits, or None if no build was asked for it"""
     source_ctime_ns: int | None = None
     """[nanoseconds since the epoch] ctime of the source when it was hashed. If it differs, the hash is made again"""
-    view: View | None = None
-    """Rows of the item in its artefacts, if these hold the whole file and this is a segment of it"""
     damage: DamageFacts | None = None
     """First damage of the source, if ``frames.on_damage`` kept the frames before it"""
-
-    @property
-    def first_row(self) -> int:
-        """Row of the first frame in the artefacts."""
-        return self.view.first_frame if self.view else 0
-
-    @property
-    def num_stored_frames(self) -> int:
-        """Number of frames in the artefacts."""
-        return self.view.num_frames if self.view else self.num_frames
-
     display_width: Count | None = None
     """[pixels] of the source as a player shows it, or of one eye of it. None in sidecars of earlier builds"""
     display_height: Count | None = None
@@ -107,8 +94,6 @@ class Sidecar(Description, frozen=True):
         """Return the reason why it names a file outside its cache, or a source outside its root, or None."""
         if problem := path_problem(self.path):
             return f"a path that cannot be used: {problem}"
-        if self.view and self.view.first_frame + self.num_frames > self.view.num_frames:
-            return "rows that its artefacts do not have"
         for info in (*self.features, *self.superseded):
             if info.file is not None and not (
                 is_artefact_file(info.tier, info.file) and os.path.basename(info.file).startswith(f"{self.key}.")

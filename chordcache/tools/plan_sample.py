@@ -59,8 +59,6 @@ class Part:
     """Rows whose build takes only the time that does not grow with the part, for files that are built in part"""
     num_items: int = 1
     """Number of rows of the whole file"""
-    num_stored: int = 1
-    """Number of them that have artefacts of their own. The segments of a file may share its artefacts"""
     fps: float = 25.0
     """[frames per second] of the source"""
     seconds: float = float("inf")
@@ -115,7 +113,7 @@ class Settings:
 
 def parts_of(units: Sequence[Unit], plan: BuildPlan, limits: Limits) -> list[Part]:
     """Return the part of each unit to build. Files whose packets the index does not know are probed."""
-    shares, has_buckets = plan.segments == "share", plan.config.picture.buckets is not None
+    has_buckets = plan.config.picture.buckets is not None
     probed = {}
     tasks = [(number, unit) for number, unit in enumerate(units) if unit.rows[0].packets is None]
     with closing(pool.run(_probed, tasks, jobs=1, limits=limits)) as outcomes:
@@ -125,9 +123,8 @@ def parts_of(units: Sequence[Unit], plan: BuildPlan, limits: Limits) -> list[Par
     parts = []
     for number, unit in enumerate(units):
         rows = tuple(_plain(record) for record in unit.rows)
-        stored = (rows[0].replace(segment=None),) if shares else rows
-        part = _part(stored, probed.get(number, unit.rows[0]), has_buckets)
-        parts.append(replace(part, num_items=len(rows), num_stored=len(stored)))
+        part = _part(rows, probed.get(number, unit.rows[0]), has_buckets)
+        parts.append(replace(part, num_items=len(rows)))
     return parts
 
 
@@ -262,7 +259,7 @@ def _whole(part: Part, built: Built, overhead: Built | None) -> Measured:
         peak_bytes=built.peak_bytes,
         num_bytes={group: size * part.scale for group, size in built.num_bytes.items()},
         relative_error=error,
-        num_files=built.num_files / num_built * part.num_stored + num_sidecars,
+        num_files=built.num_files / num_built * part.num_items + num_sidecars,
         sidecar_bytes=built.sidecar_bytes / num_built * num_sidecars,
         failures=built.failures,
     )
@@ -272,7 +269,7 @@ def _tasks(
     plan: BuildPlan, rows: Sequence[VideoRecord], settings: Settings, cache: Path
 ) -> Iterator[tuple[BuildTask, ...]]:
     """Yield the tasks of the rows of one file."""
-    options = replace(settings.options, segments="only", follow_symlinks=plan.follow_symlinks)
+    options = replace(settings.options, follow_symlinks=plan.follow_symlinks)
     cache.mkdir()
     with temporary_index(rows, roots=plan.roots, follow_symlinks=plan.follow_symlinks) as index:
         sample = make_plan(

@@ -101,9 +101,8 @@ def population_of(plan: BuildPlan) -> Population:
     """Read the index of a plan. Files that the index has no facts of get those of the others, by their size."""
     rows, num_readable = [], 0
     folders: set[str] = set()
-    shares = plan.segments == "share"
     for unit in units_of(plan):
-        rows.append(_drivers(unit, plan.config.picture, shares))
+        rows.append(_drivers(unit, plan.config.picture))
         num_readable += len(unit.rows)
         folders.update(layout.sidecar_file(layout.key_of(record)).split("/")[1] for record in unit.rows)
     drivers = np.asarray(rows, np.float64).reshape(-1, len(DRIVERS))
@@ -120,16 +119,15 @@ def _imputed(drivers: np.ndarray) -> np.ndarray:
     return drivers
 
 
-def _drivers(unit: Unit, picture: PictureConfig, shares: bool) -> tuple[float, ...]:
+def _drivers(unit: Unit, picture: PictureConfig) -> tuple[float, ...]:
     items = float(len(unit.rows))
-    segments = [record for record in unit.rows if record.segment is not None and not shares]
-    listed = sum(_listed_seconds(record) for record in segments)
+    listed = sum(_listed_seconds(record) for record in unit.rows)
     first, size = unit.rows[0], unit.size / _MIB
     length = length_of(first)
     if length is None or first.header is None:
         return (*(float("nan"),) * 4, listed, size, items)
     seconds, frames = length
-    parts = [1.0] if shares else [part_of(record, seconds, frames) for record in unit.rows]
+    parts = [part_of(record, seconds, frames) for record in unit.rows]
     source = first.header.display_width * first.header.display_height
     kept = frames if picture.fps is None else min(frames, seconds * picture.fps)
     cached_frames = cached_pixels = 0.0

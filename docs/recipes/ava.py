@@ -4,7 +4,7 @@ import torch
 
 import chordcache as cc
 
-options = {"features": ("frames",), "fields": ("boxes",), "size": (112, 112)}
+options = {"index": "index.json", "features": ("frames",), "fields": ("boxes",), "size": (112, 112)}
 dataset = cc.ChordVideoDataset("cache", clip_sampler=cc.RegularClipSampler(num_frames=64, stride=1), **options)
 loader = cc.make_loader(dataset, batch_size=2, num_workers=2)
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(4))

@@ -83,11 +83,6 @@ def test_videos_of_the_same_bytes_with_other_captions(work: Path) -> None:
     assert (text_of(work, "a"), text_of(work, "b")) == ("a dog", "a cat")
 
 
-def test_segments_cannot_share_a_feature_of_their_captions(work: Path) -> None:
-    with pytest.raises(cc.UsageError, match="^segments: got 'share' with 'words', which differs between segments"):
-        build(work, {"a": "a dog"}, "words", segments="share")
-
-
 def test_fields_that_do_not_exist(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from helpers.row_extractors import Words
 

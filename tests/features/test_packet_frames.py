@@ -27,6 +27,7 @@ from chordcache.features.packet_frames import iter_pictures
 from chordcache.media.packet_decoder import to_rgb
 from chordcache.media.picture_data import plane_array
 from chordcache.pipeline.verify_source import compare_with_source
+from chordcache.read.segment_of import segment_of
 from chordcache.storage.artefacts.open_files import forget, open_artefact
 
 CODECS: Mapping[str, Mapping[str, Any]] = {
@@ -460,26 +461,15 @@ def test_a_cache_may_hold_both_codecs(tmp_path: Path, make_video: Callable[..., 
 def test_segments_read_their_part(pieces: Path, tmp_path: Path) -> None:
     shutil.copytree(pieces / "videos", tmp_path / "videos")
     (tmp_path / "list.csv").write_text("path,start_frame,end_frame\nvideos/bikes.mp4,5,17\nvideos/bikes.mp4,13,40\n")
-    config = config_from_json(
-        {"frames": {"codec": "h264", "short_side": 64}, "features": {"flow": None, "motion": None, "mel": None}}
-    )
     build(tmp_path, {"codec": "h264"}, short_side=64)
-    with cc.open_cache(tmp_path / "cache") as whole:
-        frames = whole.read(next(video for video in whole if video.path.endswith("bikes.mp4")))
-    cc.build(
-        tmp_path / "list.csv",
-        tmp_path / "shared",
-        tiers=("lmdb",),
-        config=config,
-        jobs=1,
-        options=cc.BuildOptions(segments="share"),
-    )
-    with cc.open_cache(tmp_path / "shared") as cache:
-        for video in cache:
-            segment = video.sidecar.segment
+    with cc.open_cache(tmp_path / "cache") as cache:
+        whole = next(video for video in cache if video.path.endswith("bikes.mp4"))
+        frames = cache.read(whole)
+        for record in cc.read_index(tmp_path / "list.csv"):
+            segment = record.segment
             assert segment is not None
-            assert np.array_equal(cache.read(video), frames[segment.start_frame : segment.end_frame])
-    assert not cc.verify(tmp_path / "shared", level="deep").damage
+            found = cache.read(segment_of(whole, record))
+            assert np.array_equal(found, frames[segment.start_frame : segment.end_frame])
 
 
 def test_reading_loads_a_decoder_and_nothing_that_builds(cache: cc.Cache) -> None:

@@ -29,16 +29,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., P
     return folder
 
 
-def build(folder: Path, cache: Path, *, index: str = "index.json", segments: str | None = None, **params: Any) -> Path:
+def build(folder: Path, cache: Path, *, index: str = "index.json", **params: Any) -> Path:
     """Build the feature "groups" of the extractor with these parameters, and frames."""
     section = {"extractor": "helpers.row_extractors:Groups", **params}
     cache.parent.mkdir(exist_ok=True)
     config = cache.with_suffix(".yaml")
     config.write_text(yaml.dump({"features": {"groups": section, "flow": None, "mel": None, "motion": None}}))
-    cc.build(
-        folder / index, cache, tiers=["lmdb", "npz"], config=config, jobs=Engine("inline"),
-        options=cc.BuildOptions(segments=segments),
-    )  # fmt: skip
+    cc.build(folder / index, cache, tiers=["lmdb", "npz"], config=config, jobs=Engine("inline"))
     return cache
 
 
@@ -134,12 +131,9 @@ def test_facts_that_describe_no_clock(folder: Path, tmp_path: Path, facts: dict[
     assert failures["a.mp4"]["cause"] == "extractor"
 
 
-def test_segments_cannot_share_rows_of_groups(folder: Path, tmp_path: Path) -> None:
+def test_groups_of_segments_begin_with_them(folder: Path, tmp_path: Path) -> None:
     (folder / "segments.csv").write_text("path,start_frame,end_frame\nvideos/a.mp4,3,9\nvideos/a.mp4,9,20\n")
-    cache = build(folder, tmp_path / "cache", index="segments.csv", segments="share", facts=CAUSAL)
-    with cc.open_cache(cache) as opened, pytest.raises(cc.FeatureAbsentError, match="--segments only"):
-        opened.read(0, "groups")
-    cache = build(folder, tmp_path / "own", index="segments.csv", segments="only", facts=CAUSAL)
+    cache = build(folder, tmp_path / "own", index="segments.csv", facts=CAUSAL)
     with cc.open_cache(cache) as opened:
         assert sorted(opened.read(key, "groups")[-1, 1] for key in opened.keys()) == [5, 10]  # noqa: SIM118
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import chordcache as cc
 from chordcache.features.mel import MelExtractor
 from chordcache.features.waveform import WaveformExtractor
 from chordcache.media.demux import open_media
+from chordcache.read.segment_of import segment_of
 from chordcache.read.sources.file import MP4Source
 
 RATE = 16000
@@ -33,18 +34,21 @@ def recording(path: Path, hertz: int, seconds: float, *options: str, sound_secon
     return path
 
 
-def build(folder: Path, *rows: str, segments: str = "only") -> cc.Cache:
+def write_list(folder: Path, rows: Sequence[str]) -> Path:
     (folder / "list.csv").write_text("\n".join(["path,start_seconds,end_seconds,start_frame,end_frame", *rows]) + "\n")
+    return folder / "list.csv"
+
+
+def build(folder: Path, *rows: str) -> cc.Cache:
     (folder / "sound.yaml").write_text(CONFIG)
     cc.build(
-        folder / "list.csv",
-        folder / segments,
+        write_list(folder, rows),
+        folder / "cache",
         tiers=("npz",),
         features=("mel", "waveform"),
         config=folder / "sound.yaml",
-        options=cc.BuildOptions(segments=segments),
     )
-    return cc.open_cache(folder / segments)
+    return cc.open_cache(folder / "cache")
 
 
 def hertz_of(samples: np.ndarray) -> float:
@@ -78,7 +82,7 @@ def test_each_recording_of_a_joined_file_has_its_own_sound(
         source.open(str(tmp_path / name))
         chunk = source.get_audio_chunk(float(times[52]), 0.5)[:, 0]
     assert np.abs(np.fft.rfft(chunk)).argmax() * 2 == pytest.approx(900, abs=4)
-    assert cc.verify(tmp_path / "only", level="deep", source=True).damage == []
+    assert cc.verify(tmp_path / "cache", level="deep", source=True).damage == []
 
 
 def test_joined_recordings_can_be_named_by_times(tmp_path: Path) -> None:
@@ -173,14 +177,18 @@ def screen(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("segments", ["only", "share"])
-def test_sound_ends_with_the_segment_where_the_picture_stands(tmp_path: Path, segments: str) -> None:
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_sound_ends_with_the_segment_where_the_picture_stands(tmp_path: Path, is_whole: bool) -> None:
     screen(tmp_path / "a.mp4")
     rows = ["a.mp4,0,15,,", "a.mp4,3,18,,", "a.mp4,,,0,150", "a.mp4,0,2,,"]
-    cache = build(tmp_path, *rows, segments=segments)
-    found = sorted(video.duration_seconds for video in cache)
+    cache = build(tmp_path, *(["a.mp4,,,,"] if is_whole else rows))
+    videos = list(cache)
+    if is_whole:
+        records = cc.read_index(write_list(tmp_path, rows))
+        videos = [segment_of(cache[0], record) for record in records]
+    found = sorted(video.duration_seconds for video in videos)
     assert found == pytest.approx([2, 15, 15, 20], abs=1e-3)
-    for video in cache:
+    for video in videos:
         samples = cache.read(video, "waveform", 0, video.num_frames)
         assert len(samples) == pytest.approx(video.duration_seconds * RATE, abs=1)
         assert np.abs(samples[-1600:]).max() > 0.05

@@ -119,75 +119,6 @@ def test_the_sound_of_a_segment_is_that_of_its_time(tmp_path: Path, config: Path
     assert np.abs(found[:, :117] - expected[:, first : first + 117]).max() < 0.1
 
 
-def test_shared_segments_are_views_of_one_decode(tmp_path: Path, config: Path) -> None:
-    (tmp_path / "videos").mkdir()
-    write_clip(tmp_path / "videos" / "a.mp4", "-c:v", "libx264", "-g", "12", "-bf", "3")
-    write_clip(tmp_path / "videos" / "b.mp4", seconds=2)
-    rows = ["a.mp4,x,1,2", "b.mp4,b,0.5,1", "a.mp4,y,1.5,2.5", "a.mp4,past,9,10", "a.mp4,z,,,90,", "a.mp4,whole"]
-    path, tiers = write_list(tmp_path / "videos", rows), ("lmdb", "npz", "hdf5")
-    share, only = tmp_path / "share", tmp_path / "only"
-    options = cc.BuildOptions(segments="share")
-    summary = cc.build(path, share, tiers=("lmdb",), features=("frames",), config=config, options=options)
-    assert (summary.num_done, summary.num_failed) == (5, 1)
-    assert cc.build(path, share, tiers=tiers).num_done == 5, "features that are added later are shared too"
-    cc.build(path, only, tiers=tiers, config=config)
-    check_views(share, only)
-    inodes = {file.stat().st_ino for file in share.glob("*/*/*.lmdb")}
-    stored = {file.stat().st_ino: file.stat().st_size for file in share.glob("lmdb/*/*.lmdb")}
-    assert cc.summarize(share)["bytes"]["frames in lmdb"] == sum(stored.values())
-    assert len(inodes) == 3, "a.mp4 is stored for its views and as a whole, b.mp4 for its view"
-    assert cc.verify(share, level="deep", source=True).damage == []
-    path.write_text(path.read_text() + "a.mp4,new,0.2,0.6,,\n")
-    before = {file.stat().st_ino for file in share.glob("*/*/*.*")}
-    assert cc.build(path, share, tiers=tiers).num_done == 1, "the cache remembers that segments are shared"
-    new = {file.stat().st_ino for file in share.glob("*/*/*.*") if file.suffix != ".json"}
-    assert new <= before, "a new segment of a cached file takes no decode"
-    cc.build(path, only, tiers=tiers)
-    check_views(share, only)
-    for sidecar in share.glob("videos/*/*.json"):
-        sidecar.unlink()  # as if a build was killed before it published these
-    assert cc.build(path, share, tiers=tiers).num_done == 6
-    check_views(share, only)
-    (damaged,) = [file for file in share.glob("npz/*/*.flow.*") if by_label(share)["y"].key in file.name]
-    flip(damaged, damaged.stat().st_size // 2)
-    report = cc.verify(share)
-    assert len(report.damage) == 4, "the views of a file share its artefacts"
-    cc.repair(share, report.damage)
-    assert cc.verify(share, level="deep").damage == []
-    check_views(share, only)
-
-
-def check_views(share: Path, only: Path) -> None:
-    """Every item must have the same frames, flow and times in both caches."""
-    one, other = cc.Cache(share), cc.Cache(only)
-    assert one.keys() == other.keys()
-    for view, video in zip(one, other, strict=True):
-        assert (view.label, view.num_frames) == (video.label, video.num_frames)
-        assert view.start_seconds == video.start_seconds
-        assert view.duration_seconds == pytest.approx(video.duration_seconds, abs=1e-9)
-        for name in ("pts_seconds", "source_frames", "keyframes", "picture_types"):
-            assert np.array_equal(getattr(view, name), getattr(video, name)), (view.label, name)
-        for tier, name in [
-            ("lmdb", "frames"),
-            ("hdf5", "frames"),
-            ("npz", "flow"),
-            ("hdf5", "flow"),
-            ("npz", "motion"),
-        ]:
-            assert np.array_equal(one.read(view, name, tier=tier), other.read(video, name, tier=tier)), (
-                view.label,
-                name,
-            )
-        chosen = [3, 1, 1]
-        assert np.array_equal(one.read(view, indices=chosen), other.read(video, indices=chosen))
-        assert np.array_equal(next(one.iter_frames(view, [2])), next(other.iter_frames(video, [2])))
-        with pytest.raises(IndexError, match=f"in .0, {video.num_frames - 1}"):
-            one.read(view, "flow", indices=[video.num_frames - 1])
-        sound, expected = one.read(view, "mel"), other.read(video, "mel")
-        assert sound.shape == expected.shape
-        assert np.abs(sound - expected)[:, 3:-3].mean() < 3, "rows lie on another grid"
-
-
 def test_bad_segments_are_quarantined_by_row_and_the_others_are_built(tmp_path: Path, config: Path) -> None:
     (tmp_path / "videos").mkdir()
     write_clip(tmp_path / "videos" / "a.mp4")
@@ -300,26 +231,15 @@ def test_rows_of_a_file_are_built_together_wherever_they_are(tmp_path: Path) -> 
 
 
 def test_segments_of_a_damaged_file(tmp_path: Path, config: Path) -> None:
-    """With views, the frames before the damage are kept. Segments with artefacts of their own need an intact file."""
+    """Segments need an intact file, also those before the damage."""
     (tmp_path / "videos").mkdir()
     source = write_clip(tmp_path / "videos" / "a.mp4", "-c:v", "libx264", "-g", "10", "-bf", "0", "-an", seconds=4)
     path = write_list(tmp_path / "videos", ["a.mp4,before,,,0,20", "a.mp4,across,,,30,90", "a.mp4,behind,,,80,100"])
-    cc.build(path, tmp_path / "intact", config=config)
     data = bytearray(source.read_bytes())
     start = data.index(b"mdat") + (len(data) - data.index(b"mdat")) // 2
     data[start : start + 600] = bytes(600)
     source.write_bytes(data)
-    trim = cc.BuildOptions(segments="share", on_damage="trim")
-    assert cc.build(path, tmp_path / "share", config=config, options=trim).num_done == 1
-    intact, kept = by_label(tmp_path / "intact"), by_label(tmp_path / "share")
-    one, other = cc.Cache(tmp_path / "share"), cc.Cache(tmp_path / "intact")
-    assert kept.keys() == {"before"}  # the others reach behind the damage, and are not cut short
-    for label, video in kept.items():
-        rows = np.searchsorted(intact[label].source_frames, video.source_frames)
-        assert np.array_equal(intact[label].source_frames[rows], video.source_frames)
-        assert np.array_equal(one.read(video), other.read(intact[label], indices=rows))
-    only = cc.BuildOptions(segments="only", on_damage="trim")
-    assert cc.build(path, tmp_path / "only", config=config, options=only).num_failed > 0
+    assert cc.build(path, tmp_path / "cache", config=config, options=cc.BuildOptions(on_damage="trim")).num_failed > 0
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.errors import DamageError, FeatureAbsentError, UsageError  # noqa: E402
 from chordcache.features.waveform import BLOCK_SAMPLES  # noqa: E402
 from chordcache.read.sampling.clip_samplers import RegularClipSampler  # noqa: E402
+from chordcache.read.segment_of import segment_of  # noqa: E402
 
 RATE = 48_000
 NUM_FRAMES = 60
@@ -252,19 +253,20 @@ def test_corpus_clips(name: str, corpus: Path, tmp_path: Path) -> None:
 # Segments
 
 
-@pytest.mark.parametrize("segments", ["only", "share"])
-def test_segments_have_the_samples_of_their_seconds(tmp_path: Path, segments: str) -> None:
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_segments_have_the_samples_of_their_seconds(tmp_path: Path, is_whole: bool) -> None:
     """In MOV, whose timestamps are exact."""
     (tmp_path / "videos").mkdir()
     pieces = [(0.0, samples_of("whole"))]
     write_sound(tmp_path / "videos" / "whole.mov", pieces, rate=RATE, layout="stereo", num_frames=NUM_FRAMES)
     index = tmp_path / "videos" / "list.csv"
     index.write_text("path,label,start_seconds,end_seconds\nwhole.mov,a,0.4,1.2\nwhole.mov,b,1.2,2\n")
-    options = cc.BuildOptions(segments=segments)
-    cc.build(index, tmp_path / "cache", tiers=["npz"], config=config_of(**OWN), options=options, jobs=1)
+    files = cc.scan([tmp_path / "videos"], output=tmp_path / "files.json", jobs=1) if is_whole else index
+    cc.build(files, tmp_path / "cache", tiers=["npz"], config=config_of(**OWN), jobs=1)
     with cc.open_cache(tmp_path / "cache") as cache:
-        assert len(cache) == 2
-        for video in cache:
+        videos = [segment_of(cache[0], record) for record in cc.read_index(index)] if is_whole else list(cache)
+        assert len(videos) == 2
+        for video in videos:
             assert video.num_frames == 20
             for start, stop in [(0, 20), (3, 12)]:
                 found = cache.read(video, "waveform", start, stop)

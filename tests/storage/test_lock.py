@@ -80,14 +80,14 @@ def test_the_second_build_ends_with_11_and_changes_nothing(
         r"wait until it ends, as 'chordcache build --wait' does\n",
         done.stderr,
     )
-    assert sorted(path.name for path in (work / "cache").iterdir()) == [".lock", ".owner"]
+    assert sorted(path.name for path in (work / "cache").iterdir()) == [".lock"]
 
 
 @pytest.mark.parametrize("end", ["leaves", "is killed"])
 def test_wait_goes_on_when_the_other_one_ends(work: Path, holder: subprocess.Popen[str], end: str) -> None:
     with processes.running(work, "build", "--wait", "-j1") as run:
         assert processes.wait_until(lambda: is_waiting(run), 30)
-        assert sorted(path.name for path in (work / "cache").iterdir()) == [".lock", ".owner"]
+        assert sorted(path.name for path in (work / "cache").iterdir()) == [".lock"]
         if end == "leaves":
             assert holder.stdin is not None
             holder.stdin.close()
@@ -110,7 +110,7 @@ def test_a_signal_ends_the_wait(work: Path, holder: subprocess.Popen[str], numbe
         assert run.wait() == 128 + number
         assert run.survivors() == []
         assert processes.fine(run.stderr)
-    assert sorted(path.name for path in (work / "cache").iterdir()) == [".lock", ".owner"]
+    assert sorted(path.name for path in (work / "cache").iterdir()) == [".lock"]
 
 
 def test_three_that_wait_build_everything_once(work: Path, holder: subprocess.Popen[str]) -> None:

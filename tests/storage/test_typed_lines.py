@@ -27,7 +27,6 @@ from chordcache.records import (
     Record,
     Segment,
     VideoRecord,
-    View,
     fields_of,
     to_json,
 )
@@ -64,7 +63,7 @@ INFO = FeatureInfo(
 DAMAGE = DamageFacts(3, 5, 0.1, "decode", "cut")
 SIDECAR = Sidecar(
     KEY, "v", "a.mp4", IDENTITY, 9, 4, 4, 0.5, 1.5, "pts", (INFO,),
-    1, ("turned",), CONTENT, "a" * 32, 3, View(2, 11), DAMAGE, 8, 8, (0.0, 0.5, 8.0, 7.0), (INFO,), **DESCRIPTION,
+    1, ("turned",), CONTENT, "a" * 32, 3, DAMAGE, 8, 8, (0.0, 0.5, 8.0, 7.0), (INFO,), **DESCRIPTION,
 )  # fmt: skip
 HEADER = Header(
     {"frames": {}},
@@ -73,7 +72,7 @@ HEADER = Header(
     {"av": "18"},
     True,
     True,
-    "share",
+    "only",
     {"lang": "str"},
     "trim",
 )

@@ -126,14 +126,12 @@ def test_a_long_video_is_built_in_part(film: Path, tmp_path: Path, level: str) -
     assert found.inodes.value == inodes
 
 
-@pytest.mark.parametrize("segments", ["only", "share"])
-def test_segments(film: Path, tmp_path: Path, segments: str) -> None:
+def test_segments(film: Path, tmp_path: Path) -> None:
     os.link(film / "film.mp4", tmp_path / "film.mp4")
     rows = [f"film.mp4,{start},{start + 4}" for start in range(0, 80, 2)]
     (tmp_path / "list.csv").write_text("\n".join(["path,start_seconds,end_seconds", *rows]))
-    options = cc.BuildOptions(segments=segments)
-    found = plan_build(tmp_path / "list.csv", options=PlanOptions(build=options))
-    size, inodes = built(tmp_path / "list.csv", tmp_path / "cache", options=options)
+    found = plan_build(tmp_path / "list.csv")
+    size, inodes = built(tmp_path / "list.csv", tmp_path / "cache")
     assert_near(found.num_bytes, size, 0.15)
     assert_near(found.inodes, inodes, 0.05)
     assert (found.num_videos, found.num_sampled) == (40, 1)

@@ -163,7 +163,6 @@ class _TemporaryBuild:
             artefacts=artefacts,
             content=self.known_content,
             description=record.description(),
-            shares=self._header.segments == "share" and record.segment is not None,
         )
         (outcome,) = build_file([task])
         if isinstance(outcome, Failure):

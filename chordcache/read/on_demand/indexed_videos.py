@@ -29,15 +29,16 @@ from chordcache.read.clips import HOW_TO_ADD, FeatureReader
 from chordcache.read.on_demand.builder_process import BuildRequest, RequestQueue
 from chordcache.read.on_demand.from_source import SourceVideo, first_tiers, read_source
 from chordcache.read.on_demand.index_records import IndexRecords
+from chordcache.read.segment_of import segment_of
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import FeatureState
-from chordcache.storage.layout import key_hash, key_of
+from chordcache.storage.layout import key_hash, key_of, video_key
 from chordcache.storage.quarantine import Quarantined, read_quarantined
-from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.storage.sidecar import read_sidecar
 
 _FROM_CACHE = ("error", "skip")
 """Values of ``on_miss`` with which no source is read"""
@@ -237,7 +238,8 @@ class IndexedVideos:
         record = self._records[position]
         origin = SourceVideo(record, os.path.join(self._index.roots[record.root], record.path), None)
         if self._on_miss in _FROM_CACHE:
-            return sample(self.cache, self._described(self.cache[origin.key].sidecar, record))
+            key = origin.key if origin.key in self.cache else video_key(record.root, record.path)
+            return sample(self.cache, self._described(self.cache[key], record))
         try:
             video = self._cached(origin)
             if video is not None:
@@ -259,21 +261,29 @@ class IndexedVideos:
 
         The sidecar is read instead of the catalog. The catalog does not have videos published after it was opened.
         """
-        try:
-            sidecar = read_sidecar(self.cache.path, origin.key)
-        except NotFoundError:
-            return None
-        if any(sidecar.feature(name) is None for name in self._features):
-            return None
-        if sidecar.source != origin.record.identity:  # another file may now be at the path
-            identity = identity_or_none(origin.path)
-            if identity not in (None, sidecar.source):
-                return None
-        return self._described(sidecar, origin.record)
+        record = origin.record
+        for key in dict.fromkeys((origin.key, video_key(record.root, record.path))):
+            try:
+                sidecar = read_sidecar(self.cache.path, key)
+            except NotFoundError:
+                continue
+            if any(sidecar.feature(name) is None for name in self._features):
+                continue
+            if key != origin.key and sidecar.display_crop is not None:  # its bucket does not have all frames
+                continue
+            if sidecar.source != record.identity:  # another file may now be at the path
+                identity = identity_or_none(origin.path)
+                if identity not in (None, sidecar.source):
+                    continue
+            return self._described(Video(self.cache.path, sidecar), record)
+        return None
 
-    def _described(self, sidecar: Sidecar, record: VideoRecord) -> Video:
-        """Return the video with the label, the caption and the extra columns of the index."""
-        return Video(self.cache.path, sidecar.described(record))
+    def _described(self, video: Video, record: VideoRecord) -> Video:
+        """Return the item with the label, the caption and the extra columns of the index."""
+        if video.segment == record.segment:
+            return Video(self.cache.path, video.sidecar.described(record))
+        video.read_features = self._features
+        return segment_of(video, record)
 
     def _ask(self, origin: SourceVideo) -> None:
         """Request a build of the video, unless this process has already done so. A failure only warns."""
@@ -298,6 +308,8 @@ class _Misses:
         self._cached = {key[-16:]: position for position, key in enumerate(cache.keys())}
         """Hash at the end of each key to its position in the catalog"""
         self._lacks = np.any([cache.feature_states(name) == FeatureState.NOT_BUILT for name in features], axis=0)
+        self._has_whole_files = config_from_json(read_header(cache.path).config).picture.buckets is None
+        """True if the item of a file has all of its frames, so that it serves the segments of the file"""
         self._num_uncached = 0
         self._first_uncached = ""
         self.positions = array("q")
@@ -311,6 +323,8 @@ class _Misses:
         """Return the cause for which a record is in quarantine, "" if it is skipped, or None if it is kept."""
         key = key_hash(record.root, record.path, record.segment)
         position = self._cached.get(key, -1)
+        if position < 0 and self._has_whole_files and record.segment is not None:
+            position = self._cached.get(key_hash(record.root, record.path), -1)
         if position >= 0 and not self._lacks[position]:
             self.positions.append(position)
             return None

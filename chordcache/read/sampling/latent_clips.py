@@ -23,7 +23,8 @@ class LatentClipSampler:
     Raises
     ------
     UsageError
-        From ``frame_numbers``, if the latents have a row for each frame, and so are not of clips.
+        From ``frame_numbers``, if the latents have a row for each frame, and so are not of clips, or if the video is a
+        segment of a file that is cached whole.
     FeatureAbsentError
         From ``frame_numbers``, if the video does not have latents.
 
@@ -33,7 +34,7 @@ class LatentClipSampler:
 
     >>> from types import SimpleNamespace
     >>> facts = {"frames_per_row": 4, "frames_in_first_row": 1, "frames_per_clip": 81}
-    >>> video = SimpleNamespace(key="a", num_frames=200, feature=lambda name: SimpleNamespace(facts=facts))
+    >>> video = SimpleNamespace(key="a", num_frames=200, first_row=0, feature=lambda name: SimpleNamespace(facts=facts))
     >>> found = [LatentClipSampler().frame_numbers(video, ClipRequest(index=index)) for index in range(20)]
     >>> sorted({(int(numbers[0]), len(numbers)) for numbers in found})
     [(0, 81), (81, 81)]
@@ -46,6 +47,11 @@ class LatentClipSampler:
             raise UsageError(
                 f"clip_sampler: got LatentClipSampler for latents of video '{video.key}', which have a row for "
                 "each frame, expected latents of clips. Take a RandomClipSampler."
+            )
+        if video.first_row:
+            raise UsageError(
+                f"clip_sampler: got LatentClipSampler for '{video.key}', a segment of a file that is cached whole, "
+                "expected latents that begin with the segment. Build the segments, or take a RandomClipSampler."
             )
         length = min(groups.num_in_clip or video.num_frames, video.num_frames)
         start = int(request.generator().integers(video.num_frames // length)) * length

@@ -172,7 +172,7 @@ def _files_of(cache: Path, videos: Sequence[Video]) -> tuple[dict[str, tuple[str
     for video in videos:
         for info in _frames_of(video):
             name = reader_name(info.tier, str(info.params.get("codec", "unknown")))
-            size = info.num_bytes, video.sidecar.num_stored_frames
+            size = info.num_bytes, video.num_frames
             found.setdefault(name, {})[str(cache / str(info.file))] = size
             if any(other.file == info.file and other.feature != "frames" for other in video.sidecar.features):
                 mixed.add(name)

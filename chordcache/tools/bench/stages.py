@@ -106,14 +106,14 @@ def _has_records(cache: TierCache, video: Video) -> bool:
     info = video.feature("frames")
     with open_feature(cache.path, info) as artefact:
         layout = artefact.layout("frames")
-        return layout.dtype is None and layout.num_rows == video.sidecar.num_stored_frames
+        return layout.dtype is None and layout.num_rows == video.num_frames
 
 
 def _read_records(cache: TierCache, clip: _Clip) -> int:
     """Read and check the records of a clip, and decode nothing. Return their size."""
     info = clip.video.feature("frames")
     with open_feature(cache.path, info) as artefact:
-        numbers: Sequence[int] = (clip.numbers + clip.video.first_row).tolist()
+        numbers: Sequence[int] = clip.numbers.tolist()
         return sum(len(record) for record in artefact.records("frames", numbers))
 
 
