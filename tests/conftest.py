@@ -3,7 +3,7 @@
 Environment
 -----------
 CHORDCACHE_CORPUS
-    A folder of further real media. Tests that ask for ``corpus`` have the mark of that name, and are skipped without it.
+    A folder of further real media. Tests that ask for ``corpus`` have that mark, and are skipped without it.
 CHORDCACHE_REQUIRE_CORPUS=1
     Every skip is a failure, that of a missing corpus too.
 CI=true
