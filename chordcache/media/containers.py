@@ -64,6 +64,15 @@ def best_audio(container: Any) -> av.AudioStream | None:
     return None if best is None or best.codec_context is None else best
 
 
+def is_listed_key(container: Any, video: av.VideoStream, packet: Any) -> bool:
+    """Return whether the container's index lists a packet of the video track as a keyframe."""
+    name = container.format.name
+    if name == "mpeg":  # it has no index, so libavformat makes one of all packets
+        return False
+    time = packet.pts if name == "matroska,webm" else packet.dts
+    return any(entry.is_keyframe and entry.timestamp == time for entry in video.index_entries)
+
+
 def refuse_unshowable(container: Any, video: av.VideoStream, packet: Any) -> None:
     """Raise ``MediaError`` if the video track, or its first packet, is encrypted, or its colors cannot be converted."""
     if (

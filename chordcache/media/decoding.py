@@ -61,6 +61,8 @@ class Decoding:
         self._last_dts: int | None = None
         self._set_backs: list[int] = []
         """Packets at which the clock is set back, as in streams joined without rewriting"""
+        self._leading: set[int] = set()
+        """Packets that are decoded without being shown, see ``PacketCheck.is_leading``"""
         self._num_frames = 0
         self._num_leading = 0
         self._is_without_picture = False
@@ -113,6 +115,8 @@ class Decoding:
         elif self._decoder.problem and (self.check.has_started or not packet.size):
             self._note_problem(self._decoder.problem, is_damaged=bool(packet.size) or self._decoder.is_cut_off)
         for number, picture in pictures:
+            if number in self._leading:
+                continue
             self._take(number, picture)
             yield DecodedFrame(self._num_frames, self._clock.time_of(picture), picture)
             self._num_frames += 1
@@ -130,7 +134,9 @@ class Decoding:
             self.check.report(self._faults, f"after frame {self._num_frames}")
         if role is Role.SKIPPED and self.check.has_started:
             self._clock.pass_over(packet)
-        if role is Role.SKIPPED or not self.check.has_started:
+        if self.check.start is not None:
+            self._decoder.begin_open(is_unsettled=self.check.is_unsettled, is_leading=self.check.is_leading)
+        elif role is Role.SKIPPED or not self.check.has_started:
             return []
         number, self._num_sent = self._num_sent, self._num_sent + 1
         if role is Role.SHOWN:
@@ -139,6 +145,8 @@ class Decoding:
         if self._last_dts is not None and packet.dts is not None and packet.dts < self._last_dts:
             self._set_backs.append(number)
         self._last_dts = packet.dts
+        if self.check.is_leading:
+            self._leading.add(number)
         return self._decoder.decode(packet, number)
 
     def _take(self, number: int | None, picture: av.VideoFrame) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import av
@@ -15,9 +16,10 @@ from chordcache.media.audio_track import Sound
 from chordcache.media.checks.bitstream import packet_reader
 from chordcache.media.checks.container_watch import ContainerWatch
 from chordcache.media.checks.faults import Faults
+from chordcache.media.checks.h264_start import OpenStart, prove_start
 from chordcache.media.checks.packet_check import PacketCheck, Role
 from chordcache.media.checks.truncation import may_end_anywhere
-from chordcache.media.containers import best_audio, best_video, open_container, refuse_unshowable
+from chordcache.media.containers import best_audio, best_video, is_listed_key, open_container, refuse_unshowable
 from chordcache.media.damage import frames_before
 from chordcache.media.decoding import DecodedFrame, Decoding, packets_from
 from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious, reason_of
@@ -128,17 +130,15 @@ class Media:
         return PacketCheck(
             reader,
             is_thorough=is_thorough,
-            is_called_key=self._is_called_key,
+            is_called_key=partial(is_listed_key, self.container, self.require_video()),
             dts_counts_frames=self.container.format.name == "avi",
+            open_start=self._open_start if self._is_file else None,
         )
 
-    def _is_called_key(self, packet: Any) -> bool:
-        """Return whether the container's index lists a packet as a keyframe."""
-        name = self.container.format.name
-        if name == "mpeg":  # it has no index, so libavformat makes one of all packets
-            return False
-        time = packet.pts if name == "matroska,webm" else packet.dts
-        return any(entry.is_keyframe and entry.timestamp == time for entry in self.require_video().index_entries)
+    def _open_start(self) -> OpenStart | None:
+        with capture(), open_container(self.container.name, []) as again:
+            packets = whole_units(again, [again.streams[self.require_video().index]])
+            return prove_start(packets, self.require_video().codec_context.extradata or b"")
 
     def shown_packets(self, *, is_thorough: bool) -> Iterator[tuple[av.Packet[av.VideoStream], PacketCheck]]:
         """Demux the video track from start to end, without decoding; yield the packets that each promise a frame.

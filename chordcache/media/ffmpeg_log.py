@@ -14,7 +14,8 @@ import av.error
 import av.logging
 
 LogMessage: TypeAlias = "tuple[int, str, str]"
-"""Level, source and text of a message"""
+"""Level, source and text of a message. PyAV 18 does not pass on the class of the source, so a demuxer and a decoder of
+one name, as of raw streams, differ only in the call during which a message comes."""
 
 _HARMLESS = re.compile(
     r"SEI type \d+ size \d+ truncated"  # a message beside the pictures

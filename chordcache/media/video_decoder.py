@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import av
-import av.codec.context
 import numpy as np
+from av.codec.context import Flags, Flags2
 
 from chordcache.errors import MediaError
 from chordcache.media.ffmpeg_log import LogMessage, first_serious, reason_of
@@ -32,6 +32,9 @@ UNSTATED = 2
 
 MARKED = "its decoder marks a frame as damaged"
 """Problem of a packet with which a frame came out that is marked. The frame may be that of an earlier packet"""
+
+_ABSENT = re.compile(r"mmco: unref short failure|number of reference frames .* exceeds max")
+"""Messages of the H.264 decoder when references are removed that it never had"""
 
 _STUFFING = re.compile(r"slice end not reached but screenspace end \((\d+) left")
 """Message of the MPEG-4 decoder when it has the whole picture, and does not know the bits behind it"""
@@ -86,6 +89,7 @@ class VideoDecoder:
         claims = {name: getattr(context, name) for name in _COLORS}
         self._claims = {name: claim for name, claim in claims.items() if claim != UNSTATED}
         """Colors that the container states"""
+        self._is_open = self._is_unsettled = self._is_leading = False
         self.problem: str | None = None
         """Fault of the last packet; None if there is none"""
         self.is_cut_off = False
@@ -94,9 +98,27 @@ class VideoDecoder:
 
     def flush(self) -> None:
         """Forget all packets, to begin at another position."""
+        self._is_open = self._is_unsettled = self._is_leading = False
+        if self._context.name == "h264":
+            self._context.flags &= ~Flags.output_corrupt
         if self._context.is_open:
             self._context.flush_buffers()
         self._forget()
+
+    def begin_open(self, *, is_unsettled: bool, is_leading: bool) -> None:
+        """Expect another packet of H.264 that begins with an unmarked I picture, see ``checks/h264_start``.
+
+        Its decoder marks all pictures up to the next recovery point, and returns them only if it is asked to.
+
+        Parameters
+        ----------
+        is_unsettled : bool
+            True if the next packet may remove references that are not in the file.
+        is_leading : bool
+            True if the next packet may refer to such pictures. It is decoded, and not shown.
+        """
+        self._is_open, self._is_unsettled, self._is_leading = True, is_unsettled, is_leading
+        self._context.flags |= Flags.output_corrupt
 
     def decode(self, packet: Any, tag: Any) -> Tagged:
         """Decode a packet, return the pictures that come out, and set ``problem``.
@@ -121,6 +143,7 @@ class VideoDecoder:
 
     def finish(self) -> Tagged:
         """Return the remaining pictures, and set ``problem``."""
+        self._is_unsettled = self._is_leading = False
         pictures = self._pictures(self._context, None, None)
         self._note(pictures)
         if self._checks_end and self._kept and self.problem is None and not self._ends_whole():
@@ -146,12 +169,14 @@ class VideoDecoder:
                 context.width * context.height // 2
             ):
                 raise MemoryError("the decoder gets no memory for a picture") from None
-            self.problem = f"the decoder refuses it: {reason_of(error, first_serious(said[num_said:]))}"
+            if not self._is_leading:
+                self.problem = f"the decoder refuses it: {reason_of(error, first_serious(said[num_said:]))}"
             return []
-        words = first_serious(said[num_said:])
+        new = [each for each in said[num_said:] if not (self._is_unsettled and _ABSENT.search(each[2]))]
+        words = None if self._is_leading else first_serious(new)
         if words is not None:
             self.problem = words
-        elif any(picture.is_corrupt for picture in pictures):
+        elif not self._is_open and any(picture.is_corrupt for picture in pictures):
             self.problem = MARKED
         for picture in pictures if self._claims else ():
             self._complete(picture)
@@ -280,11 +305,11 @@ class _Tag:
 
 def _configure(context: Any, options: dict[str, str], motion_vectors: bool) -> None:
     if motion_vectors:
-        context.flags2 |= av.codec.context.Flags2.export_mvs
+        context.flags2 |= Flags2.export_mvs
     if context.is_open:
         return
     context.thread_count = 1
-    context.flags |= av.codec.context.Flags.copy_opaque
+    context.flags |= Flags.copy_opaque
     context.options = {**context.options, **options}
 
 

@@ -18,7 +18,7 @@ from chordcache.media.checks.container_numbers import first_loss
 from chordcache.media.damage import survey
 from chordcache.media.demux import open_media
 from chordcache.media.segments import SegmentReader
-from chordcache.records import Segment
+from chordcache.records import DamageFacts, Segment
 
 NUM_FRAMES = 75
 _PICTURES = ("-f", "lavfi", "-i", "testsrc2=s=160x120:r=25:d=3")
@@ -41,6 +41,13 @@ def answer(path: Path) -> MediaError | int:
             return sum(1 for _ in media.frames())
     except MediaError as error:
         return error
+
+
+def pictures(path: Path, damage: DamageFacts | None = None) -> list[bytes]:
+    """Decode the luma of all frames, or of those before the damage."""
+    with open_media(str(path)) as media:
+        media.damage = damage
+        return [bytes(frame.picture.to_ndarray(format="gray")) for frame in media.frames()]
 
 
 def check_refused(path: Path, words: str, *, num_kept: int | None = None) -> None:
@@ -434,11 +441,38 @@ def test_frames_before_a_loss_are_kept(film, tmp_path):
     check_refused(written(tmp_path / "x.y4m", data[: starts[40] + 99], data[starts[40] + 199 :]), "frame", num_kept=37)
 
 
-def test_whole_packets_of_an_asf_gone(film, tmp_path):
+@pytest.mark.parametrize("options", [("-c:a", "wmav2"), ("-an",), ("-c:a", "aac", "-packet_size", "900")])
+@pytest.mark.parametrize("is_piped", [False, True])
+def test_whole_packets_of_an_asf_gone(film, tmp_path, is_piped, options):
+    """Media objects are numbered. Frames before the loss are kept, and they are those of the sound film."""
+    target = "pipe:1" if is_piped else tmp_path / "film.wmv"
+    data = ffmpeg("-i", film, "-c:v", "wmv2", "-q:v", "4", "-g", "15", *options, "-f", "asf", target)
+    data = data if is_piped else (tmp_path / "film.wmv").read_bytes()
+    whole = pictures(written(tmp_path / "whole.wmv", data))
+    assert len(whole) == NUM_FRAMES
+    packet_bytes = 900 if "900" in options else 3200
+    first = data.index(bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")) + 50
+    num_packets = (len(data) - first) // packet_bytes
+    for number in (num_packets // 3, num_packets * 2 // 3):
+        at = first + number * packet_bytes
+        path = written(tmp_path / "x.wmv", data[:at], data[at + 2 * packet_bytes :])
+        check_refused(path, r"packets are missing in the file: in stream \d, part of media object \d+ follows")
+        with open_media(str(path)) as media:
+            damage = survey(media)
+        assert damage is not None
+        kept = pictures(path, damage)
+        assert 10 < len(kept) < NUM_FRAMES
+        assert kept == whole[: len(kept)]
+
+
+def test_last_packets_of_an_asf_gone(film, tmp_path):
+    """Nothing behind them has a number, but the header states how many there are."""
     data = sized(film, tmp_path, "film.wmv")
-    at = data.index(bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")) + 50 + 20 * 3200
-    path = written(tmp_path / "x.wmv", data[:at], data[at + 2 * 3200 :])
-    check_refused(path, "its header states 2 more packets than the file has|2 packets")
+    first = data.index(bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")) + 50
+    end = first + (len(data) - first) // 3200 * 3200
+    check_refused(
+        written(tmp_path / "x.wmv", data[: end - 6400], data[end:]), "2 more packets than|truncated|ends before"
+    )
 
 
 def test_asf_of_a_stream(film, tmp_path):

@@ -66,3 +66,71 @@ def test_only_a_base_layer_that_cannot_be_shown_is_refused(
         with pytest.raises(MediaError, match="^Dolby Vision profile 5 without a compatible base layer: ") as caught:
             next(media.frames())
     assert caught.value.cause == "unsupported-color"
+
+
+# MPEG-TS
+
+
+def crc_of(section: bytes) -> int:
+    """Return the checksum of a section (ISO/IEC 13818-1, annex A)."""
+    crc = 0xFFFFFFFF
+    for byte in section:
+        crc ^= byte << 24
+        for _ in range(8):
+            crc = crc << 1 & 0xFFFFFFFF ^ (0x04C11DB7 if crc >> 31 else 0)
+    return crc
+
+
+def with_descriptors(data: bytes, descriptors: bytes) -> bytes:
+    """Put descriptors behind those of the first track in all program maps, each of which lies in one packet."""
+    changed = b""
+    for at in range(0, len(data), 188):
+        packet = data[at : at + 188]
+        if packet[1] & 0x40 and packet[3] >> 4 & 3 == 1 and packet[5] == 2 and packet[4] == 0:
+            end = 8 + (int.from_bytes(packet[6:8], "big") & 0xFFF)
+            track = 5 + 12 + (int.from_bytes(packet[15:17], "big") & 0xFFF)
+            size = int.from_bytes(packet[track + 3 : track + 5], "big")
+            stop = track + 5 + (size & 0xFFF)
+            section = bytearray(packet[5:stop] + descriptors + packet[stop : end - 4])
+            struct.pack_into(">H", section, 1, 0xB000 | len(section) + 4 - 3)
+            struct.pack_into(">H", section, track - 5 + 3, size + len(descriptors))
+            section += struct.pack(">I", crc_of(section))
+            packet = (packet[:5] + section).ljust(188, b"\xff")
+        changed += packet
+    return changed
+
+
+def dovi(profile: int, compatibility: int | None) -> bytes:
+    """Return the descriptor. The last field may be missing."""
+    fields = struct.pack(">BBH", 1, 0, profile << 9 | 6 << 3 | 0b101)
+    fields += b"" if compatibility is None else bytes([compatibility << 4 | 15])
+    return b"\xb0" + bytes([len(fields)]) + fields
+
+
+@pytest.mark.parametrize("is_m2ts", [False, True])
+@pytest.mark.parametrize(
+    ("profile", "compatibility", "is_refused"),
+    [(5, 0, True), (5, None, True), (8, 1, False), (8, 4, False), (7, 6, False), (None, None, False)],
+)
+def test_a_transport_stream(
+    plain: Path, tmp_path: Path, profile: int | None, compatibility: int | None, is_refused: bool, is_m2ts: bool
+) -> None:
+    ffmpeg("-i", plain, "-c", "copy", tmp_path / "plain.ts")
+    descriptors = b"\x05\4DOVI" + (b"" if profile is None else dovi(profile, compatibility))
+    data = with_descriptors((tmp_path / "plain.ts").read_bytes(), descriptors)
+    if is_m2ts:  # a time before each packet
+        data = b"".join(bytes(4) + data[at : at + 188] for at in range(0, len(data), 188))
+    path = tmp_path / ("a.m2ts" if is_m2ts else "a.ts")
+    path.write_bytes(data)
+    if profile is not None:
+        side = stated(path)
+        assert (side["dv_profile"], side["dv_bl_signal_compatibility_id"]) == (profile, compatibility or 0)
+    assert probe(str(path), root="r", relative_path=path.name).error_cause == (
+        "unsupported-color" if is_refused else None
+    )
+    with open_media(str(path)) as media:
+        if not is_refused:
+            assert sum(1 for _ in media.frames()) == 5
+            return
+        with pytest.raises(MediaError, match="^Dolby Vision profile 5 without a compatible base layer: "):
+            next(media.frames())

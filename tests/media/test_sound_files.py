@@ -138,6 +138,15 @@ def test_an_mxf_whose_index_names_a_place_outside(tmp_path: Path) -> None:
     assert pictures(tmp_path / "a.mxf") == pictures(tmp_path / "sound.mxf")
 
 
+@pytest.mark.parametrize("suffix", ["mkv", "nut"])
+def test_theora_outside_of_ogg(tmp_path: Path, suffix: str) -> None:
+    """Its times do not count frames there."""
+    ffmpeg(*FILM, "-c:v", "libtheora", "-q:v", "7", tmp_path / "film.ogv")
+    ffmpeg("-i", tmp_path / "film.ogv", "-c", "copy", tmp_path / f"a.{suffix}")
+    assert pictures(tmp_path / f"a.{suffix}") == pictures(tmp_path / "film.ogv")
+    assert len(frame_digests(tmp_path / f"a.{suffix}")[0]) == NUM_FRAMES
+
+
 # Beginnings
 
 

@@ -6,7 +6,7 @@ import re
 from collections import deque
 
 from chordcache.media.checks.bits import Bits
-from chordcache.media.checks.nal_units import H264Reader, HevcReader, parameter_sets
+from chordcache.media.checks.nal_units import H264Reader, HevcReader, length_bytes_of, parameter_sets
 from chordcache.media.checks.packet_reader import HEAD_BYTES, PacketReader
 
 _MAX_NVOP_BYTES = 19
@@ -273,10 +273,9 @@ def packet_reader(codec: str, extradata: bytes, pixel_format: str = "") -> Packe
         Pixel format of the decoded pictures.
     """
     if codec == "h264":
-        length_bytes = (extradata[4] & 3) + 1 if len(extradata) > 4 and extradata[0] == 1 else 0
         # old x264 encoded 4:4:4 streams wrongly, and identifies itself only in the first packet
         has_entries = not pixel_format.startswith("yuv444")
-        return H264Reader(length_bytes, parameter_sets(extradata), has_entries=has_entries)
+        return H264Reader(length_bytes_of(extradata), parameter_sets(extradata), has_entries=has_entries)
     if codec == "hevc":
         return HevcReader((extradata[21] & 3) + 1 if len(extradata) > 21 and extradata[0] == 1 else 0)
     if codec in ("mpeg1video", "mpeg2video"):

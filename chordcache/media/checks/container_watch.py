@@ -45,8 +45,8 @@ class ContainerWatch:
         self._container = container
         self._video = video
         self._reopen = reopen
-        self.counts_frames = video.codec_context.name == "theora"
-        """True if presentation times count frames, so that a gap means a lost frame"""
+        self.counts_frames = container.format.name == "ogg" and video.codec_context.name == "theora"
+        """True if presentation times count frames, so that a gap means a lost frame. Matroska's are milliseconds"""
         self._may_be_joined = container.format.name in JOINABLE
         self._is_promising = container.format.name in _PROMISING
         self._reads_times = self.counts_frames or self._is_promising

@@ -146,6 +146,11 @@ class Sps:
     """0 for gray, 1 for 4:2:0, 2 for 4:2:2, 3 for 4:4:4"""
     blocks: tuple[int, int]
     """Columns and rows of macroblocks, rows of a field if there may be fields"""
+    num_references: int
+    """Largest number of reference frames, at least 1"""
+    order_bits: int | None
+    """Length of a picture's place in the shown order; None if that is the decode order, or ``is_order_cyclic``"""
+    is_order_cyclic: bool
     rest: Bits
     """Bits that follow: the shown part of a picture, and its colors"""
 
@@ -234,7 +239,7 @@ class H264Reader(NalReader):
             if kind in (self._SPS, self._PPS):
                 self._read_parameters(packet[start:stop])
             elif kind in (1, 2, 5):
-                bits = Bits(_unescaped(packet[start + 1 : start + self._HEADER_BYTES]))
+                bits = Bits(unescaped(packet[start + 1 : start + self._HEADER_BYTES]))
                 try:
                     bits.ue(), bits.ue()
                     return self._sps[self._sps_of_pps[bits.ue()]]
@@ -283,10 +288,10 @@ class H264Reader(NalReader):
                         return
 
     def _read_parameters(self, unit: memoryview) -> None:
-        data = _unescaped(unit)
+        data = unescaped(unit)
         try:
             if data[0] & 0x1F == self._SPS:
-                number, sps = _read_sps(Bits(data[1:]))
+                number, sps = read_sps(Bits(data[1:]))
                 self._sps[number] = sps
                 self.checks_all = any(each.may_have_fields for each in self._sps.values())
             elif data[0] & 0x1F == self._PPS:
@@ -298,7 +303,7 @@ class H264Reader(NalReader):
 
     def _read_slice(self, unit: memoryview) -> _Slice | None:
         """Read the header of a picture's first slice; return None for any other slice, or if it cannot be read."""
-        data = _unescaped(unit)
+        data = unescaped(unit)
         bits = Bits(data[1:])
         try:
             if bits.ue():
@@ -320,7 +325,7 @@ _CHROMA_PROFILES = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139
 """Profiles of H.264 whose parameter sets state how chroma is stored (7.3.2.1.1)"""
 
 
-def _read_sps(bits: Bits) -> tuple[int, Sps]:
+def read_sps(bits: Bits) -> tuple[int, Sps]:
     """Read a sequence parameter set, and return its number and content (ITU-T H.264, 7.3.2.1.1)."""
     profile = bits.u(8)
     bits.u(16)
@@ -336,17 +341,21 @@ def _read_sps(bits: Bits) -> tuple[int, Sps]:
                     _skip_scaling_list(bits, 16 if matrix < 6 else 64)
     frame_num_bits = bits.ue() + 4
     order_type = bits.ue()
+    order_bits = None
     if order_type == 0:
-        bits.ue()
+        order_bits = bits.ue() + 4
     elif order_type == 1:
         bits.u(1), bits.ue(), bits.ue()
         for _ in range(bits.ue()):
             bits.ue()
-    bits.ue()
+    num_references = max(1, bits.ue())
     may_skip = bool(bits.u(1))
     blocks = bits.ue() + 1, bits.ue() + 1
     may_have_fields = not bits.u(1)
-    return number, Sps(frame_num_bits, has_planes, may_skip, may_have_fields, chroma, blocks, bits)
+    return number, Sps(
+        frame_num_bits, has_planes, may_skip, may_have_fields, chroma, blocks, num_references, order_bits,
+        order_type == 1, bits,
+    )  # fmt: skip
 
 
 def _skip_scaling_list(bits: Bits, size: int) -> None:
@@ -358,9 +367,14 @@ def _skip_scaling_list(bits: Bits, size: int) -> None:
         last = following or last
 
 
-def _unescaped(unit: memoryview) -> bytes:
+def unescaped(unit: memoryview) -> bytes:
     """Return a unit without the bytes that prevent start codes inside it."""
     return bytes(unit).replace(b"\0\0\3", b"\0\0")
+
+
+def length_bytes_of(extradata: bytes) -> int:
+    """Return the size of the length field before each unit of H.264, from its extradata; 0 for start codes."""
+    return (extradata[4] & 3) + 1 if len(extradata) > 4 and extradata[0] == 1 else 0
 
 
 def parameter_sets(extradata: bytes) -> tuple[bytes, ...]:
