@@ -19,7 +19,6 @@ from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
-from chordcache.engine.needs import Needs
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import NotFoundError, UsageError, printable
@@ -31,7 +30,6 @@ from chordcache.media.probe import probe
 from chordcache.media.source_file import identity_or_none
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.storage import layout
-from chordcache.storage.node_check import check_for
 from chordcache.storage.run_log import RunNotes, recorded
 
 _CHUNK_SIZE = 8
@@ -242,14 +240,7 @@ class _Scan:
             ordered=True,
             limits=self._limits,
             retry=self._once_more,
-            needs=Needs(check_for(self._some_files()) if engine.is_cluster else None),
         )
-
-    def _some_files(self) -> Iterator[str]:
-        for corpus in self._corpora:
-            for file in self._files(corpus):
-                if file.is_video:
-                    yield os.path.join(corpus.folder, file.path)
 
     def _once_more(self, task: _ScanTask, record: VideoRecord) -> _ScanTask | None:
         """Return another attempt if the file's disk failed and attempts are left, else None."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -42,7 +41,6 @@ from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
-from chordcache.storage.node_check import NodeCheck, check_for
 from chordcache.storage.owner import check_run, run_of
 from chordcache.storage.part import Part
 from chordcache.storage.parts import forget_summary, write_summary
@@ -245,7 +243,7 @@ class _Build:
                 jobs=engine,
                 limits=self._limits,
                 retry=self._once_more,
-                needs=self._needs(engine),
+                needs=Needs(networks=tuple(spec.network for spec in self._plan.network_specs)),
             )
             with progress, closing(outcomes):  # no worker may publish after the cleanup
                 for tasks, found in outcomes:
@@ -280,15 +278,6 @@ class _Build:
             num_unused_bytes=self._num_unused_bytes,
             elapsed_seconds=elapsed_seconds,
         )
-
-    def _needs(self, engine: Engine) -> Needs:
-        networks = tuple(spec.network for spec in self._plan.network_specs)
-        return Needs(self._check() if engine.is_cluster else None, networks)
-
-    def _check(self) -> NodeCheck:
-        roots = self._plan.roots
-        sources = (os.path.join(roots[record.root], record.path) for record in self._plan.index)
-        return check_for(sources, self._cache, self._run_folder, self._scratch)
 
     def _finish(self) -> None:
         check_run(self._run_folder, self._run_name)

@@ -16,7 +16,6 @@ from chordcache.digests import digest_file
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
-from chordcache.engine.needs import Needs
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFoundError, UnreadableError, UsageError
@@ -33,7 +32,6 @@ from chordcache.records import FeatureInfo
 from chordcache.storage import layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact, open_artefact
 from chordcache.storage.cache_header import read_header
-from chordcache.storage.node_check import check_for
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.readable import unreadable
 from chordcache.storage.run_log import recorded
@@ -151,7 +149,6 @@ def _verify(
                 jobs=engine,
                 ordered=True,
                 retry=_once_more,
-                needs=Needs(check_for([folder / "chordcache.json"]) if engine.is_cluster else None),
             )
         with closing(results):
             for check, damage in results:
