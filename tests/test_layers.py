@@ -42,7 +42,7 @@ OWNERS = {
     "h5py": ("chordcache.storage.artefacts.hdf5_store",),
     "huggingface_hub": ("chordcache.features.networks.pretrained",),
     "jinja2": ("chordcache.tools.report.*",),
-    "joblib": ("chordcache.engine.backend",),
+    "joblib": ("chordcache.engine.pool",),
     "kornia": ("chordcache.read.augment",),
     "lmdb": ("chordcache.storage.artefacts.lmdb_store",),
     "markupsafe": ("chordcache.tools.report.*",),

@@ -62,19 +62,17 @@ class Raised:
 
 
 def main(parent: int, channel_fd: int, heartbeat_fd: int) -> None:
-    """Run tasks until the parent ends this process, or ends itself.
+    """Run tasks until the parent ends this process, or ends itself, or the thread of it that started this process.
 
     The messages are the limits, the addresses of networks, the function, and then units: the number of the first task,
     and the pickled tasks. The answer to a unit is one message for each of its tasks.
     """
-    _prepare(parent)
-    for fd in (channel_fd, heartbeat_fd):
-        os.set_inheritable(fd, False)
-    heartbeat = Heartbeat(heartbeat_fd)
-    faulthandler.enable(heartbeat_fd)
-    faulthandler.register(TRACEBACK_SIGNAL, heartbeat_fd)
+    channel, heartbeat = prepare(channel_fd, heartbeat_fd)
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
     progress.report_to(_Alarm(heartbeat))
-    channel = Connection(channel_fd)
     _limit_memory(channel.recv())
     connections.use(channel.recv())
     function = channel.recv()
@@ -90,21 +88,21 @@ def main(parent: int, channel_fd: int, heartbeat_fd: int) -> None:
                 channel.send_bytes(result)
 
 
-def _prepare(parent: int) -> None:
-    """Make this process a worker.
+def prepare(channel_fd: int, heartbeat_fd: int) -> tuple[Connection, Heartbeat]:
+    """Make this process a child, and return its pipe and heartbeat.
 
-    The parent handles Ctrl-C. A worker ends when its parent ends, in whatever way that ends. Printed text is not part
-    of a result.
+    The parent handles Ctrl-C. Printed text is not part of a result.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the others stay as inherited: under nohup, SIGHUP stays ignored
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     with suppress(OSError):  # standard error may be closed
         os.dup2(2, 1)
     sys.stdout = sys.stderr  # unbuffered: text in the buffer of stdout would be lost if the worker is killed
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+    for fd in (channel_fd, heartbeat_fd):
+        os.set_inheritable(fd, False)
+    faulthandler.enable(heartbeat_fd)
+    faulthandler.register(TRACEBACK_SIGNAL, heartbeat_fd)
+    return Connection(channel_fd), Heartbeat(heartbeat_fd)
 
 
 def _limit_memory(limits: Limits) -> None:

@@ -23,7 +23,6 @@ from chordcache.engine.choice import Engine
 from chordcache.engine.limits import NO_LIMITS, Limits
 from chordcache.engine.needs import Needs
 from chordcache.engine.networks.network import Network
-from chordcache.engine.node import Job, Unfit, end_here, run_here
 from chordcache.errors import UsageError, WorkersDiedError
 
 pytestmark = pytest.mark.timeout(120)
@@ -242,17 +241,6 @@ def test_the_time_of_a_file_is_not_that_of_a_batch(faults: Faults) -> None:
     network = make_network(replace(faults, seconds=0.8), batch_size=8)
     tasks = tasks_of(network)[:2]
     check(run(tasks, network, limits=replace(NO_LIMITS, file_seconds=0.4)), tasks)
-
-
-def test_a_node_whose_network_cannot_be_loaded_gets_no_work(faults: Faults) -> None:
-    """All threads of the node say so, also those that come later."""
-    network = make_network(replace(faults, of_device={"cpu": "raises"}))
-    job = Job("run", run_task, NO_LIMITS, Needs(networks=(network,)))
-    try:
-        for number in range(3):
-            assert run_here(job, number, [Task(number, network)]) == Unfit("ValueError: these inputs are bad")
-    finally:
-        end_here("run")
 
 
 def test_a_long_path_of_sockets_is_refused(faults: Faults, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:

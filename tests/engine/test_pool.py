@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import itertools
 import os
+import random
 import signal
 import sys
 import threading
@@ -20,9 +21,6 @@ from helpers import processes
 
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine
-from chordcache.engine.inline import InlineWorkers
-from chordcache.engine.limits import Limits
-from chordcache.engine.processes import Answer, Death, Unit
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import (
     ChordcacheError,
@@ -185,6 +183,64 @@ def test_a_slow_first_task_bounds_the_tasks_drawn_ahead() -> None:
     results.close()
 
 
+def test_tasks_are_drawn_in_the_thread_of_the_caller() -> None:
+    """An iterator that shares its state with the loop over the results needs no lock."""
+    threads = set()
+
+    def tasks() -> Iterator[int]:
+        for number in range(40):
+            threads.add(threading.get_ident())
+            yield number
+
+    assert len(list(pool.run(double, tasks(), jobs=2))) == 40
+    assert threads == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_results_do_not_pile_up_behind_a_slow_caller(ordered: bool) -> None:
+    drawn: list[int] = []
+    results = pool.run(double, (drawn.append(number) or number for number in range(10_000)), jobs=2, ordered=ordered)
+    next(results)
+    num_drawn = len(drawn)
+    time.sleep(0.5)
+    assert len(drawn) == num_drawn
+    results.close()
+
+
+def test_few_tasks_start_few_processes() -> None:
+    before = children()
+    results = pool.run(double, iter(range(3)), jobs=40)
+    assert len(list(itertools.islice(results, 2))) == 2
+    assert 1 <= len(children() - before) <= 3
+    results.close()
+
+
+MEETING = """
+import _multiprocessing, os, sys, time
+from pathlib import Path
+if "no semaphores" in sys.argv:  # as where /dev/shm cannot be written to
+    def refuse(*args, **options):
+        raise OSError(38, "Function not implemented")
+    _multiprocessing.SemLock = refuse
+from chordcache.engine import pool
+from helpers.meeting import meet
+print([result for _, result in pool.run(meet, [("a", "b"), ("b", "a")], jobs=2, ordered=True)])
+results = pool.run(meet, [("a", "a")] * 100, jobs=2)
+next(results)
+results.close()
+"""
+
+
+@pytest.mark.parametrize(("case", "variable"), [("", "0"), ("no semaphores", "1"), ("", "1")])
+def test_tasks_run_at_once_where_joblib_would_be_serial(tmp_path: Path, case: str, variable: str) -> None:
+    """And a run that is closed early gives no warning."""
+    env = {"JOBLIB_MULTIPROCESSING": variable, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with processes.running(tmp_path, *filter(None, [case]), program=("-c", MEETING), env=env) as run:
+        assert run.wait(60) == 0, run.stderr
+        assert (run.stdout, run.stderr) == ("[True, True]\n", "")
+        assert run.survivors() == []
+
+
 def test_closed_early_leaves_no_child() -> None:
     before = children()
     results = pool.run(slow_first, range(1000), jobs=2)
@@ -254,35 +310,29 @@ def test_a_message_says_how_the_worker_died() -> None:
     assert "3" in crash.message
 
 
-class Machine:
-    """Workers of a machine that runs out of memory whenever two of its large tasks run at once."""
-
-    width = 4
-
-    def __init__(self) -> None:
-        self.running: list[Unit] = []
-        self.alone: list[Any] = []
-
-    def submit(self, unit: Unit) -> None:
-        self.running.append(unit)
-
-    def wait(self) -> list[Answer]:
-        units, self.running = self.running, []
-        large = [unit for unit in units if unit.tasks == ["large"]]
-        if len(units) == 1:
-            self.alone += units[0].tasks
-        return [
-            (unit, [Death("oom", "killed")] if unit in large and len(units) > 1 else list(unit.tasks)) for unit in units
-        ]
+def note_and_work(task: tuple[str, int]) -> list[str]:
+    """The first attempt at task 3 is killed. The others say which tasks run beside them."""
+    folder, number = task
+    own = Path(folder, f"{number} runs")
+    is_first = not Path(folder, "killed").exists()
+    own.touch()
+    if number == 3 and is_first:
+        Path(folder, "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    beside = [path.name for path in Path(folder).glob("* runs") if path != own]
+    time.sleep(0.05)
+    own.unlink()
+    return beside
 
 
-def test_a_task_that_the_kernel_killed_for_memory_runs_alone() -> None:
-    machine = Machine()
-    run = pool._Run(machine, Limits(retries=1), pool._never)
-    tasks = ["small", "large", "small", "large", "small", "small", "small"]
-    found = [result for _, _, result in run.outcomes(iter(tasks), 1, None)]
-    assert Counter(found) == Counter(tasks)
-    assert machine.alone[:2] == ["large", "large"]
+def test_a_task_that_the_kernel_killed_for_memory_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chordcache.engine.child.Child.is_out_of_memory", True)
+    tasks = [(str(tmp_path), number) for number in range(12)]
+    found = {number: result for (_, number), result in pool.run(note_and_work, tasks, jobs=3)}
+    assert found.keys() == set(range(12))
+    assert not any(isinstance(result, pool.Crash) for result in found.values())
+    assert found[3] == []
+    assert any(found.values())
 
 
 def test_workers_do_not_look_for_libraries_in_the_working_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,17 +442,17 @@ ENDLESS = """
 import time
 from chordcache.engine import pool
 from chordcache.engine.limits import Limits
-from chordcache.engine.processes import Answer, Death, Unit
 list(pool.run(time.sleep, [1000] * 2, jobs=2))
 """
 
 
 def test_a_killed_parent_leaves_no_process_and_no_shared_memory(tmp_path: Path) -> None:
+    before = set(os.listdir("/dev/shm"))
     with processes.running(tmp_path, program=("-c", ENDLESS)) as run:
         assert processes.wait_until(lambda: len(run.workers()) == 2, 30)
-        assert all("/dev/shm/" not in Path(f"/proc/{pid}/maps").read_text() for pid in processes.alive_with(run.mark))
         run.process.kill()
         assert run.survivors() == []
+    assert set(os.listdir("/dev/shm")) <= before
 
 
 STOPPED = """
@@ -445,7 +495,6 @@ STOPPED_AT_A_START = """
 import os, signal, subprocess, sys
 from chordcache.engine import pool
 from chordcache.engine.limits import Limits
-from chordcache.engine.processes import Answer, Death, Unit
 from chordcache.errors import StoppedError
 from chordcache.engine.signals import stop_signals
 start = subprocess.Popen
@@ -468,6 +517,39 @@ def test_a_signal_at_the_start_of_a_worker_leaves_no_child(tmp_path: Path) -> No
         assert run.wait(30) == 130, run.stderr
         assert run.survivors() == []
         assert run.stderr == ""
+
+
+STOPPED_AT_ANY_MOMENT = """
+import sys, time
+from chordcache.engine import pool
+from chordcache.errors import StoppedError
+from chordcache.engine.signals import stop_signals
+print("ready", flush=True)
+try:
+    with stop_signals():
+        for _ in pool.run(time.sleep, (0.001 * (number % 9) for number in range(100_000)), jobs=3):
+            pass
+except StoppedError as error:
+    sys.exit(error.exit_code)
+"""
+
+NUM_MOMENTS = 6 * int(os.environ.get("TRIALS", "1"))
+"""TRIALS=20 makes those of docs/reliability.md"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(30 * NUM_MOMENTS)
+def test_a_signal_at_any_moment_ends_cleanly(tmp_path: Path) -> None:
+    moments = random.Random(27)
+    for trial in range(NUM_MOMENTS):
+        number = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)[trial % 3]
+        with processes.running(tmp_path, program=("-c", STOPPED_AT_ANY_MOMENT)) as run:
+            assert processes.wait_until(lambda: "ready" in run.stdout, 30)
+            time.sleep(0.02 + moments.random() * 1.2)
+            os.kill(run.process.pid, number)
+            assert run.wait(10) == 128 + number, run.stderr
+            assert run.survivors() == []
+            assert run.stderr == ""
 
 
 def test_handlers_are_put_back() -> None:
@@ -498,7 +580,7 @@ def test_stop_signals_does_nothing_in_another_thread() -> None:
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_run_that_gives_no_task_to_its_workers_fails(monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
     """It ended without a result, as a run of no tasks does."""
-    monkeypatch.setattr(InlineWorkers, "width", 0)
+    monkeypatch.setattr(pool._Fan, "width", property(lambda fan: 0, lambda fan, width: None), raising=False)
     with pytest.raises(ChordcacheError, match="the workers ended with 0 results of 0 tasks, expected all"):
         list(pool.run(double, range(3), jobs=Engine("inline"), ordered=ordered))
     assert list(pool.run(double, [], jobs=Engine("inline"), ordered=ordered)) == []

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, Pipe
 from typing import TypeAlias
 
 from chordcache.engine import terminal
-from chordcache.engine.children import exit_name, num_oom_kills, start_python
-from chordcache.engine.heartbeat import Heartbeat
+from chordcache.engine.child import Child
 from chordcache.engine.limits import Limits
 from chordcache.engine.networks.network import Network, NetworkError
 from chordcache.engine.networks.server import CONTEXT_LOST, LOADING_FAILED, Orders
 from chordcache.engine.signals import uninterruptible
-from chordcache.engine.worker import TRACEBACK_SIGNAL
 from chordcache.errors import ChordcacheError, UsageError, WorkersDiedError, printable
 
 Addresses: TypeAlias = Mapping[str, Sequence[str]]
@@ -39,9 +33,6 @@ _MAIN = "chordcache.engine.networks.server"
 _ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Variables of a process. Its threads on the CPU give their processors up while they wait for each other, since workers
 decode beside them. With two workers on two processors, a build of latents takes a third of the CPU time"""
-
-_LAST_SECONDS = 1.0
-"""[seconds] Longest wait for a traceback, and for the end of a process that was killed"""
 
 _MAX_FOLDER_BYTES = 100
 """[bytes] Longest path of a folder of sockets. Linux takes 107 for a socket"""
@@ -59,21 +50,9 @@ class _Process:
     listener: socket.socket
     """Socket that all of them accept workers from: a worker that connects while none runs waits for the next one"""
     address: str
-    child: subprocess.Popen[bytes]
-    pipe: Connection
-    heartbeat: Heartbeat
-    num_oom_kills: int
-    """Number for the whole machine, when the process was started"""
+    child: Child
     num_deaths: int = 0
     """Number in a row, with no batch computed between"""
-
-    def kill(self) -> None:
-        with suppress(ProcessLookupError):  # with processes that the network has started, which have its sockets
-            os.killpg(self.child.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):  # a process that hangs in a driver ends later
-            self.child.wait(_LAST_SECONDS)
-        self.pipe.close()
-        self.heartbeat.close()
 
 
 class NetworkProcesses:
@@ -94,7 +73,7 @@ class NetworkProcesses:
         self._folder = ""
         self._num_workers = 0
         self._lock = threading.Lock()
-        """Several threads look at the processes on a node of a cluster"""
+        """Each worker's thread asks for addresses, and the caller's looks at the processes"""
         self.failure: ChordcacheError | None = None
         """Error after which a network cannot be used any more"""
 
@@ -130,9 +109,9 @@ class NetworkProcesses:
         """
         with self._lock, self._failures():
             for process in self._processes.copy():
-                if process.child.poll() is not None:
+                if process.child.process.poll() is not None:
                     self._replace(process, self._death(process))
-                elif process.heartbeat.overdue(self._limits):
+                elif process.child.overdue():
                     self._replace(process, self._hang(process))
 
     @contextmanager
@@ -151,7 +130,7 @@ class NetworkProcesses:
         """End the processes."""
         with self._lock:
             for process in self._processes:
-                process.kill()
+                process.child.close()
                 process.listener.close()
             self._processes.clear()
             if self._folder:
@@ -177,22 +156,16 @@ class NetworkProcesses:
     def _started(
         self, network: Network, device: str, listener: socket.socket, address: str, death: NetworkError | None
     ) -> _Process:
-        pipe, theirs = Pipe()
-        heartbeat = Heartbeat()
-        fds = (theirs.fileno(), listener.fileno(), heartbeat.fd)
-        try:
-            child = start_python(_MAIN, *fds, fds=fds, environment=_ENVIRONMENT, own_group=True)
-        finally:
-            theirs.close()
-        with suppress(ConnectionError):  # its end will be seen
-            pipe.send(Orders(network, device, self._folder, death))
-        return _Process(network, device, listener, address, child, pipe, heartbeat, num_oom_kills())
+        orders = Orders(network, device, self._folder, death)
+        # Its group ends with it: processes that the network has started have its sockets
+        child = Child(_MAIN, [orders], self._limits, _ENVIRONMENT, fds=[listener.fileno()], has_group=True)
+        return _Process(network, device, listener, address, child)
 
     @uninterruptible()
     def _replace(self, process: _Process, death: NetworkError) -> None:
-        has_computed = process.heartbeat.task > 0
-        failed_to_load = process.child.poll() == LOADING_FAILED
-        process.kill()
+        has_computed = process.child.heartbeat.task > 0
+        failed_to_load = process.child.process.poll() == LOADING_FAILED
+        process.child.close()
         self._processes.remove(process)
         num_deaths = 0 if has_computed else process.num_deaths + 1
         if failed_to_load or num_deaths >= MAX_DEATHS_IN_A_ROW:
@@ -218,21 +191,16 @@ class NetworkProcesses:
         )
 
     def _death(self, process: _Process) -> NetworkError:
-        code = process.child.returncode
-        if code in (LOADING_FAILED, CONTEXT_LOST):
+        if process.child.process.returncode in (LOADING_FAILED, CONTEXT_LOST):
             with suppress(EOFError, OSError):
-                return NetworkError("extractor", process.pipe.recv())
-        died = f"the process of the network on {process.device} died: {exit_name(code)}"
-        if code == -signal.SIGKILL and num_oom_kills() > process.num_oom_kills:
+                return NetworkError("extractor", process.child.channel.recv())
+        died = f"the process of the network on {process.device} died: {process.child.exit_name}"
+        if process.child.is_out_of_memory:
             return NetworkError(
                 "oom", f"{died}, as the machine ran out of memory. Use a smaller batch_size, and --retry-quarantined."
             )
         return NetworkError("signal", died)
 
     def _hang(self, process: _Process) -> NetworkError:
-        process.child.send_signal(TRACEBACK_SIGNAL)
-        end = time.monotonic() + _LAST_SECONDS
-        while not (place := process.heartbeat.place("_compute")) and time.monotonic() < end:
-            time.sleep(0.01)
-        what = self._limits.overrun("stall", place and f", at {place}")
+        what = self._limits.overrun("stall", process.child.place("_compute", asks=True))
         return NetworkError("timeout", f"the network computed one batch: {what}")

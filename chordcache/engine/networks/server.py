@@ -7,12 +7,10 @@ connects.
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import shutil
 import signal
 import socket
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -26,7 +24,7 @@ from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.networks.batches import Batches, Input
 from chordcache.engine.networks.messages import Begun, Done, Place, Sent, Welcome, receive, send
 from chordcache.engine.networks.network import Network, NetworkError, kind_of
-from chordcache.engine.worker import STOP_SIGNALS, TRACEBACK_SIGNAL
+from chordcache.engine.worker import prepare
 from chordcache.errors import ChordcacheError, describe
 
 LOADING_FAILED = 3
@@ -56,19 +54,10 @@ class _Waiting(Input):
     num_deaths: int
 
 
-def main(parent_fd: int, socket_fd: int, heartbeat_fd: int) -> None:
+def main(_parent: int, channel_fd: int, heartbeat_fd: int, socket_fd: int) -> None:
     """Run the network until the parent ends this process, or ends itself."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-    with suppress(OSError):  # standard error may be closed
-        os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    for fd in (parent_fd, socket_fd, heartbeat_fd):
-        os.set_inheritable(fd, False)
-    heartbeat = Heartbeat(heartbeat_fd)
-    faulthandler.enable(heartbeat_fd)
-    faulthandler.register(TRACEBACK_SIGNAL, heartbeat_fd)
-    parent = Connection(parent_fd)
+    parent, heartbeat = prepare(channel_fd, heartbeat_fd)
+    os.set_inheritable(socket_fd, False)
     orders: Orders = parent.recv()
     threading.Thread(target=_end_with, args=(parent, orders.folder), daemon=True).start()
     listener = socket.socket(fileno=socket_fd)

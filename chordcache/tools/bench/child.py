@@ -1,104 +1,73 @@
-"""The parent's side of a row's process."""
+"""The process of one row. It gives each row its own memory, and a crash of a library ends only one row."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
-import threading
-from contextlib import suppress
+import os
+from dataclasses import replace
 from typing import Any
 
+from chordcache.engine.child import Worker
+from chordcache.engine.limits import NO_LIMITS
+from chordcache.engine.worker import Crash, Raised
 from chordcache.errors import ChordcacheError, printable
-from chordcache.records import to_json
 from chordcache.tools.bench.setup import RowSetup
 
 _PATIENCE_SECONDS = 300.0
-"""Time that an answer may take before the process is ended [seconds]"""
+"""[seconds] Time that an answer may take before the process is ended"""
+
+_rows: list[Any] = []
+"""In the process of a row, the row"""
+
+
+def _answer(task: tuple[RowSetup, str]) -> Any:
+    """Answer a request, in the process of the row."""
+    setup, request = task
+    if not _rows:
+        from chordcache.tools.bench.row_process import Row  # loads PyTorch, which the parent does not need
+
+        with open(os.devnull, "w") as nothing:  # libraries may print
+            for number in (1, 2):
+                os.dup2(nothing.fileno(), number)
+        _rows.append(Row(setup))
+    row = _rows[0]
+    if request == "is_slow":
+        return row.is_slow
+    return {"round": row.measure, "cold": row.measure_cold, "stages": row.stages}[request]()
 
 
 class RowFailedError(ChordcacheError):
     """A row that cannot be measured. The message is the reason."""
 
 
-class Child:
-    """The process of one row.
+class RowProcess:
+    """The process of one row, as its parent sees it.
 
     Parameters
     ----------
     setup : RowSetup
         The row.
-
-    Raises
-    ------
-    RowFailedError
-        If the process ended before it was ready.
     """
 
     def __init__(self, setup: RowSetup) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "chordcache.tools.bench.row_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-        try:
-            self.is_slow = bool(self._ask(json.dumps(to_json(setup)))["is_slow"])
-            """True if a round has batches of one clip"""
-        except BaseException:  # cleanup boundary
-            self.close()
-            raise
+        self._setup = setup
+        self._worker = Worker(_answer, replace(NO_LIMITS, file_seconds=_PATIENCE_SECONDS), environment={})
 
-    def ask(self, request: str) -> dict[str, Any]:
-        """Return the answer to "round", "cold" or "stages".
+    def ask(self, request: str) -> Any:
+        """Return the answer to "is_slow", "round", "cold" or "stages".
 
         Raises
         ------
         RowFailedError
             If the process ended or took too long.
         """
-        return self._ask(request)
+        (answer,) = self._worker.run(0, [(self._setup, request)])
+        if isinstance(answer, Raised):
+            raise RowFailedError(printable(str(answer.error)))
+        if isinstance(answer, Crash):
+            late = f"no answer after {_PATIENCE_SECONDS:g} s"
+            raise RowFailedError(late if answer.cause == "timeout" else printable(answer.message))
+        return answer
 
     def close(self) -> None:
         """End the process."""
-        with suppress(BrokenPipeError):
-            if self._process.stdin:
-                self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
-        self._errors.close()
-
-    def _ask(self, line: str) -> dict[str, Any]:
-        assert self._process.stdin
-        assert self._process.stdout
-        timer = threading.Timer(_PATIENCE_SECONDS, self._process.kill)
-        timer.start()
-        try:
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        finally:
-            timer.cancel()
-        if not answer:
-            raise RowFailedError(self._last_words())
-        found: dict[str, Any] = json.loads(answer)
-        return found
-
-    def _last_words(self) -> str:
-        """Return the last line that the process printed, or how it ended."""
-        code = self._process.wait()
-        if code < 0:
-            return f"the process was killed by signal {-code}"
-        self._errors.seek(0)
-        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        return printable(lines[-1]) if lines else f"the process ended with exit code {code}"
+        self._worker.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.errors import NotFoundError, UsageError, printable
-from chordcache.tools.bench.child import Child, RowFailedError
+from chordcache.tools.bench.child import RowFailedError, RowProcess
 from chordcache.tools.bench.options import NUM_ROUNDS, SLOW_ROUNDS, BenchOptions
 from chordcache.tools.bench.result import BenchResult, RowResult, StageResult, best_of, verdict_of
 from chordcache.tools.bench.sample import Sample, build_sample, sample_of_cache
@@ -96,7 +96,7 @@ class _Measurement:
         """Row to the reason why it has no figures"""
         self._rounds: list[dict[int, dict[str, Any]]] = []
         self._cold: list[dict[int, dict[str, Any]]] = []
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, RowProcess] = {}
         self._slow: set[int] = set()
         """Rows with batches of one clip"""
 
@@ -123,9 +123,10 @@ class _Measurement:
         reason = _why_not(setup, self._sample)
         if reason is None:
             try:
-                child = self._children[number] = Child(setup)
-                self._slow |= {number} if child.is_slow else set()
+                child = self._children[number] = RowProcess(setup)
+                self._slow |= {number} if child.ask("is_slow") else set()
             except RowFailedError as error:
+                self._children.pop(number).close()
                 reason = str(error)
         if reason is not None:
             self._reasons[number] = reason

@@ -1,14 +1,7 @@
-"""The process of one row: it makes batches when its parent says so, and reports times.
-
-Requests and answers are lines of JSON on standard input and output. A process of its own gives each row its own memory,
-and a crash of a library ends only one row.
-"""
+"""One row in its process: it makes batches when its parent says so, and reports times."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.read.loader import ClipLoader, make_loader
-from chordcache.records import from_json
 from chordcache.storage.artefacts.open_files import forget
 from chordcache.tools.bench.gpu import TrainingStep, Utilization
 from chordcache.tools.bench.memory import cpu_seconds, drop_from_memory, memory_bytes, share_in_memory
@@ -132,23 +124,3 @@ class Row:
                 total += time.perf_counter() - started
                 num_steps += 1
         return {"waited_seconds": waited, "step_seconds": total, "gpu_utilization": utilization.mean}
-
-
-def main() -> None:
-    """Answer requests until standard input ends."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries may print
-
-    def answer(values: dict[str, Any]) -> None:
-        answers.write(json.dumps(values) + "\n")
-        answers.flush()
-
-    row = Row(from_json(json.loads(sys.stdin.readline()), RowSetup))
-    answer({"is_slow": row.is_slow, "clip_seconds": row.clip_seconds})
-    requests = {"round": row.measure, "cold": row.measure_cold, "stages": row.stages}
-    for line in sys.stdin:
-        answer(requests[line.strip()]())
-
-
-if __name__ == "__main__":
-    main()

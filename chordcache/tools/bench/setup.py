@@ -1,4 +1,4 @@
-"""Description of one row, which its process receives as JSON."""
+"""Description of one row."""
 
 from __future__ import annotations
 

@@ -1,0 +1,282 @@
+"""One isolated child process: a pipe, a ``Heartbeat``, and limits. A crash or a hang costs one task, and says where.
+
+``Child`` serves the processes of networks, and ``Worker``, which runs tasks one after the other in a child that is
+replaced when it dies. A ``Worker`` serves the pool, builds in the background, and the rows of ``bench``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from typing import Any
+
+from chordcache.engine.heartbeat import Heartbeat
+from chordcache.engine.limits import Limits
+from chordcache.engine.signals import uninterruptible
+from chordcache.engine.worker import (
+    ONE_THREAD,
+    STOP_SIGNALS,
+    TRACEBACK_SIGNAL,
+    Crash,
+    child_environment,
+    dump_task,
+    load_result,
+    run_task,
+)
+
+_LOOKS = 10
+"""Number of looks at the heartbeat within the shortest limit"""
+
+_MAX_LOOK_SECONDS = 1.0
+"""[seconds] Longest time between two looks. Many children are watched at once"""
+
+_LAST_SECONDS = 1.0
+"""[seconds] Longest wait for a traceback, and for the end of a process that was killed"""
+
+_PROGRAM = (
+    "import sys; from importlib import import_module; n = 2 + int(sys.argv[1]); arguments = sys.argv[3 : n + 1]; "
+    "module = sys.argv[2]; sys.path[:] = sys.argv[n + 1 :]; import_module(module).main(*map(int, arguments))"
+)
+"""Program of a child. The user's script is not imported again, therefore it needs no ``__main__`` guard"""
+
+
+_WORKER = "chordcache.engine.worker"
+"""Module of a worker's process"""
+
+
+class Death(Crash):
+    """Crash that ended the process."""
+
+
+_MAY_PASS = ("oom", "timeout")
+"""Causes that may be absent at another attempt, since the machine was busy"""
+
+
+def max_attempts(crash: Crash, limits: Limits) -> int:
+    """Return how often a task is tried."""
+    attempts = 1 + limits.retries if crash.cause in _MAY_PASS else 1
+    if isinstance(crash, Death) and crash.cause != "timeout":  # the worker may have been killed from outside
+        return max(attempts, 2)
+    return attempts
+
+
+NOT_RUN = object()
+"""Result of the other tasks of a unit whose process died"""
+
+
+class Child:
+    """A process of Python that calls ``main`` of a module. Raises ``OSError`` if it cannot be started.
+
+    ``main`` gets the number of this process, a pipe, the heartbeat's file, and ``fds``. With ``has_group``, the process
+    leads a session and a group of its own, which end with it.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        messages: Sequence[Any],
+        limits: Limits,
+        environment: Mapping[str, str],
+        *,
+        fds: Sequence[int] = (),
+        has_group: bool = False,
+    ) -> None:
+        self._limits, self._has_group = limits, has_group
+        self.channel, theirs = Pipe()
+        self.heartbeat = Heartbeat()
+        self._num_oom_kills = _num_oom_kills()
+        inherited = (theirs.fileno(), self.heartbeat.fd, *fds)
+        numbers = [str(number) for number in (os.getpid(), *inherited)]
+        # The process inherits the mask: no signal hits it before it has its handlers
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(len(numbers)), module, *numbers, *sys.path],
+                stdin=subprocess.DEVNULL,
+                pass_fds=inherited,
+                env={**child_environment(), **environment},
+                start_new_session=has_group,
+            )
+        except OSError:
+            self._close_files()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            theirs.close()
+        self._ready = select.poll()
+        self._ready.register(self.channel, select.POLLIN)
+        for message in messages:
+            self.send(message)
+
+    def send(self, message: Any) -> None:
+        """Send a message. If the process is dead, the end of its pipe is seen when it is read."""
+        with suppress(ConnectionError):
+            self.channel.send(message)
+
+    def wait(self) -> str | None:
+        """Wait until something can be received, and return None.
+
+        Return the limit that the process has reached, or "" if it has died while a child of its own holds the pipe.
+        """
+        limits = filter(None, (self._limits.stall_seconds, self._limits.file_seconds))
+        seconds = min([_MAX_LOOK_SECONDS, *(each / _LOOKS for each in limits)])
+        while not self._ready.poll(1000 * seconds):
+            if self.process.poll() is not None and not self.channel.poll():
+                return ""
+            if limit := self.overdue():
+                return limit
+        return None
+
+    def overdue(self) -> str:
+        """Return the limit that the current task has reached: "stall", "file" or "" for none."""
+        return self.heartbeat.overdue(self._limits)
+
+    def place(self, function: str, *, asks: bool = False) -> str:
+        """Return where ``function`` was, such as ", at flow.py:88 add_frame", or "". If ``asks``, it runs still."""
+        if asks:
+            self.process.send_signal(TRACEBACK_SIGNAL)
+        end = time.monotonic() + _LAST_SECONDS
+        while not (place := self.heartbeat.place(function)) and asks:
+            if self.process.poll() is not None or time.monotonic() > end:
+                break
+            time.sleep(0.01)
+        return place and f", at {place}"
+
+    def kill(self) -> None:
+        """Begin to end the process."""
+        with suppress(ProcessLookupError):
+            if self._has_group:  # with processes that it has started
+                os.killpg(self.process.pid, signal.SIGKILL)
+            else:
+                self.process.kill()
+
+    def wait_for_end(self) -> None:
+        """Wait until the process has ended, but not for one that hangs in the kernel: it ends later."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(_LAST_SECONDS)
+
+    @uninterruptible()
+    def close(self) -> None:
+        """End the process, and close its files."""
+        self.kill()
+        self.wait_for_end()
+        self._close_files()
+
+    @property
+    def exit_name(self) -> str:
+        """Text such as "SIGSEGV(-11)" or "EXIT(3)"; "" if the process runs still."""
+        code = self.process.returncode
+        if code is None:
+            return ""
+        names = {-number: number.name for number in signal.Signals}
+        return f"{names.get(code, 'EXIT' if code >= 0 else 'signal')}({code})"
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        """True if the kernel has probably killed the process because memory ran out."""
+        return self.process.returncode == -signal.SIGKILL and _num_oom_kills() > self._num_oom_kills
+
+    def _close_files(self) -> None:
+        self.channel.close()
+        self.heartbeat.close()
+
+
+class Worker:
+    """A process that runs a function of tasks. It is started when it is needed, and replaced when it dies.
+
+    One thread calls ``run``. Any thread may call ``kill``, even in the middle of a task. Linux ends the process when
+    the thread that started it ends. ``addresses`` returns where the next process finds the networks that tasks use.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        limits: Limits,
+        *,
+        addresses: Callable[[], Any] = dict,
+        environment: Mapping[str, str] = ONE_THREAD,
+    ) -> None:
+        self._function, self._limits, self._environment = function, limits, environment
+        self._addresses = addresses
+        self._child: Child | None = None
+        self._lock = threading.RLock()
+        self._is_killed = False
+
+    def run(self, first: int, tasks: Sequence[Any]) -> list[Any]:
+        """Run tasks, whose numbers begin at ``first``, and return their results. One may be a ``Death``."""
+        if self._child is not None and self._child.process.poll() is not None:  # killed while it was idle
+            self._release()
+        child = self._child or self._start()
+        child.send((first, [dump_task(task) for task in tasks]))
+        limit = child.wait()
+        if limit is None:
+            with suppress(EOFError, OSError):
+                return [load_result(child.channel.recv_bytes()) for _ in tasks]
+        death = self._death(child, limit or "")
+        results: list[Any] = [NOT_RUN] * len(tasks)
+        index = child.heartbeat.task - first
+        self._release()
+        results[index if 0 <= index < len(tasks) else 0] = death  # it may have died before it began the first
+        return results
+
+    def kill(self) -> None:
+        """Begin to end the process for good. ``run`` returns a ``Death``."""
+        with self._lock:
+            self._is_killed = True
+            if self._child is not None:
+                self._child.kill()
+
+    def close(self) -> None:
+        """End the process, from the thread that calls ``run``."""
+        self.kill()
+        if self._child is not None:
+            self._release()
+
+    @uninterruptible()
+    def _start(self) -> Child:
+        messages = (self._limits, self._addresses(), self._function)
+        with self._lock:
+            self._child = Child(_WORKER, messages, self._limits, self._environment)
+            if self._is_killed:
+                self._child.kill()
+            return self._child
+
+    def _death(self, child: Child, limit: str) -> Death:
+        if limit:
+            return Death("timeout", self._limits.overrun(limit, child.place(run_task.__name__, asks=True)))
+        child.wait_for_end()
+        child.kill()
+        child.wait_for_end()
+        place = child.place(run_task.__name__)
+        if not child.exit_name:
+            return Death("signal", f"the worker closed its pipe and cannot be killed{place}")
+        died = f"the worker died: {child.exit_name}"
+        if child.is_out_of_memory:
+            return Death("oom", f"{died}, as the machine ran out of memory; run fewer at once with --jobs")
+        return Death("signal", f"{died}{place}")
+
+    @uninterruptible()
+    def _release(self) -> None:
+        with self._lock:
+            child, self._child = self._child, None
+        if child is not None:
+            child.close()
+
+
+def _num_oom_kills() -> int:
+    """Return how often the kernel has killed a process because memory ran out; 0 if this is unknown."""
+    with suppress(OSError):
+        counters = Path("/proc/vmstat").read_text(encoding="ascii")
+        if found := re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE):
+            return int(found.group(1))
+    return 0
