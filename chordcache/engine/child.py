@@ -129,7 +129,7 @@ class Child:
         Return the limit that the process has reached, or "" if it has died while a child of its own holds the pipe.
         """
         limits = filter(None, (self._limits.stall_seconds, self._limits.file_seconds))
-        seconds = min([_MAX_LOOK_SECONDS, *(each / _LOOKS for each in limits)])
+        seconds = min([_MAX_LOOK_SECONDS, *(limit / _LOOKS for limit in limits)])
         while not self._ready.poll(1000 * seconds):
             if self.process.poll() is not None and not self.channel.poll():
                 return ""
@@ -277,6 +277,6 @@ def _num_oom_kills() -> int:
     """Return how often the kernel has killed a process because memory ran out; 0 if this is unknown."""
     with suppress(OSError):
         counters = Path("/proc/vmstat").read_text(encoding="ascii")
-        if found := re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE):
-            return int(found.group(1))
+        if match := re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE):
+            return int(match.group(1))
     return 0

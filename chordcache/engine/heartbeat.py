@@ -113,7 +113,7 @@ class Heartbeat:
         for thread in text.split("\n\n"):
             frames = _FRAME.findall(thread)
             if any(name == function for _, _, name in frames):
-                path, line, name = next((each for each in frames if not _is_standard(each[0])), frames[0])
+                path, line, name = next((frame for frame in frames if not _is_standard(frame[0])), frames[0])
                 return f"{os.path.basename(path)}:{line} {name}"
         return ""
 

@@ -48,8 +48,8 @@ def stop_signals() -> Iterator[None]:
         return
 
     def stop(number: int, _frame: object) -> None:
-        for each in heard:
-            signal.signal(each, lambda again, _frame: os._exit(128 + again))
+        for signal_number in heard:
+            signal.signal(signal_number, lambda again, _frame: os._exit(128 + again))
         if _blocks:
             _stopped_meanwhile.append(number)
         else:

@@ -38,10 +38,10 @@ def child_environment() -> dict[str, str]:
     ``python -m`` and ``-c`` look for modules there, and the dynamic linker for libraries if LD_LIBRARY_PATH has an
     empty element. OpenCV's import leaves one.
     """
-    found = {**os.environ, "PYTHONSAFEPATH": "1"}
-    if "LD_LIBRARY_PATH" in found:
-        found["LD_LIBRARY_PATH"] = ":".join(filter(None, re.split("[:;]", found["LD_LIBRARY_PATH"])))
-    return found
+    variables = {**os.environ, "PYTHONSAFEPATH": "1"}
+    if "LD_LIBRARY_PATH" in variables:
+        variables["LD_LIBRARY_PATH"] = ":".join(filter(None, re.split("[:;]", variables["LD_LIBRARY_PATH"])))
+    return variables
 
 
 @dataclass(frozen=True)

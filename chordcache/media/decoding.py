@@ -183,7 +183,7 @@ class Decoding:
 
     def lost(self) -> list[tuple[int, int | None]]:
         """Return number and time of the sent packets whose frames have not come, apart from those before the start."""
-        return [each for each in self._promised.items() if not self._is_before_start(*each)]
+        return [promise for promise in self._promised.items() if not self._is_before_start(*promise)]
 
     def _is_before_start(self, number: int, pts: int | None) -> bool:
         """Return whether a packet is shown before the first frame that the stream can be decoded from."""

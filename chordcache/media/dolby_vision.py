@@ -52,8 +52,8 @@ def incompatible_profile(path: str, format_name: str, track_id: int) -> int | No
     elif format_name == "matroska,webm":
         with opened(path) as file:
             head = file.read(_MAX_HEAD_BYTES)
-        found = _MATROSKA_MAPPING.search(head.partition(_CLUSTER)[0])
-        record = found[1] if found else b""
+        match = _MATROSKA_MAPPING.search(head.partition(_CLUSTER)[0])
+        record = match[1] if match else b""
     elif format_name == "mpegts":
         with opened(path) as file:
             record = descriptors(file, track_id).get(_DESCRIPTOR, b"")

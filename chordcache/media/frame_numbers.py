@@ -30,9 +30,9 @@ def frame_numbers(indices: Sequence[int] | np.ndarray, num_frames: int | None, o
         raise UsageError(
             f"indices: got {chosen.dtype} of shape {chosen.shape}, expected a list of frame numbers. Pass integers."
         )
-    found: list[int] = chosen.tolist()
-    check_frame_numbers("indices", found, num_frames, owner)
-    return found
+    numbers: list[int] = chosen.tolist()
+    check_frame_numbers("indices", numbers, num_frames, owner)
+    return numbers
 
 
 def check_frame_numbers(name: str, values: Iterable[int], num_frames: int | None, owner: str) -> None:

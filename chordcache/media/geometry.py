@@ -107,7 +107,7 @@ def nearest_bucket(buckets: Iterable[Bucket], width: float, height: float, num_f
         area = abs(math.log(bucket.width * bucket.height / (width * height)))
         return aspect, area, -bucket.num_frames, bucket
 
-    return min((each for each in buckets if each.num_frames <= num_frames), key=distance, default=None)
+    return min((bucket for bucket in buckets if bucket.num_frames <= num_frames), key=distance, default=None)
 
 
 def covering_shares(width: float, height: float, target: tuple[int, int]) -> tuple[float, float]:

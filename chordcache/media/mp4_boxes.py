@@ -107,7 +107,7 @@ def has_encrypted_video(path: str) -> bool:
     with opened(path) as file:
         ranges = [(0, file.seek(0, 2))]
         for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd"):
-            ranges = [each for start, stop in ranges for each in _boxes(file, start, stop, kind)]
+            ranges = [box for start, stop in ranges for box in _boxes(file, start, stop, kind)]
         for start, _ in ranges:
             file.seek(start + 12)  # version, flags, number of entries; size of the first one
             if file.read(4) == b"encv":
@@ -127,7 +127,7 @@ def video_entry_parts(path: str, track_id: int) -> dict[bytes, bytes]:
                     continue
                 ranges = [trak]
                 for kind in (b"mdia", b"minf", b"stbl", b"stsd"):
-                    ranges = [each for start, stop in ranges for each in _boxes(file, start, stop, kind)]
+                    ranges = [box for start, stop in ranges for box in _boxes(file, start, stop, kind)]
                 for start, stop in ranges:
                     for entry in file_headers(file, start + 8, stop):
                         return {

@@ -170,23 +170,23 @@ def _track(track: Mapping[bytes, list[Box]], movie_timescale: int, num_bytes: in
 
 def _boxes(data: memoryview, start: int = 0) -> dict[bytes, list[Box]]:
     """Return the boxes directly in a box, by kind."""
-    found: dict[bytes, list[Box]] = {}
+    boxes: dict[bytes, list[Box]] = {}
     end = start
     for kind, body, end in box_headers(lambda at: data[at : at + 16], start, len(data), max_boxes=_MAX_BOXES):
         if end > len(data):
             raise refused(f"box {_printed(kind)} does not fit into its parent")
-        found.setdefault(kind, []).append(data[body:end])
+        boxes.setdefault(kind, []).append(data[body:end])
     if end + 8 <= len(data):  # QuickTime ends some lists with four zeros
         raise refused(f"a box has an impossible size, or is one of more than {_MAX_BOXES}")
-    return found
+    return boxes
 
 
 def _only(boxes: Mapping[bytes, list[Box]], kind: bytes) -> Box:
-    found = boxes.get(kind, [])
-    if len(found) != 1 or not len(found[0]):
-        count = "an empty one" if len(found) == 1 else str(len(found) or "none")
+    of_kind = boxes.get(kind, [])
+    if len(of_kind) != 1 or not len(of_kind[0]):
+        count = "an empty one" if len(of_kind) == 1 else str(len(of_kind) or "none")
         raise refused(f"box {_printed(kind)}: got {count}, expected one")
-    return found[0]
+    return of_kind[0]
 
 
 def _printed(kind: bytes) -> str:
@@ -323,7 +323,7 @@ def _orientation(header: Box) -> Orientation | None:
 def _description(box: Box) -> tuple[str, bytes, int, int, Fraction | None, Color | None]:
     """Return codec, configuration, width, height, pixel aspect ratio and colors."""
     entries = _boxes(box, 8)
-    kinds = [kind for kind, found in entries.items() for _ in found]
+    kinds = [kind for kind, boxes in entries.items() for _ in boxes]
     if len(kinds) != 1:
         raise refused(f"the track has {len(kinds)} sample descriptions")
     (kind,) = kinds

@@ -107,8 +107,8 @@ class PacketDecoder:
 
 
 def _idle_contexts() -> list[tuple[str, tuple[int, int], Any]]:
-    found: list[Any] = _idle.__dict__.setdefault("contexts", [])
-    return found
+    contexts: list[Any] = _idle.__dict__.setdefault("contexts", [])
+    return contexts
 
 
 def _take_idle(codec: str, size: tuple[int, int]) -> Any:

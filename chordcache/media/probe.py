@@ -62,22 +62,22 @@ def probe(path: str, *, root: str, relative_path: str, level: str = "packets") -
     if level not in SCAN_LEVELS:
         raise UsageError(f"level: got '{level}', expected one of {', '.join(SCAN_LEVELS)}")
     record = VideoRecord(root=root, path=relative_path, level=level)
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     try:
-        found["identity"] = identify(path)
+        facts["identity"] = identify(path)
         with open_media(path) as media:
-            found["audio"] = _audio_facts(media)
+            facts["audio"] = _audio_facts(media)
             first = _FirstPicture(media)
             try:
                 if level != "headers":
-                    found["packets"] = _packet_facts(media, first)
+                    facts["packets"] = _packet_facts(media, first)
             finally:
-                found["header"] = _header_facts(media, path, first)
+                facts["header"] = _header_facts(media, path, first)
         if level == "content":
-            found["content"] = _content_facts(path)
+            facts["content"] = _content_facts(path)
     except MediaError as error:
-        found.update(error=error.message, error_cause=error.cause, error_stage=error.stage)
-    return record.replace(**found)
+        facts.update(error=error.message, error_cause=error.cause, error_stage=error.stage)
+    return record.replace(**facts)
 
 
 class _FirstPicture:

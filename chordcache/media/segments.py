@@ -44,7 +44,7 @@ def span_of(
         num_frames = int(numbers[-1] + np.max(np.diff(numbers), initial=1))
         is_past = (segment.start_frame or 0) >= num_frames or (segment.end_frame or 0) > num_frames
         last = num_frames if segment.end_frame is None else segment.end_frame
-        start, end = (int(each) for each in np.searchsorted(numbers, (segment.start_frame or 0, last)))
+        start, end = (int(number) for number in np.searchsorted(numbers, (segment.start_frame or 0, last)))
         length = f"{num_frames} frames"
     else:
         seconds = pts_seconds - pts_seconds[0]

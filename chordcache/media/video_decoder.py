@@ -172,7 +172,7 @@ class VideoDecoder:
             if not self._is_leading:
                 self.problem = f"the decoder refuses it: {reason_of(error, first_serious(said[num_said:]))}"
             return []
-        new = [each for each in said[num_said:] if not (self._is_unsettled and _ABSENT.search(each[2]))]
+        new = [message for message in said[num_said:] if not (self._is_unsettled and _ABSENT.search(message[2]))]
         words = None if self._is_leading else first_serious(new)
         if words is not None:
             self.problem = words
@@ -206,7 +206,7 @@ class VideoDecoder:
     def _keep(self, packet: Any, tag: Any) -> None:
         if packet.is_keyframe:
             self._out.difference_update(tag for _, tag in self._kept[: self._last_key])
-            self._num_kept_bytes -= sum(each.size for each, _ in self._kept[: self._last_key])
+            self._num_kept_bytes -= sum(packet.size for packet, _ in self._kept[: self._last_key])
             del self._kept[: self._last_key]
             self._last_key = len(self._kept)
         self._kept.append((packet, tag))
@@ -225,14 +225,14 @@ class VideoDecoder:
             self._out.update(tag for tag, _ in pictures)
             if self._checks_end:
                 before = self._last_picture if self._last_picture and self._last_picture[0] == last_tag else None
-                self._last_picture = next((each for each in pictures if each[0] == last_tag), before)
+                self._last_picture = next((picture for picture in pictures if picture[0] == last_tag), before)
 
     def _is_stuffed(self, packet: Any, num_said: int) -> bool:
         """Return whether the decoder's only complaint is stuffing behind a picture."""
-        found = [_STUFFING.search(text) for _, _, text in self._said()[num_said:]]
-        if not self._kept or len(found) != 1 or found[0] is None:
+        matches = [_STUFFING.search(text) for _, _, text in self._said()[num_said:]]
+        if not self._kept or len(matches) != 1 or matches[0] is None:
             return False
-        num_bytes = int(found[0][1]) // 8
+        num_bytes = int(matches[0][1]) // 8
         return not num_bytes or len(set(bytes(packet)[-num_bytes:][_STUFFING_HEAD_BYTES:])) == 1
 
     def _without_concealment(self) -> Tagged:
@@ -248,7 +248,7 @@ class VideoDecoder:
             pictures += self._pictures(self._context, packet, tag)
             if self.problem and self._is_stuffed(packet, num_said):
                 self.problem = None
-        return [each for each in pictures if each[0] not in self._out]
+        return [picture for picture in pictures if picture[0] not in self._out]
 
     def _ends_whole(self) -> bool:
         """Return whether the last picture stays the same with other bytes behind its packet.
@@ -263,8 +263,8 @@ class VideoDecoder:
         longer.pts, longer.dts, longer.time_base = packet.pts, packet.dts, packet.time_base
         spare = self._spare({})
         again: Tagged = []
-        for each, tag in [*self._kept[:-1], (longer, last_tag), (None, None)]:
-            again += self._pictures(spare, each, tag)
+        for following, tag in [*self._kept[:-1], (longer, last_tag), (None, None)]:
+            again += self._pictures(spare, following, tag)
         self.problem = None
         picture = next((found for tag, found in again if tag == last_tag), None)
         if self._last_picture is None or picture is None:

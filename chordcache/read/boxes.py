@@ -80,16 +80,16 @@ def clip_boxes(name: str, kind: str, video: Video, numbers: np.ndarray, crop: Cr
     starts, stops = (np.searchsorted(of_frame[by_frame], shown, side) for side in ("left", "right"))
     chosen = [int(i) for start, stop in zip(starts, stops, strict=True) for i in by_frame[start:stop]]
     frames = np.repeat(np.arange(len(shown)), stops - starts)
-    found = [track[i] for i in chosen]
-    corners = np.array([[box[side] for side in _CORNERS] for box in found], np.float64).reshape(-1, 2, 2)
+    boxes = [track[i] for i in chosen]
+    corners = np.array([[box[side] for side in _CORNERS] for box in boxes], np.float64).reshape(-1, 2, 2)
     corners = _cropped(_in_cached_pixels(corners, name, kind, video), (video.width, video.height), crop)
     remains = np.all(corners[:, 1] > corners[:, 0], axis=1)
     places = np.flatnonzero(remains).tolist()
     return {
         "boxes": corners[remains].reshape(-1, 4).astype(np.float32),
         "frame": frames[remains],
-        "track_id": np.array([found[i].get("track_id", -1) for i in places], np.int64),
-        "label": [found[i].get("label", "") for i in places],
+        "track_id": np.array([boxes[i].get("track_id", -1) for i in places], np.int64),
+        "label": [boxes[i].get("label", "") for i in places],
     }
 
 

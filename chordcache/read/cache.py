@@ -131,13 +131,13 @@ class Cache:
                 "[cache[i] for i in range(...)]."
             )
         opened = self._here
-        found = opened.recent.get(video)
-        if found is None:
-            found = Video(self.path, self._sidecar(opened.catalog, video))
+        cached = opened.recent.get(video)
+        if cached is None:
+            cached = Video(self.path, self._sidecar(opened.catalog, video))
             if len(opened.recent) >= _MAX_RECENT:
                 opened.recent.clear()
-            opened.recent[video] = found
-        return found
+            opened.recent[video] = cached
+        return cached
 
     def _sidecar(self, catalog: Catalog, video: int | str) -> Sidecar:
         if not isinstance(video, str):

@@ -150,9 +150,9 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
     @property
     def fields(self) -> Mapping[str, str]:
         """Annotations that samples have by ``fields=``, each with its type: of ``COLUMN_TYPES``, or "multi_hot"."""
-        found = self.settings.get("fields", {})
-        assert isinstance(found, Mapping)
-        return found
+        fields = self.settings.get("fields", {})
+        assert isinstance(fields, Mapping)
+        return fields
 
     def __getitem__(self, index: int | tuple[int, int]) -> dict[str, Any]:
         """Read one sample.

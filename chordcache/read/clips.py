@@ -145,8 +145,8 @@ class ClipReader:
         if numbers.ndim > 1:
             outs = [frames_out] * len(numbers) if not isinstance(frames_out, np.ndarray) else frames_out
             clips = [
-                self.read(cache, video, each, crop, one_thread=one_thread, frames_out=out)
-                for each, out in zip(numbers, outs, strict=True)
+                self.read(cache, video, rows, crop, one_thread=one_thread, frames_out=out)
+                for rows, out in zip(numbers, outs, strict=True)
             ]
             return {name: _stacked(name, video, [clip[name] for clip in clips]) for name in clips[0]}
         clip = self._clip(cache, video, numbers, crop, one_thread=one_thread, frames_out=frames_out)

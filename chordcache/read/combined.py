@@ -208,7 +208,7 @@ class ConcatenatedDataset(_CombinedDataset):
             return None
         lengths = [float(len(part)) for part in self._parts]
         shares = lengths if self._weights is None else self._weights
-        return np.concatenate([_spread(*each) for each in zip(shares, self._parts, own, strict=True)])
+        return np.concatenate([_spread(*part) for part in zip(shares, self._parts, own, strict=True)])
 
     @property
     def settings(self) -> Mapping[str, object]:
@@ -241,8 +241,8 @@ class SubsetOfDataset(_CombinedDataset):
     @property
     def label_ids(self) -> np.ndarray:
         """Position in ``classes`` of every sample's label, see ``ClipDataset``."""
-        found: np.ndarray = self._dataset.label_ids[self._positions]
-        return found
+        ids: np.ndarray = self._dataset.label_ids[self._positions]
+        return ids
 
     @property
     def sample_weights(self) -> np.ndarray | None:
@@ -292,13 +292,13 @@ def _joined_classes(parts: Sequence[ClipDataset]) -> tuple[list[str], list[list[
 
 def _checked_shares(weights: Sequence[float], parts: Sequence[ClipDataset]) -> list[float]:
     try:
-        found = np.array(weights, np.float64)
+        shares = np.array(weights, np.float64)
     except (TypeError, ValueError):
-        found = np.empty(0)
-    if found.shape != (len(parts),):
+        shares = np.empty(0)
+    if shares.shape != (len(parts),):
         raise UsageError(f"weights: got {weights!r}, expected {len(parts)} numbers, one for each dataset")
-    check_weights("weights", found)
-    return [float(share) for share in found]
+    check_weights("weights", shares)
+    return [float(share) for share in shares]
 
 
 def _spread(share: float, part: ClipDataset, own: np.ndarray | None) -> np.ndarray:
@@ -317,21 +317,21 @@ def _checked_positions(positions: ArrayLike | slice | range, length: int) -> np.
         positions = range(length)[positions]
     if isinstance(positions, range):
         positions = np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
-    found = np.asarray(positions)
-    if found.dtype == bool and found.shape == (length,):
-        found = np.flatnonzero(found)
-    if not found.size:
+    checked = np.asarray(positions)
+    if checked.dtype == bool and checked.shape == (length,):
+        checked = np.flatnonzero(checked)
+    if not checked.size:
         raise UsageError(f"positions: got none, expected at least one of {length} samples")
-    if found.ndim != 1 or found.dtype.kind not in "iu":
+    if checked.ndim != 1 or checked.dtype.kind not in "iu":
         raise UsageError(
-            f"positions: got {found.dtype} of shape {found.shape}, expected integers of shape (n,), a slice, or a mask "
-            f"of {length} bools"
+            f"positions: got {checked.dtype} of shape {checked.shape}, expected integers of shape (n,), a slice, or a "
+            f"mask of {length} bools"
         )
-    wrong = (found < -length) | (found >= length)
+    wrong = (checked < -length) | (checked >= length)
     if wrong.any():
         raise UsageError(
-            f"positions: got {found[np.argmax(wrong)]}, expected positions in [{-length}, {length}) as the dataset has "
-            f"{length} samples"
+            f"positions: got {checked[np.argmax(wrong)]}, expected positions in [{-length}, {length}) as the dataset "
+            f"has {length} samples"
         )
-    numbers = found.astype(np.int64)
+    numbers = checked.astype(np.int64)
     return np.where(numbers < 0, numbers + length, numbers)

@@ -257,10 +257,10 @@ class ChordVideoDataset(ClipDataset):
         names, ids = self._videos.numbered_labels()
         unknown = len(self._class_names)
         table = np.array([*(self._classes.ids.get(name, unknown) for name in names), -1], np.int64)
-        found = table[ids]  # the last element is for -1
-        if np.any(found == unknown):
-            raise self._classes.unknown(names[ids[np.argmax(found == unknown)]], "the label of a video")
-        return np.repeat(found, self._clips_per_video)
+        ids_of_samples = table[ids]  # the last element is for -1
+        if np.any(ids_of_samples == unknown):
+            raise self._classes.unknown(names[ids[np.argmax(ids_of_samples == unknown)]], "the label of a video")
+        return np.repeat(ids_of_samples, self._clips_per_video)
 
     @property
     def settings(self) -> Mapping[str, object]:

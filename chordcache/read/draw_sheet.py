@@ -188,8 +188,8 @@ class _Drawing:
         part, places = self._thumbs("frames", (video.height, video.width))
         top = self.height - len(part)
         poses = self._poses()
-        found = self._one_by_one("frames", self.numbers)
-        for place, rows in zip(places, found, strict=True):
+        frames = self._one_by_one("frames", self.numbers)
+        for place, rows in zip(places, frames, strict=True):
             if rows is None:
                 _cross_out(part, place, "damaged")
             else:
@@ -207,10 +207,10 @@ class _Drawing:
         """Return the landmarks of the drawn frames by frame, if the video has them."""
         if self.video.sidecar.feature("pose") is None:
             return {}
-        found: dict[int, np.ndarray] = {}
+        poses: dict[int, np.ndarray] = {}
         with self.noting("pose"):
-            found.update(zip(self.numbers, self.cache.read(self.video, "pose", indices=self.numbers), strict=True))
-        return found
+            poses.update(zip(self.numbers, self.cache.read(self.video, "pose", indices=self.numbers), strict=True))
+        return poses
 
     def _add_frame_times(self, places: list[Place]) -> None:
         part = self.add(20)
@@ -238,13 +238,13 @@ class _Drawing:
             return list(self.cache.read(self.video, feature, indices=numbers))
         except DamageError as error:
             self.damage[feature] = str(error)
-        found: list[np.ndarray | None] = []
+        pictures: list[np.ndarray | None] = []
         for number in numbers:
             try:
-                found.append(self.cache.read(self.video, feature, indices=[number])[0])
+                pictures.append(self.cache.read(self.video, feature, indices=[number])[0])
             except DamageError:
-                found.append(None)
-        return found
+                pictures.append(None)
+        return pictures
 
     def add_flow(self) -> None:
         """Add the flow at each frame, with the wheel of colors and the length of the full color."""

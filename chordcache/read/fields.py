@@ -147,8 +147,8 @@ def field_reader(
     requested = checked_names("fields", fields, "names of annotations")
     if not requested:
         return FieldReader({})
-    found = names()
-    known = {**dict.fromkeys(found.extra, "str"), **columns, **_BUILT_IN}
+    column_names = names()
+    known = {**dict.fromkeys(column_names.extra, "str"), **columns, **_BUILT_IN}
     taken = {*_OTHERS, *features, *(array for side in read_sides().values() for array in side.padding)}
     for name in requested:
         if name not in known:
@@ -158,7 +158,7 @@ def field_reader(
             raise UsageError(
                 f"fields: got '{name}', expected a name that a sample does not have yet. Name the column differently."
             )
-        _check_complete(name, known[name], found, num_items)
+        _check_complete(name, known[name], column_names, num_items)
     with_boxes = [name for name in requested if known[name] in BOX_TYPES]
     if with_boxes and stereo != "as_is":
         raise UsageError(

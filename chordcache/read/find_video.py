@@ -51,7 +51,7 @@ def find_video(cache: Cache, video: str | os.PathLike[str]) -> Video:
     is_ascii = name.isascii()  # as all keys are, and SQLite takes no undecodable names
     if is_ascii and name in cache:
         return cache[name]
-    keys = [each.key for each in _at_path(cache, name)]
+    keys = [video.key for video in _at_path(cache, name)]
     if not keys and name and is_ascii:
         keys = cache.keys_from(name, _MAX_MATCHES + 1)
     if len(keys) == 1:
@@ -82,7 +82,7 @@ def near_keys(cache: Cache, name: str) -> list[str]:
     for key in keys:
         slugs.setdefault(key[:-_HASH_LENGTH], []).append(key)
     similar = difflib.get_close_matches(slug, slugs, _MAX_NEAR)
-    return list(dict.fromkeys([*whole, *(key for each in similar for key in slugs[each])]))[:_MAX_NEAR]
+    return list(dict.fromkeys([*whole, *(key for slug in similar for key in slugs[slug])]))[:_MAX_NEAR]
 
 
 def _at_path(cache: Cache, name: str) -> list[Video]:
@@ -94,12 +94,12 @@ def _at_path(cache: Cache, name: str) -> list[Video]:
         return relative
     roots = read_header(cache.path).roots
     places = {os.path.abspath(name), os.path.realpath(name)}
-    found = {}
+    videos = {}
     for place in sorted(places):
         for video in _with_slug_of(cache, place):
             if places & set(_places(roots.get(video.root), video.path)):
-                found[video.key] = video
-    return list(found.values())
+                videos[video.key] = video
+    return list(videos.values())
 
 
 def _with_slug_of(cache: Cache, path: str) -> Iterator[Video]:

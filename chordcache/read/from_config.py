@@ -91,22 +91,22 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
     """
     settings = _as_config(config)
     train = settings.train
-    found = {name: frozen(value) for name, value in train.get("dataset", {}).items()}
+    given = {name: frozen(value) for name, value in train.get("dataset", {}).items()}
     valid = [name for name in inspect.signature(ChordVideoDataset).parameters if name not in _NOT_IN_DATASET]
-    check_arguments("train.dataset", found, valid)
+    check_arguments("train.dataset", given, valid)
     if "source" in train and not {"cache", "source"} & arguments.keys():
-        found |= _source(train["source"], settings.picture)
+        given |= _source(train["source"], settings.picture)
     if "clip_sampler" not in arguments:
-        found |= _clip_sampler(train)
+        given |= _clip_sampler(train)
     if "crop" in train and not {"crop", "size"} & arguments.keys():
-        found["crop"] = _crop(train["crop"], "train.crop")
+        given["crop"] = _crop(train["crop"], "train.crop")
     if "crop" in arguments:
-        found.pop("size", None)
-    found |= arguments
-    if "index" in found and "source" not in found and _is_missing(found.get("cache")):
-        found.setdefault("config", settings)
+        given.pop("size", None)
+    given |= arguments
+    if "index" in given and "source" not in given and _is_missing(given.get("cache")):
+        given.setdefault("config", settings)
     with within("train.dataset"):
-        return ChordVideoDataset(**found)
+        return ChordVideoDataset(**given)
 
 
 def loader_parts(config: ConfigLike, dataset: ClipDataset | None = None) -> LoaderParts:

@@ -61,5 +61,5 @@ def check_arguments(section: str, arguments: Mapping[str, Any], valid: Sequence[
 def frozen(value: Any) -> Any:
     """Return lists of a config as tuples, also inside of others."""
     if isinstance(value, (list, tuple)):
-        return tuple(frozen(each) for each in value)
+        return tuple(frozen(element) for element in value)
     return value

@@ -38,7 +38,7 @@ def cache_html(cache: Cache) -> Html:
         facts = _facts_of_cache(cache)
         last = len(cache) - 1
         chosen = np.unique(np.linspace(0, last, _NUM_POSTERS).round().astype(int)).tolist() if last >= 0 else []
-        posters = "".join(_figure(cache, cache[each]) for each in chosen)
+        posters = "".join(_figure(cache, cache[position]) for position in chosen)
     except ChordcacheError as error:
         return _page(printable(repr(cache.path)), _table({"error": str(error)}))
     return _page(f"chordcache: {cache.path.name}", _table(facts), posters)
@@ -81,7 +81,7 @@ def _facts_of_video(video: Video) -> dict[str, str]:
         facts["damage"] = str(video.damage)
     labels = [*([video.label] if video.label else []), *video.labels]
     if labels:
-        facts["labels"] = ", ".join(shortened(each, 60) for each in labels[:_MAX_ITEMS])
+        facts["labels"] = ", ".join(shortened(label, 60) for label in labels[:_MAX_ITEMS])
     captions = [*([video.caption] if video.caption else []), *video.captions]
     for number, caption in enumerate(captions[:_MAX_ITEMS]):
         facts["caption" if number == 0 else f"caption {number + 1}"] = caption

@@ -128,7 +128,7 @@ def mel_rows(cache: Cache, video: Video, first: int, stop: int, min_rows: int) -
     seconds = video.duration_seconds * (stop - first) / max(1, video.num_frames)
     num_parts = min(max(1, int(seconds / _MEL_SECONDS)), max(1, stop - first))
     bounds = np.linspace(first, stop, num_parts + 1).astype(int).tolist()
-    found: list[np.ndarray] = []
+    blocks: list[np.ndarray] = []
     rest, step = None, 1
     for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
         mel = cache.read(video, "mel", begin, end)
@@ -138,11 +138,11 @@ def mel_rows(cache: Cache, video: Video, first: int, stop: int, min_rows: int) -
             step = max(1, int(num_rows / min_rows))
         bands = bands if rest is None else np.concatenate([rest, bands])
         num_whole = len(bands) // step * step
-        found.append(bands[:num_whole].reshape(-1, step, bands.shape[1]).mean(1))
+        blocks.append(bands[:num_whole].reshape(-1, step, bands.shape[1]).mean(1))
         rest = bands[num_whole:]
     if rest is not None and len(rest):
-        found.append(rest.mean(0, keepdims=True))
-    return np.concatenate(found)
+        blocks.append(rest.mean(0, keepdims=True))
+    return np.concatenate(blocks)
 
 
 def motion_lengths(cache: Cache, video: Video, numbers: np.ndarray) -> np.ndarray:

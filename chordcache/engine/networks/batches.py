@@ -57,7 +57,7 @@ class Batches:
 
     def _try(self, batch: Sequence[Input]) -> list[Any] | NetworkError:
         try:
-            outputs = list(self._infer([each.item for each in batch]))
+            outputs = list(self._infer([waiting.item for waiting in batch]))
         except Exception as error:  # item boundary: a network may raise anything
             if is_context_lost(error):
                 raise

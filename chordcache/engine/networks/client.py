@@ -92,11 +92,11 @@ class NetworkElsewhere:
         with self._changed:
             if stream.failure is not None:
                 raise stream.failure
-            found = []
+            outputs = []
             while stream.num_taken in stream.outputs:
-                found.append(stream.outputs.pop(stream.num_taken))
+                outputs.append(stream.outputs.pop(stream.num_taken))
                 stream.num_taken += 1
-        return found
+        return outputs
 
     def _connect(self) -> None:
         """Connect to a process, and send it what has no output yet."""

@@ -88,8 +88,8 @@ def _read(channel: socket.socket, length: int) -> memoryview:
     data = np.empty(length, np.uint8).data  # not set to zero first, unlike a bytearray
     num_read = 0
     while num_read < length:
-        found = channel.recv_into(data[num_read:])
-        if not found:
+        num_received = channel.recv_into(data[num_read:])
+        if not num_received:
             raise EOFError
-        num_read += found
+        num_read += num_received
     return data

@@ -91,11 +91,11 @@ class NetworkProcesses:
             if self._networks and not self._folder:
                 self._start_all()
             self._num_workers += 1
-            found: dict[str, list[str]] = {}
-            for each in self._processes:
-                found.setdefault(each.network.key, []).append(each.address)
+            addresses: dict[str, list[str]] = {}
+            for running in self._processes:
+                addresses.setdefault(running.network.key, []).append(running.address)
             turn = self._num_workers
-            return {key: paths[turn % len(paths) :] + paths[: turn % len(paths)] for key, paths in found.items()}
+            return {key: paths[turn % len(paths) :] + paths[: turn % len(paths)] for key, paths in addresses.items()}
 
     def look(self) -> None:
         """Replace processes that died, and those that hang.
@@ -180,7 +180,7 @@ class NetworkProcesses:
     def _give_up(self, process: _Process, death: NetworkError, failed_to_load: bool) -> None:
         """Go on without a device, if the network has another one."""
         name = process.network.name
-        if any(each.network.key == process.network.key for each in self._processes):
+        if any(other.network.key == process.network.key for other in self._processes):
             terminal.say(f"features.{name}: device {process.device} is not used any more: {death.message}", shown=True)
             return
         if failed_to_load:

@@ -105,10 +105,12 @@ def _compute(queue: _Queue, batches: Batches, heartbeat: Heartbeat) -> None:
 
 def _report(batch: list[_Waiting], outputs: list[Any], *, is_begun: bool) -> None:
     """Send a message to each worker: that its inputs of a batch are begun, or their outputs."""
-    for worker in {each.worker for each in batch}:
-        found = [(each.place, output) for each, output in zip(batch, outputs, strict=True) if each.worker is worker]
+    for worker in {waiting.worker for waiting in batch}:
+        answers = [
+            (waiting.place, output) for waiting, output in zip(batch, outputs, strict=True) if waiting.worker is worker
+        ]
         with suppress(OSError):  # a worker that died
-            send(worker, Begun([place for place, _ in found]) if is_begun else Done(found))
+            send(worker, Begun([place for place, _ in answers]) if is_begun else Done(answers))
 
 
 class _Queue:
@@ -140,7 +142,7 @@ class _Queue:
                     self._changed.notify()
         except (OSError, EOFError):
             with self._changed:
-                self._waiting = deque(each for each in self._waiting if each.worker is not worker)
+                self._waiting = deque(waiting for waiting in self._waiting if waiting.worker is not worker)
         except Exception as error:  # noqa: BLE001 # item boundary: an input of a plug-in may not load
             self._leave(f"its inputs cannot be received: {describe(error)}")
 
@@ -157,9 +159,9 @@ class _Queue:
                 max_size = max(1, max_size // 2)
             batch: list[_Waiting] = []
             left: deque[_Waiting] = deque()
-            for each in self._waiting:
-                is_alike = kind_of(each.item) == kind_of(first.item) and each.num_deaths == first.num_deaths
-                may_join = is_alike and (not first.num_deaths or each.stream == first.stream)
-                (batch if may_join and len(batch) < max_size else left).append(each)
+            for waiting in self._waiting:
+                is_alike = kind_of(waiting.item) == kind_of(first.item) and waiting.num_deaths == first.num_deaths
+                may_join = is_alike and (not first.num_deaths or waiting.stream == first.stream)
+                (batch if may_join and len(batch) < max_size else left).append(waiting)
             self._waiting = left
             return batch

@@ -135,7 +135,7 @@ class MpegReader(PacketReader):
         if len(packet) > _MAX_NVOP_BYTES or self._is_coded(bytes(packet)):
             self._recent.append(packet)
             return False
-        self._num_held += sum(max(0, bytes(each).count(self._picture_start) - 1) for each in self._recent) - 1
+        self._num_held += sum(max(0, bytes(packet).count(self._picture_start) - 1) for packet in self._recent) - 1
         self._recent.clear()
         return self._num_held < 0
 
@@ -171,10 +171,10 @@ class MpegReader(PacketReader):
 
 def _time_bits(data: bytes) -> int:
     """Return the length of a picture's time in MPEG-4, from a layer's header (ISO/IEC 14496-2, 6.2.3), or 0."""
-    found = _LAYER_START.search(data)
-    if not found:
+    match = _LAYER_START.search(data)
+    if not match:
         return 0
-    bits = Bits(data[found.end() : found.end() + 64])
+    bits = Bits(data[match.end() : match.end() + 64])
     try:
         bits.u(1 + 8)
         version = bits.u(4 + 3) >> 3 if bits.u(1) else 1

@@ -163,13 +163,15 @@ class ContainerWatch:
                 else ("decode", f"{samples} of its tables cannot be read")
             )
         promised = (self._container.duration or 0) / av.time_base if self._is_promising else 0.0
-        found = float(self._end_ticks * (self._video.time_base or 0))
-        if found < promised - _TOLERANCE_SECONDS:
-            found = max(found, self._end_seconds())
-        if found < promised - _TOLERANCE_SECONDS:
-            faults.append(("truncated", f"its header promises {promised:.3f} s, and its packets end at {found:.3f} s"))
+        end_seconds = float(self._end_ticks * (self._video.time_base or 0))
+        if end_seconds < promised - _TOLERANCE_SECONDS:
+            end_seconds = max(end_seconds, self._end_seconds())
+        if end_seconds < promised - _TOLERANCE_SECONDS:
+            faults.append(
+                ("truncated", f"its header promises {promised:.3f} s, and its packets end at {end_seconds:.3f} s")
+            )
             rate = self._video.guessed_rate or self._video.average_rate
-            self.num_missing += round((promised - found) * float(rate or 0))
+            self.num_missing += round((promised - end_seconds) * float(rate or 0))
         return faults
 
     def _unread_samples(self) -> tuple[int, int]:
@@ -178,8 +180,8 @@ class ContainerWatch:
         if len(samples) <= self.num_packets:
             return 0, 0
         num_bytes: int = self._container.size
-        num_unread = max(0, sum([each.size > 0 for each in samples]) - self.num_packets)
-        return num_unread, min(num_unread, sum([each.pos + each.size > num_bytes for each in samples]))
+        num_unread = max(0, sum([sample.size > 0 for sample in samples]) - self.num_packets)
+        return num_unread, min(num_unread, sum([sample.pos + sample.size > num_bytes for sample in samples]))
 
     def _mark_faults(self) -> list[str]:
         number, self._marked = self._marked, None

@@ -140,7 +140,7 @@ def prove_start(packets: Iterable[Any], extradata: bytes) -> OpenStart | None:
     try:
         for unit in parameter_sets(extradata):
             proof.read_parameters(memoryview(unit))
-        for number, packet in enumerate(each for each in packets if each.size):
+        for number, packet in enumerate(sent for sent in packets if sent.size):
             if proof.take(number, memoryview(packet)):
                 break
     except MemoryError:
@@ -194,7 +194,7 @@ class _Proof:
         if not slices:
             return False
         picture = slices[0]
-        if any(each.frame_num != picture.frame_num or each.order_lsb != picture.order_lsb for each in slices):
+        if any(part.frame_num != picture.frame_num or part.order_lsb != picture.order_lsb for part in slices):
             raise _Unproven
         order = self._order_of(picture)
         if self._first_order is None:
@@ -203,7 +203,7 @@ class _Proof:
         last = self._last_number
         if picture.frame_num != (last + 1) % self._modulus(picture):
             raise _Unproven
-        is_right = all(self._is_right(each, order) for each in slices)
+        is_right = all(self._is_right(part, order) for part in slices)
         if order < self._first_order:
             self.leading.add(number)
         elif not is_right:
@@ -213,7 +213,7 @@ class _Proof:
         if picture.is_reference:
             self._mark(picture, _Reference(picture.frame_num, order, is_right))
         is_settled = number >= _MAX_REORDERED and not self._num_absent and not self._substitutes
-        return is_settled and all(each.is_right for each in self._references)
+        return is_settled and all(reference.is_right for reference in self._references)
 
     @staticmethod
     def _modulus(picture: _Slice) -> int:
@@ -252,10 +252,10 @@ class _Proof:
             number = part.frame_num
             for place, change in enumerate(changes):
                 number = (number + change) % self._modulus(part)
-                target = next((each for each in self._references if each.frame_num == number), None)
-                later = [each for each in chosen[place:] if each is not target or target is None]
+                target = next((reference for reference in self._references if reference.frame_num == number), None)
+                later = [other for other in chosen[place:] if other is not target or target is None]
                 chosen = [*chosen[:place], target, *later][:length]
-            if len(chosen) < length or not all(each is not None and each.is_right for each in chosen):
+            if len(chosen) < length or not all(reference is not None and reference.is_right for reference in chosen):
                 return False
         return True
 
@@ -266,13 +266,16 @@ class _Proof:
         """
         substitutes: list[_Reference | None] = [None] * _MAX_REORDERED if self._substitutes else []
         if part.kind == _P:
-            references = {(part.frame_num - each.frame_num) % self._modulus(part): each for each in self._references}
+            references = {
+                (part.frame_num - reference.frame_num) % self._modulus(part): reference
+                for reference in self._references
+            }
             return [[references[age] for age in sorted(references)]]
         if part.kind != _B or self._num_absent:  # an absent picture may be shown later than some of the others
             return [[], []]
         by_order = sorted(self._references, key=lambda each: each.order)
-        before = [each for each in reversed(by_order) if each.order < order]
-        after = [each for each in by_order if each.order > order]
+        before = [reference for reference in reversed(by_order) if reference.order < order]
+        after = [reference for reference in by_order if reference.order > order]
         first = [*before, *substitutes, *after]
         second = [*after, *before, *substitutes]
         if not after and len(before) > 1:
@@ -286,7 +289,7 @@ class _Proof:
         largest = picture.sps.num_references
         for distance in picture.removed or ():
             number = (picture.frame_num - distance) % self._modulus(picture)
-            left = [each for each in self._references if each.frame_num != number]
+            left = [reference for reference in self._references if reference.frame_num != number]
             if len(left) == len(self._references):
                 self._num_absent -= 1
             if self._num_absent < 0:

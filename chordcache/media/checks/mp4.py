@@ -234,7 +234,9 @@ class _Fragments:
         for box in reversed(self._fragments[number : number + _MAX_NEIGHBORS]):
             starts.update(self._spans(box))
         common = ends.keys() & starts.keys()
-        return bool(common) and all(starts[each].start - ends[each].end < max(1, ends[each].last) for each in common)
+        return bool(common) and all(
+            starts[track].start - ends[track].end < max(1, ends[track].last) for track in common
+        )
 
     def _spans(self, fragment: BoxHeader) -> dict[int, _Span]:
         """Return the times of each track in a fragment that states its time."""
@@ -246,7 +248,9 @@ class _Fragments:
                     track, ticks = self._track_of(boxes[b"tfhd"])
                     tfdt = boxes[b"tfdt"]
                     (start,) = struct.unpack_from(">Q" if tfdt[0] else ">I", tfdt, 4)
-                    durations = [each for name, box in _boxes_in(traf) if name == b"trun" for each in _runs(box, ticks)]
+                    durations = [
+                        duration for name, box in _boxes_in(traf) if name == b"trun" for duration in _runs(box, ticks)
+                    ]
                 except (struct.error, IndexError, ValueError):
                     continue
                 spans[track] = _Span(start, start + sum(durations), durations[-1] if durations else 0)
@@ -316,7 +320,7 @@ class _Fragments:
             timescales = dict(_timescales(self._movie))
         except (struct.error, KeyError, IndexError):
             return None
-        spans = [each for box in self._fragments[-_MAX_NEIGHBORS:] for each in self._spans(box).items()]
+        spans = [span for box in self._fragments[-_MAX_NEIGHBORS:] for span in self._spans(box).items()]
         end = max((span.end / timescales.get(track, 1) for track, span in spans), default=seconds)
         if end >= seconds - _TOLERANCE_SECONDS:
             return None

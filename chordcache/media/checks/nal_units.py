@@ -219,7 +219,7 @@ class H264Reader(NalReader):
         if super().is_hidden(packet):
             return True
         slices = list(self._pictures_of(packet)) if self.checks_all else []
-        return bool(slices) and not sum([self._begins_frame(each) for each in slices])
+        return bool(slices) and not sum([self._begins_frame(header) for header in slices])
 
     def may_share_frames(self, smallest_bytes: int) -> bool:
         """See ``PacketReader``."""
@@ -227,7 +227,7 @@ class H264Reader(NalReader):
 
     def num_left_out(self, packet: memoryview) -> int:
         """See ``PacketReader``. Reference frames are numbered."""
-        return sum([self._num_left_out(each) for each in self._pictures_of(packet)])
+        return sum([self._num_left_out(picture) for picture in self._pictures_of(packet)])
 
     def active_sps(self, packet: memoryview) -> Sps | None:
         """Return the sequence parameter set of a packet's first picture; None if it cannot be read.
@@ -281,10 +281,10 @@ class H264Reader(NalReader):
             if kind in (self._SPS, self._PPS):
                 self._read_parameters(packet[start:stop])
             elif kind in (1, 2, 5):
-                found = self._read_slice(packet[start : start + self._HEADER_BYTES])
-                if found is not None:
-                    yield found
-                    if not found.is_field:  # a frame is one picture
+                header = self._read_slice(packet[start : start + self._HEADER_BYTES])
+                if header is not None:
+                    yield header
+                    if not header.is_field:  # a frame is one picture
                         return
 
     def _read_parameters(self, unit: memoryview) -> None:
@@ -293,7 +293,7 @@ class H264Reader(NalReader):
             if data[0] & 0x1F == self._SPS:
                 number, sps = read_sps(Bits(data[1:]))
                 self._sps[number] = sps
-                self.checks_all = any(each.may_have_fields for each in self._sps.values())
+                self.checks_all = any(sps.may_have_fields for sps in self._sps.values())
             elif data[0] & 0x1F == self._PPS:
                 bits = Bits(data[1:])
                 number = bits.ue()

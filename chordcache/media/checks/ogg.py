@@ -87,8 +87,8 @@ def _next_page(file: BinaryIO, at: int) -> int:
     file.seek(at)
     tail = b""
     while chunk := file.read(_SCAN_BYTES):
-        found = (tail + chunk).find(b"OggS")
-        if found >= 0:
-            return at + found - len(tail)
+        place = (tail + chunk).find(b"OggS")
+        if place >= 0:
+            return at + place - len(tail)
         at, tail = at + len(chunk), chunk[-3:]
     return at

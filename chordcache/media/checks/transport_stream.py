@@ -88,23 +88,23 @@ def joints(path: str, pid: int) -> set[int]:
     -----
     Source: ISO/IEC 13818-1, 2.4.3.3 (continuity_counter), 2.4.3.7 (time stamps), 2.4.4.3 (program association).
     """
-    found: set[int] = set()
+    joints: set[int] = set()
     last = last_start = 0
     with open(path, "rb") as file:
-        tables = [each.positions[~each.goes_on] for each in _track(file, _PROGRAM_PID)]
+        tables = [packets.positions[~packets.goes_on] for packets in _track(file, _PROGRAM_PID)]
         new_tables = np.concatenate([np.zeros(0, np.int64), *tables])
-        for each in list(_track(file, pid)):
-            before = np.append(last, each.positions[:-1])
-            starts = np.append(last_start, np.where(each.begins, each.positions, 0))
+        for packets in list(_track(file, pid)):
+            before = np.append(last, packets.positions[:-1])
+            starts = np.append(last_start, np.where(packets.begins, packets.positions, 0))
             starts = np.maximum.accumulate(starts)
-            last, last_start = int(each.positions[-1]), int(starts[-1])
+            last, last_start = int(packets.positions[-1]), int(starts[-1])
             tables_before = np.searchsorted(new_tables, before)
-            has_table = np.searchsorted(new_tables, each.positions) > tables_before
-            for n in np.flatnonzero(each.begins & ~each.goes_on & has_table):
-                at = int(each.positions[n])
+            has_table = np.searchsorted(new_tables, packets.positions) > tables_before
+            for n in np.flatnonzero(packets.begins & ~packets.goes_on & has_table):
+                at = int(packets.positions[n])
                 if _is_new_clock(file, int(starts[n]), at) or _begins_counting(file, int(new_tables[tables_before[n]])):
-                    found.add(at)
-    return found
+                    joints.add(at)
+    return joints
 
 
 def _decoding_time(file: BinaryIO, position: int) -> int:
@@ -143,13 +143,13 @@ def loses_first_picture(path: str, pid: int) -> bool:
     """Return whether packets are missing before a track's second picture. libavformat loses its own mark of this."""
     num_begun = 0
     with open(path, "rb") as file:
-        for each in _track(file, pid):
-            of_first = num_begun + np.cumsum(each.begins) < 2
-            if not each.goes_on[of_first].all():
+        for packets in _track(file, pid):
+            of_first = num_begun + np.cumsum(packets.begins) < 2
+            if not packets.goes_on[of_first].all():
                 return True
             if not of_first.all():
                 return False
-            num_begun += int(each.begins.sum())
+            num_begun += int(packets.begins.sum())
     return False
 
 
@@ -183,7 +183,7 @@ def loss_of_transport_stream(file: BinaryIO, track: int) -> Loss | None:
     """
     first = _first_counters(file, 0)
     jumps = [jump for jump in _jumps(file) if jump.pid != track and jump.counter not in (0, first.get(jump.pid, 0))]
-    begins_at = next((int(each.positions[0]) for each in _track(file, track)), 0)
+    begins_at = next((int(packets.positions[0]) for packets in _track(file, track)), 0)
     for one, other in pairwise(jumps):
         if max(one.before, other.before) < begins_at:
             continue
@@ -214,7 +214,9 @@ def _jumps(file: BinaryIO) -> list[_Jump]:
 
 def _changes_clock(file: BinaryIO, pid: int, position: int) -> bool:
     """Return whether another clock of a track begins between the two pictures around a position."""
-    starts = np.concatenate([np.zeros(0, np.int64), *(each.positions[each.begins] for each in _track(file, pid))])
+    starts = np.concatenate(
+        [np.zeros(0, np.int64), *(packets.positions[packets.begins] for packets in _track(file, pid))]
+    )
     n = int(np.searchsorted(starts, position))
     return 0 < n < len(starts) and _is_new_clock(file, int(starts[n - 1]), int(starts[n]))
 
@@ -258,11 +260,11 @@ def descriptors(file: BinaryIO, pid: int) -> dict[int, bytes]:
 
 
 def _tagged(data: bytes) -> dict[int, bytes]:
-    found: dict[int, bytes] = {}
+    content: dict[int, bytes] = {}
     while len(data) >= 2:
-        found.setdefault(data[0], data[2 : 2 + data[1]])
+        content.setdefault(data[0], data[2 : 2 + data[1]])
         data = data[2 + data[1] :]
-    return found
+    return content
 
 
 def _sections(file: BinaryIO, pid: int) -> Iterator[bytes]:

@@ -110,10 +110,10 @@ def _flv_problem(file: BinaryIO, num_bytes: int, last_packet_at: int | None) -> 
     """Return where an FLV ends, if within a tag or behind the last one that libavformat reads; None otherwise."""
     end = num_bytes
     for _ in range(_MAX_FLV_TAGS):
-        found = _flv_tag_before(file, end)
-        if found is None:
+        tag = _flv_tag_before(file, end)
+        if tag is None:
             return "in the middle of a tag" if end == num_bytes else None
-        start, is_picture = found
+        start, is_picture = tag
         if is_picture:
             is_read = last_packet_at is None or start <= last_packet_at
             return None if is_read else "behind what can be read as one stream"

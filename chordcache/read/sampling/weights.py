@@ -54,16 +54,16 @@ def checked_weights(weights: Any, dataset: Any, num_in_dataset: int) -> np.ndarr
             )
         return balanced_weights(label_ids)
     try:
-        found = np.array(weights, np.float64)
+        checked = np.array(weights, np.float64)
     except (TypeError, ValueError):
-        found = np.empty(0)
-    if found.shape != (num_in_dataset,):
+        checked = np.empty(0)
+    if checked.shape != (num_in_dataset,):
         raise UsageError(
-            f"weights: got {type(weights).__name__} of shape {np.shape(found)}, expected '{BALANCED}', or "
+            f"weights: got {type(weights).__name__} of shape {np.shape(checked)}, expected '{BALANCED}', or "
             f"{num_in_dataset} numbers as the dataset has samples"
         )
-    check_weights("weights", found)
-    return found
+    check_weights("weights", checked)
+    return checked
 
 
 def check_weights(name: str, weights: np.ndarray) -> None:
@@ -149,6 +149,6 @@ def num_earlier(numbers: np.ndarray) -> np.ndarray:
     ascending = numbers[by_number]
     is_first = np.r_[True, ascending[1:] != ascending[:-1]]
     places = np.arange(len(numbers))
-    found = np.empty(len(numbers), np.int64)
-    found[by_number] = places - np.maximum.accumulate(np.where(is_first, places, 0))
-    return found
+    counts = np.empty(len(numbers), np.int64)
+    counts[by_number] = places - np.maximum.accumulate(np.where(is_first, places, 0))
+    return counts
