@@ -45,6 +45,7 @@ _BUILD_OPTIONS = (
     "drop",
     "segments",
     "on_damage",
+    "part",
     "limits",
 )
 """Options that are fields of ``BuildOptions``."""
@@ -86,6 +87,10 @@ _BUILD_OPTIONS = (
     help="Cache only the frames of the segments that INDEX names, or the whole file once, with the segments as views. "
     "The cache remembers it.  [default: only]",
 )  # fmt: skip
+@click.option(
+    "--part", metavar="I/N",
+    help="Build only part I of N, while other processes or machines build the others. 'chordcache finish' joins them.",
+)  # fmt: skip
 @wait_option
 @roots_option
 @engine_options
@@ -119,6 +124,8 @@ def build(
     """
     chosen = {name: arguments.pop(name) for name in _BUILD_OPTIONS}
     options = cc.BuildOptions("0" if fail_fast else max_failures, **chosen)
+    if dry_run and options.part is not None:
+        raise click.UsageError("--dry-run shows the whole build; leave out --part")
     if dry_run:
         del arguments["jobs"], arguments["display"]
         _echo_dry_run(cc.dry_run(index, cache, options=options, **arguments), as_json)

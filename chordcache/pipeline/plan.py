@@ -76,6 +76,8 @@ class BuildPlan:
     """Form of segments, see ``BuildOptions``"""
     on_damage: str = ON_DAMAGE[0]
     """One of ``ON_DAMAGE``"""
+    is_part: bool = False
+    """True if ``index`` is a part of another one, whose rows have other numbers"""
 
     @cached_property
     def fingerprints(self) -> dict[str, str | None]:

@@ -127,7 +127,7 @@ class _Planner:
             content=content,
             description=record.description(),
             seconds=record.known_seconds,
-            row=row,
+            row=0 if plan.is_part else row,
             on_damage=plan.on_damage,
             shares=plan.segments == "share" and record.segment is not None,
         )
