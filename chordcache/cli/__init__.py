@@ -28,6 +28,7 @@ COMMANDS = {
         "build": "Decode the videos of an index into a cache.",
     },
     "Keep it": {
+        "finish": "Join the parts of a cache that 'build --part' made.",
         "verify": "Check a cache for damage.",
         "merge": "Join caches into a new one, without decoding.",
         "gc": "Remove files that a cache does not use any more.",

@@ -44,6 +44,7 @@ _BUILD_OPTIONS = (
     "prune_many",
     "drop",
     "on_damage",
+    "part",
     "limits",
 )
 """Options that are fields of ``BuildOptions``."""
@@ -80,6 +81,10 @@ _BUILD_OPTIONS = (
     "--drop", metavar="A,B", callback=lambda _ctx, _param, value: split_names(value) or (),
     help="Take these features out of the cache. 'chordcache gc' removes their files.",
 )  # fmt: skip
+@click.option(
+    "--part", metavar="I/N",
+    help="Build only part I of N, while other processes or machines build the others. 'chordcache finish' joins them.",
+)  # fmt: skip
 @wait_option
 @roots_option
 @engine_options
@@ -113,6 +118,8 @@ def build(
     """
     chosen = {name: arguments.pop(name) for name in _BUILD_OPTIONS}
     options = cc.BuildOptions("0" if fail_fast else max_failures, **chosen)
+    if dry_run and options.part is not None:
+        raise click.UsageError("--dry-run shows the whole build; leave out --part")
     if dry_run:
         del arguments["jobs"], arguments["display"]
         _echo_dry_run(cc.dry_run(index, cache, options=options, **arguments), as_json)

@@ -25,6 +25,7 @@ from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.existing_cache import check_counts, earlier_header, repairable, tool_versions
 from chordcache.pipeline.fix_commands import problems_command
 from chordcache.pipeline.options import BuildOptions
+from chordcache.pipeline.parts import part_plan, plan_of_parts, register
 from chordcache.pipeline.plan import (
     BuildPlan,
     make_plan,
@@ -40,7 +41,10 @@ from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
+from chordcache.storage.part import Part
+from chordcache.storage.parts import PLAN_FILE
 from chordcache.storage.quarantine import Failure, Quarantine
+from chordcache.storage.readable import exists
 from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
 from chordcache.storage.sidecar import Sidecar
 
@@ -125,9 +129,18 @@ def build(
     plan = plan_of(index)  # reports wrong arguments before any wait
     for note in plan.index.notes:
         say(note)
+    wait = say if options.wait else None
+    if options.part is not None:
+        part = Part.parse(options.part)
+        with stop_signals():
+            with locked(folder, wait, begins_part=True):
+                plan = plan_of(index)
+                parts_folder = register(plan, plan_of_parts(plan, part.num_parts))
+            with part_plan(plan, parts_folder, part, wait) as plan:
+                return _build_part(plan, options, engine, display_of(progress))
     with (
         stop_signals(),
-        locked(folder, say if options.wait else None) as has_waited,
+        locked(folder, wait) as has_waited,
         recorded(folder, "build", jobs=engine.jobs) as notes,
     ):
         if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
@@ -137,6 +150,11 @@ def build(
             for feature in stale_features(plan, rows.keys):
                 say(str(feature))
             return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display_of(progress)), notes)
+
+
+def _build_part(plan: BuildPlan, options: BuildOptions, engine: Engine, display: Display) -> RunSummary:
+    with recorded(plan.cache, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:
+        return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display), notes)
 
 
 def build_as_before(
@@ -265,6 +283,9 @@ class _Build:
                 if video.state != "missing":
                     self._settle(video, requested)
             if tasks:
+                if self._plan.is_part and not exists(self._cache.parent / PLAN_FILE):
+                    what = "'chordcache finish' has joined the parts, or they were removed"
+                    raise CacheWriteError(f"'{printable(self._cache.parent)}' does not exist any more: {what}")
                 atomic.check_space(self._cache)
                 yield tasks
 

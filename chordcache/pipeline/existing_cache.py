@@ -27,6 +27,18 @@ def tool_versions() -> dict[str, str]:
     return {"chordcache": __version__, **tools}
 
 
+_OPENCV = tuple(f"opencv-{each}" for each in ("python-headless", "python", "contrib-python-headless", "contrib-python"))
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of all that decides about the content of a cache."""
+    found = {**tool_versions(), "numpy": importlib.metadata.version("numpy")}
+    for name in _OPENCV:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return {**found, "OpenCV": importlib.metadata.version(name)}
+    return found
+
+
 def earlier_header(folder: Path) -> Header | None:
     """Return the header of an existing cache, or None if the cache does not exist or its header is damaged or lost.
 

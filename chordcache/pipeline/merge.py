@@ -237,7 +237,7 @@ def _check_alike(headers: Mapping[Path, Header]) -> None:
 
 def _settings(header: Header) -> Iterator[tuple[str, str]]:
     """Yield the name and value of all that decides how videos are cached."""
-    yield from _leaves("", header.config)
+    yield from leaves("", header.config)
     for tier, names in header.features.items():
         yield f"features in tier {tier}", ", ".join(sorted(names))
     yield "follow_symlinks", str(header.follow_symlinks)
@@ -245,10 +245,11 @@ def _settings(header: Header) -> Iterator[tuple[str, str]]:
     yield "on_damage", header.on_damage
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
+def leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a config, by names with dots, as text."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _leaves(f"{name}.{key}" if name else str(key), inner)
+            yield from leaves(f"{name}.{key}" if name else str(key), inner)
     else:
         yield name, printable(str(value))
 

@@ -9,6 +9,7 @@ from chordcache.arguments import as_items
 from chordcache.choices import ON_DAMAGE
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError
+from chordcache.storage.part import Part
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class BuildOptions:
     Raises
     ------
     UsageError
-        If ``max_failures`` is neither a count nor a share, or ``on_damage`` is not a choice.
+        If ``max_failures`` is neither a count nor a share, ``on_damage`` is not a choice, or ``part`` is not a part.
     """
 
     max_failures: int | str | None = None
@@ -45,11 +46,18 @@ class BuildOptions:
     ``frames.on_damage`` of the config, or without a config, the choice that the cache was built with"""
     drop: str | tuple[str, ...] = ()
     """Features that leave the cache. If more than a tenth of its videos have one, ``prune_many`` is needed"""
+    part: str | None = None
+    """"I/N" builds the part I of N, beside the other parts. ``finish`` joins them"""
     limits: Limits = field(default_factory=Limits)
     """Limits for one input"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "drop", tuple(as_items(self.drop)))
+        if self.part is not None:
+            Part.parse(self.part)  # raises if it names none
+            if self.drop or self.prune:
+                name = "drop" if self.drop else "prune"
+                raise UsageError(f"{name}: got it with a part, expected neither. Use it in a build of the whole cache.")
         self.limit(0)  # raises if max_failures is wrong
         if self.on_damage not in (None, *ON_DAMAGE):
             raise UsageError(f"on_damage: got {self.on_damage!r}, expected one of {', '.join(ON_DAMAGE)}")

@@ -113,7 +113,7 @@ class _Planner:
             content=content,
             description=record.description(),
             seconds=record.known_seconds,
-            row=row,
+            row=0 if plan.is_part else row,
             on_damage=plan.on_damage,
         )
 

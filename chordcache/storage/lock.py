@@ -20,7 +20,11 @@ _MAX_OWNER_BYTES = 400
 
 @contextmanager
 def locked(
-    cache: Path, on_wait: Callable[[str], None] | None = None, *, finishes_parts: bool = False
+    cache: Path,
+    on_wait: Callable[[str], None] | None = None,
+    *,
+    finishes_parts: bool = False,
+    begins_part: bool = False,
 ) -> Iterator[bool]:
     """Hold the lock of a cache for writing. The kernel frees the lock when the process ends, also after a crash.
 
@@ -35,6 +39,8 @@ def locked(
         line that names that process. A signal whose handler raises ends the wait.
     finishes_parts : bool
         True to accept a cache that is built in parts. No other command writes to it before its parts are joined.
+    begins_part : bool
+        True to accept it too, and to hold the lock beside other processes that begin a part.
 
     Yields
     ------
@@ -50,7 +56,10 @@ def locked(
     """
     fd = _open(cache)
     try:
-        has_waited = _lock(fd, cache, on_wait)
+        has_waited = _lock(fd, cache, fcntl.LOCK_SH if begins_part else fcntl.LOCK_EX, on_wait)
+        if begins_part:
+            yield has_waited
+            return
         if not finishes_parts and in_parts(cache):
             raise _needs_finish(cache)
         since = datetime.now(UTC).isoformat(" ", "seconds")
@@ -118,17 +127,17 @@ def _open(cache: Path) -> int:
         raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
 
 
-def _lock(fd: int, cache: Path, on_wait: Callable[[str], None] | None) -> bool:
+def _lock(fd: int, cache: Path, kind: int, on_wait: Callable[[str], None] | None) -> bool:
     try:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
             return False
         except BlockingIOError:
             what = f"cache '{printable(cache)}' is being {_use(fd, cache)}"
             if on_wait is None:
                 raise LockedError(f"{what}; wait until it ends, as 'chordcache build --wait' does") from None
             on_wait(f"{what}; waiting until it ends")
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            fcntl.flock(fd, kind)
             return True
     except OSError as error:
         raise _cannot_lock(cache, error) from None

@@ -29,7 +29,10 @@ PARTS = "parts"
 
 PLAN_FILE = "plan.json"
 
-_PLAN = re.compile(r"[0-9a-f]{16}")
+
+def is_plan_name(name: str) -> bool:
+    """Return whether the folder of a plan has such a name."""
+    return re.fullmatch(r"[0-9a-f]{16}", name) is not None
 
 
 def plan_folders(cache: Path) -> list[Path]:
@@ -42,7 +45,7 @@ def plan_folders(cache: Path) -> list[Path]:
         if error.errno == errno.ENOTDIR:
             return []
         raise
-    folders = (cache / PARTS / name for name in sorted(names) if _PLAN.fullmatch(name))
+    folders = (cache / PARTS / name for name in sorted(names) if is_plan_name(name))
     return [folder for folder in folders if exists(folder / PLAN_FILE)]
 
 
