@@ -72,10 +72,14 @@ _BUILD_SETTINGS = (
 _ENGINE = (
     click.option(
         "--engine", type=click.Choice(ENGINES), default=Engine.name, show_default=True,
-        help="Processes that do the work: those of this machine, of a cluster of Dask or Ray that runs already, or "
-        "this process itself.",
+        help="Processes that do the work: those of this machine, or this process itself. dask and ray start parts on "
+        "the nodes of a cluster that runs already.",
     ),
     click.option("--address", metavar="HOST:PORT", help="Scheduler of Dask or head of Ray, for --engine dask or ray."),
+    click.option(
+        "--parts", "num_parts", type=int, metavar="N",
+        help="Number of parts that the nodes build.  [default: 16 for each node, or fewer]",
+    ),
 )  # fmt: skip
 """Options for ``Engine``."""
 
@@ -106,11 +110,13 @@ def jobs_option(function: Function) -> Function:
 
 
 def engine_options(function: Function) -> Function:
-    """Add ``-j``, ``--engine`` and ``--address``, passed on as ``jobs``."""
+    """Add ``-j``, ``--engine``, ``--address`` and ``--parts``, passed on as ``jobs``."""
 
     @functools.wraps(function)
-    def with_engine(*args: Any, jobs: int | None, engine: str, address: str | None, **options: Any) -> Any:
-        return function(*args, jobs=Engine(engine, address, jobs), **options)
+    def with_engine(
+        *args: Any, jobs: int | None, engine: str, address: str | None, num_parts: int | None, **options: Any
+    ) -> Any:
+        return function(*args, jobs=Engine(engine, address, jobs, num_parts), **options)
 
     command: Any = jobs_option(with_engine)
     for option in reversed(_ENGINE):

@@ -1,4 +1,4 @@
-"""The choice of an engine: the processes of this machine, or those of a Dask or Ray cluster."""
+"""The choice of an engine: the processes of this machine, or a Dask or Ray cluster whose nodes build parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACKAGES = {"dask": "distributed", "ray": "ray"}
 
 @dataclass(frozen=True)
 class Engine:
-    """The processes that do the work of a scan, a build, a verification or a repair.
+    """The processes that do the work of a build. Other work is done on this machine: "local" or "inline".
 
     Raises
     ------
@@ -31,6 +31,8 @@ class Engine:
     jobs: int | None = None
     """Number of processes of "local", by default one for each processor. As in joblib, -1 stands for one for each
     processor, -2 for one fewer, and so on"""
+    num_parts: int | None = None
+    """Number of parts that the nodes of a cluster build, by default 16 for each node, or fewer of a short index"""
 
     def __post_init__(self) -> None:
         if self.name not in ENGINES:
@@ -41,6 +43,9 @@ class Engine:
         if self.jobs is not None and self.name != "local":
             raise UsageError(f"jobs: got {self.jobs}, expected none with engine '{self.name}'. Leave it out.")
         check_jobs(self.jobs)
+        if self.num_parts is not None and (not self.is_cluster or self.num_parts < 1):
+            wanted = "at least 1" if self.is_cluster else f"none with engine '{self.name}'"
+            raise UsageError(f"parts: got {self.num_parts}, expected {wanted}")
         package = _PACKAGES.get(self.name)
         if package is not None and importlib.util.find_spec(package) is None:
             raise UsageError(
@@ -54,8 +59,14 @@ class Engine:
 
 
 def engine_of(jobs: int | Engine | None) -> Engine:
-    """Return the engine for the argument ``jobs`` of a public function: a number of local processes, or an engine."""
-    return jobs if isinstance(jobs, Engine) else Engine(jobs=jobs)
+    """Return the engine for the argument ``jobs`` of a public function: a number of local processes, or an engine.
+
+    Raises ``UsageError`` for a cluster: only ``build`` uses one.
+    """
+    engine = jobs if isinstance(jobs, Engine) else Engine(jobs=jobs)
+    if engine.is_cluster:
+        raise UsageError(f"engine: got '{engine.name}', expected local or inline. Only a build runs on a cluster.")
+    return engine
 
 
 def check_jobs(jobs: object) -> None:

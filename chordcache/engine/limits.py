@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from chordcache.errors import UsageError
 
@@ -47,10 +47,6 @@ class Limits:
         memory_mib = None if self.memory_bytes is None else self.memory_bytes / 2**20
         _check("memory_bytes", memory_mib, MIN_MEMORY_BYTES >> 20, _MAX_MEMORY_BYTES >> 20, " MiB")
         _check("retries", self.retries, 0, _MAX_RETRIES)
-
-    def on_cluster(self) -> Limits:
-        """Return the limits for the nodes of a cluster: at least one retry, since the first node may be at fault."""
-        return replace(self, retries=max(1, self.retries))
 
     def overrun(self, limit: str, place: str) -> str:
         """Return the message for a task that reached the limit "stall" or "file"."""

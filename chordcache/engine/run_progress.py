@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -134,6 +135,15 @@ class Progress:
         """Set the number of videos."""
         self.tally.total = total
         self._bar.total = total
+
+    def show(self, numbers: Mapping[str, Any]) -> None:
+        """Show numbers of a ``Tally`` that other processes counted."""
+        for name, number in numbers.items():
+            setattr(self.tally, name, number)
+        self.tally.num_worked, self.tally.worked_seconds = self.tally.num_videos, self.tally.video_seconds
+        if self._has_bar:
+            self._bar.n = self.tally.num_videos
+            self._bar.set_postfix_str(", ".join(self._rates(self._elapsed())))
 
     def skip(self, seconds: float | None = None) -> None:
         """Count a video that took no work. ``seconds`` is its length."""

@@ -9,22 +9,26 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from chordcache.arguments import as_items
 from chordcache.config.config import Config
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
+from chordcache.engine.cluster import check_address
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.needs import Needs
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import CacheWriteError, ChordcacheError, TooManyFailuresError, printable
+from chordcache.errors import CacheWriteError, ChordcacheError, TooManyFailuresError, UsageError, printable
 from chordcache.features.registry import check_gpu
 from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
 from chordcache.index.scan import scanned
 from chordcache.pipeline.build_task import BuildTask
+from chordcache.pipeline.cluster_build import build_on_cluster
 from chordcache.pipeline.existing_cache import check_counts, earlier_header, repairable, tool_versions
 from chordcache.pipeline.fix_commands import problems_command
 from chordcache.pipeline.options import BuildOptions
+from chordcache.pipeline.part_order import PartOrder
 from chordcache.pipeline.parts import part_plan, plan_of_parts, register
 from chordcache.pipeline.plan import (
     BuildPlan,
@@ -108,8 +112,13 @@ def build(
     layout.check_local("cache", cache)
     folder = Path(cache).absolute()
     options = options or BuildOptions()
-    engine = pool.prepared(engine_of(jobs))
-
+    cluster = jobs if isinstance(jobs, Engine) and jobs.is_cluster else None
+    engine = pool.prepared(engine_of(None if cluster else jobs))
+    if cluster is not None:
+        check_address(cluster)
+        if options.part is not None:
+            raise UsageError(f"part: got {options.part} with engine '{cluster.name}', expected none. Leave it out.")
+        options = replace(options, part="1/1")  # what a part refuses, and a driver too
     index = scanned(
         index,
         jobs=engine,
@@ -120,9 +129,8 @@ def build(
 
     def plan_of(path: str | Path | Index) -> BuildPlan:
         plan = make_plan(folder, path, config, tiers, features, roots=roots, options=options)
-        if not engine.is_cluster:  # each node of a cluster is checked
-            for spec in plan.network_specs:
-                check_gpu(spec)
+        for spec in () if cluster else plan.network_specs:  # each node of a cluster is checked
+            check_gpu(spec)
         return plan
 
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
@@ -130,6 +138,17 @@ def build(
     for note in plan.index.notes:
         say(note)
     wait = say if options.wait else None
+    if cluster is not None:
+        with stop_signals(), IndexRows(plan.index) as rows:
+            limit = options.limit(len(rows.keys))
+            order = PartOrder(
+                "", str(folder), str(config) if isinstance(config, Path) else config,
+                [*as_items(tiers or ())] or None, [*as_items(features or ())] or None,
+                dict(plan.roots), 1, replace(options, max_failures=None if limit == float("inf") else int(limit)), "",
+            )  # fmt: skip
+            known = sum(failure.key in rows.keys for failure in Quarantine(folder, {})) if limit < float("inf") else 0
+            shown = _progress("build", plan, rows, display_of(progress))
+            return build_on_cluster(lambda: plan_of(index), order, cluster, shown, limit + known, wait)
     if options.part is not None:
         part = Part.parse(options.part)
         with stop_signals():
@@ -227,8 +246,6 @@ class _Build:
 
     def _work(self, engine: Engine, progress: Progress) -> None:
         self._progress = progress
-        if engine.is_cluster:
-            self._limits = self._limits.on_cluster()
         try:
             outcomes = pool.run(
                 build_file,

@@ -58,7 +58,10 @@ def plan_of_parts(plan: BuildPlan, num_parts: int) -> PartsPlan:
     settings = {**dict(leaves("", config_to_json(plan.config))), "on_damage": plan.on_damage}
     settings |= {"follow_symlinks": str(plan.follow_symlinks), "source_hash": str(plan.source_hash)}
     settings |= {f"features in tier {tier}": ", ".join(sorted(names)) for tier, names in plan.requested.items()}
-    return PartsPlan(num_parts, {"index": digest_file(plan.index.path), **settings, **versions()})
+    path = plan.index.path
+    is_of_parts = exists(path.parent / parts.PLAN_FILE)  # it is the copy that a driver's nodes read
+    index = read_plan(path.parent).facts["index"] if is_of_parts else digest_file(path)
+    return PartsPlan(num_parts, {"index": index, **settings, **versions()})
 
 
 def read_plan(folder: Path) -> PartsPlan:

@@ -125,7 +125,8 @@ def sidecars(cache: Path, *, with_names: bool = True) -> dict[str, Any]:
 
 
 def num_built(cache: Path) -> int:
-    return len(list(cache.glob("videos/*/*.json")))
+    """Return the number of videos that the parts of a cache have published."""
+    return len({path.name for path in cache.glob("parts/*/*/videos/*/*.json")})
 
 
 def num_starts(file: Path) -> tuple[int, int]:

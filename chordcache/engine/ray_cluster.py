@@ -1,0 +1,96 @@
+"""A cluster of Ray: the nodes of a head that runs already."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import time
+from typing import Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from chordcache.engine.node import Exit, NodeLost, starter
+from chordcache.engine.worker import STOP_SIGNALS
+from chordcache.errors import UsageError, WorkersDiedError
+
+_HEAD_SECONDS = 20.0
+"""Time that a head may take to come back, [seconds]. Ray ends the process of the driver after 60 s, whatever it does"""
+
+
+def connect(address: str) -> RayCluster:
+    """Connect to a head by ``host:port``."""
+    return RayCluster(address)
+
+
+class RayCluster:
+    """The nodes of a Ray cluster.
+
+    While it is connected, standard output goes to standard error: Ray's processes write their messages there.
+    """
+
+    def __init__(self, address: str) -> None:
+        handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        self._stdout = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            self._give_stdout_back()
+            raise UsageError(f"address: got '{address}', which is not a head of Ray ({error})") from None
+        for number, handler in handlers.items():  # Ray has put its own in their place
+            signal.signal(number, handler)
+
+        self._start = ray.remote(num_cpus=1, max_retries=0)(starter())
+        self._running: dict[Any, None] = {}
+        host, _, port = address.rpartition(":")
+        self._head = host, int(port)
+        self._answered_at = time.monotonic()
+        self._nodes: dict[str, int] = {}
+
+    def _give_stdout_back(self) -> None:
+        os.dup2(self._stdout, 1)
+        os.close(self._stdout)
+
+    def nodes(self) -> dict[str, int]:
+        """Return the number of processors of each node. They are as before while the head does not answer."""
+        try:
+            socket.create_connection(self._head, 1).close()
+        except OSError as error:
+            if time.monotonic() - self._answered_at > _HEAD_SECONDS:
+                raise WorkersDiedError(
+                    f"the head of Ray does not answer any more ({error}). Start it, then run the same command."
+                ) from None
+            return self._nodes
+        self._answered_at = time.monotonic()
+        found = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
+        self._nodes = {name: num_processors for name, num_processors in found.items() if num_processors}
+        return self._nodes
+
+    def start(self, node: str, module: str, line: str, run: str) -> Any:
+        """Run a module on a node."""
+        place = NodeAffinitySchedulingStrategy(node, soft=False)
+        handle = self._start.options(scheduling_strategy=place).remote(module, line, run)
+        self._running[handle] = None
+        return handle
+
+    def result(self, handle: Any) -> Exit | NodeLost | None:
+        """Return how a module ended."""
+        if not ray.wait([handle], timeout=0)[0]:
+            return None
+        self._running.pop(handle, None)
+        try:
+            return Exit(*ray.get(handle))
+        except RayError:  # its node or its process ended
+            return NodeLost()
+
+    def close(self, run: str) -> None:
+        """End the processes of a run. Those of Ray end their own children."""
+        for handle in self._running:
+            ray.cancel(handle, force=True)
+        ray.shutdown()
+        self._give_stdout_back()
