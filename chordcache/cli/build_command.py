@@ -45,6 +45,7 @@ _BUILD_OPTIONS = (
     "drop",
     "on_damage",
     "part",
+    "scratch",
     "limits",
 )
 """Options that are fields of ``BuildOptions``."""
@@ -84,6 +85,10 @@ _BUILD_OPTIONS = (
 @click.option(
     "--part", metavar="I/N",
     help="Build only part I of N, while other processes or machines build the others. 'chordcache finish' joins them.",
+)  # fmt: skip
+@click.option(
+    "--scratch", type=FOLDER, metavar="DIR",
+    help="Build the part in this folder of a local disk, and copy it to CACHE from time to time. For network disks.",
 )  # fmt: skip
 @wait_option
 @roots_option

@@ -24,7 +24,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Measurement": ("step_ms", "seconds", "cold"),
     "When to stop": ("max_failures", "fail_fast"),
     "Limits of one file": ("stall_timeout", "file_timeout", "file_memory", "retries"),
-    "Processes": ("jobs", "engine", "address", "num_parts", "part", "build.wait"),
+    "Processes": ("jobs", "engine", "address", "num_parts", "part", "build.scratch", "build.wait"),
     "Output": (
         "cache", "output", "missing", "dry_run", "as_json", "markdown", "html",
         "quiet", "verbose", "no_progress", "log_file", "help",

@@ -28,7 +28,7 @@ from chordcache.engine.networks.processes import NetworkProcesses
 from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import Crash as Crash  # exported, since callers get it as a result
 from chordcache.engine.worker import Raised, dump_task, load_result, run_task
-from chordcache.errors import ChordcacheError, UsageError, WorkersDiedError
+from chordcache.errors import ChordcacheError, WorkersDiedError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -114,8 +114,6 @@ def run(
         If the engine is a cluster.
     """
     engine = prepared(engine_of(jobs))
-    if engine.is_cluster:
-        raise UsageError(f"engine: got '{engine.name}', expected local or inline. Start the command on one machine.")
     fan = _Fan(function, 0 if engine.name == "inline" else engine.jobs or 1, limits, needs)
     try:
         results = _Run(fan, limits, retry).outcomes(iter(tasks), chunk_size, is_bounded=ordered)

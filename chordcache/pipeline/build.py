@@ -29,6 +29,7 @@ from chordcache.pipeline.existing_cache import check_counts, earlier_header, rep
 from chordcache.pipeline.fix_commands import problems_command
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.part_order import PartOrder
+from chordcache.pipeline.part_scratch import build_in_scratch, checked_scratch
 from chordcache.pipeline.parts import part_plan, plan_of_parts, register
 from chordcache.pipeline.plan import (
     BuildPlan,
@@ -119,6 +120,8 @@ def build(
         if options.part is not None:
             raise UsageError(f"part: got {options.part} with engine '{cluster.name}', expected none. Leave it out.")
         options = replace(options, part="1/1")  # what a part refuses, and a driver too
+    else:
+        checked_scratch(options.scratch, has_parts=options.part is not None)
     index = scanned(
         index,
         jobs=engine,
@@ -172,8 +175,11 @@ def build(
 
 
 def _build_part(plan: BuildPlan, options: BuildOptions, engine: Engine, display: Display) -> RunSummary:
-    with recorded(plan.cache, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:
-        return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display), notes)
+    def run(plan: BuildPlan, options: BuildOptions) -> RunSummary:
+        with recorded(plan.cache, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:
+            return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display), notes)
+
+    return run(plan, options) if options.scratch is None else build_in_scratch(plan, options, run)
 
 
 def build_as_before(
@@ -300,9 +306,10 @@ class _Build:
                 if video.state != "missing":
                     self._settle(video, requested)
             if tasks:
-                if self._plan.is_part and not exists(self._cache.parent / PLAN_FILE):
+                folder = self._plan.parts_folder
+                if folder is not None and not exists(folder / PLAN_FILE):
                     what = "'chordcache finish' has joined the parts, or they were removed"
-                    raise CacheWriteError(f"'{printable(self._cache.parent)}' does not exist any more: {what}")
+                    raise CacheWriteError(f"'{printable(folder)}' does not exist any more: {what}")
                 atomic.check_space(self._cache)
                 yield tasks
 

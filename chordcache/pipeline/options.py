@@ -48,6 +48,9 @@ class BuildOptions:
     """Features that leave the cache. If more than a tenth of its videos have one, ``prune_many`` is needed"""
     part: str | None = None
     """"I/N" builds the part I of N, beside the other parts. ``finish`` joins them"""
+    scratch: str | None = None
+    """Folder of a local disk in which a part is built before it is copied to the cache's disk, for network disks. With
+    a cluster, a folder of each node"""
     limits: Limits = field(default_factory=Limits)
     """Limits for one input"""
 

@@ -130,7 +130,7 @@ def part_plan(plan: BuildPlan, folder: Path, part: Part, wait: Callable[[str], N
             with repairable(plan.cache):
                 earlier = Quarantine(plan.cache, {})
             write_failures(target, (failure for key in records if (failure := earlier.get(key)) is not None))
-        yield replace(plan, cache=target, index=index, earlier=None, is_part=True)
+        yield replace(plan, cache=target, index=index, earlier=None, parts_folder=folder)
 
 
 def _write_share(index: Index, part: Part, path: Path) -> Path:

@@ -74,8 +74,8 @@ class BuildPlan:
     """True to store a hash of each source's bytes in its sidecar"""
     on_damage: str = ON_DAMAGE[0]
     """One of ``ON_DAMAGE``"""
-    is_part: bool = False
-    """True if ``index`` is a part of another one, whose rows have other numbers"""
+    parts_folder: Path | None = None
+    """Folder of the parts' plan if it builds one of them; ``cache`` is then the part"""
 
     @cached_property
     def fingerprints(self) -> dict[str, str | None]:

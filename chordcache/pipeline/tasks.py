@@ -113,7 +113,7 @@ class _Planner:
             content=content,
             description=record.description(),
             seconds=record.known_seconds,
-            row=0 if plan.is_part else row,
+            row=0 if plan.parts_folder else row,
             on_damage=plan.on_damage,
         )
 
