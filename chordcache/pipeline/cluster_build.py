@@ -146,6 +146,8 @@ class _Driver:
         """Nodes that have built a part, or could not"""
         self._doubtful: dict[int, str] = {}
         """Parts of which another node looks at the failures, with the first node"""
+        self._proven: set[str] = set()
+        """Nodes that have built a video"""
         self._nodes: dict[str, int] = {}
         self._unfit: dict[str, str] = {}
         """Nodes that get no work, with the reason"""
@@ -213,7 +215,7 @@ class _Driver:
         allowed = [number for number in self._queue if node not in self._seen[number] or fit <= self._seen[number]]
         if node in self._doubtful.values():
             allowed = [number for number in allowed if number in self._doubtful]
-        number = next(iter(allowed), None)
+        number = next((number for number in allowed if self._may_look(node, number)), None)
         if number is None:
             return
         self._queue.remove(number)
@@ -225,6 +227,16 @@ class _Driver:
         )
         with uninterruptible():
             self._running[self._cluster.start(node, MODULE, order.to_line(), self._run)] = node, number
+
+    def _may_look(self, node: str, number: int) -> bool:
+        """Return whether a node may begin a part. Failures are looked at by a node that has built a video.
+
+        Another one looks at them only if no node has, nor could have soon.
+        """
+        if number not in self._doubtful or node in self._proven:
+            return True
+        better = self._proven | {other for other, _ in self._running.values()}
+        return not better.intersection(self._fit()) - self._seen[number]
 
     def _take(self, node: str, number: int, result: Exit | NodeLost) -> None:
         if isinstance(result, NodeLost):
@@ -245,6 +257,8 @@ class _Driver:
         """Let another node look at failures that may lie in the node. If it has fewer, the first node is at fault."""
         self._deaths[node] = 0
         counts, first = found["counts"], self._doubtful.pop(number, None)
+        if counts["num_done"]:
+            self._proven.add(node)
         self._seen[number].add(node)
         if first is not None:
             if counts["num_done"] and not self._has_built(first, number):

@@ -1,7 +1,7 @@
 """The process that builds one part on a node of a cluster: ``python -m chordcache.pipeline.part_process``.
 
 It reads its order from the first line of its standard input. The end of that pipe ends the build, as SIGTERM does: the
-process that started it is gone.
+process that started it is gone. So does the end of the plan.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +22,7 @@ from chordcache.pipeline.build import build
 from chordcache.pipeline.part_order import PartOrder
 from chordcache.storage.machine import machine
 from chordcache.storage.part import Part
+from chordcache.storage.parts import PLAN_FILE
 from chordcache.storage.quarantine import Quarantine
 
 _LOG_SECONDS = 1.0
@@ -31,6 +33,7 @@ def main() -> int:
     """Build the part, print its counts and the causes of its failures as JSON, and return the exit code."""
     order = PartOrder.of_line(sys.stdin.buffer.readline().decode())
     threading.Thread(target=_end_with_pipe, daemon=True).start()
+    threading.Thread(target=_end_with_plan, args=[Path(order.folder, PLAN_FILE)], daemon=True).start()
     display = Display(False, False, log_file=order.log_file, interval_seconds=_LOG_SECONDS)
     try:
         summary = build(
@@ -50,6 +53,13 @@ def main() -> int:
 def _end_with_pipe() -> None:
     while os.read(0, 1):
         pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _end_with_plan(plan: Path) -> None:
+    """End the build when its plan is removed, since a driver has begun another one."""
+    while plan.exists():
+        time.sleep(_LOG_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

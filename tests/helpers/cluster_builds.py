@@ -65,7 +65,8 @@ class Material:
         assert sidecars(cache, with_names=has_names) == sidecars(self.reference, with_names=has_names)
         assert len(sidecars(cache)) == self.num_good
         failures = processes.quarantine(cache)
-        assert {path: failure["cause"] for path, failure in failures.items()} == self.causes
+        causes = {path: failure["cause"] for path, failure in failures.items()}
+        assert causes == self.causes, failures
         messages = {path: failure["message"] for path, failure in failures.items()}
         for path in messages.keys() & {"SIGSEGV.mp4", "sleep.mp4"}:
             assert "faulty_extractor.py:" in messages[path]

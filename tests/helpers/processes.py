@@ -203,7 +203,7 @@ def partials(cache: Path) -> list[str]:
     """Return the files that were begun and not published, anywhere in the cache. A build may be at work there."""
     # unlike a Path's, this glob accepts folders that vanish
     search = functools.partial(glob.glob, root_dir=cache, recursive=True, include_hidden=True)
-    return sorted({*search("**/*.partial"), *search(".partial/*")} - {".partial"})
+    return sorted({*search("**/*.partial"), *search("**/.partial/*")} - set(search("**/.partial")))
 
 
 def is_writing(cache: Path) -> bool:

@@ -27,9 +27,9 @@ def with_modules(folder: Path) -> dict[str, Any]:
     return {"variables": {"PYTHONPATH": f"{folder}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}}
 
 
-def build(material: Material, cluster: clusters.Cluster, cache: Path, *, has_names: bool = True) -> str:
+def build(material: Material, cluster: clusters.Cluster, cache: Path, *options: str, has_names: bool = True) -> str:
     """Build on a cluster, check the cache, and return the standard error."""
-    done = run(material.command(cache, cluster))
+    done = run(material.command(cache, cluster, *options))
     assert done.returncode == 3, done.stderr
     material.check_built(cache, has_names=has_names)
     return done.stderr
@@ -42,7 +42,7 @@ def test_a_node_without_the_disk_is_named_once_and_gets_no_work(
     hide = mounted(f'mount -t tmpfs none "{small_material.folder}/videos"')
     stderr = build(small_material, start(engine, [{"prefix": hide}, {}, {}]), tmp_path / "cache")
     assert stderr.count("gets no work: ") == 1
-    assert "is not there (No such file or directory)" in stderr
+    assert " videos that failed there were built on " in stderr
 
 
 HIDE = """
@@ -65,8 +65,8 @@ def test_a_node_without_chordcache_is_named_once_and_stays_in_the_cluster(
     (tmp_path / "hides/sitecustomize.py").write_text(HIDE)
     cluster = start(engine, [with_modules(tmp_path / "hides"), {}, {}])
     stderr = build(small_material, cluster, tmp_path / "cache")
-    reason = "gets no work: chordcache cannot be loaded there (No module named 'chordcache')"
-    assert stderr.count("gets no work: ") == stderr.count(reason) == 1
+    assert stderr.count("gets no work: ") == 1
+    assert "No module named 'chordcache'" in stderr
     assert cluster.nodes[0].poll() is None
 
 
@@ -78,7 +78,7 @@ def test_a_node_with_another_version_is_named_once_and_gets_no_work(
     distribution.mkdir(parents=True)
     (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: av\nVersion: 1.0\n")
     stderr = build(small_material, start(engine, [with_modules(tmp_path / "other"), {}, {}]), tmp_path / "cache")
-    assert stderr.count("gets no work: ") == stderr.count("gets no work: av is 1.0 there") == 1
+    assert stderr.count("gets no work: ") == stderr.count("gets no work: av: got 1.0, expected ") == 1
 
 
 @pytest.mark.parametrize("engine", ["dask", pytest.param("ray", marks=pytest.mark.thorough)])
@@ -89,14 +89,15 @@ def test_a_node_whose_workers_die_at_once_is_named_once_and_gets_no_work(
     (tmp_path / "dies/sitecustomize.py").write_text(
         "import os, sys\nif 'chordcache.engine.worker' in ' '.join(sys.orig_argv): os._exit(7)\n"
     )
-    stderr = build(small_material, start(engine, [with_modules(tmp_path / "dies"), {}, {}]), tmp_path / "cache")
+    cluster = start(engine, [with_modules(tmp_path / "dies"), {}, {}])
+    stderr = build(small_material, cluster, tmp_path / "cache", "--parts", "9")
     assert stderr.count("gets no work: ") == stderr.count("gets no work: the worker died: EXIT(7)") == 1
 
 
 def test_a_node_that_loses_the_disk_during_the_run_costs_no_file(
     small_material: Material, start: Start, tmp_path: Path
 ) -> None:
-    """The check of a node has passed. Each of its tasks fails, and is then taken by another node."""
+    """Each of its videos fails, and is then built by another node."""
     (tmp_path / "later").mkdir()
     (tmp_path / "later/sitecustomize.py").write_text(
         "import sys\n"

@@ -91,8 +91,11 @@ def begins_open(reader: H264Reader, packet: memoryview) -> bool:
             return False
         if kind == _SLICE:
             bits = Bits(bytes(packet[start + 1 : start + 9]))
-            bits.ue()
-            kinds.add(bits.ue() % 5 == _I and bool(packet[start] & 0x60))
+            try:
+                bits.ue()
+                kinds.add(bits.ue() % 5 == _I and bool(packet[start] & 0x60))
+            except ValueError:  # the decoder reports what it cannot read
+                return False
         elif 2 <= kind <= _IDR:
             return False
     return kinds == {True}
