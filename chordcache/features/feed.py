@@ -50,7 +50,7 @@ class Receiver(Protocol[Result_co]):
         """
 
 
-class SegmentReceiver(Receiver[None], Protocol):
+class SegmentReceiver(Receiver[object], Protocol):
     """A receiver of the frames and the sound of one segment."""
 
     @property

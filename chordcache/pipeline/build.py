@@ -39,8 +39,8 @@ from chordcache.pipeline.plan import (
 )
 from chordcache.pipeline.prune import drop, drop_features, drop_if_not_allowed, keys_to_prune, videos_with
 from chordcache.pipeline.stale import stale_features, unused_bytes
-from chordcache.pipeline.tasks import PlannedVideo, planned_files
-from chordcache.pipeline.worker import build_file, described
+from chordcache.pipeline.tasks import planned_files
+from chordcache.pipeline.worker import build_file
 from chordcache.records import RunSummary
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
@@ -300,42 +300,31 @@ class _Build:
     def _tasks(self) -> Iterator[tuple[BuildTask, ...]]:
         """Yield the tasks for the workers, those of one file together. Other videos are handled here."""
         requested = [spec.fingerprint for each in self._plan.artefacts for spec in each.features]
-        for videos in planned_files(self._plan, self._rows, self._quarantine, self._options):
-            tasks = tuple(video.task for video in videos if video.state == "missing")
-            for video in videos:
-                if video.state != "missing":
-                    self._settle(video, requested)
-            if tasks:
+        for tasks in planned_files(self._plan, self._rows, self._quarantine, self._options):
+            for task in tasks:
+                if task.state != "missing":
+                    self._settle(task, requested)
+            missing = tuple(task for task in tasks if task.state == "missing")
+            if missing:
                 folder = self._plan.parts_folder
                 if folder is not None and not exists(folder / PLAN_FILE):
                     what = "'chordcache finish' has joined the parts, or they were removed"
                     raise CacheWriteError(f"'{printable(folder)}' does not exist any more: {what}")
                 atomic.check_space(self._cache)
-                yield tasks
+                yield missing
 
-    def _settle(self, video: PlannedVideo, requested: Sequence[str]) -> None:
+    def _settle(self, task: BuildTask, requested: Sequence[str]) -> None:
         """Handle a video that needs no worker."""
-        if video.state == "up to date":
-            self._describe(video.task)
-            self._num_up_to_date += 1
-            self._quarantine.discard(video.task.key, requested)
-            self._progress.skip(video.task.seconds)
-        elif video.failure is not None:
-            self._fail(video.task, video.failure, is_work=False)
-        else:
-            drop_if_not_allowed(self._cache, video.task.key, self._plan.on_damage)
-            self._num_failed += 1
-            earlier = self._quarantine.get(video.task.key)
-            self._report(video.task, earlier.cause if earlier else "", earlier.message if earlier else "", False)
-
-    def _describe(self, task: BuildTask) -> None:
-        """Rewrite the sidecar of a video that needs no decode, but has another label or caption, or lost a feature."""
-        if task.previous is None:
+        if task.failure is not None:
+            self._fail(task, task.failure, is_work=False)
             return
-        sidecar = described(task, task.previous)
-        if sidecar != task.previous:
+        sidecar = task.described
+        if sidecar is not None and sidecar != task.previous:  # another label or caption, or a feature less
             path = layout.sidecar_path(self._cache, task.key)
             atomic.publish_text(self._cache, path, sidecar.to_line() + "\n")
+        self._num_up_to_date += 1
+        self._quarantine.discard(task.key, requested)
+        self._progress.skip(task.item.known_seconds)
 
     def _once_more(
         self, tasks: tuple[BuildTask, ...], outcomes: Sequence[Sidecar | Failure]
@@ -349,7 +338,7 @@ class _Build:
     def _take(self, task: BuildTask, outcome: Sidecar | Failure | pool.Crash) -> None:
         if isinstance(outcome, pool.Crash):
             outcome = Failure(
-                task.key, task.root, task.path, "decode", outcome.cause, outcome.message, task.source,
+                task.key, task.item.root, task.item.path, "decode", outcome.cause, outcome.message, task.item.identity,
                 attempts=task.attempt - 1 + outcome.attempts, fingerprints=task.fingerprints)  # fmt: skip
         if isinstance(outcome, Failure):
             self._fail(task, outcome)
@@ -370,7 +359,7 @@ class _Build:
             self._num_damaged += 1
             self._num_frames_missing += outcome.damage.num_missing
         num_frames = outcome.num_frames if task.artefacts else 0
-        self._progress.done(_name(task), seconds=task.seconds, num_frames=num_frames, num_bytes=num_bytes)
+        self._progress.done(_name(task), seconds=task.item.known_seconds, num_frames=num_frames, num_bytes=num_bytes)
 
     def _written_bytes(self, sidecar: Sidecar, task: BuildTask) -> int:
         """Return the size of the new files of a video."""
@@ -386,16 +375,14 @@ class _Build:
         if failure.source is not None:  # the cached data of a lost source stays
             drop_if_not_allowed(self._cache, task.key, self._plan.on_damage)
         self._num_failed += 1
-        self._report(task, failure.cause, failure.message, is_work)
+        seconds = task.item.known_seconds
+        self._progress.fail(_name(task), failure.cause, failure.message, seconds=seconds, is_work=is_work)
         if self._num_new_failures > self._max_failures:
             raise TooManyFailuresError(
-                f"stopped after {self._num_new_failures} failures, the last one '{printable(task.path)}': "
+                f"stopped after {self._num_new_failures} failures, the last one '{printable(task.item.path)}': "
                 f"{failure.message}; the same command resumes"
             )
 
-    def _report(self, task: BuildTask, cause: str, message: str, is_work: bool) -> None:
-        self._progress.fail(_name(task), cause, message, seconds=task.seconds, is_work=is_work)
-
 
 def _name(task: BuildTask) -> str:
-    return f"{task.root}/{task.path}"
+    return f"{task.item.root}/{task.item.path}"

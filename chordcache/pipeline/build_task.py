@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from chordcache.choices import ON_DAMAGE
 from chordcache.config.frames import PictureConfig
 from chordcache.features.registry import FeatureSpec
 from chordcache.pipeline.plan import ArtefactTask
-from chordcache.records import ContentFacts, DamageFacts, Description, FeatureInfo, Identity, VideoRecord
+from chordcache.records import DamageFacts, FeatureInfo, VideoRecord
+from chordcache.storage import layout
+from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
+
+
+@dataclass(frozen=True)
+class Hashing:
+    """The facts of an item whose source is hashed."""
+
+    is_rewritten: bool = False
+    """True if the source may have been written to since the hash in ``previous``: its ctime is another one"""
+    twins: tuple[Sidecar, ...] = ()
+    """Cached videos with all requested features. If the source has the bytes of one of them, nothing is decoded"""
+
+
+@dataclass(frozen=True)
+class Trimming:
+    """The facts of an item that may end before the damage of its source."""
+
+    damage: DamageFacts | None = None
+    """The damage, or None as long as none was found"""
 
 
 @dataclass(frozen=True)
@@ -18,63 +38,56 @@ class BuildTask:
     """One item to build: a file, or a segment of one."""
 
     cache: Path
-    key: str
-    root: str
-    path: str
+    item: VideoRecord
+    """Record of the index. ``identity`` is that of the source which ``previous`` and ``content`` belong to, or None if
+    the file could not be read. ``content`` are the facts that the build does not measure again"""
     source_path: str
     """Absolute path"""
+    inside: str | None
+    """Real folder that no link may lead ``source_path`` out of, or None if links may"""
     picture: PictureConfig
-    requested: tuple[ArtefactTask, ...]
-    """Files that the video has when it is up to date"""
     artefacts: tuple[ArtefactTask, ...]
     """Artefacts that are missing or stale"""
     all_artefacts: tuple[ArtefactTask, ...] = ()
     """Files that are made if the source turns out to be another one than that of ``previous``"""
-    inside: str | None = None
-    """Real folder that no link may lead ``source_path`` out of, or None if links may"""
-    source: Identity | None = None
-    """Identity that ``previous`` and ``content`` belong to, or None if the file could not be read"""
-    with_hash: bool = False
-    """True if the sidecar must hold a hash of the source's bytes"""
-    is_rewritten: bool = False
-    """True if the source may have been written to since the hash in ``previous``: its ctime is another one"""
-    twins: tuple[Sidecar, ...] = ()
-    """Cached videos with all requested features. If the source has the bytes of one of them, nothing is decoded"""
     previous: Sidecar | None = None
     """Existing sidecar of the same source"""
     kept: tuple[FeatureInfo, ...] = ()
     """Its features that stay"""
-    content: ContentFacts | None = None
-    """Facts that a scan measured, so that the build does not measure them again"""
-    description: Description = field(default_factory=Description)
-    """Segment, label, caption and other columns of the index"""
-    seconds: float | None = None
-    """[seconds] Length of the video as the index states it"""
+    hashing: Hashing | None = None
+    """None if the sidecar needs no hash of the source's bytes"""
+    trimming: Trimming | None = None
+    """None if damage is an error"""
+    failure: Failure | None = None
+    """Failure of the scan or of an earlier build that would occur again"""
     row: int = 0
     """Number of its row in the index, from 1; 0 if it is not from an index"""
     attempt: int = 1
     """Number of times that the task was sent, including this one"""
-    on_damage: str = ON_DAMAGE[0]
-    """One of ``ON_DAMAGE``"""
-    damage: DamageFacts | None = None
-    """Damage of the source before which the item ends, or None if damage is an error"""
+
+    @cached_property
+    def key(self) -> str:
+        """Name in the cache."""
+        return layout.key_of(self.item)
 
     @property
-    def item(self) -> VideoRecord:
-        """The item, with the fields that an extractor may use."""
-        return VideoRecord(self.root, self.path).described(self.description)
+    def state(self) -> str:
+        """State in the plan: "missing", "up to date", or "failed" if it would fail again."""
+        if not self.artefacts and not self.needs_hash:
+            return "up to date"
+        return "missing" if self.failure is None else "failed"
 
     @property
     def takes_part(self) -> bool:
         """True if only its own frames of the file are decoded: those of a segment, or in a bucket."""
-        return self.description.segment is not None or self.picture.buckets is not None
+        return self.item.segment is not None or self.picture.buckets is not None
 
     @property
     def needs_hash(self) -> bool:
         """True if the source must be hashed, although the existing sidecar may be up to date otherwise."""
-        if not self.with_hash or self.previous is None:
+        if self.hashing is None or self.previous is None:
             return False
-        return self.is_rewritten or self.previous.source_hash is None
+        return self.hashing.is_rewritten or self.previous.source_hash is None
 
     @property
     def specs(self) -> dict[str, FeatureSpec]:
@@ -85,3 +98,8 @@ class BuildTask:
     def fingerprints(self) -> tuple[str, ...]:
         """Fingerprints of the features to extract."""
         return tuple(spec.fingerprint for spec in self.specs.values())
+
+    @property
+    def described(self) -> Sidecar | None:
+        """Its sidecar with the features that stay, and the label, caption and extra columns of the index."""
+        return None if self.previous is None else self.previous.with_features(self.kept).described(self.item)

@@ -14,14 +14,14 @@ from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
 from chordcache.index.scan import scanned
 from chordcache.media.geometry import expected_shape
+from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.existing_cache import repairable, tool_versions
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.plan import ArtefactTask, BuildPlan, make_plan
 from chordcache.pipeline.prune import keys_to_prune, videos_with
 from chordcache.pipeline.stale import StaleFeature, differences, stale_features
-from chordcache.pipeline.tasks import PlannedVideo, planned_files
+from chordcache.pipeline.tasks import planned_files
 from chordcache.pipeline.trim import is_allowed
-from chordcache.pipeline.worker import described
 from chordcache.records import FeatureInfo, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.quarantine import Quarantine
@@ -96,12 +96,12 @@ def dry_run(
         with repairable(plan.cache):
             quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
         states, reasons, sizes = Counter[str](), Counter[Reason](), _Sizes(plan)
-        for videos in planned_files(plan, rows, quarantine, options):
-            for video in videos:
-                states[video.state] += 1
-                reason = _reason(plan, video, quarantine)
+        for tasks in planned_files(plan, rows, quarantine, options):
+            for task in tasks:
+                states[task.state] += 1
+                reason = _reason(plan, task, quarantine)
                 reasons.update([] if reason is None else [reason])
-                sizes.add(video)
+                sizes.add(task)
         return DryRun(
             plan,
             num_inputs=len(rows.keys),
@@ -121,22 +121,21 @@ def dry_run(
 _DESCRIBED = Reason("label or caption")
 
 
-def _reason(plan: BuildPlan, video: PlannedVideo, quarantine: Quarantine) -> Reason | None:
+def _reason(plan: BuildPlan, task: BuildTask, quarantine: Quarantine) -> Reason | None:
     """Return the reason why a build would do something about a video, or None if it would not."""
-    task, sidecar = video.task, video.task.previous
-    if video.state == "up to date":
-        return _DESCRIBED if sidecar is not None and described(task, sidecar) != sidecar else None
-    if video.state == "failed":
+    if task.state == "up to date":
+        return _DESCRIBED if task.described != task.previous else None
+    if task.state == "failed":
         return None
-    if sidecar is None:
-        return _reason_without_sidecar(plan, video, quarantine)
+    if task.previous is None:
+        return _reason_without_sidecar(plan, task, quarantine)
     for artefact in task.artefacts:
-        return _reason_of_artefact(sidecar, video.record, artefact)
+        return _reason_of_artefact(task.previous, task.item, artefact)
     return Reason("hash missing")
 
 
-def _reason_without_sidecar(plan: BuildPlan, video: PlannedVideo, quarantine: Quarantine) -> Reason:
-    key = video.task.key
+def _reason_without_sidecar(plan: BuildPlan, task: BuildTask, quarantine: Quarantine) -> Reason:
+    key = task.key
     failure = quarantine.get(key)
     try:
         sidecar = read_sidecar(plan.cache, key)
@@ -144,7 +143,7 @@ def _reason_without_sidecar(plan: BuildPlan, video: PlannedVideo, quarantine: Qu
         return Reason("new") if failure is None else Reason("failed before", failure.cause)
     except DamageError:
         return Reason("file lost", "the sidecar is damaged")
-    if sidecar.source == video.task.source and not is_allowed(sidecar, plan.on_damage):
+    if sidecar.source == task.item.identity and not is_allowed(sidecar, plan.on_damage):
         return Reason("settings changed", f"frames.on_damage is {plan.on_damage}")
     return Reason("source changed")
 
@@ -176,14 +175,14 @@ class _Sizes:
         self._num_unknown: Counter[str] = Counter()
         """Number of missing artefacts of videos whose length the index does not state"""
 
-    def add(self, video: PlannedVideo) -> None:
+    def add(self, task: BuildTask) -> None:
         """Take a video into account."""
-        sidecar = video.task.previous
-        missing = video.task.artefacts if video.state == "missing" else ()
+        sidecar = task.previous
+        missing = task.artefacts if task.state == "missing" else ()
         for artefact in self._plan.artefacts:
             kind = _kind(artefact)
             if artefact in missing:
-                self._miss(kind, artefact, video.record)
+                self._miss(kind, artefact, task.item)
             elif sidecar is not None and sidecar.duration_seconds > 0:
                 infos = [info for name in artefact.names if (info := sidecar.feature(name, artefact.tier))]
                 self._cached[kind] += _num_bytes(infos)

@@ -10,29 +10,29 @@ from types import MappingProxyType
 import numpy as np
 
 from chordcache import progress
-from chordcache.config.frames import Bucket, PictureConfig
+from chordcache.config.frames import Bucket
 from chordcache.digests import digest_file
-from chordcache.errors import DamageError, MediaError
+from chordcache.errors import MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
 from chordcache.features.item_fields import hash_of_fields
 from chordcache.features.registry import FeatureSpec
 from chordcache.media.audio_track import Sound
-from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
 from chordcache.media.source_file import SourceState, check_unchanged
 from chordcache.pipeline.build_task import BuildTask
 from chordcache.pipeline.plan import ArtefactTask
-from chordcache.records import FeatureInfo, Segment
+from chordcache.pipeline.up_to_date import has_same_frames
+from chordcache.records import FeatureInfo
 from chordcache.storage import atomic, layout
-from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact, open_artefact
+from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.artefacts.writer import ArtefactWriter
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar, in_order
 
 
-class ItemBuild:
-    """The build of one item, in a partial folder. It takes frames, as ``DecodePass`` does, and publishes the result.
+class ItemBuild(DecodePass):
+    """The decode of one item into a partial folder, which is published at its end.
 
     Parameters
     ----------
@@ -45,12 +45,17 @@ class ItemBuild:
 
     Attributes
     ----------
+    segment : Segment or None
+        Segment to decode, or None for the whole file.
     outcome : Sidecar or Failure or None
         The published sidecar, or the reason why there is none. None as long as the item is not complete, and if all of
         its features must be made.
     """
 
     def __init__(self, task: BuildTask, source: SourceState, digest: str | None) -> None:
+        self._writers_of: dict[str, list[ArtefactWriter]] = {name: [] for name in task.specs}
+        with_content = task.item.content is None
+        super().__init__(task.specs, self._writers_of, task.picture, with_content=with_content, item=task.item)
         self._task = task
         self._source = source
         self._digest = digest
@@ -58,11 +63,8 @@ class ItemBuild:
         self._writers = ExitStack()
         self._written: dict[Path, str] = {}
         """Partial file to its final name, relative to the cache"""
+        self.segment = task.item.segment
         self.outcome: Sidecar | Failure | None = None
-        self._sinks: dict[str, list[ArtefactWriter]] = {name: [] for name in task.specs}
-        self._decode_pass = DecodePass(
-            task.specs, self._sinks, task.picture, with_content=task.content is None, item=task.item
-        )
 
     def __enter__(self) -> ItemBuild:
         return self
@@ -74,16 +76,6 @@ class ItemBuild:
         self._writers.close()
         self._stack.close()
 
-    @property
-    def segment(self) -> Segment | None:
-        """Segment to decode, or None for the whole file."""
-        return self._task.description.segment
-
-    @property
-    def picture(self) -> PictureConfig:
-        """Settings of the pictures."""
-        return self._task.picture
-
     def begin(self, media: Media, bucket: Bucket | None = None) -> None:
         """Make the writers and the extractors."""
         artefacts = self._task.artefacts
@@ -92,70 +84,36 @@ class ItemBuild:
         self._pairs = list(zip(artefacts, writers, strict=True))
         for artefact, writer in self._pairs:
             for name in artefact.names:
-                self._sinks[name].append(writer)
-        self._decode_pass.begin(media, bucket)
+                self._writers_of[name].append(writer)
+        super().begin(media, bucket)
 
-    @property
-    def needs_sound(self) -> bool:
-        """True after ``begin`` if something takes the sound."""
-        return self._decode_pass.needs_sound
-
-    @property
-    def needs_motion_vectors(self) -> bool:
-        """True if something takes the decoder's motion vectors."""
-        return self._decode_pass.needs_motion_vectors
-
-    def add_sound(self, sound: Sound) -> None:
-        """Take the next part of the audio track."""
-        self._decode_pass.add_sound(sound)
-
-    def add_frame(self, decoded: DecodedFrame) -> None:
-        """Take the next frame of the source."""
-        self._decode_pass.add_frame(decoded)
-
-    def finish(self, media: Media, sounds: Iterable[Sound] = (), end_seconds: float | None = None) -> None:
+    def finish(self, media: Media, sounds: Iterable[Sound] = (), end_seconds: float | None = None) -> DecodeResult:
         """Take the remaining sound, and publish the item, unless the features to keep were made from other frames."""
-        facts = self._decode_pass.finish(media, sounds, end_seconds)
+        facts = super().finish(media, sounds, end_seconds)
+        task, previous = self._task, self._task.previous
         with progress.paused():
-            kept = self._kept(facts)
-            if kept is None:
-                self._close()
-                return
-            made = [info for artefact, writer in self._pairs for info in self._finish(artefact, writer, facts)]
-        self._writers.close()
-        sidecar = self._sidecar(facts, made, kept)
-        self.outcome = publish_item(self._task, self._source, self._digest, sidecar, self._written)
+            if previous and not has_same_frames(task.cache, previous, task.kept, facts.source_frames):
+                previous = None
+            is_complete = previous is not None or not task.kept
+            pairs = self._pairs if is_complete else ()
+            made = [info for artefact, writer in pairs for info in self._complete(artefact, writer, facts)]
+        if is_complete:
+            self._writers.close()
+            sidecar = self._sidecar(facts, made, previous)
+            self.outcome = publish_item(task, self._source, self._digest, sidecar, self._written)
         self._close()
+        return facts
 
     def fail(self, error: MediaError) -> None:
         """Give the item up."""
         self.outcome = failure_of(self._task, self._source, error)
         self._close()
 
-    def _kept(self, facts: DecodeResult) -> Sequence[FeatureInfo] | None:
-        """Return the features that stay, or None if they were made from other frames, and have to be made too."""
-        task = self._task
-        self._has_same_frames = task.previous is not None and self._have_same_frames(task.previous, facts)
-        return task.kept if self._has_same_frames or not task.kept else None
-
-    def _have_same_frames(self, previous: Sidecar, facts: DecodeResult) -> bool:
-        """Return whether the features that stay were made from the same frames. Unreadable artefacts are skipped."""
-        if previous.num_frames != len(facts.source_frames):
-            return False
-        for info in (*self._task.kept, *previous.features):
-            if info.file is not None:
-                try:
-                    with open_artefact(self._task.cache / info.file, info.num_bytes) as artefact:
-                        return np.array_equal(artefact.array("source_frames"), facts.source_frames)
-                except DamageError:  # the next artefact may be readable
-                    continue
-        return True
-
     def _writer(self, number: int) -> ArtefactWriter:
         artefact = self._task.artefacts[number]
         return create_artefact(self._folder / f"{number}{TIERS[artefact.tier].suffix}", **artefact.options)
 
-    def _finish(self, artefact: ArtefactTask, writer: ArtefactWriter, facts: DecodeResult) -> list[FeatureInfo]:
+    def _complete(self, artefact: ArtefactTask, writer: ArtefactWriter, facts: DecodeResult) -> list[FeatureInfo]:
         """Complete one file. Return its features, and those that the video does not have."""
         made = [(spec, self._info(artefact.tier, spec, facts)) for spec in artefact.features]
         present = [(spec, info) for spec, info in made if info.absent is None]
@@ -179,7 +137,7 @@ class ItemBuild:
         ]
 
     def _info(self, tier: str, spec: FeatureSpec, facts: DecodeResult) -> FeatureInfo:
-        made = self._decode_pass.made[spec.name]
+        made = self.made[spec.name]
         used = hash_of_fields(spec.uses, self._task.item)
         info = FeatureInfo(spec.name, tier, spec.fingerprint, spec.params, uses=spec.uses, used=used)
         if made.absent is not None:
@@ -189,18 +147,18 @@ class ItemBuild:
             shape, dtype = (len(facts.pts_seconds), facts.height, facts.width, 3), "uint8"
         return info.replace(shape=shape, dtype=dtype, num_rows=made.num_rows, facts=made.facts)
 
-    def _sidecar(self, facts: DecodeResult, made: Sequence[FeatureInfo], kept: Sequence[FeatureInfo]) -> Sidecar:
-        task = self._task
+    def _sidecar(self, facts: DecodeResult, made: Sequence[FeatureInfo], previous: Sidecar | None) -> Sidecar:
+        """Return the sidecar of the item. ``previous`` is the existing one, if it is of the same frames."""
+        task, item, kept = self._task, self._task.item, self._task.kept
         features = in_order((*made, *kept))
-        notes = (*task.previous.notes, *facts.notes) if task.previous and kept else facts.notes
+        notes = (*previous.notes, *facts.notes) if previous and kept else facts.notes
         frames = next((info for info in features if info.feature == "frames"), None)
         height, width = frames.shape[1:3] if frames else (facts.height, facts.width)
-        has_old_frames = task.previous is not None and frames in kept
         pts_seconds = facts.pts_seconds
         sidecar = Sidecar(
             key=task.key,
-            root=task.root,
-            path=task.path,
+            root=item.root,
+            path=item.path,
             source=self._source.identity,
             num_frames=len(pts_seconds),
             width=width,
@@ -211,15 +169,13 @@ class ItemBuild:
             num_frames_skipped=facts.num_frames_skipped,
             features=features,
             notes=tuple(dict.fromkeys(notes)),
-            content=task.content or facts.content,
-            damage=task.damage,
+            content=item.content or facts.content,
+            damage=task.trimming.damage if task.trimming else None,
             display_width=facts.display_size[0],
             display_height=facts.display_size[1],
-            display_crop=task.previous.display_crop if task.previous and has_old_frames else facts.display_crop,
-        ).described(task.description)
-        if task.previous is None or not self._has_same_frames:
-            return sidecar
-        return sidecar.replace(superseded=task.previous.with_features(features).superseded)
+            display_crop=previous.display_crop if previous and frames in kept else facts.display_crop,
+        ).described(item)
+        return sidecar.replace(superseded=previous.with_features(features).superseded) if previous else sidecar
 
 
 def failure_of(task: BuildTask, source: SourceState | None, error: MediaError) -> Failure:
@@ -235,8 +191,8 @@ def failure_of(task: BuildTask, source: SourceState | None, error: MediaError) -
     row = f"row {task.row} of the index: " if error.cause == "segment" and task.row else ""
     return Failure(
         key=task.key,
-        root=task.root,
-        path=task.path,
+        root=task.item.root,
+        path=task.item.path,
         stage=error.stage,
         cause=error.cause,
         message=row + error.message,

@@ -85,10 +85,10 @@ def _write_missing(plan: BuildPlan, options: BuildOptions, local: Path) -> int:
             columns=index.columns,
         ) as writer,
     ):
-        for videos in planned_files(plan, rows, quarantine, options):
-            for video in videos:
-                if video.state == "missing":
-                    writer.write(video.record)
+        for tasks in planned_files(plan, rows, quarantine, options):
+            for task in tasks:
+                if task.state == "missing":
+                    writer.write(task.item)
                     num_missing += 1
     return num_missing
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,6 @@ from typing import Any
 from chordcache.choices import ON_DAMAGE
 from chordcache.config.config import Config, config_from_json, config_to_json
 from chordcache.errors import UsageError, printable
-from chordcache.features.item_fields import fits
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
 from chordcache.index.column_types import merged_columns
 from chordcache.index.files import Index, IndexWriter, no_videos, read_index
@@ -21,12 +19,10 @@ from chordcache.pipeline.cached_names import with_cached_names
 from chordcache.pipeline.existing_cache import earlier_header, repairable, tool_versions
 from chordcache.pipeline.options import BuildOptions
 from chordcache.pipeline.requested import Features, request_of
-from chordcache.records import FeatureInfo, VideoRecord
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header, write_header
-from chordcache.storage.readable import exists, unreadable
-from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.readable import exists
 
 
 @dataclass(frozen=True)
@@ -87,53 +83,6 @@ class BuildPlan:
         """Requested features that a network makes."""
         specs = {spec.network.key: spec for each in self.artefacts for spec in each.features if spec.device}
         return tuple(specs.values())
-
-    def missing(self, sidecar: Sidecar, record: VideoRecord, rebuild: Container[str]) -> tuple[ArtefactTask, ...]:
-        """Return the requested files of one video that are missing or stale.
-
-        Parameters
-        ----------
-        sidecar : Sidecar
-            The existing sidecar.
-        record : VideoRecord
-            The record of the index, with the fields that a feature may use.
-        rebuild : container of str
-            Files, relative to the cache, that count as missing.
-        """
-        return tuple(each for each in self.artefacts if not self._is_current(each, sidecar, record, rebuild))
-
-    def _is_current(
-        self, artefact: ArtefactTask, sidecar: Sidecar, record: VideoRecord, rebuild: Container[str]
-    ) -> bool:
-        infos = [info for info in sidecar.features if _is_in(info, artefact)]
-        current = {info.feature for info in infos if _is_there(self.cache, info, rebuild)}
-        fingerprints = self.fingerprints
-        are_sound = all(not is_stale(info, fingerprints) and fits(info, record) for info in infos)
-        return current.issuperset(artefact.names) and are_sound
-
-    def taken_back(
-        self, artefact: ArtefactTask, sidecar: Sidecar, record: VideoRecord, rebuild: Container[str]
-    ) -> tuple[FeatureInfo, ...]:
-        """Return the features of a missing file that an earlier build with the same settings left on the disk.
-
-        The arguments are those of ``missing``.
-        """
-        infos = [info for info in (*sidecar.features, *sidecar.superseded) if info.tier == artefact.tier]
-        fitting = [
-            info
-            for info in infos
-            if not is_stale(info, self.fingerprints) and fits(info, record) and _is_there(self.cache, info, rebuild)
-        ]
-        for file in dict.fromkeys(info.file for info in fitting):
-            usable = {info.feature: info for info in fitting if info.file in (file, None)}
-            stored = {info.feature for info in infos if info.file is not None and info.file == file}
-            if usable.keys() >= set(artefact.names) >= stored:  # else a dropped feature would stay in the file
-                return tuple(usable[name] for name in artefact.names)
-        return ()
-
-    def kept(self, sidecar: Sidecar, written: Sequence[ArtefactTask]) -> tuple[FeatureInfo, ...]:
-        """Return the features of a sidecar that stay while some files are written."""
-        return tuple(info for info in sidecar.features if not any(_is_in(info, artefact) for artefact in written))
 
 
 def make_plan(
@@ -250,26 +199,6 @@ def resolve_features(
 def fingerprints_of(specs: Mapping[str, FeatureSpec | None]) -> dict[str, str | None]:
     """Return the fingerprint of each feature, or None if the feature cannot be made here."""
     return {name: spec.fingerprint if spec else None for name, spec in specs.items()}
-
-
-def is_stale(info: FeatureInfo, fingerprints: Mapping[str, str | None]) -> bool:
-    """Return whether a feature was made with parameters other than the config's, or is not requested any more."""
-    return fingerprints.get(info.feature, "") not in (None, info.fingerprint)
-
-
-def _is_in(info: FeatureInfo, artefact: ArtefactTask) -> bool:
-    return info.tier == artefact.tier and (TIERS[info.tier].one_file or info.feature in artefact.names)
-
-
-def _is_there(cache: Path, info: FeatureInfo, rebuild: Container[str]) -> bool:
-    if info.file is None:
-        return True
-    try:
-        return info.file not in rebuild and os.path.getsize(cache / info.file) == info.num_bytes
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            return False
-        raise unreadable(cache / info.file, error) from None
 
 
 def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPlan:

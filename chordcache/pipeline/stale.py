@@ -10,7 +10,8 @@ from chordcache.amounts import duration
 from chordcache.config.config import config_from_json
 from chordcache.errors import ChordcacheError
 from chordcache.pipeline.existing_cache import tool_versions
-from chordcache.pipeline.plan import BuildPlan, fingerprints_of, is_stale, resolve_features
+from chordcache.pipeline.plan import BuildPlan, fingerprints_of, resolve_features
+from chordcache.pipeline.up_to_date import is_stale, needed
 from chordcache.storage import layout
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
@@ -36,7 +37,6 @@ def stale_features(plan: BuildPlan, keys: Container[str]) -> list[StaleFeature]:
     before = plan.earlier
     if before is None or not _may_differ(plan):
         return []
-    requested = {(tier, name) for tier, names in plan.requested.items() for name in names}
     stale: dict[str, StaleFeature] = {}
     for key in layout.iter_keys(plan.cache):
         if key not in keys:
@@ -46,10 +46,12 @@ def stale_features(plan: BuildPlan, keys: Container[str]) -> list[StaleFeature]:
         except ChordcacheError:  # the build finds it again, and says so
             continue
         names = set()
-        fitting = {(info.tier, info.feature) for info in sidecar.superseded if not is_stale(info, plan.fingerprints)}
-        for info in sidecar.features:
-            spec = plan.specs.get(info.feature)
-            if (info.tier, info.feature) in requested - fitting and spec and is_stale(info, plan.fingerprints):
+        made = [
+            (artefact.tier, spec) for artefact in needed(plan, sidecar, sidecar).artefacts for spec in artefact.features
+        ]
+        for tier, spec in made:
+            info = sidecar.feature(spec.name, tier)
+            if info is not None and is_stale(info, plan.fingerprints):
                 changes = ", ".join(differences(info.feature, info.params, spec.params)) or "made by another version"
                 stale.setdefault(info.feature, StaleFeature(info.feature, changes))
                 names.add(info.feature)

@@ -4,42 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
+from chordcache.choices import ON_DAMAGE
 from chordcache.errors import DamageError, NotFoundError
 from chordcache.index.grouping import IndexRows
-from chordcache.media.source_file import SourceState, leads_out, look_or_none, real_folder
-from chordcache.pipeline.build_task import BuildTask
+from chordcache.media.source_file import SourceState, look_or_none, real_folder
+from chordcache.pipeline.build_task import BuildTask, Hashing, Trimming
 from chordcache.pipeline.options import BuildOptions
-from chordcache.pipeline.plan import ArtefactTask, BuildPlan
+from chordcache.pipeline.plan import BuildPlan
 from chordcache.pipeline.trim import is_allowed, may_be_cached
-from chordcache.records import ContentFacts, FeatureInfo, Identity, VideoRecord
+from chordcache.pipeline.up_to_date import Needed, is_valid, needed
+from chordcache.records import ContentFacts, Identity, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.readable import exists
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 
-@dataclass(frozen=True)
-class PlannedVideo:
-    """One video of a plan."""
-
-    task: BuildTask
-    state: str
-    """"missing", "up to date", or "failed" if it failed before and neither its file nor the tools have changed"""
-    record: VideoRecord
-    """Record of the index"""
-    failure: Failure | None = None
-    """Failure that the scan found"""
-    replaced: Sidecar | None = None
-    """Its sidecar as it is now, also if that is of another source"""
-
-
 def planned_files(
     plan: BuildPlan, index_rows: IndexRows, quarantine: Quarantine, options: BuildOptions
-) -> Iterator[Sequence[PlannedVideo]]:
-    """Yield the videos of a plan, those of one file together, as they are when their turn comes."""
+) -> Iterator[Sequence[BuildTask]]:
+    """Yield the tasks of a plan, those of one file together, as the files are when their turn comes."""
     planner = _Planner(plan, quarantine, options)
     for rows in index_rows.by_file():
         yield planner.planned(rows)
@@ -57,75 +44,63 @@ class _Planner:
         self._twins = _Twins(plan, options)
         self._has_videos = next(layout.iter_keys(plan.cache), None) is not None
 
-    def planned(self, rows: Sequence[tuple[int, VideoRecord]]) -> list[PlannedVideo]:
-        """Return the videos of one file, as they are now. Each row is its number in the index, and the record."""
+    def planned(self, rows: Sequence[tuple[int, VideoRecord]]) -> list[BuildTask]:
+        """Return the tasks of one file, as it is now. Each row is its number in the index, and the record."""
         first = rows[0][1]
         source_path = os.path.join(self._plan.roots[first.root], first.path)
         state = look_or_none(source_path, self._inside[first.root])
         return [self._planned(record, row, source_path, state) for row, record in rows]
 
-    def _planned(self, record: VideoRecord, row: int, source_path: str, state: SourceState | None) -> PlannedVideo:
-        identity = state.identity if state else None
-        sidecar = _sidecar_or_none(self._plan.cache, layout.key_of(record)) if self._has_videos else None
-        task = self._task(record, row, source_path, state, sidecar)
-        if not task.artefacts and not task.needs_hash:
-            return PlannedVideo(task, "up to date", record)
-        if self._options.retry_quarantined:
-            return PlannedVideo(task, "missing", record, replaced=sidecar)
-        is_known = record.error is not None and record.identity == identity
-        if is_known and not may_be_cached(record, self._plan.on_damage):
-            return PlannedVideo(task, "failed", record, _failure_of_scan(task, record))
-        has_failed = self._quarantine.get(task.key) is not None  # much faster than the fingerprints of every task
-        fails = has_failed and self._quarantine.still_holds(task.key, identity, task.fingerprints)
-        return PlannedVideo(task, "failed" if fails else "missing", record, replaced=sidecar)
-
-    def _task(
-        self, record: VideoRecord, row: int, source_path: str, state: SourceState | None, sidecar: Sidecar | None
-    ) -> BuildTask:
+    def _planned(self, record: VideoRecord, row: int, source_path: str, state: SourceState | None) -> BuildTask:
         """Return the task of one video. It has no artefacts if the video is up to date."""
         plan, inside = self._plan, self._inside[record.root]
-        key = layout.key_of(record)
         identity = state.identity if state else None
-        requested = plan.artefacts
-        if sidecar is not None and (
-            _is_another(sidecar, identity, source_path, inside) or not is_allowed(sidecar, plan.on_damage)
-        ):
-            sidecar, requested = None, plan.all_artefacts  # other frames: nothing of the old ones is valid
-        missing, kept = self._missing_and_kept(sidecar, record) if sidecar else (requested, ())
+        sidecar = _sidecar_or_none(plan.cache, layout.key_of(record)) if self._has_videos else None
+        lack = Needed(plan.artefacts)
+        if sidecar is not None and is_valid(sidecar, plan, identity, source_path, inside):
+            lack = needed(plan, sidecar, record, self._options.rebuild)
+        elif sidecar is not None:
+            sidecar, lack = None, Needed(plan.all_artefacts)  # other frames: nothing of the old ones is valid
+        hashing = None
+        if plan.source_hash and identity is not None:  # the cached data of a lost source stays
+            is_rewritten = bool(sidecar and state and sidecar.source_ctime_ns != state.ctime_ns)
+            hashing = Hashing(is_rewritten, self._twins.of(identity, record) if sidecar is None else ())
         content = self._known_content(record, identity, sidecar)
-        return BuildTask(
+        task = BuildTask(
             cache=plan.cache,
-            key=key,
-            root=record.root,
-            path=record.path,
+            item=record.replace(identity=sidecar.source if sidecar else identity, content=content),
             source_path=source_path,
             inside=inside,
-            source=sidecar.source if sidecar else identity,
-            with_hash=plan.source_hash and identity is not None,  # the cached data of a lost source stays
-            is_rewritten=bool(sidecar and state and sidecar.source_ctime_ns != state.ctime_ns),
-            twins=self._twins.of(identity, record) if sidecar is None and identity else (),
             picture=self._picture,
-            requested=requested,
-            artefacts=missing,
+            artefacts=lack.artefacts,
             all_artefacts=plan.all_artefacts,
             previous=sidecar,
-            kept=kept,
-            content=content,
-            description=record.description(),
-            seconds=record.known_seconds,
+            kept=lack.kept,
+            hashing=hashing,
+            trimming=Trimming() if plan.on_damage != ON_DAMAGE[0] else None,
             row=0 if plan.parts_folder else row,
-            on_damage=plan.on_damage,
         )
+        if task.state == "up to date" or self._options.retry_quarantined:
+            return task
+        return replace(task, failure=self._known_failure(task, record, identity))
 
-    def _missing_and_kept(
-        self, sidecar: Sidecar, record: VideoRecord
-    ) -> tuple[tuple[ArtefactTask, ...], tuple[FeatureInfo, ...]]:
-        """Return the files that must be made, and the features that stay or are taken back."""
-        plan, rebuild = self._plan, self._options.rebuild
-        absent = plan.missing(sidecar, record, rebuild)
-        taken = [plan.taken_back(artefact, sidecar, record, rebuild) for artefact in absent]
-        missing = tuple(artefact for artefact, infos in zip(absent, taken, strict=True) if not infos)
-        return missing, (*plan.kept(sidecar, absent), *(info for infos in taken for info in infos))
+    def _known_failure(self, task: BuildTask, record: VideoRecord, identity: Identity | None) -> Failure | None:
+        """Return the failure of the scan, or that of an earlier build if neither its file nor the tools changed."""
+        is_known = record.error is not None and record.identity == identity
+        if is_known and not may_be_cached(record, self._plan.on_damage):
+            return Failure(
+                task.key,
+                record.root,
+                record.path,
+                record.error_stage or "probe",
+                record.error_cause or "decode",
+                record.error or "",
+                record.identity,
+            )
+        failure = self._quarantine.get(task.key)  # much faster than the fingerprints of every task
+        if failure is None or not self._quarantine.still_holds(task.key, identity, task.fingerprints):
+            return None
+        return failure
 
     def _known_content(
         self, record: VideoRecord, identity: Identity | None, sidecar: Sidecar | None
@@ -167,29 +142,12 @@ class _Twins:
                 sidecar = _sidecar_or_none(self._plan.cache, key)
                 if sidecar is not None and sidecar.source_hash is not None:
                     self._keys.setdefault(sidecar.source.size, []).append(key)
-        alike = (_sidecar_or_none(self._plan.cache, key) for key in self._keys.get(identity.size, ()))
-        return tuple(
-            twin.replace(features=self._plan.kept(twin, ()))
-            for twin in alike
-            if twin is not None
-            and twin.segment == record.segment
-            and is_allowed(twin, self._plan.on_damage)
-            and not self._plan.missing(twin, record, self._options.rebuild)
-        )
-
-
-def _is_another(sidecar: Sidecar, identity: Identity | None, path: str, inside: str | None) -> bool:
-    """Return whether the path now leads to another source. An unreadable source counts as the same one."""
-    return leads_out(path, inside) if identity is None else identity != sidecar.source
-
-
-def _failure_of_scan(task: BuildTask, record: VideoRecord) -> Failure:
-    return Failure(
-        task.key,
-        task.root,
-        task.path,
-        record.error_stage or "probe",
-        record.error_cause or "decode",
-        record.error or "",
-        record.identity,
-    )
+        found = []
+        for key in self._keys.get(identity.size, ()):
+            twin = _sidecar_or_none(self._plan.cache, key)
+            if twin is None or twin.segment != record.segment or not is_allowed(twin, self._plan.on_damage):
+                continue
+            lack = needed(self._plan, twin, record, self._options.rebuild)
+            if not lack.artefacts:
+                found.append(twin.replace(features=lack.kept))
+        return tuple(found)

@@ -16,15 +16,15 @@ def damage_of(path: str) -> DamageFacts | None:
         return survey(media)
 
 
-def damage_after(error: MediaError, path: str, on_damage: str) -> DamageFacts:
+def damage_after(error: MediaError, path: str) -> DamageFacts:
     """Return the first damage of a file whose decode ended with an error.
 
     Raises
     ------
     MediaError
-        ``error`` if the user chose quarantine, if it is not about damage, or if no frame before it can be cached.
+        ``error`` if it is not about damage, or if no frame before it can be cached.
     """
-    if on_damage == ON_DAMAGE[0] or not may_trim(error):
+    if not may_trim(error):
         raise error
     try:
         damage = damage_of(path)

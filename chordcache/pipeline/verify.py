@@ -24,8 +24,9 @@ from chordcache.features.item_fields import fits
 from chordcache.media.source_file import bytes_changed, check_unchanged, hash_source, look, real_folder
 from chordcache.pipeline.findings import Damage, VerifyReport
 from chordcache.pipeline.fix_commands import build_command, repair_command
-from chordcache.pipeline.plan import fingerprints_of, is_stale, resolve_features
+from chordcache.pipeline.plan import fingerprints_of, resolve_features
 from chordcache.pipeline.requested import Features
+from chordcache.pipeline.up_to_date import is_stale
 from chordcache.pipeline.verify_lists import check_catalog, check_index, check_runs, find_orphans
 from chordcache.pipeline.verify_source import compare_with_source
 from chordcache.records import FeatureInfo

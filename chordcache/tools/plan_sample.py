@@ -277,8 +277,7 @@ def _tasks(
         )
         quarantine = Quarantine(cache, tool_versions(), sample.on_damage)
         with IndexRows(index) as index_rows:
-            for videos in planned_files(sample, index_rows, quarantine, options):
-                yield tuple(video.task for video in videos)
+            yield from map(tuple, planned_files(sample, index_rows, quarantine, options))
 
 
 def _build(numbered: tuple[int, tuple[BuildTask, ...]]) -> Built:

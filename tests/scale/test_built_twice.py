@@ -41,8 +41,8 @@ options = BuildOptions()
 plan = make_plan(pathlib.Path(cache), index, config, ("npz",), ("flow",), roots=None, options=options)
 with IndexRows(plan.index) as rows:
     quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
-    for videos in list(planned_files(plan, rows, quarantine, options)):
-        print(build_file([video.task for video in videos])[0].features[0].digest)
+    for tasks in list(planned_files(plan, rows, quarantine, options)):
+        print(build_file(tasks)[0].features[0].digest)
 """
 """A build of one video without the cache's lock. Before the sidecar, it waits for a file."""
 

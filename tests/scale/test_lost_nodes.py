@@ -13,6 +13,7 @@ from helpers import clusters, processes
 from helpers.cluster_builds import Material, num_built, num_starts, run, sidecars, started, write_config
 from helpers.faulty_extractor import ENVIRONMENT, STARTS
 
+import chordcache as cc
 from chordcache.engine.choice import Engine
 from chordcache.errors import WorkersDiedError
 from chordcache.pipeline import cluster_build

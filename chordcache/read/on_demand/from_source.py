@@ -152,17 +152,11 @@ class _TemporaryBuild:
         artefacts = artefacts_of(features, specs, self.config)
         task = BuildTask(
             cache=folder,
-            key=origin.key,
-            root=record.root,
-            path=record.path,
+            item=record.replace(identity=self._identity, content=self.known_content),
             source_path=origin.path,
             inside=origin.inside,
-            source=self._identity,
             picture=self.config.picture,
-            requested=artefacts,
             artefacts=artefacts,
-            content=self.known_content,
-            description=record.description(),
         )
         (outcome,) = build_file([task])
         if isinstance(outcome, Failure):
