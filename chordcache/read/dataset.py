@@ -141,8 +141,8 @@ class ChordVideoDataset(ClipDataset):
     on_miss : {"error", "skip", "source", "build"}
         Policy for a video of ``index`` or ``videos`` that is not cached. "error" raises ``NotFoundError`` now. "skip"
         leaves it out, with a warning. The others need ``index``. "source" reads the video from its source, with the
-        same result as from the cache. "build" does the same, and a background process, one for all readers of the
-        cache, builds the video for the next time. With "source" and "build", a video that was cached from another file
+        same result as from the cache. "build" does the same, and a child of this process builds the video for
+        the next time. With "source" and "build", a video that was cached from another file
         than the index names counts as not cached. A video that turns out to be damaged is read from its source, with a
         warning. "build" also repairs it.
     config : str, Path or Config, optional

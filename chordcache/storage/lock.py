@@ -116,6 +116,29 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
         os.close(fd)
 
 
+@contextmanager
+def locked_beside(cache: Path) -> Iterator[None]:
+    """Keep other commands from writing to a cache, while this process and others like it each add a video to it.
+
+    Raises
+    ------
+    LockedError
+        If another command writes to the cache, or it is built in parts.
+    OSError
+        If the cache does not exist any more, or cannot be written to.
+    """
+    if in_parts(cache):
+        raise _needs_finish(cache)
+    fd = os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise LockedError(f"cache '{printable(cache)}' is being written by {_owner(fd)}") from None
+    finally:
+        os.close(fd)
+
+
 def _open(cache: Path) -> int:
     try:
         with no_space_as_error(cache):
@@ -154,7 +177,9 @@ def _use(fd: int, cache: Path) -> str:
     except BlockingIOError:
         return f"written by {_owner(fd)}"
     fcntl.flock(fd, fcntl.LOCK_UN)
-    return "read by 'chordcache merge' or by a part"
+    return (
+        "built by one of its parts" if in_parts(cache) else "read by 'chordcache merge', or readers build videos in it"
+    )
 
 
 def _owner(fd: int) -> str:

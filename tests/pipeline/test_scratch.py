@@ -61,7 +61,7 @@ def test_parts_are_those_of_a_build_without_scratch(work: Path, tmp_path: Path) 
 
 
 def test_a_part_that_is_killed_goes_on(work: Path, tmp_path: Path) -> None:
-    """What the scratch holds is not built again."""
+    """The next process builds nothing that the scratch holds."""
     cache, scratch = tmp_path / "cache", tmp_path / "scratch"
     scratch.mkdir()
     command = [sys.executable, "-m", "chordcache", "build", work / "index.json", "-o", cache, "-j1", "-q"]

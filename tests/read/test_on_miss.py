@@ -1,13 +1,11 @@
-"""Videos that are not cached: the same samples from their sources, built by one process in the background."""
+"""Videos that are not cached: read from their sources, and built in the background by a child of each reader."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -33,14 +31,13 @@ from chordcache.pipeline.build import build  # noqa: E402
 from chordcache.pipeline.verify import verify  # noqa: E402
 from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.read.dataset import ChordVideoDataset  # noqa: E402
-from chordcache.read.loader import ClipLoader, make_loader  # noqa: E402
-from chordcache.read.on_demand.builder_process import FOLDER, RequestQueue, try_lock  # noqa: E402
+from chordcache.read.loader import make_loader  # noqa: E402
+from chordcache.read.on_demand.background import FOLDER  # noqa: E402
 from chordcache.read.sampling.clip_samplers import KeyframeSampler, RegularClipSampler  # noqa: E402
 from chordcache.read.sampling.content_samplers import AdaptiveSampler  # noqa: E402
 from chordcache.read.sampling.distributed import ChordSampler  # noqa: E402
 from chordcache.storage.artefacts.open_files import forget  # noqa: E402
 from chordcache.storage.cache_header import read_header  # noqa: E402
-from chordcache.storage.lock import locked  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
@@ -85,18 +82,11 @@ def whole(sources: Path) -> Path:
 
 
 @pytest.fixture
-def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Mark in the environment of every process of this test; no builder is left, whose workers end with it."""
+def mark(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Mark in the environment of every process that this test starts."""
     mark = uuid.uuid4().hex
     monkeypatch.setenv(processes.MARK, mark)
-    yield mark
-    for pid in builders(mark):
-        os.kill(pid, signal.SIGKILL)
-
-
-def builders(mark: str) -> list[int]:
-    command = f"{sys.executable} -m chordcache.read.on_demand.builder_process "
-    return [pid for pid in processes.alive_with(mark) if processes.command_of(pid).startswith(command)]
+    return mark
 
 
 HOLD = """
@@ -121,23 +111,14 @@ def held_by_another_process(cache: Path) -> Iterator[None]:
             holder.kill()
 
 
-def wait_for_build(cache: Path) -> None:
-    """Until nothing is asked for any more."""
-    assert processes.wait_until(lambda: not RequestQueue(cache).keys(), BUILD_SECONDS, step=0.1), log(cache)
+def wait_for_build(cache: Path, num_videos: int) -> None:
+    """Until so many videos are built or in quarantine, and index and catalog have them."""
 
+    def is_built() -> bool:
+        names = [name for name in os.listdir(cache / FOLDER) if not name.startswith("slot-")]
+        return not names and len(processes.sidecars(cache)) + len(processes.quarantine(cache)) == num_videos
 
-def wait_for_end(cache: Path, mark: str) -> None:
-    """Until the builder is gone, and its lock, which a dying process keeps for some time after its environment."""
-
-    def ended() -> bool:
-        with (cache / FOLDER / ".lock").open() as lock:
-            return not processes.alive_with(mark) and try_lock(lock.fileno())
-
-    assert processes.wait_until(ended, BUILD_SECONDS), log(cache)
-
-
-def log(cache: Path) -> str:
-    return (cache / FOLDER / ".log").read_text()
+    assert processes.wait_until(is_built, BUILD_SECONDS, step=0.1), os.listdir(cache / FOLDER)
 
 
 def on_demand(folder: Path, cache: Path | str = "cache", on_miss: str = "build", **settings: Any) -> ChordVideoDataset:
@@ -390,72 +371,99 @@ def test_an_index_that_was_replaced(copy: Path, sparse: Path) -> None:
 
 # Built in the background
 
+READER = """
+import os, signal, sys, time, warnings
+from pathlib import Path
+from chordcache.read.dataset import ChordVideoDataset
+from chordcache.read.on_demand import background
+from chordcache.read.sampling.clip_samplers import RegularClipSampler
+folder, first = Path(sys.argv[1]), int(sys.argv[2])
+settings = {"clip_sampler": RegularClipSampler(num_frames=4, stride=3), "size": None}
+dataset = ChordVideoDataset(folder / "cache", index=folder / "index.jsonl", on_miss="build", **settings)
+for i in range(len(dataset)):
+    dataset[(first + i) % len(dataset)]
+print("read", flush=True)
+signal.pause()
+"""
+
+
+@contextlib.contextmanager
+def readers(folder: Path, firsts: list[int]) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that have read all videos, each in its own order, and live on."""
+    command = [sys.executable, "-c", READER, str(folder)]
+    started = [subprocess.Popen([*command, str(first)], stdout=subprocess.PIPE, text=True) for first in firsts]
+    try:
+        for reader in started:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "read\n"
+        yield started
+    finally:
+        for reader in started:
+            reader.kill()
+            reader.communicate()
+
+
+def empty_cache(folder: Path) -> Path:
+    (folder / "nothing.csv").write_text("path\n")
+    build(read_index(folder / "nothing.csv"), folder / "cache", jobs=1)
+    return folder / "cache"
+
 
 @pytest.mark.slow
-def test_the_first_access_is_as_the_later_ones(copy: Path, mark: str) -> None:
+def test_the_first_access_is_as_the_later_ones(copy: Path) -> None:
     dataset = on_demand(copy)  # the cache does not exist yet
     first = [dataset[i] for i in range(2)]
-    assert processes.wait_until(lambda: len(builders(mark)) == 1, BUILD_SECONDS)
-    wait_for_build(copy / "cache")
+    wait_for_build(copy / "cache", 2)
+    assert verify(copy / "cache", jobs=1).damage == []
     os.rename(copy / "videos", copy / "away")  # so that it must be the cache that is read
     for i, sample in enumerate(first):
         assert_same(dataset[i], sample)
-    wait_for_end(copy / "cache", mark)
-    os.rename(copy / "away", copy / "videos")
-    assert verify(copy / "cache", jobs=1).damage == []
-    assert log(copy / "cache") == ""
 
 
 @pytest.mark.slow
-def test_one_process_for_all_workers_and_datasets(sources: Path, tmp_path: Path, mark: str) -> None:
-    loaders = []
-    for start_method in ("fork", "spawn"):
-        dataset = on_demand(sources, tmp_path / "cache", size=(32, 32))
-        order = ChordSampler(len(dataset), shuffle=False)
-        loaders.append(make_loader(dataset, 1, 4, sampler=order, start_method=start_method, prefetch_factor=1))
-    first: list[list[Any]] = [[], []]
-    seen: set[int] = set()
-    with held_by_another_process(tmp_path / "cache"):  # nothing is built, so that every worker misses
-        for batches in zip(*loaders, strict=True):
-            for samples, batch in zip(first, batches, strict=True):
-                samples.append(batch)
-            seen.update(builders(mark))
-        (only,) = builders(mark)
-    assert seen | {only} == {only}
-    wait_for_build(tmp_path / "cache")
-    assert builders(mark) == [only]
-    assert os.getpriority(os.PRIO_PROCESS, only) == 19
-    autogroup = Path(f"/proc/{only}/autogroup")
-    assert not autogroup.exists() or autogroup.read_text().endswith("nice 19\n")
-    assert len(processes.sidecars(tmp_path / "cache")) == len(VIDEOS)
-    expected = list(ClipLoader(on_demand(sources, tmp_path / "cache", size=(32, 32), on_miss="error"), 1, num_threads=2,
-                               sampler=ChordSampler(len(VIDEOS), shuffle=False)))  # fmt: skip
-    for samples in first:
-        for batch, sample in zip(samples, expected, strict=True):
-            assert torch.equal(batch["frames"], sample["frames"])
-            assert batch["video"] == sample["video"]
+@pytest.mark.parametrize("num_killed", [0, 1])
+def test_readers_build_every_video_once(sources: Path, tmp_path: Path, mark: str, num_killed: int) -> None:
+    shutil.copytree(sources / "videos", tmp_path / "videos")
+    scan([tmp_path / "videos"], output=tmp_path / "index.jsonl", labels="dir", jobs=1)
+    cache = empty_cache(tmp_path)
+    with readers(tmp_path, list(range(4)) if num_killed else [0, 0]) as started:
+        for reader in started[:num_killed]:
+            reader.kill()
+        wait_for_build(cache, len(VIDEOS))
+    assert processes.wait_until(lambda: not processes.alive_with(mark), BUILD_SECONDS)
+    assert len(processes.sidecars(cache)) == len(VIDEOS)
+    assert verify(cache, jobs=1).damage == []
+    assert build(tmp_path / "index.jsonl", cache, jobs=1).num_done == 0
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed(copy: Path, mark: str) -> None:
+def test_a_child_ends_with_its_reader_and_the_next_reader_goes_on(copy: Path, mark: str) -> None:
+    cache = empty_cache(copy)
+    with readers(copy, [0]) as (reader,):
+        reader.kill()
+        assert processes.wait_until(lambda: not processes.alive_with(mark), BUILD_SECONDS)
+    (cache / FOLDER / "cut-short").write_text('{"record": {}}')
     dataset = on_demand(copy)
     for i in range(2):
         dataset[i]
-    assert processes.wait_until(lambda: len(builders(mark)) == 1, BUILD_SECONDS)
-    (victim,) = builders(mark)
-    os.kill(victim, signal.SIGKILL)
-    wait_for_end(copy / "cache", mark)
-    loader = ClipLoader(dataset, 1, num_threads=2, sampler=ChordSampler(2, shuffle=False))
-    assert [len(batch["frames"]) for batch in loader] == [1, 1]
-    assert victim not in builders(mark)
-    wait_for_build(copy / "cache")
-    assert sorted(processes.sidecars(copy / "cache")) == ["jump/b-frames.mp4", "jump/turned.mp4"]
-    wait_for_end(copy / "cache", mark)
+    wait_for_build(cache, 2)
+    assert verify(cache, jobs=1).damage == []
+
+
+@pytest.mark.slow
+def test_a_forked_worker_has_its_own_child(copy: Path) -> None:
+    dataset = on_demand(copy)
+    first = dataset[0]  # this process has a child when it forks
+    loader = make_loader(dataset, 1, 1, sampler=ChordSampler(2, shuffle=False), start_method="fork")
+    batches = list(loader)
+    assert torch.equal(batches[0]["frames"][0], first["frames"])
+    dataset[1]
+    wait_for_build(copy / "cache", 2)
     assert verify(copy / "cache", jobs=1).damage == []
 
 
 @pytest.mark.slow
-def test_a_full_disk(copy: Path, small_disk: tuple[Path, Any, Callable[[], Any]], mark: str) -> None:
+def test_a_full_disk(copy: Path, small_disk: tuple[Path, Any, Callable[[], Any]]) -> None:
     disk, _, free = small_disk
     if not os.path.ismount(disk):
         pytest.skip("no right to mount a small disk")
@@ -463,49 +471,27 @@ def test_a_full_disk(copy: Path, small_disk: tuple[Path, Any, Callable[[], Any]]
     with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"\0" * 4096)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "video '.*' cannot be built in the background: .*No space left")
-        expected = [dataset[i] for i in range(2)]
-        (disk / "ballast").write_bytes(b"\0" * (2 << 20))  # requests find room now, videos do not
-        for i in range(2):
-            assert_same(dataset[i], expected[i])
-    assert processes.wait_until(lambda: "no space left" in log(disk / "cache"), BUILD_SECONDS)
-    wait_for_end(disk / "cache", mark)
+    said: list[str] = []
+
+    def has_warned() -> bool:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert dataset[0]["frames"].shape == (4, 3, 64, 96)
+        said.extend(str(warning.message) for warning in caught)
+        return any("have stopped for now: no space left" in message for message in said)
+
+    assert processes.wait_until(has_warned, BUILD_SECONDS, step=0.1), said
     free()
-    with pytest.warns(UserWarning, match="the last background build of cache '.*' said: chordcache: no space left"):
-        assert_same(dataset[0], expected[0])
-    wait_for_build(disk / "cache")
-    assert len(processes.sidecars(disk / "cache")) == 2
-
-
-@pytest.mark.slow
-def test_a_process_that_crashes(copy: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = on_demand(copy)
-    (copy / "broken").mkdir()
-    (copy / "broken" / "tempfile.py").write_text("raise OSError('no room for a temporary file')\n")
-    with monkeypatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{copy / 'broken'}:{os.environ.get('PYTHONPATH', '')}")
-        dataset[0]
-        wait_for_end(copy / "cache", mark)
-    with pytest.warns(UserWarning, match="said: OSError: no room for a temporary file"):
-        dataset[0]
-    wait_for_build(copy / "cache")
-
-
-@pytest.mark.slow
-def test_no_module_comes_from_the_working_folder(copy: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (copy / "tempfile.py").write_text("raise OSError('another fault')\n")
-    monkeypatch.chdir(copy)
-    dataset = on_demand(copy)
-    dataset[0]
-    wait_for_build(copy / "cache")
-    assert list(processes.sidecars(copy / "cache")) == ["jump/b-frames.mp4"]
-    assert log(copy / "cache") == ""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "background builds of cache")
+        for i in range(2):
+            dataset[i]
+    wait_for_build(disk / "cache", 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [spoil, lambda path: os.truncate(path, 5000), Path.unlink])
-def test_a_damaged_artefact_is_repaired(built: Path, mark: str, damage: Callable[[Path], object]) -> None:
+def test_a_damaged_artefact_is_repaired(built: Path, damage: Callable[[Path], object]) -> None:
     expected = only_from_cache(built)
     artefact = artefact_of(built / "cache", "jump/turned.mp4")
     digest, before = digest_file(artefact), processes.files_of(built / "cache")
@@ -515,42 +501,36 @@ def test_a_damaged_artefact_is_repaired(built: Path, mark: str, damage: Callable
     with pytest.warns(UserWarning, match=f"{artefact.name}.*; its source is read instead"):
         assert_same(dataset[1], expected[1])
     assert_same(dataset[0], expected[0])
-    wait_for_build(built / "cache")
-    assert digest_file(artefact) == digest
+
+    def is_repaired() -> bool:
+        return artefact.exists() and digest_file(artefact) == digest
+
+    assert processes.wait_until(is_repaired, BUILD_SECONDS)
+    wait_for_build(built / "cache", 2)
     untouched = {file: state for file, state in before.items() if "turned" not in file}
     assert untouched.items() <= processes.files_of(built / "cache").items()
     assert_same(dataset[1], expected[1])  # a warning would be an error
 
 
 @pytest.mark.slow
-def test_it_waits_for_a_build_and_reports_what_failed(copy: Path, mark: str) -> None:
+def test_nothing_is_built_beside_a_build_and_a_failure_is_in_quarantine(copy: Path) -> None:
     dataset = on_demand(copy)
     path = copy / "videos/jump/turned.mp4"
-    with locked(copy / "cache"):
+    with held_by_another_process(copy / "cache"):
         assert dataset[0]["frames"].shape == (4, 3, 64, 96)
         path.write_bytes(b"no video" * 100)
+        assert not processes.sidecars(copy / "cache")
+
+    def is_done() -> bool:
+        dataset[0]
         with pytest.raises(MediaError, match=f"cannot read '{path}'"):
             dataset[1]
-        assert processes.wait_until(lambda: len(builders(mark)) == 1, BUILD_SECONDS)
-        assert not processes.sidecars(copy / "cache")
-    wait_for_build(copy / "cache")
+        return bool(processes.sidecars(copy / "cache") and processes.quarantine(copy / "cache"))
+
+    assert processes.wait_until(is_done, BUILD_SECONDS, step=0.1)
+    wait_for_build(copy / "cache", 2)
     assert list(processes.sidecars(copy / "cache")) == ["jump/b-frames.mp4"]
     assert list(processes.quarantine(copy / "cache")) == ["jump/turned.mp4"]
-    wait_for_end(copy / "cache", mark)
-    again = on_demand(copy)
-    said = "said: chordcache: 1 of . videos cannot be cached; see quarantine.jsonl"
-    with pytest.warns(UserWarning, match=said), pytest.raises(MediaError):
-        again[1]
-
-
-def test_a_request_that_is_damaged_is_dropped(built: Path) -> None:
-    spool = RequestQueue(built / "cache")
-    spool.prepare()
-    for name, text in {"a": "", "b": '{"record": {}}', "c": json.dumps({"xxh3_128": "0"})}.items():
-        (built / "cache" / FOLDER / f"{name}.json").write_text(text)
-    assert spool.take() == []
-    assert spool.keys() == []
-    assert verify(built / "cache", jobs=1).damage == []
 
 
 def test_a_cache_that_cannot_be_written_to(built: Path) -> None:

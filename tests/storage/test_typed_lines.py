@@ -15,7 +15,7 @@ import pytest
 from chordcache.digests import hex128
 from chordcache.errors import DamageError, FormatVersionError
 from chordcache.index.files import read_index
-from chordcache.read.on_demand.builder_process import FOLDER, BuildRequest, RequestQueue
+from chordcache.read.on_demand.background import BuildRequest
 from chordcache.records import (
     AudioFacts,
     ContentFacts,
@@ -34,7 +34,7 @@ from chordcache.storage import layout
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import Catalog, publish_catalog
 from chordcache.storage.quarantine import Failure, Quarantine
-from chordcache.storage.sealed_json import FORMAT_VERSION, seal, seal_versioned, unseal_as
+from chordcache.storage.sealed_json import FORMAT_VERSION, read_sealed, seal, seal_versioned, unseal_as
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 SEGMENT = Segment(start_seconds=0.5, end_seconds=1.5)
@@ -193,13 +193,12 @@ def test_indices(tmp_path: Path) -> None:
     check_refusals(RECORD, read, r"index.jsonl, line 2' is damaged: it is not a record")
 
 
-def test_a_damaged_request_is_removed(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).mkdir()
-    queue = RequestQueue(tmp_path)
-    for data, num_left in [(to_json(REQUEST), 1), *((data, 0) for _, data in forged(REQUEST))]:
-        (tmp_path / FOLDER / f"{KEY}.json").write_text(seal(data) + "\n")
-        assert len(queue.take()) == num_left, data
-        assert len(queue.keys()) == num_left, data
+def test_requests(tmp_path: Path) -> None:
+    def read(data: dict[str, Any]) -> None:
+        (tmp_path / KEY).write_text(seal(data) + "\n")
+        read_sealed(tmp_path / KEY, BuildRequest, "a request")
+
+    check_refusals(REQUEST, read, rf"{KEY}' is damaged: it is not a request")
 
 
 def test_rows_of_a_catalog(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from chordcache.pipeline.options import BuildOptions
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import stereo_of
 from chordcache.read.clips import HOW_TO_ADD, FeatureReader
-from chordcache.read.on_demand.builder_process import BuildRequest, RequestQueue
+from chordcache.read.on_demand.background import BuildRequest, background_of, prepare
 from chordcache.read.on_demand.from_source import SourceVideo, first_tiers, read_source
 from chordcache.read.on_demand.index_records import IndexRecords
 from chordcache.read.segment_of import segment_of
@@ -100,10 +100,7 @@ class IndexedVideos:
         self._index = index if isinstance(index, Index) else read_index(index)
         self._features = tuple(features)
         self._on_miss = on_miss
-        self._asked: set[str] = set()
-        """Keys of videos that this process has requested, until they are found in the cache"""
         self.cache = self._cache_for(cache, config)
-        self._queue = RequestQueue(self.cache.path)
         self._check(read_header(self.cache.path))
         misses = _Misses(self.cache, self._features, on_miss)
         self._records = IndexRecords(self._index, misses.cause_of, self.cache.path)
@@ -115,7 +112,7 @@ class IndexedVideos:
         self.columns: Mapping[str, str] = self._index.columns
         """Extra column to its type, if it is not text"""
         if on_miss == "build":
-            self._queue.prepare()
+            prepare(self.cache.path)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -243,13 +240,11 @@ class IndexedVideos:
         try:
             video = self._cached(origin)
             if video is not None:
-                found = sample(self.cache, video)
-                self._asked.discard(origin.key)
-                return found
+                return sample(self.cache, video)
         except DamageError as error:
             warnings.warn(f"{error}; its source is read instead", stacklevel=2)
-        if self._on_miss == "build":
-            self._ask(origin)
+        if self._on_miss == "build" and (video := self._built(origin)) is not None:
+            return sample(self.cache, video)
         header = read_header(self.cache.path)
         if not (self._index.follow_symlinks or header.follow_symlinks):
             origin = replace(origin, inside=real_folder(self._index.roots[record.root]))
@@ -285,17 +280,15 @@ class IndexedVideos:
         video.read_features = self._features
         return segment_of(video, record)
 
-    def _ask(self, origin: SourceVideo) -> None:
-        """Request a build of the video, unless this process has already done so. A failure only warns."""
-        folder = self._index.roots[origin.record.root]
-        try:
-            if origin.key in self._asked:
-                self._queue.remind(origin.key)
-            else:
-                self._queue.put(BuildRequest(origin.record, folder, self._index.follow_symlinks))
-                self._asked.add(origin.key)
-        except OSError as error:
-            warnings.warn(f"video '{origin.key}' cannot be built in the background: {error}", stacklevel=3)
+    def _built(self, origin: SourceVideo) -> Video | None:
+        """Let the video be built in the background. Wait for it, and return it, if its source takes a whole decode."""
+        request = BuildRequest(origin.record, self._index.roots[origin.record.root], self._index.follow_symlinks)
+        is_decoded_once = set(self._features) != {"frames"}
+        problem = background_of(self.cache.path).ask(request, waits=is_decoded_once)
+        if problem:
+            cache = printable(self.cache.path)
+            warnings.warn(f"background builds of cache '{cache}' have stopped for now: {problem}", stacklevel=3)
+        return self._cached(origin) if is_decoded_once else None
 
 
 class _Misses:
