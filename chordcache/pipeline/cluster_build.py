@@ -262,7 +262,7 @@ class _Driver:
         self._seen[number].add(node)
         if first is not None:
             if counts["num_done"] and not self._has_built(first, number):
-                self._give_up(first, f"{counts['num_done']} videos that failed there were built on {node}")
+                self._give_up(first, f"what failed there was built on {node}")
         elif _DOUBTFUL.intersection(found["causes"]) and set(self._fit()) - self._seen[number]:
             self._doubtful[number] = node
             self._numbers[number] = {"counts": counts}

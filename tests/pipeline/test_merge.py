@@ -303,9 +303,7 @@ def test_a_cache_that_is_being_merged_is_not_built(work: Path) -> None:
     with (
         locked_for_reading(work / "bc"),
         locked_for_reading(work / "bc"),
-        pytest.raises(
-            cc.LockedError, match="bc' is being read by 'chordcache merge', or readers"
-        ),
+        pytest.raises(cc.LockedError, match="bc' is being read by 'chordcache merge', or readers"),
         locked(work / "bc"),
     ):
         pass

