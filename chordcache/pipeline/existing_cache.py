@@ -16,7 +16,7 @@ from chordcache.records import RunSummary
 from chordcache.storage import layout
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.parts import PARTS, in_parts
+from chordcache.storage.parts import PARTS, holds_plans
 from chordcache.storage.readable import list_folder
 from chordcache.storage.run_log import RUNS_FILE
 
@@ -61,7 +61,7 @@ def earlier_header(folder: Path) -> Header | None:
         return None
     except UnreadableError as error:
         raise _unusable(folder, error) from None
-    if in_parts(folder):
+    if PARTS in names and holds_plans(folder):  # another part may just begin
         names.discard(PARTS)
     if not names or "chordcache.json" in names or next(layout.iter_keys(folder), None) is not None:
         return None

@@ -49,6 +49,14 @@ def plan_folders(cache: Path) -> list[Path]:
     return [folder for folder in folders if exists(folder / PLAN_FILE)]
 
 
+def holds_plans(cache: Path) -> bool:
+    """Return whether a folder of parts has folders of plans only, some of which may not be complete."""
+    try:
+        return all(map(is_plan_name, list_folder(cache / PARTS)))
+    except UnreadableError:  # a file of that name, for example
+        return False
+
+
 def in_parts(cache: Path) -> bool:
     """Return whether a cache is being built in parts, which ``finish`` has not joined."""
     return bool(plan_folders(cache))

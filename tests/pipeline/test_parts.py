@@ -101,6 +101,18 @@ def test_parts_make_the_cache_of_a_whole_build(work: Path, tmp_path: Path, run_c
     assert (done.returncode, done.stdout) == (0, f"nothing to finish: cache '{cache}' has no parts\n")
 
 
+@pytest.mark.parametrize("names", [(), ("0123456789abcdef",)])
+def test_a_part_begins_beside_one_that_has_made_only_its_folder(
+    work: Path, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    (tmp_path / "cache/parts").mkdir(parents=True)
+    for name in names:
+        (tmp_path / "cache/parts" / name).mkdir()
+    build_part(work, tmp_path / "cache", "1/1")
+    finish(tmp_path / "cache")
+    is_whole(tmp_path / "cache", work / "whole")
+
+
 def test_parts_of_a_cache_that_exists(work: Path, tmp_path: Path) -> None:
     """Videos, failures and other features of the cache are taken over, and nothing of them is lost."""
     for name in ("whole", "cache"):
