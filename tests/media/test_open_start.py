@@ -11,6 +11,8 @@ import pytest
 from helpers.ffmpeg import ffmpeg
 
 from chordcache.errors import MediaError
+from chordcache.media.checks.h264_start import begins_open
+from chordcache.media.checks.nal_units import H264Reader
 from chordcache.media.demux import open_media
 from chordcache.media.exact_frames import ExactFrames
 from chordcache.media.probe import probe
@@ -188,3 +190,8 @@ def test_a_reference_lost_behind_the_first_picture(films: Path, tmp_path: Path) 
     for lost in references:
         with pytest.raises(MediaError):
             answer(cut(film, tmp_path / "a.mkv", first, lost=lost))
+
+
+def test_a_damaged_first_slice_does_not_begin_a_stream() -> None:
+    """Its codes have more zeros than bits follow."""
+    assert not begins_open(H264Reader(0), memoryview(b"\0\0\0\1\x61" + bytes(20)))
