@@ -77,7 +77,7 @@ def power_cut(trial: Trial) -> Figures:
         num_acknowledged += len(acknowledged)
         num_kept += len(kept)
         if number < NUM_BUILT_AGAIN:
-            _build_again(state, corpus, trial.variant.partition(" ")[0])
+            _build_again(state, corpus, trial.variant)
     return {"sum_states": trial.count, "sum_videos_acknowledged": num_acknowledged, "sum_videos_kept": num_kept}
 
 
