@@ -67,8 +67,8 @@ class RayCluster:
                 ) from None
             return self._nodes
         self._answered_at = time.monotonic()
-        found = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
-        self._nodes = {name: num_processors for name, num_processors in found.items() if num_processors}
+        processors = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
+        self._nodes = {name: num_processors for name, num_processors in processors.items() if num_processors}
         return self._nodes
 
     def start(self, node: str, module: str, line: str, run: str) -> Any:

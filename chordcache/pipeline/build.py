@@ -262,9 +262,9 @@ class _Build:
                 needs=Needs(networks=tuple(spec.network for spec in self._plan.network_specs)),
             )
             with progress, closing(outcomes):  # no worker may publish after the cleanup
-                for tasks, found in outcomes:
+                for tasks, outcome in outcomes:
                     for number, task in enumerate(tasks):
-                        self._take(task, found if isinstance(found, pool.Crash) else found[number])
+                        self._take(task, outcome if isinstance(outcome, pool.Crash) else outcome[number])
         except CacheWriteError:
             with suppress(OSError):  # of the same disk
                 atomic.remove_partials(self._cache)
@@ -299,7 +299,7 @@ class _Build:
 
     def _tasks(self) -> Iterator[tuple[BuildTask, ...]]:
         """Yield the tasks for the workers, those of one file together. Other videos are handled here."""
-        requested = [spec.fingerprint for each in self._plan.artefacts for spec in each.features]
+        requested = [spec.fingerprint for artefact in self._plan.artefacts for spec in artefact.features]
         for tasks in planned_files(self._plan, self._rows, self._quarantine, self._options):
             for task in tasks:
                 if task.state != "missing":

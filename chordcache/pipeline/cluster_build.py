@@ -112,9 +112,9 @@ def _begun(
         num_parts = min(_PARTS_OF_NODE * len(cluster.nodes()), len(plan.index) // _FILES_OF_PART)
         shared = plan_of_parts(plan, engine.num_parts or max(1, len(cluster.nodes()), num_parts))
         for folder in parts.plan_folders(cache):
-            found = read_plan(folder)
-            if found.facts == shared.facts:
-                shared = found
+            earlier = read_plan(folder)
+            if earlier.facts == shared.facts:
+                shared = earlier
             else:
                 with locked(folder, on_wait):
                     (folder / parts.PLAN_FILE).unlink()  # ends the parts that still run

@@ -212,7 +212,7 @@ class _Sizes:
     def num_bytes(self) -> int | None:
         """Return the rough size of all that is missing, or None if nothing is known of it."""
         sizes = [self._bytes_of(kind) for kind in self._missing_seconds]
-        known = [each for each in sizes if each is not None]
+        known = [size for size in sizes if size is not None]
         if not known and (sizes or self._num_unknown):
             return None
         return round(sum(known))

@@ -27,16 +27,18 @@ def tool_versions() -> dict[str, str]:
     return {"chordcache": __version__, **tools}
 
 
-_OPENCV = tuple(f"opencv-{each}" for each in ("python-headless", "python", "contrib-python-headless", "contrib-python"))
+_OPENCV = tuple(
+    f"opencv-{suffix}" for suffix in ("python-headless", "python", "contrib-python-headless", "contrib-python")
+)
 
 
 def versions() -> dict[str, str]:
     """Return the versions of all that decides about the content of a cache."""
-    found = {**tool_versions(), "numpy": importlib.metadata.version("numpy")}
+    versions_by_name = {**tool_versions(), "numpy": importlib.metadata.version("numpy")}
     for name in _OPENCV:
         with suppress(importlib.metadata.PackageNotFoundError):
-            return {**found, "OpenCV": importlib.metadata.version(name)}
-    return found
+            return {**versions_by_name, "OpenCV": importlib.metadata.version(name)}
+    return versions_by_name
 
 
 def earlier_header(folder: Path) -> Header | None:

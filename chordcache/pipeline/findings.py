@@ -54,7 +54,7 @@ class VerifyReport:
     @property
     def exit_code(self) -> int:
         """0 if the cache is sound; else the first of: 5, data is damaged or missing; 15, a file cannot be read; 6."""
-        kinds = {each.kind for each in self.damage}
+        kinds = {finding.kind for finding in self.damage}
         if kinds & {"damaged", "missing"}:
             return DamageError.exit_code
         return UnreadableError.exit_code if "unreadable" in kinds else 6 if kinds else 0

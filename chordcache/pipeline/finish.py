@@ -91,7 +91,7 @@ def finish(cache: str | Path, *, on_wait: Callable[[str], None] | None = None) -
             _remove_parts(folder)
             return FinishReport(0)
         if len(plans) > 1:
-            names = ", ".join(f"'{printable(each)}'" for each in plans)
+            names = ", ".join(f"'{printable(plan)}'" for plan in plans)
             raise UsageError(f"cache: got parts of {len(plans)} plans, {names}, expected one. Remove the others.")
         shared = read_plan(plans[0])
         attempts = {part.number: [*filter(parts.is_done, parts.attempts(plans[0], part))] for part in shared.parts()}
@@ -187,11 +187,11 @@ def _names_in(folder: Path) -> list[str]:
 
 def _runs_of(folders: Iterable[Path]) -> list[Run]:
     """Return the runs in some logs by their start. Those behind damage, which ``verify`` reports, are left out."""
-    found: list[Run] = []
+    runs: list[Run] = []
     for folder in folders:
         with suppress(DamageError):
-            found.extend(read_runs(folder))
-    return sorted(found, key=lambda run: run.started)
+            runs.extend(read_runs(folder))
+    return sorted(runs, key=lambda run: run.started)
 
 
 def _remove_parts(cache: Path) -> None:

@@ -96,10 +96,10 @@ class ItemBuild(DecodePass):
                 previous = None
             is_complete = previous is not None or not task.kept
             pairs = self._pairs if is_complete else ()
-            made = [info for artefact, writer in pairs for info in self._complete(artefact, writer, facts)]
+            infos = [info for artefact, writer in pairs for info in self._complete(artefact, writer, facts)]
         if is_complete:
             self._writers.close()
-            sidecar = self._sidecar(facts, made, previous)
+            sidecar = self._sidecar(facts, infos, previous)
             self.outcome = publish_item(task, self._source, self._digest, sidecar, self._written)
         self._close()
         return facts
@@ -115,10 +115,10 @@ class ItemBuild(DecodePass):
 
     def _complete(self, artefact: ArtefactTask, writer: ArtefactWriter, facts: DecodeResult) -> list[FeatureInfo]:
         """Complete one file. Return its features, and those that the video does not have."""
-        made = [(spec, self._info(artefact.tier, spec, facts)) for spec in artefact.features]
-        present = [(spec, info) for spec, info in made if info.absent is None]
+        infos = [(spec, self._info(artefact.tier, spec, facts)) for spec in artefact.features]
+        present = [(spec, info) for spec, info in infos if info.absent is None]
         if not present:
-            return [info for _, info in made]
+            return [info for _, info in infos]
         writer.finish(
             {name: getattr(facts, name) for name in FRAME_ARRAYS},
             {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
@@ -133,19 +133,19 @@ class ItemBuild(DecodePass):
             self._written[writer.path] = file
         return [
             info if info.absent is not None else info.replace(file=file, num_bytes=num_bytes, digest=digest)
-            for _, info in made
+            for _, info in infos
         ]
 
     def _info(self, tier: str, spec: FeatureSpec, facts: DecodeResult) -> FeatureInfo:
-        made = self.made[spec.name]
+        state = self.made[spec.name]
         used = hash_of_fields(spec.uses, self._task.item)
         info = FeatureInfo(spec.name, tier, spec.fingerprint, spec.params, uses=spec.uses, used=used)
-        if made.absent is not None:
-            return info.replace(absent=made.absent)
-        shape, dtype = made.shape, made.dtype
+        if state.absent is not None:
+            return info.replace(absent=state.absent)
+        shape, dtype = state.shape, state.dtype
         if spec.name == "frames":  # shape and dtype as decoded, because a JPEG record has neither
             shape, dtype = (len(facts.pts_seconds), facts.height, facts.width, 3), "uint8"
-        return info.replace(shape=shape, dtype=dtype, num_rows=made.num_rows, facts=made.facts)
+        return info.replace(shape=shape, dtype=dtype, num_rows=state.num_rows, facts=state.facts)
 
     def _sidecar(self, facts: DecodeResult, made: Sequence[FeatureInfo], previous: Sidecar | None) -> Sidecar:
         """Return the sidecar of the item. ``previous`` is the existing one, if it is of the same frames."""

@@ -77,16 +77,16 @@ def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = 
     """
     for path in (*caches, output):
         layout.check_local("output" if path is output else "caches", path)
-    folders, folder = [Path(each).absolute() for each in caches], Path(output).absolute()
+    folders, folder = [Path(cache).absolute() for cache in caches], Path(output).absolute()
     if len(folders) < 2:
         raise UsageError(f"caches: got {len(folders)}, expected at least 2. Name the caches to join.")
-    if any(os.path.realpath(each) == os.path.realpath(folder) for each in folders):
+    if any(os.path.realpath(source) == os.path.realpath(folder) for source in folders):
         raise UsageError(f"output: got '{printable(output)}', which is one of the caches. Name a new folder.")
-    for each in folders:
-        read_header(each)  # raises before a lock is looked for in a folder that is not a cache
+    for source in folders:
+        read_header(source)  # raises before a lock is looked for in a folder that is not a cache
     with stop_signals(), ExitStack() as stack:
-        for each in dict.fromkeys(folders):
-            stack.enter_context(locked_for_reading(each))
+        for source in dict.fromkeys(folders):
+            stack.enter_context(locked_for_reading(source))
         joined = _Joined(folders)
         _check_folder(folder)
         stack.enter_context(locked(folder))
@@ -112,7 +112,7 @@ def _check_folder(folder: Path) -> None:
         return
     if not os.path.isdir(folder):
         raise UsageError(f"output: got '{printable(folder)}', expected a folder. Name another one.")
-    foreign = next((each.file for each in find_orphans(folder) if not each.fix_command), None)
+    foreign = next((orphan.file for orphan in find_orphans(folder) if not orphan.fix_command), None)
     if foreign is not None:
         raise _other_output(folder, f"which holds '{printable(foreign)}'")
 
@@ -206,13 +206,13 @@ class _Joined:
 
     def _failures(self) -> dict[str, Failure]:
         """Return the quarantined inputs by key, without those of videos that another cache has."""
-        found: dict[str, Failure] = {}
+        failures: dict[str, Failure] = {}
         for folder in self.folders:
             with repairable(folder):
                 for failure in Quarantine(folder, {}):
                     if self.owners.get(failure.key, folder) == folder:
-                        found.setdefault(failure.key, failure)
-        return found
+                        failures.setdefault(failure.key, failure)
+        return failures
 
 
 def _sidecar_of(folder: Path, key: str) -> Sidecar:
@@ -223,16 +223,16 @@ def _sidecar_of(folder: Path, key: str) -> Sidecar:
 def _check_alike(headers: Mapping[Path, Header]) -> None:
     """Raise ``UsageError`` with the list of differences, unless all caches are made in the same way."""
     (first, settings), *others = ((folder, dict(_settings(header))) for folder, header in headers.items())
-    found = [
+    differing = [
         f"{name}: got {settings.get(name, 'nothing')} in '{printable(first)}' and {other.get(name, 'nothing')} in "
         f"'{printable(folder)}'"
         for folder, other in others
         for name in sorted(settings.keys() | other.keys())
         if settings.get(name) != other.get(name)
     ]
-    if found:
-        what = f"caches: got {len(found)} difference{'s' * (len(found) != 1)}, expected equal settings"
-        raise UsageError(f"{what}. Build the caches with the same config, tiers and options. {'; '.join(found)}")
+    if differing:
+        what = f"caches: got {len(differing)} difference{'s' * (len(differing) != 1)}, expected equal settings"
+        raise UsageError(f"{what}. Build the caches with the same config, tiers and options. {'; '.join(differing)}")
 
 
 def _settings(header: Header) -> Iterator[tuple[str, str]]:
@@ -256,10 +256,10 @@ def leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def _joined_roots(headers: Mapping[Path, Header]) -> dict[str, str]:
     """Return the roots of all caches. One label must not name two folders: it would mix up videos."""
-    found: dict[str, tuple[str, Path]] = {}
+    joined: dict[str, tuple[str, Path]] = {}
     for folder, header in headers.items():
         for label, path in header.roots.items():
-            other, cache = found.setdefault(label, (path, folder))
+            other, cache = joined.setdefault(label, (path, folder))
             if other != path:
                 raise UsageError(
                     f"caches: got root '{printable(label)}' at '{printable(other)}' in '{printable(cache)}' and at "
@@ -267,7 +267,7 @@ def _joined_roots(headers: Mapping[Path, Header]) -> dict[str, str]:
                     f"moved, build one of the caches again with --root {printable(label)}=PATH. If these are two "
                     "folders, scan one of them with another NAME=PATH and build it again."
                 )
-    return {label: path for label, (path, _) in found.items()}
+    return {label: path for label, (path, _) in joined.items()}
 
 
 class _Merge:

@@ -192,13 +192,13 @@ def balanced(costs: np.ndarray, num_parts: int) -> np.ndarray:
     np.ndarray
         [shape=(N,), dtype=int64] Part of each file, from 0.
     """
-    found = np.zeros(len(costs), np.int64)
+    part_of_file = np.zeros(len(costs), np.int64)
     loads = [(0.0, part) for part in range(num_parts)]
     for number in np.argsort(-costs, kind="stable").tolist():
         load, part = loads[0]
-        found[number] = part
+        part_of_file[number] = part
         heapq.heapreplace(loads, (load + float(costs[number]), part))
-    return found
+    return part_of_file
 
 
 def _sidecar_or_none(cache: Path, key: str) -> Sidecar | None:

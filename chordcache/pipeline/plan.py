@@ -81,7 +81,7 @@ class BuildPlan:
     @property
     def network_specs(self) -> tuple[FeatureSpec, ...]:
         """Requested features that a network makes."""
-        specs = {spec.network.key: spec for each in self.artefacts for spec in each.features if spec.device}
+        specs = {spec.network.key: spec for artefact in self.artefacts for spec in artefact.features if spec.device}
         return tuple(specs.values())
 
 
@@ -165,11 +165,11 @@ def artefacts_of(
     artefacts = []
     for tier, names in features.items():
         options = TIERS[tier].options(config)
-        found = tuple(spec for name in names if (spec := specs[name]) is not None)
+        available = tuple(spec for name in names if (spec := specs[name]) is not None)
         if not TIERS[tier].one_file:
-            artefacts += [ArtefactTask(tier, (spec,), options) for spec in found]
-        elif len(found) == len(names):  # a file without one of its features would replace a file that has it
-            artefacts.append(ArtefactTask(tier, found, options))
+            artefacts += [ArtefactTask(tier, (spec,), options) for spec in available]
+        elif len(available) == len(names):  # a file without one of its features would replace a file that has it
+            artefacts.append(ArtefactTask(tier, available, options))
     return tuple(artefacts)
 
 
@@ -183,17 +183,17 @@ def resolve_features(
     UsageError, ConfigError
         If a required feature needs a package that is not installed, or its extractor cannot be imported.
     """
-    found: dict[str, FeatureSpec | None] = {}
+    specs: dict[str, FeatureSpec | None] = {}
     for name in dict.fromkeys(name for names in features.values() for name in names):
         try:
             spec = resolve(name, config)
             check_requirement(spec)
-            found[name] = spec
+            specs[name] = spec
         except UsageError:
             if name in required:
                 raise
-            found[name] = None
-    return found
+            specs[name] = None
+    return specs
 
 
 def fingerprints_of(specs: Mapping[str, FeatureSpec | None]) -> dict[str, str | None]:

@@ -69,7 +69,7 @@ def repair(
         If another process writes to the cache, unless ``wait``.
     """
     folder = Path(cache).absolute()
-    rebuild = frozenset(each.file for each in _broken(damage))
+    rebuild = frozenset(finding.file for finding in _broken(damage))
     read_header(folder)  # raises before a lock is made in a folder that is not a cache
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
     engine = pool.prepared(engine_of(jobs))
@@ -80,7 +80,7 @@ def repair(
 
 
 def _broken(damage: Sequence[Damage]) -> list[Damage]:
-    return [each for each in damage if each.kind in ("damaged", "missing")]
+    return [finding for finding in damage if finding.kind in ("damaged", "missing")]
 
 
 def _repair(
@@ -91,13 +91,13 @@ def _repair(
 ) -> RunSummary:
     """Repair the lists of a cache, then build the broken videos with a function that takes their index."""
     header = read_header(folder)
-    artefacts = [each for each in broken if each.key is not None and each.file != "catalog.sqlite"]
+    artefacts = [finding for finding in broken if finding.key is not None and finding.file != "catalog.sqlite"]
     if "index.jsonl" in options.rebuild:
         _repair_index(folder, header)
     for name in {"quarantine.jsonl", RUNS_FILE}.intersection(options.rebuild):
         path = folder / name
         atomic.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
-    records = _records_of(folder, {str(each.key) for each in artefacts})
+    records = _records_of(folder, {str(finding.key) for finding in artefacts})
     write_catalog(folder)
     if not records:
         return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
@@ -114,17 +114,17 @@ def _repair(
 def _records_of(cache: Path, keys: set[str]) -> list[VideoRecord]:
     if not keys:
         return []
-    found = {}
+    records = {}
     for record in read_index(cache / "index.jsonl"):
         key = layout.key_of(record)
         if key in keys:
-            found[key] = record
-    if unknown := sorted(keys - set(found)):
+            records[key] = record
+    if unknown := sorted(keys - set(records)):
         raise DamageError(
             f"'{printable(unknown[0])}' is damaged and the cache's index does not name its source; "
             "run 'chordcache build' with an index that does"
         )
-    return list(found.values())
+    return list(records.values())
 
 
 def _sound_lines(path: Path) -> list[str]:

@@ -142,12 +142,12 @@ class _Twins:
                 sidecar = _sidecar_or_none(self._plan.cache, key)
                 if sidecar is not None and sidecar.source_hash is not None:
                     self._keys.setdefault(sidecar.source.size, []).append(key)
-        found = []
+        twins = []
         for key in self._keys.get(identity.size, ()):
             twin = _sidecar_or_none(self._plan.cache, key)
             if twin is None or twin.segment != record.segment or not is_allowed(twin, self._plan.on_damage):
                 continue
             lack = needed(self._plan, twin, record, self._options.rebuild)
             if not lack.artefacts:
-                found.append(twin.replace(features=lack.kept))
-        return tuple(found)
+                twins.append(twin.replace(features=lack.kept))
+        return tuple(twins)

@@ -57,8 +57,8 @@ def needed(plan: BuildPlan, sidecar: Sidecar, item: Any, rebuild: Container[str]
     rebuild : container of str
         Files, relative to the cache, that count as missing.
     """
-    absent = [each for each in plan.artefacts if not _is_current(plan, each, sidecar, item, rebuild)]
-    taken = [_taken_back(plan, each, sidecar, item, rebuild) for each in absent]
+    absent = [artefact for artefact in plan.artefacts if not _is_current(plan, artefact, sidecar, item, rebuild)]
+    taken = [_taken_back(plan, artefact, sidecar, item, rebuild) for artefact in absent]
     others = (info for info in sidecar.features if not any(_is_in(info, artefact) for artefact in absent))
     missing = tuple(artefact for artefact, infos in zip(absent, taken, strict=True) if not infos)
     return Needed(missing, (*others, *(info for infos in taken for info in infos)))

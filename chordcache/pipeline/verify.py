@@ -129,7 +129,7 @@ def _verify(
     header = read_header(folder)
     where = {**header.roots, **(roots or {})} if source else None
     keys = sorted(layout.iter_keys(folder))
-    found: list[Damage] = []
+    findings: list[Damage] = []
     config = config_from_json(header.config)
     fingerprints = fingerprints_of(resolve_features(header.features, config))
     if source and level == "quick":
@@ -151,17 +151,17 @@ def _verify(
         with closing(results):
             for check, damage in results:
                 damage = _of_crash(check, damage) if isinstance(damage, pool.Crash) else damage
-                found += damage
+                findings += damage
                 if damage and damage[0].kind != "incomplete":  # it may be in quarantine, with the reason
                     progress.fail(damage[0].file, damage[0].kind, damage[0].message)
                 else:
                     progress.done(check.key)
-    found = _counted(_without_quarantined(folder, found), len(keys))
-    found += check_catalog(folder, keys, header.features)
-    found += check_index(folder, set(keys), header.features)
-    found += check_runs(folder)
-    found += find_orphans(folder)
-    return VerifyReport(found, len(keys))
+    findings = _counted(_without_quarantined(folder, findings), len(keys))
+    findings += check_catalog(folder, keys, header.features)
+    findings += check_index(folder, set(keys), header.features)
+    findings += check_runs(folder)
+    findings += find_orphans(folder)
+    return VerifyReport(findings, len(keys))
 
 
 def _check_video(check: _Check) -> list[Damage]:
@@ -178,10 +178,10 @@ def _check_video(check: _Check) -> list[Damage]:
     damage: list[Damage] = []
     for artefact in dict.fromkeys(info.file for info in sidecar.features if info.file is not None):
         damage += _check_artefact(check, sidecar, [info for info in sidecar.features if info.file == artefact])
-    found = damage + _check_features(check, sidecar)
+    findings = damage + _check_features(check, sidecar)
     if check.roots is not None and not damage:
-        found += _check_source(check, sidecar, check.roots)
-    return found
+        findings += _check_source(check, sidecar, check.roots)
+    return findings
 
 
 def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:
@@ -191,9 +191,9 @@ def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:
     sidecar = read_sidecar(check.cache, check.key)
     if check.roots is not None:  # the source may be what crashes the decoder
         check = replace(check, roots=None)
-        ((_, found),) = pool.run(_check_video, [check], jobs=1)
-        if not isinstance(found, pool.Crash):
-            return found or [
+        ((_, result),) = pool.run(_check_video, [check], jobs=1)
+        if not isinstance(result, pool.Crash):
+            return result or [
                 Damage("stale", sidecar.path, f"its source cannot be read: {crash.message}", "", check.key)
             ]
     files = dict.fromkeys(info.file for info in sidecar.features if info.file is not None)
@@ -207,7 +207,7 @@ def _without_quarantined(cache: Path, found: list[Damage]) -> list[Damage]:
         quarantine = Quarantine(cache, {})
     except (DamageError, UnreadableError):  # reported by check_index
         return found
-    return [each for each in found if each.kind != "incomplete" or quarantine.get(str(each.key)) is None]
+    return [finding for finding in found if finding.kind != "incomplete" or quarantine.get(str(finding.key)) is None]
 
 
 def _counted(found: list[Damage], num_videos: int) -> list[Damage]:
@@ -226,23 +226,23 @@ def _counted(found: list[Damage], num_videos: int) -> list[Damage]:
 
 def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
     """Check that every requested feature exists and was made with the requested parameters."""
-    found = []
+    findings = []
     for info in sidecar.features:
         if info.feature in check.fingerprints and is_stale(info, check.fingerprints):
             fix_command = build_command(check.cache, [info.tier], check.features.get(info.tier, ()))
             what = f"its '{info.feature}' was made with other parameters than those of chordcache.json"
-            found.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
+            findings.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
         elif not fits(info, sidecar):
             fix_command = build_command(check.cache, [info.tier], check.features.get(info.tier, ()))
             what = f"its '{info.feature}' was made of other values of {', '.join(info.uses)}"
-            found.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
+            findings.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
     for tier, names in check.features.items():
         for name in names:
             if sidecar.feature(name, tier) is None:
                 fix_command = build_command(check.cache, [tier], names)
                 what = f"'{name}' was requested for tier {tier}, but is not cached there"
-                found.append(Damage("incomplete", sidecar.path, what, fix_command, check.key))
-    return found
+                findings.append(Damage("incomplete", sidecar.path, what, fix_command, check.key))
+    return findings
 
 
 def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
@@ -291,9 +291,9 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
             pts_seconds, source_frames, keyframes = map(artefact.array, FRAME_ARRAYS)
             for info in infos:
                 stored = artefact.layout(info.feature)
-                found = (stored.num_rows, *stored.row_shape), str(stored.dtype)
-                if stored.dtype is not None and found != (info.shape, info.dtype):
-                    raise DamageError(f"its '{info.feature}' is {found}, expected {(info.shape, info.dtype)}")
+                actual = (stored.num_rows, *stored.row_shape), str(stored.dtype)
+                if stored.dtype is not None and actual != (info.shape, info.dtype):
+                    raise DamageError(f"its '{info.feature}' is {actual}, expected {(info.shape, info.dtype)}")
         num_frames = sidecar.num_frames
         if len(pts_seconds) != num_frames or len(source_frames) != num_frames:
             raise DamageError(f"the file has times of {len(pts_seconds)} frames, expected {num_frames}")
@@ -325,11 +325,11 @@ def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> 
             what = "the source changed after it was cached"
             return [Damage("stale", path, what, build_command(check.cache, check.features), check.key)]
         is_rewritten = state.ctime_ns != sidecar.source_ctime_ns
-        found = _compare(check, sidecar, path, is_rewritten=is_rewritten)
+        findings = _compare(check, sidecar, path, is_rewritten=is_rewritten)
         check_unchanged(path, state, inside)
     except MediaError as error:
         return [Damage("stale", path, f"the source cannot be compared: {error}", "", check.key)]
-    return found
+    return findings
 
 
 def _compare(check: _Check, sidecar: Sidecar, path: str, *, is_rewritten: bool) -> list[Damage]:
@@ -337,9 +337,9 @@ def _compare(check: _Check, sidecar: Sidecar, path: str, *, is_rewritten: bool) 
     fix_command = build_command(check.cache, check.features) if is_rewritten and sidecar.source_hash else ""
     try:
         if sidecar.source_hash is not None:
-            found = hash_source(path)
-            if found != sidecar.source_hash:
-                raise bytes_changed(found, sidecar.source_hash)
+            digest = hash_source(path)
+            if digest != sidecar.source_hash:
+                raise bytes_changed(digest, sidecar.source_hash)
         compare_with_source(check.cache, sidecar, check.config, path)
     except MediaError as error:
         what = f"the source, unchanged by its size and mtime: {error}"

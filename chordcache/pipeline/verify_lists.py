@@ -31,12 +31,12 @@ def check_catalog(cache: Path, keys: list[str], features: Features) -> list[Dama
     """Compare the catalog with the sidecars. A video that only the catalog knows has lost its sidecar."""
     file = "catalog.sqlite"
     unseen, lagging = set(keys), set()
-    found = []
+    findings = []
     try:
         for key, sidecar in Catalog(cache).check():
             if key not in unseen:
                 what = "the catalog names it"
-                found.append(Damage("missing", layout.sidecar_file(key), what, repair_command(cache), key))
+                findings.append(Damage("missing", layout.sidecar_file(key), what, repair_command(cache), key))
             elif not _is_sidecar_of(cache, key, sidecar):
                 lagging.add(key)
             unseen.discard(key)
@@ -47,8 +47,8 @@ def check_catalog(cache: Path, keys: list[str], features: Features) -> list[Dama
         return [_of_error(cache, file, error)]
     if late := lagging | unseen:
         what = f"the catalog lags behind {len(late)} sidecars, such as '{min(late)}': a build is running or was killed"
-        found.append(Damage("incomplete", file, what, completing_command(cache, features)))
-    return found
+        findings.append(Damage("incomplete", file, what, completing_command(cache, features)))
+    return findings
 
 
 def _is_sidecar_of(cache: Path, key: str, sidecar: Sidecar) -> bool:
@@ -71,11 +71,11 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
     missing: dict[str, str] = {}
     """Key of each video that is not built to its path"""
     num_records = 0
-    quarantine, found = None, []
+    quarantine, findings = None, []
     try:
         quarantine = Quarantine(cache, {})
     except (DamageError, UnreadableError) as error:
-        found = [_of_error(cache, "quarantine.jsonl", error)]
+        findings = [_of_error(cache, "quarantine.jsonl", error)]
     try:
         for record in read_index(cache / "index.jsonl"):
             num_records += 1
@@ -84,19 +84,19 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
             if key not in keys and quarantine is not None and quarantine.get(key) is None:
                 missing[key] = record.path
     except NotFoundError as error:
-        return [*found, Damage("missing", "index.jsonl", str(error), repair_command(cache))]
+        return [*findings, Damage("missing", "index.jsonl", str(error), repair_command(cache))]
     except (DamageError, UnreadableError, UsageError) as error:
-        return [*found, _of_error(cache, "index.jsonl", error)]
+        return [*findings, _of_error(cache, "index.jsonl", error)]
     if missing:
         what = f"{len(missing)} of {num_records} indexed videos {'is' if len(missing) == 1 else 'are'} not built yet"
         what += f", such as {', '.join(repr(printable(path)) for path in list(missing.values())[:3])}"
         command = completing_command(cache, features)
         only = next(iter(missing)) if len(missing) == 1 else None
-        found.append(Damage("incomplete", "index.jsonl", what, command, only, count=len(missing)))
+        findings.append(Damage("incomplete", "index.jsonl", what, command, only, count=len(missing)))
     names = dict.fromkeys(name for names in features.values() for name in names)
     prune_command = f"{build_command(cache, features, names)} --prune"
     what = "the index of the last build does not name this video of its root"
-    return found + [Damage("orphan", layout.sidecar_file(key), what, prune_command, key) for key in sorted(unnamed)]
+    return findings + [Damage("orphan", layout.sidecar_file(key), what, prune_command, key) for key in sorted(unnamed)]
 
 
 def check_runs(cache: Path) -> list[Damage]:

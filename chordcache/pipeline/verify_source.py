@@ -66,7 +66,7 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     shown = _random_frames(num_frames)
     specs = _comparable(sidecar, config)
     comparers = [_Comparer(cache, info, shown) for info in sidecar.features if info.file and info.feature in specs]
-    sinks = {name: [each for each in comparers if each.feature == name] for name in specs}
+    sinks = {name: [comparer for comparer in comparers if comparer.feature == name] for name in specs}
     damage = damage_of(path) if sidecar.damage else None
     if damage != sidecar.damage:
         raise _differs(f"got damage ({damage}), expected that of the sidecar ({sidecar.damage})")

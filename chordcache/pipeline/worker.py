@@ -71,11 +71,11 @@ def _built(tasks: Sequence[BuildTask]) -> Outcomes:
             outcomes[task.key] = sidecar
     parts = [task for task in remaining if task.takes_part]
     for group in (parts, *([task] for task in remaining if not task.takes_part)):
-        found = _decoded(group, source, digest)
-        again = [task for task in group if task.key not in found]
+        decoded = _decoded(group, source, digest)
+        again = [task for task in group if task.key not in decoded]
         failed: Outcomes = {task.key: loss for task in again if (loss := _loss(task, source)) is not None}
         whole = [replace(task, artefacts=task.all_artefacts, kept=()) for task in again if task.key not in failed]
-        outcomes |= {**found, **failed, **_decoded(whole, source, digest)}
+        outcomes |= {**decoded, **failed, **_decoded(whole, source, digest)}
     return outcomes
 
 
@@ -129,8 +129,8 @@ def _decoded_parts(tasks: Sequence[BuildTask], source: SourceState, digest: str 
 
 def _loss(task: BuildTask, source: SourceState) -> Failure | None:
     """Return the failure of an item whose frames are others, if not all of its features can be made of them."""
-    made = {(artefact.tier, name) for artefact in task.all_artefacts for name in artefact.names}
-    lost = [info.feature for info in task.kept if (info.tier, info.feature) not in made]
+    requested = {(artefact.tier, name) for artefact in task.all_artefacts for name in artefact.names}
+    lost = [info.feature for info in task.kept if (info.tier, info.feature) not in requested]
     if not lost:
         return None
     names = ", ".join(dict.fromkeys(lost))

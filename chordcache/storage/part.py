@@ -21,10 +21,10 @@ class Part:
     @classmethod
     def parse(cls, text: str) -> Part:
         """Return the part that ``I/N`` names. Raise ``UsageError`` if it names none."""
-        found = re.fullmatch(r"([0-9]{1,20})/([0-9]{1,20})", str(text))
-        if found is None:
+        match = re.fullmatch(r"([0-9]{1,20})/([0-9]{1,20})", str(text))
+        if match is None:
             raise UsageError(f"part: got '{printable(str(text))}', expected I/N, such as 3/8 for the third of 8 parts")
-        number, num_parts = map(int, found.groups())
+        number, num_parts = map(int, match.groups())
         if num_parts > MAX_PARTS:
             raise UsageError(f"part: got {number}/{num_parts}, expected at most {MAX_PARTS} parts")
         if not 1 <= number <= num_parts:

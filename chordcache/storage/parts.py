@@ -64,8 +64,8 @@ def in_parts(cache: Path) -> bool:
 
 def attempts(plan: Path, part: Part) -> list[Path]:
     """Return the folders of one part, one for each machine that began it, those that are complete first."""
-    found = sorted(plan.glob(f"{part.name}.????????"))
-    return sorted(found, key=lambda folder: not is_done(folder))
+    folders = sorted(plan.glob(f"{part.name}.????????"))
+    return sorted(folders, key=lambda folder: not is_done(folder))
 
 
 def is_done(folder: Path) -> bool:

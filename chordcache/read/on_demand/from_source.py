@@ -109,13 +109,13 @@ def first_tiers(held: Features, features: Collection[str]) -> dict[str, tuple[st
     >>> first_tiers({"lmdb": ("frames",), "npz": ("flow", "mel"), "hdf5": ("frames", "mel")}, {"frames", "flow"})
     {'lmdb': ('frames',), 'npz': ('flow',)}
     """
-    found: dict[str, tuple[str, ...]] = {}
+    tiers: dict[str, tuple[str, ...]] = {}
     for tier in TIERS:
-        earlier = {name for names in found.values() for name in names}
+        earlier = {name for names in tiers.values() for name in names}
         names = tuple(name for name in held.get(tier, ()) if name in features and name not in earlier)
         if names:
-            found[tier] = names
-    return found
+            tiers[tier] = names
+    return tiers
 
 
 class _TemporaryBuild:

@@ -139,8 +139,8 @@ class IndexedVideos:
         A video that is read from its source counts as CACHED.
         """
         states = np.append(self.cache.feature_states(feature), np.uint8(FeatureState.CACHED))  # the last is for -1
-        found: np.ndarray = states[self._positions]
-        return found
+        chosen: np.ndarray = states[self._positions]
+        return chosen
 
     def keys_of(self, positions: np.ndarray) -> list[str]:
         """Return the keys of some videos."""
@@ -171,18 +171,18 @@ class IndexedVideos:
             weakref.finalize(self, _remove, folder, os.getpid())
             return self._made(Path(folder, "cache"), config)
         try:
-            found = Cache(cache.path if isinstance(cache, Cache) else cache)
+            opened = Cache(cache.path if isinstance(cache, Cache) else cache)
         except NotFoundError:
             if self._on_miss != "build" or isinstance(cache, Cache):
                 raise
             return self._made(cache, config)
-        own = config_from_json(read_header(found.path).config)
+        own = config_from_json(read_header(opened.path).config)
         if own != (config if isinstance(config, Config) else load_config(config, own)):
             raise UsageError(
-                f"config: got one that is not that of cache '{printable(found.path)}', expected None for a cache that "
+                f"config: got one that is not that of cache '{printable(opened.path)}', expected None for a cache that "
                 "exists. Leave config out, or build the cache with it."
             )
-        return found
+        return opened
 
     def _made(self, cache: str | Path, config: Config | str | Path | None) -> Cache:
         config, index = config if isinstance(config, Config) else load_config(config), self._index

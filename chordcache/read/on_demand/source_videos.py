@@ -175,7 +175,7 @@ def _found(videos: object) -> tuple[Mapping[str, str], Sequence[VideoRecord]]:
     if not isinstance(videos, Iterable) or callable(videos):
         raise UsageError(f"videos: got {videos!r} with a source of files, expected a folder, or a sequence of paths")
     corpora = parse_roots([os.fspath(path) for path in videos])
-    records = [VideoRecord(each.label, file.path) for each in corpora for file in each.files() if file.is_video]
+    records = [VideoRecord(corpus.label, file.path) for corpus in corpora for file in corpus.files() if file.is_video]
     if not records:
         raise UsageError("videos: got no video, expected a folder with videos, or a sequence of paths")
-    return {each.label: each.folder for each in corpora}, records
+    return {corpus.label: corpus.folder for corpus in corpora}, records

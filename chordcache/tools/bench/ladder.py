@@ -71,7 +71,7 @@ def bench(
         if path.is_file():
             cache, notes = build_sample(path, work, tiers, config, roots)
         sample = sample_of_cache(cache, work, roots)
-        rows, stages, found = _Measurement(sample, options).run()
+        rows, stages, remarks = _Measurement(sample, options).run()
     settings = dataclasses.asdict(options)
     return BenchResult(
         source=str(path),
@@ -80,7 +80,7 @@ def bench(
         machine=_machine(),
         rows=rows,
         stages=stages,
-        notes=(*notes, *found),
+        notes=(*notes, *remarks),
         best=best_of(rows),
         verdict=verdict_of(rows, stages, settings),
     )
@@ -134,7 +134,7 @@ class _Measurement:
     def _round(self, request: str, before: Sequence[dict[int, dict[str, Any]]]) -> dict[int, dict[str, Any]]:
         answers = {}
         for number, child in list(self._children.items()):
-            spent = sum(sum(each[number]["batch_seconds"]) for each in before if number in each)
+            spent = sum(sum(answers[number]["batch_seconds"]) for answers in before if number in answers)
             if spent > _MAX_TIMES * self._options.seconds:
                 continue
             try:
@@ -146,29 +146,29 @@ class _Measurement:
 
     def _stages(self) -> list[StageResult]:
         """Measure the stages of each tier and codec."""
-        found: dict[str, StageResult] = {}
+        stages: dict[str, StageResult] = {}
         for number, child in list(self._children.items()):
             setup = self._setups[number]
-            if setup.reader == "cache" and setup.name not in found:
+            if setup.reader == "cache" and setup.name not in stages:
                 try:
-                    found[setup.name] = StageResult(setup.name, child.ask("stages"))
+                    stages[setup.name] = StageResult(setup.name, child.ask("stages"))
                 except RowFailedError as error:
                     self._reasons[number] = str(error)
                     self._children.pop(number).close()
-        return list(found.values())
+        return list(stages.values())
 
     def _result(self, number: int) -> RowResult:
         setup = self._setups[number]
-        rounds = [each[number] for each in self._rounds if number in each]
+        rounds = [answers[number] for answers in self._rounds if number in answers]
         row = empty_result(setup, self._sample, self._reasons.get(number))
         if not rounds:
             return row
-        rates = [_rate(each) for each in rounds]
+        rates = [_rate(answer) for answer in rounds]
         is_slow = number in self._slow
-        times = [1000 * seconds for each in rounds for seconds in each["batch_seconds"]]
+        times = [1000 * seconds for answer in rounds for seconds in answer["batch_seconds"]]
         about = self._about_slow(rounds) if is_slow else None
         note = "; ".join(filter(None, (row.note, about)))
-        cold = [_rate(each[number]) for each in self._cold if number in each]
+        cold = [_rate(answers[number]) for answers in self._cold if number in answers]
         return dataclasses.replace(
             row,
             note=note or None,
@@ -179,27 +179,27 @@ class _Measurement:
             batch_ms_p50=None if is_slow else _percentile(times, 0.5),
             batch_ms_p99=None if is_slow else _percentile(times, 0.99),
             wait_share=_median(
-                [each["waited_seconds"] / each["step_seconds"] for each in rounds if "step_seconds" in each]
+                [answer["waited_seconds"] / answer["step_seconds"] for answer in rounds if "step_seconds" in answer]
             ),
             gpu_utilization=_median(
-                [each["gpu_utilization"] for each in rounds if each.get("gpu_utilization") is not None]
+                [answer["gpu_utilization"] for answer in rounds if answer.get("gpu_utilization") is not None]
             ),
-            cpu_ms_per_clip=_median([1000 * each["cpu_seconds"] / each["num_clips"] for each in rounds]),
-            memory_bytes=max(each["memory_bytes"] for each in rounds),
+            cpu_ms_per_clip=_median([1000 * answer["cpu_seconds"] / answer["num_clips"] for answer in rounds]),
+            memory_bytes=max(answer["memory_bytes"] for answer in rounds),
             cold_clips_per_second=_median(cold),
         )
 
     def _typical_rate(self, number: int) -> float:
         """Return the median of the rounds. Of a slow row, whose rounds have few clips, the mean over all clips."""
-        rounds = [each[number] for each in self._rounds if number in each]
+        rounds = [answers[number] for answers in self._rounds if number in answers]
         if number not in self._slow:
             return statistics.median(map(_rate, rounds))
-        num_clips = sum(each["num_clips"] for each in rounds)
-        return float(num_clips / max(1e-9, sum(sum(each["batch_seconds"]) for each in rounds)))
+        num_clips = sum(answer["num_clips"] for answer in rounds)
+        return float(num_clips / max(1e-9, sum(sum(answer["batch_seconds"]) for answer in rounds)))
 
     def _about_slow(self, rounds: Sequence[Mapping[str, Any]]) -> str:
         options = self._options
-        num_clips = sum(each["num_clips"] for each in rounds)
+        num_clips = sum(answer["num_clips"] for answer in rounds)
         limit = SLOW_ROUNDS * options.seconds / NUM_ROUNDS
         return (
             f"measured with {num_clips} clips, in batches of 1, because one of {options.batch_size} takes more than "
@@ -208,18 +208,18 @@ class _Measurement:
 
     def _speedup(self, number: int) -> float | None:
         """Return the median ratio of a round to the first row's. The ratio of the whole if either row is slow."""
-        if not any(0 in each for each in self._rounds):
+        if not any(0 in answers for answers in self._rounds):
             return None
         if {0, number} & self._slow:
             return self._typical_rate(number) / self._typical_rate(0)
-        both = [each for each in self._rounds if number in each and 0 in each]
-        return _median([_rate(each[number]) / _rate(each[0]) for each in both])
+        both = [answers for answers in self._rounds if number in answers and 0 in answers]
+        return _median([_rate(answers[number]) / _rate(answers[0]) for answers in both])
 
     def _remarks(self) -> list[str]:
         remarks = []
         if self._sample.no_source is not None:
             remarks.append(f"The rows of the sources are left out: {self._sample.no_source}.")
-        shares = [each["share_in_memory"] for answers in self._cold for each in answers.values()]
+        shares = [answer["share_in_memory"] for answers in self._cold for answer in answers.values()]
         kept = max(shares, default=0.0)
         if kept > 0.05:
             remarks.append(

@@ -139,8 +139,8 @@ class TierCache(Cache):
         self.tier = state["tier"]
 
     def _sidecar(self, catalog: Any, video: int | str) -> Sidecar:
-        found = super()._sidecar(catalog, video)
-        return found.replace(features=tuple(info for info in found.features if info.tier == self.tier))
+        sidecar = super()._sidecar(catalog, video)
+        return sidecar.replace(features=tuple(info for info in sidecar.features if info.tier == self.tier))
 
 
 def clip_sampler_of(setup: RowSetup) -> RandomClipSampler:

@@ -45,17 +45,17 @@ class Row:
         cpu = cpu_seconds()
         at_least = max(1, 2 * num_workers) if self.is_slow else 2
         times = self._timed(batches, 0.6 * self._setup.round_seconds, at_least)
-        found: dict[str, Any] = {
+        answer: dict[str, Any] = {
             "batch_seconds": times,
             "num_clips": self._batch_size * len(times),
             "cpu_seconds": cpu_seconds() - cpu,
         }
         if not self.is_slow:
-            found |= self._waited(batches, 0.4 * self._setup.round_seconds)
-        found["memory_bytes"] = memory_bytes()
+            answer |= self._waited(batches, 0.4 * self._setup.round_seconds)
+        answer["memory_bytes"] = memory_bytes()
         del batches
         self._close_files()
-        return found
+        return answer
 
     def measure_cold(self) -> dict[str, Any]:
         """Measure one round with files that are not in memory."""
@@ -69,9 +69,9 @@ class Row:
 
     def stages(self) -> dict[str, float]:
         """Measure the stages of a cached batch."""
-        found = stages_of(self._setup, self._dataset)
+        seconds = stages_of(self._setup, self._dataset)
         self._close_files()
-        return found
+        return seconds
 
     def _close_files(self) -> None:
         """Close all files of the cache. Pages that any process maps cannot be dropped from memory."""

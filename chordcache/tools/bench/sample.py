@@ -105,7 +105,7 @@ def sample_of_cache(cache: Path, work: Path, roots: Mapping[str, str] | None) ->
     keys = tuple(video.key for video in videos)
     for name in (name for found in files.values() for name in found):
         forget(Path(name))  # pages that a process maps cannot be dropped for cold rounds
-    named = {group: tuple(found) for group, found in groups.items()}
+    named = {group: tuple(names) for group, names in groups.items()}
     return Sample(str(cache), keys, tuple(paths), named, files, num_bytes, str(index), no_source)
 
 
@@ -167,21 +167,21 @@ def _frames_of(video: Video) -> list[FeatureInfo]:
 
 def _files_of(cache: Path, videos: Sequence[Video]) -> tuple[dict[str, tuple[str, ...]], dict[str, float]]:
     """Return the files of each reader of the cache, and their bytes a frame."""
-    found: dict[str, dict[str, tuple[int, int]]] = {}
+    sizes: dict[str, dict[str, tuple[int, int]]] = {}
     mixed = set()
     for video in videos:
         for info in _frames_of(video):
             name = reader_name(info.tier, str(info.params.get("codec", "unknown")))
             size = info.num_bytes, video.num_frames
-            found.setdefault(name, {})[str(cache / str(info.file))] = size
+            sizes.setdefault(name, {})[str(cache / str(info.file))] = size
             if any(other.file == info.file and other.feature != "frames" for other in video.sidecar.features):
                 mixed.add(name)
     num_bytes = {
         name: sum(size for size, _ in files.values()) / max(1, sum(frames for _, frames in files.values()))
-        for name, files in found.items()
+        for name, files in sizes.items()
         if name not in mixed
     }
-    return {name: tuple(files) for name, files in found.items()}, num_bytes
+    return {name: tuple(files) for name, files in sizes.items()}, num_bytes
 
 
 def _why_no_source(videos: Sequence[Video], paths: Sequence[str]) -> str | None:
