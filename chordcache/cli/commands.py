@@ -18,7 +18,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Columns of the list": ("path_column", "label_column", "caption_column", "start_column", "end_column"),
     "What to do with damage": ("repair", "wait", "verify.dry_run"),
     "Budget": ("budget_bytes", "budget_hours"),
-    "Sample": ("num_sampled", "seed", "scratch"),
+    "Sample": ("num_sampled", "seed", "plan.scratch"),
     "Clips": ("batch_size", "num_frames", "stride", "size"),
     "Loaders": ("workers", "prefetch", "threads"),
     "Measurement": ("step_ms", "seconds", "cold"),

@@ -107,9 +107,9 @@ def verify(
     """
     if level not in VERIFY_LEVELS:
         raise UsageError(f"level: got '{level}', expected one of {', '.join(VERIFY_LEVELS)}")
+    engine = engine_of(jobs)  # raises for a wrong number, also where no worker is needed
     folder = Path(cache).absolute()
     read_header(folder)  # raises before a log is made in a folder that is not a cache
-    engine = engine_of(jobs)  # raises for a wrong number, also where no worker is needed
     engine = Engine(jobs=1) if level == "quick" and not source else pool.prepared(engine)
     with recorded(folder, "verify", jobs=engine.jobs) as notes:
         report = _verify(folder, level, source, engine, roots, display_of(progress))

@@ -164,7 +164,7 @@ def test_random_damage(films, tmp_path, name):
                 assert list(media.frames())
         except MediaError as error:
             try:
-                damage = damage_after(error, str(path), "trim")
+                damage = damage_after(error, str(path))
             except MediaError:
                 continue
             with open_media(str(path)) as media:
@@ -332,7 +332,7 @@ def test_broken_files_of_the_corpus(corpus):
             continue
         except MediaError as error:
             try:
-                damage = damage_after(error, path, "trim")
+                damage = damage_after(error, path)
             except MediaError:
                 continue
         num_trimmed += 1

@@ -271,7 +271,7 @@ def test_a_source_that_is_replaced_while_it_waits_for_its_turn(built, make_video
 
     def run(function, tasks, **_):
         for tasks_of_file in tasks:
-            shutil.copy(other, built / "videos" / tasks_of_file[0].path)
+            shutil.copy(other, built / "videos" / tasks_of_file[0].item.path)
             yield tasks_of_file, function(tasks_of_file)
 
     monkeypatch.setattr(pool, "run", run)
