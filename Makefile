@@ -17,7 +17,7 @@ CLIPS := .clips
 TESTS_OF_SHAPE := tests/test_layers.py tests/test_firewalls.py tests/test_words.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-corpus test-scale test-pose reliability check format bench bench-engines bench-peers compare clean tools
+.PHONY: help install demo test test-corpus test-scale test-pose reliability check format bench bench-peers compare clean tools
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -86,11 +86,6 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python bench/bench_plan.py $(CLIPS)
 	$(BIN)/python bench/scale.py $(CLIPS)/animation/bigbuckbunny.mp4
 	$(BIN)/python bench/bench_report.py $(CLIPS)
-
-bench-engines: $(STAMP) ## time and memory for each task of the engines; ARGS='--tasks 10000 --memory-tasks 100000'
-	PYTHONPATH=$(CURDIR)/tests $(BIN)/python bench/bench_engines.py $(ARGS)
-	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
-	$(BIN)/python bench/bench_part_start.py $(CLIPS)/animation/bigbuckbunny.mp4
 
 bench-peers: $(STAMP) ## the same clips through other libraries, each in an environment of its own in .venv-peers
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
