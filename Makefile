@@ -43,7 +43,7 @@ demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training l
 test: $(STAMP) tools ## all tests but the next three
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m 'not corpus' --ignore tests/scale
 
-test-corpus: $(STAMP) tools ## the tests of all media in the folder $$CHORDCACHE_CORPUS
+test-corpus: $(STAMP) tools ## the tests of all media in the folder CHORDCACHE_CORPUS
 	CHORDCACHE_REQUIRE_CORPUS=1 $(BIN)/python -m pytest $(IN_PARALLEL) -m corpus --ignore tests/scale
 
 test-scale: $(STAMP) tools ## builds on real clusters of Dask and Ray; TRIALS=20 repeats races and kills, an hour
