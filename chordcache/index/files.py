@@ -216,12 +216,6 @@ class IndexWriter:
             header["columns"] = self._columns
         return _SINKS[self._suffix](self._file, header)
 
-    def write_sealed(self, line: bytes) -> None:
-        """Append one record of this index that is a sealed line already. Only a .jsonl file takes it."""
-        assert isinstance(self._sink, SealedSink)
-        with no_space_as_error(self._path):
-            self._sink.write_line(line.decode("ascii"))
-
     def write(self, record: VideoRecord) -> None:
         """Append one record. Raises ``NoSpaceError``, and ``UsageError`` if its root is not one of the index."""
         if record.root not in self._roots:

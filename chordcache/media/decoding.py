@@ -81,11 +81,6 @@ class Decoding:
         return self._last[0]
 
     @property
-    def set_backs(self) -> list[int]:
-        """Numbers of the sent packets at which the clock is set back."""
-        return self._set_backs
-
-    @property
     def problem(self) -> str | None:
         """Fault that the decoder reported with the last packet; None if there is none."""
         return self._decoder.problem

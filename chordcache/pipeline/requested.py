@@ -72,12 +72,6 @@ def request_of(
     return Request(whole, requested, merged, on_damage)
 
 
-def requested_features(config: Config, tiers: Sequence[str] | None, features: Sequence[str] | None) -> Features:
-    """Return the features that a build of a new cache makes, by tier. Raises as ``request_of``."""
-    _check_tiers(tiers or ())
-    return _requested(config, tiers, features, {}, {})
-
-
 def _check_tiers(tiers: Sequence[str]) -> None:
     for tier in as_items(tiers):
         if tier not in TIERS:
