@@ -85,6 +85,7 @@ def of_decord(path: str) -> Iterator[str]:
 def of_chordcache(path: str, on_damage: str) -> Iterator[str]:
     """Yield the frames that a build caches."""
     from chordcache.errors import MediaError
+    from chordcache.media.decoding import decode_frames
     from chordcache.media.demux import open_media
     from chordcache.pipeline.trim import damage_after
 
@@ -93,7 +94,7 @@ def of_chordcache(path: str, on_damage: str) -> Iterator[str]:
         try:
             with open_media(path) as media:
                 media.damage = damage
-                found = [digest(frame.picture.to_ndarray()) for frame in media.frames()]
+                found = [digest(frame.picture.to_ndarray()) for frame in decode_frames(media)]
             yield from found
             return
         except MediaError as error:

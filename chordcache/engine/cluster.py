@@ -8,11 +8,8 @@ import time
 from typing import Any, Protocol
 
 from chordcache.engine.choice import Engine
-from chordcache.engine.node import Exit, NodeLost
+from chordcache.engine.node import CONNECT_SECONDS, Exit, NodeLost
 from chordcache.errors import UsageError
-
-CONNECT_SECONDS = 4.0
-"""Longest time to reach a scheduler, [seconds]"""
 
 _GREETING_BYTES = 8
 """Number of bytes by which a scheduler is known. Dask's are the length of what follows"""

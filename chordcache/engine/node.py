@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+CONNECT_SECONDS = 4.0
+"""Longest time to reach a scheduler, [seconds]"""
+
 
 @dataclass(frozen=True)
 class Exit:

@@ -128,8 +128,8 @@ class DecodePass:
         Raises
         ------
         MediaError
-            As in ``Media.frames`` and ``SegmentReader``. If an extractor raises, or returns another number of rows than
-            it declares, the stage is the feature's name and the cause is ``extractor``.
+            As in ``decode_frames`` and ``SegmentReader``. If an extractor raises, or returns another number of rows
+            than it declares, the stage is the feature's name and the cause is ``extractor``.
         """
         if segment is None and self.picture.buckets is None:
             return decode_whole(path, self, damage)

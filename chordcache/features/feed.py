@@ -9,7 +9,7 @@ from chordcache.config.frames import Bucket, PictureConfig
 from chordcache.errors import MediaError
 from chordcache.features.frames import FpsFilter
 from chordcache.media.audio_track import Sound
-from chordcache.media.decoding import DecodedFrame
+from chordcache.media.decoding import DecodedFrame, decode_frames
 from chordcache.media.demux import Media, open_media
 from chordcache.media.geometry import nearest_bucket
 from chordcache.media.scaling import PictureScaler
@@ -76,13 +76,13 @@ def decode_whole(path: str, receiver: Receiver[Result_co], damage: DamageFacts |
     Raises
     ------
     MediaError
-        As in ``Media.frames``, and what the receiver raises.
+        As in ``decode_frames``, and what the receiver raises.
     """
     with open_media(path) as media:
         media.damage = damage
         receiver.begin(media)
         on_sound = receiver.add_sound if receiver.needs_sound else None
-        for frame in media.frames(motion_vectors=receiver.needs_motion_vectors, on_sound=on_sound):
+        for frame in decode_frames(media, motion_vectors=receiver.needs_motion_vectors, on_sound=on_sound):
             receiver.add_frame(frame)
         return receiver.finish(media)
 

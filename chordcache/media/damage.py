@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from chordcache import progress
 from chordcache.errors import MediaError
-from chordcache.media.audio_track import Sound
 from chordcache.media.checks.container_watch import MARK_DISTANCE
 from chordcache.media.checks.faults import Faults
-from chordcache.media.decoding import DecodedFrame, Decoding
-from chordcache.media.timestamps import LastFrame
+from chordcache.media.decoding import Decoding
+from chordcache.media.demux import Media
 from chordcache.media.video_decoder import MARKED
 from chordcache.records import DamageFacts
 
-if TYPE_CHECKING:
-    from chordcache.media.demux import Media
-
 _CAUSES = ("decode", "truncated", "short")
 """Causes of a ``MediaError`` after which the first frames of the file may be right"""
-
-_SOUND_SECONDS = 10.0
-"""[seconds] Farthest that the packets of sound are behind those of pictures in a file"""
 
 
 def may_trim(error: MediaError) -> bool:
@@ -56,45 +46,6 @@ def survey(media: Media) -> DamageFacts | None:
     track = _Track(media)
     track.read()
     return track.facts()
-
-
-def frames_before(
-    media: Media,
-    damage: DamageFacts,
-    *,
-    motion_vectors: bool = False,
-    on_sound: Callable[[Sound], None] | None = None,
-) -> Iterator[DecodedFrame]:
-    """Decode a damaged file as ``Media.frames`` up to its damage. Later packets are only read as far as sound needs it.
-
-    Raises
-    ------
-    MediaError
-        ``changed`` if the file shows fewer frames than in ``survey``.
-    """
-    faults = Faults()
-    decoding = Decoding(media, faults, motion_vectors=motion_vectors)
-    num_frames, end_seconds = 0, -math.inf
-    for packet in media.packets(faults, decoding.check, on_sound=on_sound):
-        if num_frames == damage.num_frames_kept:
-            if on_sound is None or _seconds_of(packet) > end_seconds + _SOUND_SECONDS:
-                break
-            continue
-        for frame in decoding.frames(packet):
-            if num_frames < damage.num_frames_kept:
-                progress.beat()
-                yield frame
-                num_frames, end_seconds = num_frames + 1, max(end_seconds, frame.pts_seconds)
-    media.num_skipped = decoding.num_skipped
-    media.last_frame = LastFrame()  # not that of a packet behind the damage
-    if num_frames < damage.num_frames_kept:
-        what = f"got {num_frames} frames before the damage, expected {damage.num_frames_kept}"
-        raise MediaError("decode", "changed", what, num_frames)
-
-
-def _seconds_of(packet: Any) -> float:
-    """Return the decoding time of a packet [seconds], or -infinity if it has none."""
-    return -math.inf if packet.dts is None else float(packet.dts * packet.time_base)
 
 
 class _FaultLog(Faults):

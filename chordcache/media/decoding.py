@@ -1,21 +1,26 @@
-"""One pass of a decoder over a video track, in which each packet that promises a frame is matched with its frame."""
+"""Decode a video track. Each packet that promises a frame is matched with its frame."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import av
 
+from chordcache import progress
 from chordcache.errors import MediaError
+from chordcache.media.audio_track import Sound
 from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.packet_check import Role
+from chordcache.media.demux import Media
 from chordcache.media.joints import JOINABLE
+from chordcache.media.last_frame import LastFrame
 from chordcache.media.timestamps import Clock
+from chordcache.records import DamageFacts
 
-if TYPE_CHECKING:
-    from chordcache.media.demux import Media
+_SOUND_SECONDS = 10.0
+"""[seconds] Farthest that the packets of sound are behind those of pictures in a file"""
 
 _STREAMS = (*JOINABLE, "h264", "hevc")
 """Formats in which no table or header states where packets begin and end, so that a parser divides them"""
@@ -199,11 +204,114 @@ class Decoding:
         return "decode", f"the first at {min(seconds):.3f} s; the decoder says nothing about it"
 
 
-def packets_from(packets: Iterator[Any], entry_pts: int) -> Iterator[Any]:
-    """Yield the packets from a keyframe on; yield nothing if they begin after it."""
-    for packet in packets:
-        if packet.is_keyframe and packet.pts is not None and packet.pts >= entry_pts:
-            if packet.pts == entry_pts:
-                yield packet
-                yield from packets
-            return
+def decode_frames(
+    media: Media,
+    *,
+    motion_vectors: bool = False,
+    on_sound: Callable[[Sound], None] | None = None,
+) -> Iterator[DecodedFrame]:
+    """Decode every frame that is to be shown, in presentation order, on one thread, from the start of the file.
+
+    After a fault is found, no more frames are yielded. The rest of the file is still decoded, to count the lost
+    frames. If ``media.damage`` is known, frames are yielded up to it.
+
+    Parameters
+    ----------
+    media : Media
+        The file.
+    motion_vectors : bool
+        If True, ask the decoder for its motion vectors, as side data of the pictures.
+    on_sound : callable, optional
+        Gets the audio track, decoded in the same pass. Packets that its decoder refuses are skipped, as in players.
+
+    Raises
+    ------
+    MediaError
+        At the end: ``decode`` if packets yield no frame, or if the decoder or the container reports damage;
+        ``truncated`` or ``short`` if the file ends too early; ``no-frames`` if no frame comes out.
+    """
+    if media.damage is not None:
+        yield from _frames_before(media, media.damage, motion_vectors=motion_vectors, on_sound=on_sound)
+        return
+    faults = Faults()
+    decoding = Decoding(media, faults, motion_vectors=motion_vectors)
+    num_ok = 0
+    for packet in media.packets(faults, decoding.check, on_sound=on_sound):
+        for frame in decoding.frames(packet):
+            progress.beat()
+            if faults and not media.is_file:
+                raise faults.error(decoding.num_packets, num_ok)
+            if not faults:
+                yield frame
+                num_ok += 1
+    decoding.settle()
+    media.num_skipped = decoding.num_skipped
+    if faults:
+        raise faults.error(decoding.num_packets, num_ok)
+
+
+def decode_from(media: Media, entry_pts: int | None, *, motion_vectors: bool = False) -> Iterator[DecodedFrame]:
+    """Decode from a keyframe on, in a file whose packets were all checked before.
+
+    Parameters
+    ----------
+    media : Media
+        The file.
+    entry_pts : int or None
+        As in ``Media.packets_from``.
+    motion_vectors : bool
+        As in ``decode_frames``. The first pass over an open file decides.
+
+    Raises
+    ------
+    MediaError
+        ``decode`` before the first frame that may be wrong.
+    """
+    faults = Faults()
+    decoding = Decoding(media, faults, motion_vectors=motion_vectors)
+    num_ok = 0
+    for packet in media.packets_from(entry_pts):
+        frames = list(decoding.frames(packet))
+        if faults:
+            raise faults.error(decoding.num_packets, num_ok)
+        yield from frames
+        num_ok += len(frames)
+
+
+def _frames_before(
+    media: Media,
+    damage: DamageFacts,
+    *,
+    motion_vectors: bool,
+    on_sound: Callable[[Sound], None] | None,
+) -> Iterator[DecodedFrame]:
+    """Decode a damaged file up to its damage. Later packets are only read as far as sound needs it.
+
+    Raises
+    ------
+    MediaError
+        ``changed`` if the file shows fewer frames than when its damage was found.
+    """
+    faults = Faults()
+    decoding = Decoding(media, faults, motion_vectors=motion_vectors)
+    num_frames, end_seconds = 0, -math.inf
+    for packet in media.packets(faults, decoding.check, on_sound=on_sound):
+        if num_frames == damage.num_frames_kept:
+            if on_sound is None or _seconds_of(packet) > end_seconds + _SOUND_SECONDS:
+                break
+            continue
+        for frame in decoding.frames(packet):
+            if num_frames < damage.num_frames_kept:
+                progress.beat()
+                yield frame
+                num_frames, end_seconds = num_frames + 1, max(end_seconds, frame.pts_seconds)
+    media.num_skipped = decoding.num_skipped
+    media.last_frame = LastFrame()  # not that of a packet behind the damage
+    if num_frames < damage.num_frames_kept:
+        what = f"got {num_frames} frames before the damage, expected {damage.num_frames_kept}"
+        raise MediaError("decode", "changed", what, num_frames)
+
+
+def _seconds_of(packet: av.Packet[av.VideoStream]) -> float:
+    """Return the decoding time of a packet [seconds], or -infinity if it has none."""
+    return -math.inf if packet.dts is None else float(packet.dts * (packet.time_base or 0))

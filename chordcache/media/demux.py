@@ -20,12 +20,10 @@ from chordcache.media.checks.h264_start import OpenStart, prove_start
 from chordcache.media.checks.packet_check import PacketCheck, Role
 from chordcache.media.checks.truncation import may_end_anywhere
 from chordcache.media.containers import best_audio, best_video, is_listed_key, open_container, refuse_unshowable
-from chordcache.media.damage import frames_before
-from chordcache.media.decoding import DecodedFrame, Decoding, packets_from
 from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious, reason_of
 from chordcache.media.joints import JOINABLE, Joints, Part, find_joints, on_one_clock, whole_units
+from chordcache.media.last_frame import LastFrame
 from chordcache.media.sound_decoder import SoundDecoder
-from chordcache.media.timestamps import LastFrame
 from chordcache.media.video_decoder import VideoDecoder
 from chordcache.records import DamageFacts
 
@@ -40,7 +38,8 @@ class Media:
         self, container: Any, messages: list[LogMessage], *, is_file: bool = True, joints: Joints | None = None
     ) -> None:
         self.container = container
-        self._is_file = is_file
+        self.is_file = is_file
+        """False for streams and devices, which have neither numbers nor an end to compare with"""
         self._messages = messages
         self._num_heard = 0
         """Number of messages that were judged already"""
@@ -75,8 +74,11 @@ class Media:
     @property
     def joints(self) -> Joints:
         """Recordings that were joined in the file. All packets are read once to find them."""
-        if self._joints is None:
-            self._joints = find_joints(self, lambda: open_container(self.container.name, []))
+        if self._joints is None and self.video is None:
+            self._joints = {}
+        elif self._joints is None:
+            tracks = [track.index for track in (self.video, self.audio) if track is not None]
+            self._joints = find_joints(tracks, self.frame_seconds, lambda: open_container(self.container.name, []))
         return self._joints
 
     def seek(self, time: int, track: av.VideoStream | None = None) -> bool:
@@ -113,7 +115,15 @@ class Media:
     @property
     def last_frame_seconds(self) -> Fraction:
         """Duration of the last frame, known after all packets were read. It may be longer than ``frame_seconds``."""
-        return max(self.frame_seconds, self.last_frame.long_seconds(self, self.frame_seconds))
+        return max(self.frame_seconds, self.long_seconds(self.frame_seconds))
+
+    def long_seconds(self, step_seconds: Fraction) -> Fraction:
+        """Return the stated duration of the last frame if it is longer than others, which take ``step_seconds``."""
+        unit, length = self.require_video().time_base, self.container.duration
+        if self.timestamp_source != "pts" or unit is None or length is None:
+            return Fraction(0)
+        end_seconds = Fraction((self.container.start_time or 0) + length, av.time_base)
+        return self.last_frame.long_seconds(unit, end_seconds, step_seconds)
 
     def require_video(self) -> av.VideoStream:
         """Return the video track, or raise ``MediaError`` if there is none that can be decoded."""
@@ -132,7 +142,7 @@ class Media:
             is_thorough=is_thorough,
             is_called_key=partial(is_listed_key, self.container, self.require_video()),
             dts_counts_frames=self.container.format.name == "avi",
-            open_start=self._open_start if self._is_file else None,
+            open_start=self._open_start if self.is_file else None,
         )
 
     def _open_start(self) -> OpenStart | None:
@@ -187,13 +197,13 @@ class Media:
             faults.add("decode", f"when it was opened: {self._opening_fault}")
         watch = ContainerWatch(self.container, self.require_video(), lambda: open_container(self.container.name, []))
         try:
-            if self._is_file:
+            if self.is_file:
                 watch.read_numbers()
             for packet in self._video_packets(on_sound):
                 progress.beat()
                 if not watch.num_packets and packet.size:
                     self._settle_clock(packet)
-                    if self._is_file:
+                    if self.is_file:
                         refuse_unshowable(self.container, self.require_video(), packet)
                 is_silent = len(self._messages) == self._num_heard
                 fault = None if is_silent else self._demuxer_fault(all_codecs=not check.has_started)
@@ -216,7 +226,7 @@ class Media:
         except av.error.FFmpegError as error:
             faults.add("decode", f"cannot read packet {watch.num_packets}: {reason_of(error)}")
             return
-        if self._is_file:
+        if self.is_file:
             try:
                 for cause, what in watch.faults_at_end():
                     faults.add(cause, what)
@@ -271,81 +281,35 @@ class Media:
         }
         return first_serious(said, besides=codecs)
 
-    def frames(
-        self,
-        *,
-        motion_vectors: bool = False,
-        on_sound: Callable[[Sound], None] | None = None,
-    ) -> Iterator[DecodedFrame]:
-        """Decode every frame that is to be shown, in presentation order, on one thread, from the start of the file.
-
-        After a fault is found, no more frames are yielded. The rest of the file is still decoded, to count the lost
-        frames.
-
-        Parameters
-        ----------
-        motion_vectors : bool
-            If True, ask the decoder for its motion vectors, as side data of the pictures.
-        on_sound : callable, optional
-            Gets the audio track, decoded in the same pass. Packets that its decoder refuses are skipped, as in players.
-
-        Raises
-        ------
-        MediaError
-            At the end: ``decode`` if packets yield no frame, or if the decoder or the container reports damage;
-            ``truncated`` or ``short`` if the file ends too early; ``no-frames`` if no frame comes out.
-        """
-        if self.damage is not None:
-            yield from frames_before(self, self.damage, motion_vectors=motion_vectors, on_sound=on_sound)
-            return
-        faults = Faults()
-        decoding = Decoding(self, faults, motion_vectors=motion_vectors)
-        num_ok = 0
-        for packet in self.packets(faults, decoding.check, on_sound=on_sound):
-            for frame in decoding.frames(packet):
-                progress.beat()
-                if faults and not self._is_file:
-                    raise faults.error(decoding.num_packets, num_ok)
-                if not faults:
-                    yield frame
-                    num_ok += 1
-        decoding.settle()
-        self.num_skipped = decoding.num_skipped
-        if faults:
-            raise faults.error(decoding.num_packets, num_ok)
-
-    def frames_from(self, entry_pts: int | None, *, motion_vectors: bool = False) -> Iterator[DecodedFrame]:
-        """Decode from a keyframe on, in a file whose packets were all checked before.
+    def packets_from(self, entry_pts: int | None) -> Iterator[av.Packet[av.VideoStream]]:
+        """Demux the video track from a keyframe on, in a file whose packets were all checked before.
 
         Parameters
         ----------
         entry_pts : int or None
             [ticks] Time of the keyframe to begin with. The current position of the file must be before it. If another
-            keyframe comes first, no frames are yielded. None begins at the current position of the file.
-        motion_vectors : bool
-            As in ``frames``. The first pass over an open file decides.
+            keyframe comes first, no packets are yielded. None begins at the current position of the file.
 
         Raises
         ------
         MediaError
-            ``decode`` before the first frame that may be wrong.
+            If a packet cannot be read.
         """
-        faults = Faults()
-        decoding = Decoding(self, faults, motion_vectors=motion_vectors)
-        num_ok = 0
+        is_first = True
         try:
-            packets = self._video_packets(None)
-            for packet in packets if entry_pts is None else packets_from(packets, entry_pts):
+            for packet in self._video_packets(None):
                 progress.beat()
                 if not packet.size and packet.pts is not None:  # Theora's repeat, as in ``packets``
                     continue
-                if not decoding.num_packets and packet.size:
+                if is_first and entry_pts is not None:
+                    if not packet.is_keyframe or packet.pts is None or packet.pts < entry_pts:
+                        continue
+                    if packet.pts > entry_pts:
+                        return
+                if is_first and packet.size:
                     self._settle_clock(packet)
-                frames = list(decoding.frames(packet))
-                if faults:
-                    raise faults.error(decoding.num_packets, num_ok)
-                yield from frames
-                num_ok += len(frames)
+                    is_first = False
+                yield packet
         except MemoryError:
             raise
         except av.error.FFmpegError as error:
@@ -357,7 +321,7 @@ class Media:
             video = self.require_video()
             context = video.codec_context
             name = self.container.format.name
-            checks_end = self._is_file and may_end_anywhere(self.container.name, name, track=video.id)
+            checks_end = self.is_file and may_end_anywhere(self.container.name, name, track=video.id)
             self._decoder = VideoDecoder(
                 context, lambda: self._messages, motion_vectors=motion_vectors, checks_end=checks_end
             )

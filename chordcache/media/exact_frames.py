@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from chordcache.errors import MediaError
-from chordcache.media.decoding import DecodedFrame
+from chordcache.media.decoding import DecodedFrame, decode_frames, decode_from
 from chordcache.media.demux import hold_media
 from chordcache.media.frame_index import FrameIndex, read_frame_index
 
@@ -146,7 +146,7 @@ class ExactFrames:
         """Return the frame index of a file that has to be decoded to find it."""
         self._reopen()
         with self.media.capture():
-            times = [round(frame.pts_seconds / _NANOSECOND) for frame in self.media.frames()]
+            times = [round(frame.pts_seconds / _NANOSECOND) for frame in decode_frames(self.media)]
         seek_frames = np.full(len(times), -1, np.int64)
         return FrameIndex(
             np.array(times, np.int64), _NANOSECOND, seek_frames, self.media.last_frame_seconds, self.media.num_skipped
@@ -164,12 +164,12 @@ class ExactFrames:
         for back_seconds in _SEEK_BACK_SECONDS if seek_frame >= 0 else ():
             if not self.media.seek(pts - int(back_seconds / self.frame_index.time_base), self.media.video):
                 break
-            frames = self._numbered(self.media.frames_from(pts, motion_vectors=motion_vectors))
+            frames = self._numbered(decode_from(self.media, pts, motion_vectors=motion_vectors))
             first = next(frames, None)
             if first is not None:
                 return FrameReader(chain([first], frames), seek_frame)
         self._reopen()
-        return FrameReader(self._numbered(self.media.frames_from(None, motion_vectors=motion_vectors)), 0)
+        return FrameReader(self._numbered(decode_from(self.media, None, motion_vectors=motion_vectors)), 0)
 
     def _numbered(self, frames: Iterator[DecodedFrame]) -> Iterator[tuple[int | None, DecodedFrame]]:
         while True:

@@ -8,16 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import av
 import numpy as np
 
 from chordcache import progress
 from chordcache.media.ffmpeg_log import capture
-
-if TYPE_CHECKING:
-    from chordcache.media.demux import Media
 
 JOINABLE = ("mpegts", "mpeg")
 """Formats whose files can be joined one after the other. Each recording keeps its clock, which may be set back."""
@@ -50,7 +47,7 @@ Joints: TypeAlias = Mapping[int, Sequence[Part]]
 """Index of a track to its parts. Empty if nothing was joined"""
 
 
-def find_joints(media: Media, reopen: Callable[[], Any]) -> Joints:
+def find_joints(tracks: Sequence[int], frame_seconds: Fraction, reopen: Callable[[], Any]) -> Joints:
     """Read the packets of a file, and find the recordings that were joined in it.
 
     A recording begins where the clock of a track is set back, or that of the pictures jumps forward by more than 10
@@ -59,14 +56,13 @@ def find_joints(media: Media, reopen: Callable[[], Any]) -> Joints:
 
     Parameters
     ----------
-    media : Media
-        The file.
+    tracks : sequence of int
+        Indexes of the track of pictures, and of that of sound if there is one.
+    frame_seconds : Fraction
+        [seconds] Duration of a frame.
     reopen : callable
-        Opens it again.
+        Opens the file again.
     """
-    if media.video is None:
-        return {}
-    tracks = [track.index for track in (media.video, media.audio) if track is not None]
     with capture():  # what the container reports is judged when the file is decoded
         packets = _read(reopen, tracks)
     video, sound = packets[0], packets[1] if len(packets) > 1 else None
@@ -84,7 +80,7 @@ def find_joints(media: Media, reopen: Callable[[], Any]) -> Joints:
         return {}
     shifts, bounds = [Fraction(0)], [float("-inf")]
     for (first, stop), end in zip(pairwise(starts), [*starts[2:], len(video.pts)], strict=True):
-        due = int(video.pts[first:stop].max()) * video.unit + media.frame_seconds + shifts[-1]
+        due = int(video.pts[first:stop].max()) * video.unit + frame_seconds + shifts[-1]
         begin = int(video.pts[stop:end].min()) * video.unit
         shifts.append(due - begin if stop in cuts else max(shifts[-1], due - begin))
         bounds.append(float(begin + shifts[-1]))

@@ -13,6 +13,7 @@ import numpy as np
 from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import MediaError, UsageError
 from chordcache.media.activity import ContentMeter
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import Media, open_media
 from chordcache.media.geometry import Orientation, display_size, orientation_of_matrix
 from chordcache.media.mp4_boxes import display_matrices
@@ -181,7 +182,7 @@ def _packet_facts(media: Media, first: _FirstPicture) -> PacketFacts:
     is_timed = media.timestamp_source != "rate"
     steps = [later - earlier for earlier, later in pairwise(shown)]
     step = statistics.median(steps) if steps else duration if is_timed and duration else frame_ticks
-    last = media.last_frame.long_seconds(media, step * unit) / unit or step
+    last = media.long_seconds(step * unit) / unit or step
     key_numbers = np.flatnonzero(np.array(is_key)[order]).tolist()
     return PacketFacts(
         num_packets=media.num_packets,
@@ -200,6 +201,6 @@ def _packet_facts(media: Media, first: _FirstPicture) -> PacketFacts:
 def _content_facts(path: str) -> ContentFacts:
     with open_media(path) as media:
         meter = ContentMeter()
-        for frame in media.frames(on_sound=meter.add_sound):
+        for frame in decode_frames(media, on_sound=meter.add_sound):
             meter.add_frame(frame)
     return meter.facts()

@@ -12,7 +12,7 @@ from chordcache.media.audio_track import Sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
 from chordcache.media.exact_frames import ExactFrames
-from chordcache.media.timestamps import LONG_STEPS
+from chordcache.media.last_frame import LONG_STEPS
 from chordcache.records import Segment
 
 

@@ -12,6 +12,7 @@ import av.logging
 
 from chordcache.errors import MediaError
 from chordcache.media.checks.container_numbers import first_loss
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from fault_injection.harness import BrokenGuarantee, Figures, Trial, experiment
 from fault_injection.media_faults import FAULTS, FILMS, Expected, Film, Shown, digest_of, is_suffix, make_films, remuxed
@@ -25,7 +26,7 @@ def show(path: Path) -> Shown:
     """Decode a film as ``build`` does; raises ``MediaError`` where that does."""
     digests, times = [], []
     with open_media(str(path)) as media:
-        for frame in media.frames():
+        for frame in decode_frames(media):
             digests.append(digest_of(frame.picture))
             times.append(frame.pts_seconds)
         return Shown(tuple(digests), tuple(times), media.num_skipped)

@@ -14,6 +14,7 @@ import pytest
 from chordcache.config.frames import PictureConfig
 from chordcache.features.base import VideoInfo
 from chordcache.features.pose import PoseExtractor
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from chordcache.media.scaling import FrameMaker
 
@@ -29,7 +30,7 @@ def extract(path: Path, *, stride: int = 1) -> tuple[np.ndarray, list[np.ndarray
         video = media.require_video()
         maker = FrameMaker(PictureConfig(short_side=SHORT_SIDE), video.sample_aspect_ratio)
         assert extractor.begin(VideoInfo("h264", video.width, video.height, has_sound=False)) is None
-        for _, decoded in zip(range(NUM_FRAMES), media.frames(), strict=False):
+        for _, decoded in zip(range(NUM_FRAMES), decode_frames(media), strict=False):
             frame = maker.frame(decoded)
             rows.append(extractor.add_frame(frame)["pose"])
             pictures.append(frame.rgb())

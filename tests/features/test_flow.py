@@ -17,6 +17,7 @@ from helpers import ffmpeg_reference
 from chordcache.config.frames import PictureConfig
 from chordcache.errors import UsageError
 from chordcache.features.flow import FlowExtractor
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from chordcache.media.scaling import FrameMaker
 from chordcache.storage.flow_int8 import dequantize, quantize
@@ -41,7 +42,7 @@ def extract(path: Path, *, stop: int | None = None, **params: Any) -> tuple[dict
     with open_media(str(path)) as media:
         video = media.require_video()
         maker = FrameMaker(PictureConfig(short_side=params.get("short_side")), video.sample_aspect_ratio)
-        for decoded in media.frames():
+        for decoded in decode_frames(media):
             if num_frames == stop:
                 break
             collect(found, extractor.add_frame(maker.frame(decoded)))
@@ -113,7 +114,7 @@ def test_luma_is_the_picture_that_ffmpeg_shows(clips):
     clip = clips / "street/bikes.mp4"
     with open_media(str(clip)) as media:
         maker = FrameMaker(PictureConfig(short_side=128), media.require_video().sample_aspect_ratio)
-        ours = [maker.frame(decoded).luma(128) for decoded in media.frames()]
+        ours = [maker.frame(decoded).luma(128) for decoded in decode_frames(media)]
     height, width = ours[0].shape
     theirs = [
         planes[: width * height].reshape(height, width)
@@ -127,7 +128,7 @@ def test_luma_is_the_picture_that_ffmpeg_shows(clips):
 def meadow(clips) -> np.ndarray:
     """The luma of a real frame [shape=(256, 456), dtype=uint8]; it has texture all over, so that motion shows."""
     with open_media(str(clips / "animation/bigbuckbunny.mp4")) as media:
-        frames = list(islice(media.frames(), 21))
+        frames = list(islice(decode_frames(media), 21))
         return FrameMaker(PictureConfig(short_side=256), None).frame(frames[-1]).luma(256).copy()
 
 
@@ -207,7 +208,7 @@ def test_the_first_picture_of_another_size_than_frames_is_turned(tmp_path, make_
     )
     with open_media(str(path)) as media:
         maker = FrameMaker(PictureConfig(short_side=64), None)
-        first, *others = (maker.frame(decoded).luma(32) for decoded in media.frames())
+        first, *others = (maker.frame(decoded).luma(32) for decoded in decode_frames(media))
     assert first.shape == ((48, 32) if rotation % 180 else (32, 48))
     assert first.any()
     assert all(np.array_equal(first, other) for other in others)
@@ -249,7 +250,7 @@ def test_rows_keep_one_shape_when_the_pictures_change_size(corpus):
     path = corpus / "odd/made_dev/resolution_change.ts"
     sizes = set()
     with open_media(str(path)) as media:
-        for decoded in media.frames():
+        for decoded in decode_frames(media):
             sizes.add((decoded.picture.width, decoded.picture.height))
     arrays, _, num_frames = extract(path, method="dis", preset="ultrafast", short_side=64)
     assert len(sizes) > 1

@@ -32,6 +32,7 @@ from chordcache.errors import MediaError
 from chordcache.features import mel
 from chordcache.features.base import VideoInfo
 from chordcache.features.mel import MelExtractor
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 
 ROUNDING_DB = 1e-3
@@ -55,7 +56,7 @@ def hear(path: str | Path, **params: Any) -> tuple[MelExtractor, list[np.ndarray
     assert extractor.begin(WITH_SOUND) is None
     blocks: list[np.ndarray] = []
     with open_media(str(path)) as media:
-        for _ in media.frames(on_sound=lambda sound: blocks.extend(extractor.add_sound(sound).values())):
+        for _ in decode_frames(media, on_sound=lambda sound: blocks.extend(extractor.add_sound(sound).values())):
             pass
     blocks.extend(extractor.finish().values())
     return extractor, blocks

@@ -17,6 +17,7 @@ from helpers.ffmpeg import ffprobe_column
 from chordcache.config.frames import PictureConfig
 from chordcache.features.base import VideoInfo
 from chordcache.features.motion import MotionExtractor, motion_grid, resampled, turned
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from chordcache.media.geometry import Orientation
 from chordcache.media.motion_vectors import MOTION_VECTOR, MOTION_VECTOR_CODECS, motion_vectors
@@ -31,7 +32,7 @@ def extract(path: Path, *, stop: int | None = None, **maker: Any) -> tuple[dict[
     found: dict[str, list[np.ndarray]] = {}
     with open_media(str(path)) as media:
         frames = FrameMaker(PictureConfig(short_side=None, **maker), None)
-        for decoded in islice(media.frames(motion_vectors=True), stop):
+        for decoded in islice(decode_frames(media, motion_vectors=True), stop):
             for name, block in extractor.add_frame(frames.frame(decoded)).items():
                 found.setdefault(name, []).append(block)
     for name, block in extractor.finish().items():
@@ -291,7 +292,7 @@ def test_codecs_that_export_none(tmp_path, make_video, encoder, codec):
     )
     with open_media(str(video)) as media:
         name = media.require_video().codec_context.codec.canonical_name
-        found = [motion_vectors(decoded.picture) for decoded in media.frames(motion_vectors=True)]
+        found = [motion_vectors(decoded.picture) for decoded in decode_frames(media, motion_vectors=True)]
     assert name == codec
     assert name not in MOTION_VECTOR_CODECS
     assert found == [None] * 6
@@ -302,7 +303,7 @@ def test_codecs_that_export_none(tmp_path, make_video, encoder, codec):
 def test_records_are_those_of_pyav(clips):
     num_vectors = 0
     with open_media(str(clips / "people/carphone_pristine.mp4")) as media:
-        for decoded in islice(media.frames(motion_vectors=True), 10):
+        for decoded in islice(decode_frames(media, motion_vectors=True), 10):
             found = motion_vectors(decoded.picture)
             expected = decoded.picture.side_data.get(SideDataType.MOTION_VECTORS)
             if found is None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from chordcache.config.frames import PictureConfig
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from chordcache.media.scaling import Frame, FrameMaker
 from helpers.ffmpeg import ffmpeg
@@ -18,14 +19,14 @@ def frames(path: Path, num_frames: int | None = None, *, short_side: int | None 
     """The first frames of a video, as extractors get them."""
     with open_media(str(path)) as media:
         maker = FrameMaker(PictureConfig(short_side=short_side, **options), media.require_video().sample_aspect_ratio)
-        return [maker.frame(decoded) for decoded in islice(media.frames(), num_frames)]
+        return [maker.frame(decoded) for decoded in islice(decode_frames(media), num_frames)]
 
 
 def notes(path: Path, **options: Any) -> tuple[str, ...]:
     """Return the scaler's notes on a video."""
     with open_media(str(path)) as media:
         maker = FrameMaker(PictureConfig(short_side=None, **options), None)
-        for decoded in media.frames():
+        for decoded in decode_frames(media):
             maker.frame(decoded).planes()
         return maker.notes
 

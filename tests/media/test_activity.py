@@ -12,7 +12,7 @@ from helpers import ffmpeg_reference
 from helpers.ffmpeg import decode_samples, ffprobe
 
 from chordcache.media.activity import ContentMeter
-from chordcache.media.decoding import DecodedFrame
+from chordcache.media.decoding import DecodedFrame, decode_frames
 from chordcache.media.demux import open_media
 from chordcache.records import ContentFacts
 
@@ -22,7 +22,7 @@ DAY_SECONDS = 86_400
 def facts_of(path: Path) -> ContentFacts:
     with open_media(str(path)) as media:
         meter = ContentMeter()
-        for frame in media.frames(on_sound=meter.add_sound):
+        for frame in decode_frames(media, on_sound=meter.add_sound):
             meter.add_frame(frame)
     return meter.facts()
 

@@ -16,6 +16,7 @@ from helpers.ffmpeg import ffmpeg
 from chordcache.errors import MediaError
 from chordcache.media.checks.container_numbers import first_loss
 from chordcache.media.damage import survey
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from chordcache.media.segments import SegmentReader
 from chordcache.records import DamageFacts, Segment
@@ -38,7 +39,7 @@ def answer(path: Path) -> MediaError | int:
     """Return the error that the build reports for a file, or the number of its frames."""
     try:
         with open_media(str(path)) as media:
-            return sum(1 for _ in media.frames())
+            return sum(1 for _ in decode_frames(media))
     except MediaError as error:
         return error
 
@@ -47,7 +48,7 @@ def pictures(path: Path, damage: DamageFacts | None = None) -> list[bytes]:
     """Decode the luma of all frames, or of those before the damage."""
     with open_media(str(path)) as media:
         media.damage = damage
-        return [bytes(frame.picture.to_ndarray(format="gray")) for frame in media.frames()]
+        return [bytes(frame.picture.to_ndarray(format="gray")) for frame in decode_frames(media)]
 
 
 def check_refused(path: Path, words: str, *, num_kept: int | None = None) -> None:

@@ -17,6 +17,7 @@ import chordcache as cc
 from chordcache.config.config import Config
 from chordcache.config.frames import FramesConfig
 from chordcache.errors import FormatVersionError, MediaError, UsageError
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from chordcache.pipeline.dry_run import dry_run
 from chordcache.pipeline.trim import damage_after
@@ -153,7 +154,7 @@ def test_the_frames_before_the_damaged_group_are_kept(films, tmp_path, name):
 def test_random_damage(films, tmp_path, name):
     """Damage of many sizes at random places: a kept frame is never a wrong one, nor at a wrong time."""
     with open_media(str(films / name)) as media:
-        truth = {f.number: (f.pts_seconds, f.picture.to_ndarray()) for f in media.frames()}
+        truth = {f.number: (f.pts_seconds, f.picture.to_ndarray()) for f in decode_frames(media)}
     data = (films / name).read_bytes()
     num_trimmed = 0
     for trial in range(NUM_MUTANTS):
@@ -161,7 +162,7 @@ def test_random_damage(films, tmp_path, name):
         path.write_bytes(mutant(data, random.Random(f"{name} {trial}")))
         try:
             with open_media(str(path)) as media:
-                assert list(media.frames())
+                assert list(decode_frames(media))
         except MediaError as error:
             try:
                 damage = damage_after(error, str(path))
@@ -169,7 +170,7 @@ def test_random_damage(films, tmp_path, name):
                 continue
             with open_media(str(path)) as media:
                 media.damage = damage
-                kept = {f.number: (f.pts_seconds, f.picture.to_ndarray()) for f in media.frames()}
+                kept = {f.number: (f.pts_seconds, f.picture.to_ndarray()) for f in decode_frames(media)}
             assert len(kept) == damage.num_frames_kept > 0
             check_same(kept, truth)
             num_trimmed += 1
@@ -328,7 +329,7 @@ def test_broken_files_of_the_corpus(corpus):
         path = str(corpus / row["path"])
         try:
             with open_media(path) as media:
-                list(media.frames())
+                list(decode_frames(media))
             continue
         except MediaError as error:
             try:
@@ -339,6 +340,6 @@ def test_broken_files_of_the_corpus(corpus):
         if row["made_from"]:
             with open_media(path) as media, open_media(str(corpus / row["made_from"])) as intact:
                 media.damage = damage
-                for kept, frame in zip(media.frames(), intact.frames(), strict=False):
+                for kept, frame in zip(decode_frames(media), decode_frames(intact), strict=False):
                     assert np.array_equal(kept.picture.to_ndarray(), frame.picture.to_ndarray()), row["path"]
     assert num_trimmed

@@ -10,6 +10,7 @@ import pytest
 from helpers.ffmpeg import ffmpeg, ffprobe
 
 from chordcache.errors import MediaError
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from chordcache.media.probe import probe
 
@@ -61,10 +62,10 @@ def test_only_a_base_layer_that_cannot_be_shown_is_refused(
     assert record.error_cause == ("unsupported-color" if is_refused else None)
     with open_media(str(path)) as media:
         if not is_refused:
-            assert sum(1 for _ in media.frames()) == 5
+            assert sum(1 for _ in decode_frames(media)) == 5
             return
         with pytest.raises(MediaError, match="^Dolby Vision profile 5 without a compatible base layer: ") as caught:
-            next(media.frames())
+            next(decode_frames(media))
     assert caught.value.cause == "unsupported-color"
 
 
@@ -130,7 +131,7 @@ def test_a_transport_stream(
     )
     with open_media(str(path)) as media:
         if not is_refused:
-            assert sum(1 for _ in media.frames()) == 5
+            assert sum(1 for _ in decode_frames(media)) == 5
             return
         with pytest.raises(MediaError, match="^Dolby Vision profile 5 without a compatible base layer: "):
-            next(media.frames())
+            next(decode_frames(media))

@@ -18,6 +18,7 @@ from helpers.ffmpeg import ffmpeg, ffprobe_column
 import chordcache as cc
 from chordcache.errors import MediaError
 from chordcache.media.checks.bitstream import packet_reader
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from chordcache.media.probe import probe
 from chordcache.read.sources.mapped_mp4 import MappedMP4Source
@@ -64,7 +65,7 @@ def answer(path: Path) -> MediaError | list[float]:
     """Return the error that the build reports for a file, or the times of its frames."""
     try:
         with open_media(str(path)) as media:
-            return [frame.pts_seconds for frame in media.frames()]
+            return [frame.pts_seconds for frame in decode_frames(media)]
     except MediaError as error:
         return error
 
@@ -293,7 +294,7 @@ def test_sources_begin_where_the_build_does(films, tmp_path):
     for name in ("h264.ts", "hevc.ts", "mpeg2.ts"):
         path = remuxed(films / name, tmp_path / name, lambda number, _: number < 7)
         with open_media(str(path)) as media:
-            times = [frame.pts_seconds for frame in media.frames()]
+            times = [frame.pts_seconds for frame in decode_frames(media)]
         for source_class in (cc.MP4Source, MappedMP4Source):
             with source_class().open(str(path)) as source:
                 assert source.pts_seconds == pytest.approx(times)
@@ -338,7 +339,7 @@ def test_stuffing_bytes_after_a_picture(tmp_path, with_b_frames):
 
 def pictures(path: Path) -> list[bytes]:
     with open_media(str(path)) as media:
-        return [frame.picture.to_ndarray().tobytes() for frame in media.frames()]
+        return [frame.picture.to_ndarray().tobytes() for frame in decode_frames(media)]
 
 
 def test_junk_behind_a_picture_is_damage(films, tmp_path):

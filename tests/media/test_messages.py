@@ -9,6 +9,7 @@ import pytest
 from helpers.ffmpeg import ffmpeg
 
 from chordcache.errors import MediaError
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 
 BEFORE_IMAGE = b"\x21\xf9\x04"
@@ -17,7 +18,7 @@ BEFORE_IMAGE = b"\x21\xf9\x04"
 
 def answer(path: Path) -> MediaError:
     with pytest.raises(MediaError) as caught, open_media(str(path)) as media:
-        list(media.frames())
+        list(decode_frames(media))
     return caught.value
 
 

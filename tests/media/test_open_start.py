@@ -13,6 +13,7 @@ from helpers.ffmpeg import ffmpeg
 from chordcache.errors import MediaError
 from chordcache.media.checks.h264_start import begins_open
 from chordcache.media.checks.nal_units import H264Reader
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from chordcache.media.exact_frames import ExactFrames
 from chordcache.media.probe import probe
@@ -97,7 +98,7 @@ def whole(film: Path, since: int | None) -> list[tuple[int, bytes]]:
 def answer(path: Path) -> tuple[list[bytes], list[float], int]:
     """Read all frames. Return their luma and times, and the number of frames skipped at the start."""
     with open_media(str(path)) as media:
-        frames = [(luma(frame.picture), frame.pts_seconds) for frame in media.frames()]
+        frames = [(luma(frame.picture), frame.pts_seconds) for frame in decode_frames(media)]
         return [each for each, _ in frames], [each for _, each in frames], media.num_skipped
 
 

@@ -9,6 +9,7 @@ import pytest
 from helpers.ffmpeg import ffmpeg, ffprobe_column
 
 from chordcache.errors import MediaError
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from chordcache.media.probe import probe
 
@@ -64,11 +65,11 @@ def test_each_packet_promises_a_frame(plain: Path, tmp_path: Path, in_one_unit: 
     assert record.packets is not None
     assert (record.error, record.packets.num_packets, record.packets.num_frames) == (None, NUM_FRAMES, NUM_FRAMES)
     with open_media(str(path)) as media:
-        assert sum(1 for _ in media.frames()) == NUM_FRAMES
+        assert sum(1 for _ in decode_frames(media)) == NUM_FRAMES
 
 
 @pytest.mark.parametrize("in_one_unit", [False, True])
 def test_a_lost_packet_is_noticed(plain: Path, tmp_path: Path, in_one_unit: bool) -> None:
     path = prefixed(plain, tmp_path / "a.mp4", in_one_unit=in_one_unit, without=30)
     with open_media(str(path)) as media, pytest.raises(MediaError, match="1 frame that others refer to"):
-        list(media.frames())
+        list(decode_frames(media))

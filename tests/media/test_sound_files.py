@@ -10,6 +10,7 @@ import pytest
 from helpers.ffmpeg import ffmpeg, frame_digests
 
 from chordcache.errors import MediaError
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 
 NUM_FRAMES = 75
@@ -41,7 +42,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pictures(path: Path) -> tuple[list[bytes], int]:
     """Read all frames. Return their luma, and the number of frames skipped at the start."""
     with open_media(str(path)) as media:
-        frames = [bytes(frame.picture.to_ndarray(format="gray")) for frame in media.frames()]
+        frames = [bytes(frame.picture.to_ndarray(format="gray")) for frame in decode_frames(media)]
         return frames, media.num_skipped
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from chordcache.config.frames import PictureConfig
 from chordcache.errors import ChordcacheError, FeatureAbsentError, MediaError, UsageError
 from chordcache.media.audio_buffer import AudioBuffer
+from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import Media
 from chordcache.media.frame_numbers import check_frame_numbers
 from chordcache.media.network import open_device, open_stream, without_password
@@ -215,7 +216,7 @@ class _LiveSource(VideoSource):
 
     @staticmethod
     def _receive_frames(media: Media, scaler: PictureScaler, buffer: _Buffer) -> None:
-        for frame in media.frames(on_sound=buffer.put_sound if buffer.sound else None):
+        for frame in decode_frames(media, on_sound=buffer.put_sound if buffer.sound else None):
             if not buffer.put(_Received(frame.number, frame.pts_seconds, scaler.rgb(frame.picture))):
                 return
 
