@@ -10,7 +10,9 @@ only reads caches never loads a decoder.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from chordcache.arguments import did_you_mean
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from chordcache.read.combined import concat, subset
     from chordcache.read.crops import CenterCrop, HorizontalFlip, RandomResizedCrop, Resize
     from chordcache.read.dataset import ChordVideoDataset
+    from chordcache.read.draw_sheet import show
     from chordcache.read.from_config import make_dataset
     from chordcache.read.loader import ClipLoader, make_loader
     from chordcache.read.sampling import samplers
@@ -114,6 +117,7 @@ __all__ = [
     "report",
     "samplers",
     "scan",
+    "show",
     "subset",
     "summarize",
     "verify",
@@ -154,6 +158,7 @@ _LAZY = {
     "report": "chordcache.tools.report",
     "samplers": "chordcache.read.sampling.samplers",
     "scan": "chordcache.index.scan",
+    "show": "chordcache.read.draw_sheet",
     "subset": "chordcache.read.combined",
     "summarize": "chordcache.read.summary",
     "verify": "chordcache.pipeline.verify",
@@ -185,3 +190,20 @@ if not TYPE_CHECKING:  # else type checkers accept any name
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _draw(function: str, shown: object) -> str:
+    return str(getattr(importlib.import_module("chordcache.read.notebook"), function)(shown))
+
+
+def _register_in_ipython() -> None:
+    """Let IPython display caches and videos, if it runs in this process. What draws them is loaded with the first."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None:
+        pages = shell.display_formatter.formatters["text/html"]
+        pages.for_type_by_name("chordcache.read.cache", "Cache", functools.partial(_draw, "cache_html"))
+        pages.for_type_by_name("chordcache.read.video", "Video", functools.partial(_draw, "video_html"))
+
+
+_register_in_ipython()

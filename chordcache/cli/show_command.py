@@ -52,7 +52,9 @@ def _draw(cache: str, video: str, output: str | None, view: dict[str, int | floa
         if target.absolute().resolve().is_relative_to(opened.path.resolve()):
             raise UsageError(f"output: got '{printable(target)}', which is inside the cache, expected another folder")
         try:
-            sheet = cached.show(**view)  # type: ignore[arg-type]
+            from chordcache.read import draw_sheet  # it loads OpenCV
+
+            sheet = draw_sheet.show(cached, **view)  # type: ignore[arg-type]
         except ImportError as error:
             raise UsageError(str(error)) from None
     return sheet.save(target), sheet

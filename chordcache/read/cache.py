@@ -18,6 +18,7 @@ from chordcache.features.registry import read_side
 from chordcache.features.row_clock import FrameGroups, has_times, is_of_video
 from chordcache.media.cropping import Rectangle
 from chordcache.media.frame_numbers import frame_numbers
+from chordcache.read.near_keys import hint_for
 from chordcache.read.video import Video, open_feature
 from chordcache.records import FeatureInfo
 from chordcache.storage.annotation_names import AnnotationNames
@@ -56,7 +57,7 @@ class Cache:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
         self._opened: _Opened | None = None
-        _ = self._videos  # raises an error now rather than in a worker
+        _ = self.catalog  # raises an error now rather than in a worker
 
     @classmethod
     def without_catalog(cls, path: Path) -> Cache:
@@ -92,26 +93,21 @@ class Cache:
         return opened
 
     @property
-    def _videos(self) -> Catalog:
+    def catalog(self) -> Catalog:
+        """List of the videos, opened when it is needed."""
         return self._here.catalog
 
     def __repr__(self) -> str:
         return f"<Cache '{printable(self.path)}': {len(self)} videos>"
 
-    def _repr_html_(self) -> str:
-        """Return a page for notebooks: the facts of the cache and a few pictures."""
-        from chordcache.read.notebook import cache_html  # not at the top: it needs this module
-
-        return cache_html(self)
-
     def __len__(self) -> int:
-        return len(self._videos)
+        return len(self.catalog)
 
     def __iter__(self) -> Iterator[Video]:
         return (self[position] for position in range(len(self)))
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and self._videos.find(key) is not None
+        return isinstance(key, str) and self.catalog.find(key) is not None
 
     def __getitem__(self, video: int | str) -> Video:
         """Return a video by its key, or by its position in key order.
@@ -145,40 +141,30 @@ class Cache:
             return catalog.at(position + len(catalog) if position < 0 else position)
         sidecar = catalog.find(video)
         if sidecar is None:
-            from chordcache.read.find_video import hint_for  # not at the top: it needs this module
-
             raise NotFoundError(
-                f"video '{printable(video)}' is not in cache '{printable(self.path)}'. {hint_for(self, video)}"
+                f"video '{printable(video)}' is not in cache '{printable(self.path)}'. {hint_for(catalog, video)}"
             )
         return sidecar
 
     def keys(self) -> list[str]:
         """Return all keys, sorted, which is the order of iteration."""
-        return self._videos.keys()
-
-    def keys_from(self, beginning: str, limit: int) -> list[str]:
-        """Return the first ``limit`` keys that begin with a text, sorted. Case matters."""
-        return self._videos.keys_from(beginning, limit)
-
-    def keys_around(self, text: str, limit: int) -> list[str]:
-        """Return up to ``limit`` keys before and after the place of a text in the order of keys, sorted."""
-        return self._videos.keys_around(text, limit)
+        return self.catalog.keys()
 
     def paths(self) -> Iterator[tuple[str, str]]:
         """Yield key and ``Video.path`` of every video, in the order of iteration. No ``Video`` is made."""
-        return self._videos.paths()
+        return self.catalog.paths()
 
     def feature_states(self, feature: str) -> np.ndarray:
         """Return the ``storage.catalog.FeatureState`` of a feature in every video [shape=(len(self),), dtype=uint8]."""
-        return self._videos.feature_states(feature)
+        return self.catalog.feature_states(feature)
 
     def labels(self) -> list[str]:
         """Return the distinct labels, sorted."""
-        return list(self._videos.labels)
+        return list(self.catalog.labels)
 
     def annotation_names(self) -> AnnotationNames:
         """Return the names in the annotations of all videos."""
-        return self._videos.annotation_names()
+        return self.catalog.annotation_names()
 
     @property
     def num_frames(self) -> np.ndarray:
@@ -186,12 +172,12 @@ class Cache:
 
         Nothing else is read.
         """
-        return self._videos.num_frames
+        return self.catalog.num_frames
 
     @property
     def label_ids(self) -> np.ndarray:
         """Position of every video's label in ``labels()`` [shape=(len(self),), dtype=int32], -1 without a label."""
-        return self._videos.label_ids
+        return self.catalog.label_ids
 
     def read(
         self,

@@ -43,29 +43,48 @@ _BODY = (
 """Pairs of landmarks that a line connects: shoulders, hips, arms, legs, and the nose with the shoulders"""
 
 
-def draw_sheet(
-    cache: Cache,
-    video: Video,
-    *,
-    num_frames: int = 12,
-    start_seconds: float | None = None,
-    stop_seconds: float | None = None,
+def show(
+    video: Video, *, num_frames: int = 12, start_seconds: float | None = None, stop_seconds: float | None = None
 ) -> Sheet:
-    """Draw a video, see ``Video.show``."""
+    """Draw a video: frames, flow, motion and sound on one axis in seconds. A notebook displays the result.
+
+    Parameters
+    ----------
+    video : Video
+        A video of a cache.
+    num_frames : int
+        Number of frames to draw, 1 to 48.
+    start_seconds, stop_seconds : float, optional
+        [seconds] on the clock of ``Video.pts_seconds``, half open. By default the whole video.
+
+    Returns
+    -------
+    Sheet
+        ``save(path)`` writes it as PNG.
+
+    Raises
+    ------
+    UsageError
+        If the times hold no frame, or ``num_frames`` is out of range.
+    ImportError
+        If OpenCV is not installed.
+    """
     if isinstance(num_frames, bool) or not 1 <= num_frames <= MAX_FRAMES:
         raise UsageError(f"num_frames: got {num_frames}, expected a number from 1 to {MAX_FRAMES}")
     width = max(_MIN_WIDTH - _LEFT - _RIGHT, min(num_frames, video.num_frames) * _MIN_SLOT)
-    drawn = _Drawing(cache, video, num_frames, _axis_of(video, start_seconds, stop_seconds, width))
-    drawn.add_title()
-    for name, add in (
-        ("frames", drawn.add_frames),
-        ("flow", drawn.add_flow),
-        ("motion", drawn.add_motion),
-        ("mel", drawn.add_mel),
-    ):
-        with drawn.noting(name):
-            add()
-    return drawn.finished()
+    axis = _axis_of(video, start_seconds, stop_seconds, width)
+    with Cache(video.cache_path) as cache:
+        drawn = _Drawing(cache, video, num_frames, axis)
+        drawn.add_title()
+        for name, add in (
+            ("frames", drawn.add_frames),
+            ("flow", drawn.add_flow),
+            ("motion", drawn.add_motion),
+            ("mel", drawn.add_mel),
+        ):
+            with drawn.noting(name):
+                add()
+        return drawn.finished()
 
 
 def _times(video: Video) -> np.ndarray:

@@ -133,9 +133,10 @@ def _figure(cache: Cache, video: Video) -> Html:
 
 def _sheet(video: Video) -> Html:
     try:
-        from chordcache.read.pictures import webp  # not at the top: it loads OpenCV
+        from chordcache.read.draw_sheet import show  # not at the top: it loads OpenCV
+        from chordcache.read.pictures import webp
 
-        picture = video.show().picture
+        picture = show(video).picture
         sizes: Iterable[bytes] = (webp(picture, quality) for quality in (80, 60, 40, 20, 5))
         data = next((data for data in sizes if len(data) <= _MAX_PICTURE_BYTES), None)
     except (ChordcacheError, ImportError, OSError) as error:

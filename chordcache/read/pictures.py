@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from chordcache.media.frame_numbers import evenly_spread as evenly_spread  # where OpenCV may be missing
 from chordcache.media.opencv import cv2
-
-if TYPE_CHECKING:
-    from chordcache.read.cache import Cache
-    from chordcache.read.video import Video
+from chordcache.read.cache import Cache
+from chordcache.read.video import Video
 
 MIN_FLOW_PX = 0.5
 """Least length of a vector that gets the full color. It keeps the noise of still videos pale, [pixels]"""

@@ -16,7 +16,7 @@ import numpy as np
 from chordcache.digests import hex64
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.read.cache import Cache
-from chordcache.read.find_video import hint_for
+from chordcache.read.near_keys import hint_for
 from chordcache.read.split_file import SplitFile, read_split
 from chordcache.read.video import Video
 from chordcache.storage.cache_header import read_header
@@ -137,7 +137,7 @@ def _split_of(cache: Cache, names: _Names, path: Path) -> SplitFile:
     except NotFoundError as error:
         if path.exists():
             raise
-        hint = hint_for(cache, os.fspath(path))
+        hint = hint_for(cache.catalog, os.fspath(path))
         raise NotFoundError(f"{error}. It is not a video of {cache!r} either. {hint}") from None
 
 
@@ -166,7 +166,7 @@ def _resolved(cache: Cache, names: _Names, split: SplitFile, what: str, on_miss:
         name = next(split.others(split.names[row]), split.names[row])
         raise NotFoundError(
             f"{_place(what, split, row)}: got '{printable(split.names[row])}', expected the key or the path of a video "
-            f"of {cache!r}. {len(unmatched)} of {num_names} names match no video. {hint_for(cache, name)} "
+            f"of {cache!r}. {len(unmatched)} of {num_names} names match no video. {hint_for(cache.catalog, name)} "
             "on_miss='skip' leaves them out."
         )
     others = {f"not cached, such as '{printable(split.names[unmatched[0]])}'": len(unmatched)} if unmatched else {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +16,6 @@ from chordcache.records import ContentFacts, DamageFacts, FeatureInfo
 from chordcache.storage.artefacts.base import Artefact
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.sidecar import Sidecar
-
-if TYPE_CHECKING:  # reading a cache does not load OpenCV
-    from chordcache.read.sheet import Sheet
 
 
 class Video:
@@ -68,44 +64,6 @@ class Video:
 
     def __repr__(self) -> str:
         return f"<Video {self.key}: {self.num_frames} frames {self.width}x{self.height}, {self.duration_seconds:.2f} s>"
-
-    def show(
-        self, *, num_frames: int = 12, start_seconds: float | None = None, stop_seconds: float | None = None
-    ) -> Sheet:
-        """Draw the video: frames, flow, motion and sound on one axis in seconds. A notebook displays the result.
-
-        Parameters
-        ----------
-        num_frames : int
-            Number of frames to draw, 1 to 48.
-        start_seconds, stop_seconds : float, optional
-            [seconds] on the clock of ``pts_seconds``, half open. By default the whole video.
-
-        Returns
-        -------
-        Sheet
-            ``save(path)`` writes it as PNG.
-
-        Raises
-        ------
-        UsageError
-            If the times hold no frame, or ``num_frames`` is out of range.
-        ImportError
-            If OpenCV is not installed.
-        """
-        from chordcache.read.cache import Cache  # not at the top: it needs this module
-        from chordcache.read.draw_sheet import draw_sheet  # not at the top: it loads OpenCV
-
-        with Cache(self._cache) as cache:
-            return draw_sheet(
-                cache, self, num_frames=num_frames, start_seconds=start_seconds, stop_seconds=stop_seconds
-            )
-
-    def _repr_html_(self) -> str:
-        """Return a page for notebooks: the facts and the picture of ``show``."""
-        from chordcache.read.notebook import video_html  # not at the top: it needs this module
-
-        return video_html(self)
 
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo:
         """Return the record of a feature, which names its artefact.

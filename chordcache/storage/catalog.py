@@ -158,6 +158,8 @@ class Catalog:
 
     def __init__(self, cache: Path) -> None:
         read_header(cache)
+        self.cache = cache
+        """Folder of the cache"""
         self._path = cache / _FILE
         try:
             check_file(self._path)

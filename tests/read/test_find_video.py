@@ -9,7 +9,8 @@ import pytest
 
 import chordcache as cc
 from chordcache.errors import NotFoundError
-from chordcache.read.find_video import find_video, near_keys
+from chordcache.read.find_video import find_video
+from chordcache.read.near_keys import near_keys
 
 PATHS = ("a/talk.mp4", "b/talk.mp4", "b/talking.mp4", "b/x y\u05d0.mp4", "b/\udcff.mp4")
 
@@ -77,7 +78,7 @@ def test_names_that_match_nothing(cache, name):
 
 def test_a_cut_key_is_near_to_its_own(cache):
     key = cache.keys()[0]
-    assert near_keys(cache, key[:-3] + "zzz")[0] == key
+    assert near_keys(cache.catalog, key[:-3] + "zzz")[0] == key
 
 
 def test_segments_of_a_file_are_listed(tmp_path, make_video):

@@ -18,6 +18,7 @@ import pytest
 
 import chordcache as cc
 from chordcache.read import notebook
+from chordcache.read.notebook import cache_html, video_html
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202egpj\x1b[31m\u05e9\u05dc\u05d5\u05dd&amp;"
 TAGS = {"div", "b", "bdi", "table", "tr", "th", "td", "figure", "figcaption", "img", "p", "br"}
@@ -80,7 +81,7 @@ def hostile(tmp_path_factory, make_video) -> Path:
 
 def test_texts_of_files_are_shown_as_text(hostile):
     with cc.open_cache(hostile) as cache:
-        pages = [check(cache._repr_html_()), *(check(video._repr_html_()) for video in cache)]
+        pages = [check(cache_html(cache)), *(check(video_html(video)) for video in cache)]
         shown = next(page for page, video in zip(pages[1:], cache, strict=True) if video.label == HOSTILE)
     for page in (pages[0], shown):
         assert "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\\u202egpj\\x1b[31m" in page.text
@@ -90,18 +91,18 @@ def test_texts_of_files_are_shown_as_text(hostile):
 
 def test_the_pictures_are_those_of_the_cache(hostile):
     with cc.open_cache(hostile) as cache:
-        for video, poster in zip(cache, Page(cache._repr_html_()).pictures, strict=True):
+        for video, poster in zip(cache, Page(cache_html(cache)).pictures, strict=True):
             frame = cache.read(video, "frames", indices=[video.num_frames // 2])[0]
             expected = cv2.resize(frame, (poster.shape[1], 96), interpolation=cv2.INTER_AREA)
             assert np.abs(expected.astype(int) - poster[..., ::-1]).mean() < 6
-            (sheet,) = Page(video._repr_html_()).pictures
-            assert sheet.shape == video.show().picture.shape
+            (sheet,) = Page(video_html(video)).pictures
+            assert sheet.shape == cc.show(video).picture.shape
 
 
 def test_long_texts_are_cut_and_say_so(hostile):
     with cc.open_cache(hostile) as cache:
         (video,) = (each for each in cache if each.path == "long.mp4")
-        page = check(video._repr_html_())
+        page = check(video_html(video))
     assert "(100,000 letters)" in page.text
     assert len(page.text) < 4000
 
@@ -111,7 +112,7 @@ def test_a_cache_of_many_labels_and_videos(tmp_path, make_video):
         make_video(tmp_path / "videos" / f"{number:02}" / "a.mp4", num_frames=2, size=(32, 32))
     cc.build(cc.scan([tmp_path / "videos"], labels="dir"), tmp_path / "cache", tiers=["lmdb"], jobs=1)
     with cc.open_cache(tmp_path / "cache") as cache:
-        page = check(cache._repr_html_())
+        page = check(cache_html(cache))
     assert "... and 10 more" in page.text
     assert len(page.pictures) == 8
 
@@ -124,8 +125,8 @@ def test_noise_stays_below_the_limit(tmp_path, make_video):
     make_video(tmp_path / "videos" / "a.mp4", num_frames=12, size=(320, 320), planes=noise, options={"crf": "1"})
     cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["lmdb", "npz"], jobs=1)
     with cc.open_cache(tmp_path / "cache") as cache:
-        check(cache._repr_html_())
-        assert len(check(cache[0]._repr_html_()).pictures) == 1
+        check(cache_html(cache))
+        assert len(check(video_html(cache[0])).pictures) == 1
 
 
 def test_an_empty_cache_and_one_of_quarantined_files(tmp_path):
@@ -134,7 +135,7 @@ def test_an_empty_cache_and_one_of_quarantined_files(tmp_path):
     index = cc.scan([tmp_path / "videos"])
     cc.build(index, tmp_path / "cache", tiers=["lmdb"], jobs=1)
     with cc.open_cache(tmp_path / "cache") as cache:
-        assert "videos0" in check(cache._repr_html_()).text
+        assert "videos0" in check(cache_html(cache)).text
 
 
 def test_damage_is_named_and_the_page_is_made(hostile, tmp_path):
@@ -142,10 +143,10 @@ def test_damage_is_named_and_the_page_is_made(hostile, tmp_path):
     for file in copy.glob("lmdb/*/*"):
         os.truncate(file, 100)
     with cc.open_cache(copy) as cache:
-        assert "got 100 bytes" in check(cache._repr_html_()).text
-        assert "frames" in check(cache[0]._repr_html_()).text
+        assert "got 100 bytes" in check(cache_html(cache)).text
+        assert "frames" in check(video_html(cache[0])).text
     shutil.copyfile(hostile / "chordcache.json", copy / "catalog.sqlite")
-    assert "damaged" in check(cache._repr_html_()).text
+    assert "damaged" in check(cache_html(cache)).text
 
 
 def test_a_read_only_cache(hostile, tmp_path):
@@ -157,8 +158,8 @@ def test_a_read_only_cache(hostile, tmp_path):
     before = sorted(path.name for path in copy.rglob("*"))
     try:
         with cc.open_cache(copy) as cache:
-            assert len(check(cache._repr_html_()).pictures) == 2
-            check(cache[0]._repr_html_())
+            assert len(check(cache_html(cache)).pictures) == 2
+            check(video_html(cache[0]))
         assert sorted(path.name for path in copy.rglob("*")) == before
     finally:
         for folder, _, _ in os.walk(copy):
@@ -168,12 +169,29 @@ def test_a_read_only_cache(hostile, tmp_path):
 def test_without_opencv_the_facts_are_shown(hostile):
     code = (
         "import sys; sys.modules['cv2'] = None\nimport chordcache as cc\n"
-        "cache = cc.open_cache(sys.argv[1]); print(cache._repr_html_(), cache[0]._repr_html_())"
+        "from chordcache.read.notebook import cache_html, video_html\n"
+        "cache = cc.open_cache(sys.argv[1]); print(cache_html(cache), video_html(cache[0]))"
     )
     result = subprocess.run([sys.executable, "-c", code, hostile], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("no OpenCV (cv2) is installed") == 3
     assert "<img" not in result.stdout
+
+
+def test_ipython_displays_caches_and_videos(hostile):
+    code = (
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance()\nimport chordcache as cc\n"
+        "cache = cc.open_cache(sys.argv[1])\n"
+        "for shown in cache, cache[0]: print(shell.display_formatter.format(shown)[0]['text/html'])\n"
+        "assert 'text/html' not in shell.display_formatter.format(cache.path)[0]"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{code}", hostile], capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    with cc.open_cache(hostile) as cache:
+        assert result.stdout == f"{cache_html(cache)}\n{video_html(cache[0])}\n"
 
 
 def test_texts_for_people(hostile):

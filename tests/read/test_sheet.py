@@ -55,7 +55,7 @@ def cut_out(drawn: Sheet, place: Place) -> np.ndarray:
 @pytest.mark.parametrize("num_frames", [1, 5, 12])
 def test_each_frame_is_the_one_on_the_screen_in_the_middle_of_its_part_of_the_axis(cache, stem, num_frames):
     video = named(cache, stem)
-    drawn = video.show(num_frames=num_frames)
+    drawn = cc.show(video, num_frames=num_frames)
     count = min(num_frames, video.num_frames)
     assert len(drawn.frames) == count
     for number, place in enumerate(drawn.frames):
@@ -72,7 +72,7 @@ def test_each_frame_is_the_one_on_the_screen_in_the_middle_of_its_part_of_the_ax
 @pytest.mark.parametrize("stem", ["bunny", "quiet", "irregular"])
 def test_keyframes_are_marked_at_their_times(cache, stem):
     video = named(cache, stem)
-    drawn = video.show()
+    drawn = cc.show(video)
     top, height = drawn.rows["keyframes"]
     marked = np.flatnonzero((drawn.picture[top : top + height] == MARK).all(-1).all(0))
     share = (video.pts_seconds[video.keyframes] - video.start_seconds) / video.duration_seconds
@@ -82,7 +82,7 @@ def test_keyframes_are_marked_at_their_times(cache, stem):
 
 def test_a_part_of_the_axis_has_its_frames_only(cache):
     video = named(cache, "bunny")
-    drawn = video.show(num_frames=4, start_seconds=0.5, stop_seconds=1.25)
+    drawn = cc.show(video, num_frames=4, start_seconds=0.5, stop_seconds=1.25)
     assert (drawn.axis.start_seconds, drawn.axis.stop_seconds) == (0.5, 1.25)
     for place in drawn.frames:
         assert 0.5 - 1 / 24 <= place.seconds < 1.25
@@ -93,7 +93,7 @@ def test_a_part_of_the_axis_has_its_frames_only(cache):
 def test_sound_is_at_its_time(cache):
     """The row of the sheet is the spectrogram of the same seconds, cut from that of the whole video."""
     video = named(cache, "bunny")
-    drawn = video.show(start_seconds=0.5, stop_seconds=1.5)
+    drawn = cc.show(video, start_seconds=0.5, stop_seconds=1.5)
     top, height = drawn.rows["mel"]
     row = drawn.picture[top : top + height, drawn.axis.left : drawn.axis.left + drawn.axis.width]
     mel = cache.read(video, "mel")  # 10 ms in a row
@@ -109,7 +109,7 @@ def test_mel_is_read_in_parts_of_bounded_length(cache, monkeypatch):
     video = named(cache, "bunny")
     whole = np.moveaxis(cache.read(video, "mel"), -1, 0)
     whole = whole.mean(1) if whole.ndim == 3 else whole
-    plain = video.show()
+    plain = cc.show(video)
     monkeypatch.setattr(pictures, "_MEL_SECONDS", 0.1)
     lengths = []
 
@@ -120,7 +120,7 @@ def test_mel_is_read_in_parts_of_bounded_length(cache, monkeypatch):
 
     original = cc.Cache.read
     monkeypatch.setattr(cc.Cache, "read", read)
-    drawn = video.show()
+    drawn = cc.show(video)
     assert max(lengths) < len(whole) / 10
     assert np.array_equal(plain.picture, drawn.picture)
     np.testing.assert_array_equal(pictures.mel_rows(cache, video, 0, video.num_frames, 10**6), whole)
@@ -148,20 +148,20 @@ def test_hidden_landmarks_have_no_place():
 
 
 def test_absent_features_are_named_with_their_reason(cache):
-    drawn = named(cache, "quiet").show()
+    drawn = cc.show(named(cache, "quiet"))
     assert drawn.absent == {"mel": "no audio track"}
     assert set(drawn.rows) == {"frames", "keyframes", "flow", "motion"}
     assert drawn.damage == {}
 
 
 def test_one_frame_has_no_flow(cache):
-    drawn = named(cache, "one").show()
+    drawn = cc.show(named(cache, "one"))
     assert "flow" in drawn.absent
     assert len(drawn.frames) == 1
 
 
 def test_many_frames_make_a_wider_sheet_of_readable_pictures(cache):
-    drawn = named(cache, "bunny").show(num_frames=48)
+    drawn = cc.show(named(cache, "bunny"), num_frames=48)
     assert {place.width for place in drawn.frames} == {86}
     assert all(b.x - a.x >= 90 for a, b in itertools.pairwise(drawn.frames))
 
@@ -181,7 +181,7 @@ def mixed(tmp_path_factory, clips) -> cc.Cache:
 
 
 def test_other_codecs_and_shapes_are_drawn(mixed):
-    drawn = mixed[0].show()
+    drawn = cc.show(mixed[0])
     assert (drawn.absent, drawn.damage) == ({}, {})
     assert set(drawn.rows) == {"frames", "keyframes", "flow", "motion", "mel"}
     for place in drawn.frames:
@@ -205,12 +205,12 @@ def test_other_codecs_and_shapes_are_drawn(mixed):
 )
 def test_wrong_arguments(cache, arguments, message):
     with pytest.raises(UsageError, match=message):
-        named(cache, "bunny").show(**arguments)
+        cc.show(named(cache, "bunny"), **arguments)
 
 
 def test_times_outside_of_the_video_are_cut_to_it(cache):
     video = named(cache, "bunny")
-    assert video.show(start_seconds=-3, stop_seconds=99).axis == video.show().axis
+    assert cc.show(video, start_seconds=-3, stop_seconds=99).axis == cc.show(video).axis
 
 
 def flipped(cache: cc.Cache, folder: Path, pattern: str) -> cc.Cache:
@@ -224,7 +224,7 @@ def flipped(cache: cc.Cache, folder: Path, pattern: str) -> cc.Cache:
 
 def test_one_damaged_artefact_leaves_the_others(cache, tmp_path):
     damaged = flipped(cache, tmp_path, "npz/*/bunny-*.mel.*")
-    drawn = named(damaged, "bunny").show()
+    drawn = cc.show(named(damaged, "bunny"))
     assert list(drawn.damage) == ["mel"]
     assert "is damaged" in drawn.damage["mel"]
     assert set(drawn.rows) == {"frames", "keyframes", "flow", "motion"}
@@ -233,9 +233,10 @@ def test_one_damaged_artefact_leaves_the_others(cache, tmp_path):
 def test_one_damaged_frame_leaves_the_others(cache, tmp_path):
     damaged = flipped(cache, tmp_path, "lmdb/*/bunny-*")
     video = named(damaged, "bunny")
-    drawn = video.show(num_frames=48)
+    drawn = cc.show(video, num_frames=48)
     same = [
-        np.array_equal(cut_out(drawn, a), cut_out(named(cache, "bunny").show(num_frames=48), a)) for a in drawn.frames
+        np.array_equal(cut_out(drawn, a), cut_out(cc.show(named(cache, "bunny"), num_frames=48), a))
+        for a in drawn.frames
     ]
     assert sum(same) >= 46
 
@@ -244,7 +245,7 @@ def test_a_cut_file_gives_a_sheet_that_names_it(cache, tmp_path):
     copy = Path(shutil.copytree(cache.path, tmp_path / "cache"))
     (file,) = copy.glob("lmdb/*/bunny-*")
     os.truncate(file, 100)
-    drawn = named(cc.open_cache(copy), "bunny").show()
+    drawn = cc.show(named(cc.open_cache(copy), "bunny"))
     assert "got 100 bytes" in drawn.damage["frames"]
     assert "flow" in drawn.rows
 
@@ -253,29 +254,29 @@ def test_without_frames_the_other_rows_are_drawn(tmp_path, make_video):
     make_video(tmp_path / "videos" / "a.mp4", num_frames=20, audio=True)
     cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["npz"], config=CONFIG, jobs=1)
     with cc.open_cache(tmp_path / "cache") as cache:
-        drawn = cache[0].show()
+        drawn = cc.show(cache[0])
     assert drawn.absent == {"frames": "not cached"}
     assert set(drawn.rows) == {"flow", "motion", "mel"}
 
 
 def test_landmarks_are_drawn_over_the_frames(cache, monkeypatch):
     video = named(cache, "quiet")
-    plain = video.show(num_frames=3)
+    plain = cc.show(video, num_frames=3)
     landmarks = np.full((video.num_frames, 33, 4), np.nan, np.float32)
     landmarks[:, 11] = 0, 0, 0, 1
     landmarks[:, 12] = video.width, video.height, 0, 1
     monkeypatch.setattr(draw_sheet._Drawing, "_poses", lambda self: {n: landmarks[n] for n in self.numbers})
-    drawn = video.show(num_frames=3)
+    drawn = cc.show(video, num_frames=3)
     for place in drawn.frames:
         changed = (cut_out(plain, place) != cut_out(drawn, place)).any(-1)
         assert changed[place.height // 2, place.width // 2]
         assert not changed[0, -1]
     landmarks[:, 12, 3] = 0.2
-    assert np.array_equal(video.show(num_frames=3).picture, plain.picture)
+    assert np.array_equal(cc.show(video, num_frames=3).picture, plain.picture)
 
 
 def test_files_are_whole_and_read_by_others(cache, tmp_path):
-    drawn = named(cache, "bunny").show()
+    drawn = cc.show(named(cache, "bunny"))
     path = drawn.save(tmp_path / "sheet.png")
     assert np.array_equal(cv2.imread(os.fspath(path))[..., ::-1], drawn.picture)
     assert [each.name for each in tmp_path.iterdir()] == ["sheet.png"]
@@ -288,7 +289,7 @@ def test_files_are_whole_and_read_by_others(cache, tmp_path):
 
 
 def test_without_opencv_the_error_says_what_to_install(cache):
-    code = "import sys; sys.modules['cv2'] = None\nimport chordcache as cc\ncc.open_cache(sys.argv[1])[0].show()"
+    code = "import sys; sys.modules['cv2'] = None\nimport chordcache as cc\ncc.show(cc.open_cache(sys.argv[1])[0])"
     result = subprocess.run([sys.executable, "-c", code, cache.path], capture_output=True, text=True, timeout=120)
     assert "ImportError: no OpenCV (cv2) is installed; run: pip install 'chordcache[cv]'" in result.stderr
 

@@ -63,7 +63,7 @@ def test_what_is_not_a_regular_file_is_not_replaced(built, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "null").symlink_to("/dev/null")
     with cc.open_cache(built) as cache:
-        drawn = cache[0].show(num_frames=1)
+        drawn = cc.show(cache[0], num_frames=1)
     for name in ("pipe", "null"):
         with pytest.raises(cc.UsageError, match="not a regular file"):
             cc.report(built, tmp_path / name)
@@ -96,7 +96,7 @@ def test_a_full_disk_of_a_picture_is_named(built, tmp_path):
     """The limit of a file's size is a real error of the kernel."""
     code = (
         "import chordcache as cc, resource, signal, sys\n"
-        "drawn = cc.open_cache(sys.argv[1])[0].show()\n"
+        "drawn = cc.show(cc.open_cache(sys.argv[1])[0])\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "try: drawn.save(sys.argv[2])\n"
