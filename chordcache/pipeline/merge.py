@@ -19,7 +19,7 @@ from chordcache.index.column_types import merged_columns
 from chordcache.index.files import IndexWriter
 from chordcache.pipeline.existing_cache import check_counts, check_sidecars, index_of, repairable
 from chordcache.pipeline.fix_commands import completing_command
-from chordcache.pipeline.verify_lists import find_orphans
+from chordcache.pipeline.unnamed_files import unnamed_files
 from chordcache.records import FeatureInfo, RunSummary
 from chordcache.storage import atomic, layout
 from chordcache.storage.cache_header import Header, read_header, write_header
@@ -112,9 +112,9 @@ def _check_folder(folder: Path) -> None:
         return
     if not os.path.isdir(folder):
         raise UsageError(f"output: got '{printable(folder)}', expected a folder. Name another one.")
-    foreign = next((orphan.file for orphan in find_orphans(folder) if not orphan.fix_command), None)
-    if foreign is not None:
-        raise _other_output(folder, f"which holds '{printable(foreign)}'")
+    _, foreign = unnamed_files(folder)
+    if foreign:
+        raise _other_output(folder, f"which holds '{printable(foreign[0])}'")
 
 
 def _other_output(folder: Path, what: str) -> UsageError:

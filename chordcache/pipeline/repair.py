@@ -20,6 +20,7 @@ from chordcache.pipeline.existing_cache import check_sidecars, index_of
 from chordcache.pipeline.findings import Damage
 from chordcache.pipeline.fix_commands import gc_command
 from chordcache.pipeline.options import BuildOptions
+from chordcache.pipeline.unnamed_files import unnamed_files
 from chordcache.pipeline.verify_lists import check_index, find_orphans
 from chordcache.records import RunSummary, VideoRecord
 from chordcache.storage import atomic, layout, sealed_json
@@ -204,11 +205,8 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
         index_of(folder)
         for key in layout.iter_keys(folder):
             read_sidecar(folder, key)
-        files = [
-            orphan.file
-            for orphan in find_orphans(folder)
-            if orphan.fix_command and (chosen is None or orphan.file in chosen)
-        ]
+        superseded, _ = unnamed_files(folder)
+        files = [file for file in superseded if chosen is None or file in chosen]
         if not dry_run:
             # A catalog that lags may name a file to remove. If the disk is full now, there is space after the removal
             with suppress(NoSpaceError):

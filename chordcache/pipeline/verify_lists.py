@@ -1,8 +1,7 @@
-"""The check of a cache's catalog, index and quarantine against its sidecars, and the search for files of no video."""
+"""The check of a cache's catalog, index, quarantine and files against its sidecars."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, UsageError, printable
@@ -10,21 +9,13 @@ from chordcache.index.files import read_index
 from chordcache.pipeline.findings import Damage
 from chordcache.pipeline.fix_commands import build_command, completing_command, gc_command, repair_command
 from chordcache.pipeline.requested import Features
+from chordcache.pipeline.unnamed_files import unnamed_files
 from chordcache.storage import layout
-from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.parts import PARTS, in_parts
+from chordcache.storage.parts import in_parts
 from chordcache.storage.quarantine import Quarantine
-from chordcache.storage.readable import iter_files, list_folder
 from chordcache.storage.run_log import RUNS_FILE, read_runs
 from chordcache.storage.sidecar import Sidecar, read_sidecar
-
-_TOP_LEVEL = frozenset(
-    (
-        *("chordcache.json", "index.jsonl", "videos", "catalog.sqlite", "quarantine.jsonl", "runs.jsonl"),
-        *(".partial", ".lock", ".on_demand", PARTS),
-    )
-).union(TIERS)
 
 
 def check_catalog(cache: Path, keys: list[str], features: Features) -> list[Damage]:
@@ -110,43 +101,8 @@ def check_runs(cache: Path) -> list[Damage]:
 
 
 def find_orphans(cache: Path) -> list[Damage]:
-    """Return the files that no sidecar names: superseded generations, and files that are not part of a cache.
-
-    An artefact is not an orphan while its sidecar may still come: the index names the video, and it has no sidecar,
-    since a build was killed, or a copy of the cache is not complete.
-    """
-    named: set[str] = set()
-    unknown: set[str] = set()
-    keys = set(layout.iter_keys(cache))
-    for key in keys:
-        try:
-            named.update(str(info.file) for info in read_sidecar(cache, key).features)
-        except (DamageError, UnreadableError):
-            unknown.add(key)  # this sidecar may have named any artefact of its video
-    sidecars = set(map(layout.sidecar_file, keys))
-    orphans: list[str] = []
-    early: list[str] = []
-    foreign = sorted(set(list_folder(cache)) - _TOP_LEVEL)
-    foreign += [file for file in iter_files(cache, "videos") if file not in sidecars]
-    for tier in TIERS:
-        for file in iter_files(cache, tier):
-            key = os.path.basename(file).partition(".")[0]
-            if not layout.is_artefact_file(tier, file):
-                foreign.append(file)
-            elif file not in named and key not in unknown:
-                (orphans if key in keys else early).append(file)
-    if early:
-        orphans += _without_indexed(cache, early)
-    return [Damage("orphan", file, "no sidecar names it", gc_command(cache)) for file in sorted(orphans)] + [
-        Damage("orphan", file, "chordcache did not make it, and gc leaves it; move it away", "")
-        for file in sorted(foreign)
+    """Return the files that no sidecar names: superseded generations, and files that are not part of a cache."""
+    superseded, foreign = unnamed_files(cache)
+    return [Damage("orphan", file, "no sidecar names it", gc_command(cache)) for file in superseded] + [
+        Damage("orphan", file, "chordcache did not make it, and gc leaves it; move it away", "") for file in foreign
     ]
-
-
-def _without_indexed(cache: Path, files: list[str]) -> list[str]:
-    """Return the artefacts of videos that the index does not name. Without a sound index, it may name each of them."""
-    try:
-        keys = set(map(layout.key_of, read_index(cache / "index.jsonl")))
-    except (DamageError, NotFoundError, UnreadableError, UsageError):
-        return []
-    return [file for file in files if os.path.basename(file).partition(".")[0] not in keys]
