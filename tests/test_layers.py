@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,14 @@ LEVELS = {
     "storage": 2,
     "features": 3,
     "index": 3,
-    "pipeline": 4,
-    "read": 5,
-    "tools": 6,
-    "cli": 7,
+    "building": 4,
+    "read": 4,
+    "verifying": 5,
+    "sources": 5,
+    "look": 6,
+    "train": 6,
+    "tools": 7,
+    "cli": 8,
 }
 """Level of each folder. A folder imports only from folders with a lower level; those with the same level do not know
 each other. Modules that lie in the package itself, such as errors and records, hold facts for all: level 0."""
@@ -41,11 +46,11 @@ OWNERS = {
     "distributed": ("chordcache.engine.dask_cluster",),
     "h5py": ("chordcache.storage.artefacts.hdf5_store",),
     "huggingface_hub": ("chordcache.features.networks.pretrained",),
-    "jinja2": ("chordcache.tools.report.*",),
+    "jinja2": ("chordcache.look.report.*",),
     "joblib": ("chordcache.engine.pool",),
-    "kornia": ("chordcache.read.augment",),
+    "kornia": ("chordcache.train.augment",),
     "lmdb": ("chordcache.storage.artefacts.lmdb_store",),
-    "markupsafe": ("chordcache.tools.report.*",),
+    "markupsafe": ("chordcache.look.report.*",),
     "mediapipe": ("chordcache.features.*",),
     "msgspec": ("chordcache.records",),
     "numpy": ("*",),
@@ -54,24 +59,9 @@ OWNERS = {
     "simplejpeg": ("chordcache.media.jpeg",),
     "sqlite3": ("chordcache.storage.catalog", "chordcache.storage.catalog_keys"),
     "transformers": ("chordcache.features.networks.*",),
-    "tokenizers": ("chordcache.read.text",),
-    "torch": (
-        "chordcache.features.networks.*",
-        "chordcache.read.augment",
-        "chordcache.read.batch_memory",
-        "chordcache.read.batch_under_way",
-        "chordcache.read.clip_dataset",
-        "chordcache.read.combined",
-        "chordcache.read.dataset",
-        "chordcache.read.gpu_decode",
-        "chordcache.read.loader",
-        "chordcache.read.collate",
-        "chordcache.read.mixing",
-        "chordcache.read.sampling.budget_batches",
-        "chordcache.read.sampling.distributed",
-        "chordcache.tools.bench.*",
-    ),
-    "torchvision": ("chordcache.read.gpu_decode",),
+    "tokenizers": ("chordcache.train.captions",),
+    "torch": ("chordcache.features.networks.*", "chordcache.train.*", "chordcache.tools.bench.*"),
+    "torchvision": ("chordcache.train.gpu_decode",),
     "torchcodec": ("chordcache.tools.bench.readers",),
     "tqdm": ("chordcache.engine.terminal",),
     "xxhash": ("chordcache.digests",),
@@ -199,6 +189,35 @@ def test_package_keeps_to_its_layers() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+def test_no_modules_import_each_other() -> None:
+    """Imports in functions and for typing count too."""
+    files = package_files()
+    graph = {
+        module: {
+            target
+            for found in imports_of(path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py")
+            for target in (f"{found.module}.{found.name}", found.module)
+            if target in files and target not in (module, *ENTRANCES)
+        }
+        for module, path in files.items()
+        if module not in ENTRANCES
+    }
+    assert_no_circle(graph)
+
+
+def assert_no_circle(graph: Mapping[str, Collection[str]]) -> None:
+    """Raise an error that names a circle of a graph, if there is one."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" > ".join(error.args[1]))
+
+
+def test_a_circle_is_found() -> None:
+    with pytest.raises(pytest.fail.Exception, match="a > b > c > a|b > c > a > b|c > a > b > c"):
+        assert_no_circle({"a": ["c"], "b": ["a"], "c": ["b"], "d": ["a"]})
+
+
 def test_every_level_has_a_folder() -> None:
     assert {folder for folder in LEVELS if folder} == {path.name for path in PACKAGE.iterdir() if path.is_dir()} - {
         "__pycache__"
@@ -217,8 +236,8 @@ MODULES = {
     "chordcache.engine.pool",
     "chordcache.storage.layout",
     "chordcache.storage.artefacts.lmdb_store",
-    "chordcache.pipeline",
-    "chordcache.pipeline.build",
+    "chordcache.building",
+    "chordcache.building.build",
     "chordcache.read.cache",
     "chordcache.cli.build",
 }
@@ -232,7 +251,7 @@ MODULES = {
             "from chordcache.media import jpeg",
             "'', level 0, imports chordcache.media.jpeg, level 2",
         ),
-        ("chordcache.records", "import chordcache.read.cache", "level 0, imports chordcache.read.cache, level 5"),
+        ("chordcache.records", "import chordcache.read.cache", "level 0, imports chordcache.read.cache, level 4"),
         ("chordcache.media.demux", "from chordcache import engine", "level 2, imports chordcache.engine, level 2"),
         ("chordcache.media.demux", "from ..engine import pool", "level 2, imports chordcache.engine.pool, level 2"),
         (
@@ -240,9 +259,9 @@ MODULES = {
             "from ...read.cache import Cache",
             "level 2, imports chordcache.read",
         ),
-        ("chordcache.pipeline.build", "from chordcache import scan", "imports chordcache, which is above all folders"),
+        ("chordcache.building.build", "from chordcache import scan", "imports chordcache, which is above all folders"),
         (
-            "chordcache.pipeline.build",
+            "chordcache.building.build",
             "from chordcache.cli.build import command",
             "level 4, imports chordcache.cli.build",
         ),
@@ -261,10 +280,10 @@ MODULES = {
         ("chordcache.records", "import chordcache.elsewhere", "chordcache.elsewhere, which does not exist"),
         ("chordcache.read.cache", "import av", "av, which belongs to"),
         ("chordcache.read.cache", "import av.filter", "av, which belongs to"),
-        ("chordcache.pipeline.build", "from torch.utils import data", "torch, which belongs to"),
-        ("chordcache.pipeline.clicks", "import click", "click, which belongs to"),
-        ("chordcache.pipeline.build", "import sqlite3", "sqlite3, which belongs to"),
-        ("chordcache.pipeline.build", "import pandas", "pandas, which no module owns"),
+        ("chordcache.building.build", "from torch.utils import data", "torch, which belongs to"),
+        ("chordcache.building.clicks", "import click", "click, which belongs to"),
+        ("chordcache.building.build", "import sqlite3", "sqlite3, which belongs to"),
+        ("chordcache.building.build", "import pandas", "pandas, which no module owns"),
         ("chordcache.utils.strings", "", "chordcache.utils.strings: its folder has no level"),
         ("chordcache.read.cache", "def f(:", "cannot be parsed"),
         ("chordcache.read.cache", "\0", "cannot be parsed"),
@@ -277,10 +296,10 @@ def test_checker_sees(module: str, source: str, match: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("chordcache.pipeline.build", "import os, numpy as np\nfrom chordcache.storage import layout"),
-        ("chordcache.pipeline.build", "from chordcache import __version__, records"),
+        ("chordcache.building.build", "import os, numpy as np\nfrom chordcache.storage import layout"),
+        ("chordcache.building.build", "from chordcache import __version__, records"),
         ("chordcache.media.demux", "from chordcache.media import jpeg"),
-        ("chordcache.cli.build", "import click\nfrom chordcache.pipeline.build import build"),
+        ("chordcache.cli.build", "import click\nfrom chordcache.building.build import build"),
         ("chordcache.features.pose", "import mediapipe"),
         ("chordcache.storage.artefacts.lmdb_store", "import lmdb\nfrom ..layout import video_key"),
         ("chordcache", "from chordcache.cli import build"),

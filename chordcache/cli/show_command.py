@@ -12,7 +12,7 @@ from chordcache.cli.values import KEY
 from chordcache.errors import DamageError, UsageError, printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
-    from chordcache.read.sheet import Sheet
+    from chordcache.look.sheet import Sheet
 
 
 @click.command()
@@ -52,7 +52,7 @@ def _draw(cache: str, video: str, output: str | None, view: dict[str, int | floa
         if target.absolute().resolve().is_relative_to(opened.path.resolve()):
             raise UsageError(f"output: got '{printable(target)}', which is inside the cache, expected another folder")
         try:
-            from chordcache.read import draw_sheet  # it loads OpenCV
+            from chordcache.look import draw_sheet  # it loads OpenCV
 
             sheet = draw_sheet.show(cached, **view)  # type: ignore[arg-type]
         except ImportError as error:

@@ -16,7 +16,7 @@ from chordcache.features.read_side import Arrays, Clip, ReadSide, in_memory
 from chordcache.media.cropping import CropBox, cut, load_opencv, resized
 from chordcache.media.geometry import scaled_size
 from chordcache.records import FeatureInfo
-from chordcache.storage.artefacts.base import Artefact
+from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.flow_int8 import dequantize, quantize
 
 if TYPE_CHECKING:

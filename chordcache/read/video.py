@@ -13,7 +13,7 @@ from chordcache.errors import DamageError, FeatureAbsentError, printable
 from chordcache.features.item_fields import fits
 from chordcache.features.registry import read_sides
 from chordcache.records import ContentFacts, DamageFacts, FeatureInfo
-from chordcache.storage.artefacts.base import Artefact
+from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.sidecar import Sidecar
 

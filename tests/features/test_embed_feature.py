@@ -18,6 +18,7 @@ from helpers import processes
 
 import chordcache as cc
 from chordcache.engine.choice import Engine
+from chordcache.records import RunSummary
 
 SIZES = {"wide": (64, 48), "tall": (40, 72), "small": (26, 20)}
 """Name of each video to the (width, height) of its frames, [pixels]"""
@@ -89,7 +90,7 @@ def videos(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., P
     return folder / "list.csv"
 
 
-def build(work: Path, videos: Path, model: Path, jobs: Any = None, **params: Any) -> cc.RunSummary:
+def build(work: Path, videos: Path, model: Path, jobs: Any = None, **params: Any) -> RunSummary:
     """Build raw frames and embeddings. Batches are smaller than a video."""
     section = {"model": str(model), "dtype": "float32", "batch_size": 5, **params}
     config = {"frames": {"codec": "raw"}, "features": {"embed": section, "flow": None, "motion": None, "mel": None}}

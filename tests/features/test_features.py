@@ -22,6 +22,7 @@ import chordcache as cc
 from chordcache.config.config import Config, config_from_json
 from chordcache.errors import ConfigError, FeatureAbsentError, UsageError
 from chordcache.features.registry import resolve
+from chordcache.records import RunSummary
 
 Cli = Callable[..., Any]
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "features.md"
@@ -79,7 +80,7 @@ def opens(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return opened
 
 
-def build_here(monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> cc.RunSummary:
+def build_here(monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> RunSummary:
     """``build`` with its worker in this process, so that what it does can be watched."""
     from chordcache.engine import pool
 

@@ -11,6 +11,7 @@ import yaml
 import chordcache as cc
 from chordcache.engine.choice import Engine
 from chordcache.features.registry import resolve
+from chordcache.records import RunSummary
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def work(tmp_path: Path, make_video: Callable[..., Path]) -> Path:
     return tmp_path
 
 
-def build(work: Path, captions: dict[str, str], *features: str, **options: object) -> cc.RunSummary:
+def build(work: Path, captions: dict[str, str], *features: str, **options: object) -> RunSummary:
     """Build the videos with these captions."""
     rows = [f"videos/{name}.mp4,{caption}" for name, caption in captions.items()]
     (work / "list.csv").write_text("\n".join(["path,caption", *rows]))

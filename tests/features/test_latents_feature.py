@@ -23,6 +23,7 @@ from chordcache.engine.choice import Engine
 from chordcache.features.networks.latents import LatentsExtractor
 from chordcache.media.cropping import CropBox
 from chordcache.read.crops import CenterCrop
+from chordcache.records import RunSummary
 
 NUM_FRAMES = {"one": 1, "three": 3, "nine": 9, "twenty": 20}
 
@@ -53,7 +54,7 @@ def wan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 INLINE = Engine("inline")
 
 
-def build(index: Path, cache: Path, model: Path | str, *, jobs: int | Engine = INLINE, **params: Any) -> cc.RunSummary:
+def build(index: Path, cache: Path, model: Path | str, *, jobs: int | Engine = INLINE, **params: Any) -> RunSummary:
     """Build latents, and the frames that they are made of, bit for bit."""
     cache.parent.mkdir(exist_ok=True, parents=True)
     latents = {"model": str(model), "dtype": "float32", "clip_frames": CLIP_FRAMES, **params}

@@ -26,9 +26,10 @@ from chordcache.errors import DamageError, MediaError, UsageError
 from chordcache.features.packet_frames import iter_pictures
 from chordcache.media.packet_decoder import to_rgb
 from chordcache.media.picture_data import plane_array
-from chordcache.pipeline.verify_source import compare_with_source
 from chordcache.read.segment_of import segment_of
+from chordcache.records import RunSummary
 from chordcache.storage.artefacts.open_files import forget, open_artefact
+from chordcache.verifying.verify_source import compare_with_source
 
 CODECS: Mapping[str, Mapping[str, Any]] = {
     "mpeg4": {"codec": "mpeg4"},
@@ -42,9 +43,7 @@ STREAMS = {"mpeg4": "m4v", "h264": "h264"}
 """ffmpeg's name of the format of a bare stream"""
 
 
-def build(
-    folder: Path, settings: Mapping[str, Any], *, tiers: Sequence[str] = ("lmdb",), **frames: Any
-) -> cc.RunSummary:
+def build(folder: Path, settings: Mapping[str, Any], *, tiers: Sequence[str] = ("lmdb",), **frames: Any) -> RunSummary:
     """Cache the videos of a folder."""
     config = config_from_json(
         {

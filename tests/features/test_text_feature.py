@@ -20,6 +20,7 @@ from tokenizers.processors import TemplateProcessing
 
 import chordcache as cc
 from chordcache.engine.choice import Engine
+from chordcache.records import RunSummary
 
 WORDS = ["<pad>", "</s>", "<unk>", *"a dog runs over the green hill while two cats sleep in sun and rain".split()]
 
@@ -70,7 +71,7 @@ def write_list(work: Path, captions: dict[str, str]) -> None:
     (work / "list.csv").write_text("\n".join(["path,caption", *rows]) + "\n")
 
 
-def build(work: Path, model: Path | str, **params: Any) -> cc.RunSummary:
+def build(work: Path, model: Path | str, **params: Any) -> RunSummary:
     config = {"features": {"text": {"model": str(model), "dtype": "float32", **params}, "flow": None, "mel": None}}
     (work / "text.yaml").write_text(yaml.dump(config))
     return cc.build(

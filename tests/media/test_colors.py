@@ -23,7 +23,7 @@ from chordcache.media.ffmpeg_log import capture
 from chordcache.media.geometry import Orientation
 from chordcache.media.resample import Resampler
 from chordcache.media.scaling import PictureScaler
-from chordcache.read.sources.mapped_mp4 import MappedMP4Source
+from chordcache.sources.mapped_mp4 import MappedMP4Source
 
 MIN_PSNR_DB = 54.0
 """Lowest PSNR of RGB; rounding alone gives 58.9"""

@@ -14,13 +14,14 @@ import pytest
 from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
+from chordcache.building.dry_run import dry_run
+from chordcache.building.trim import damage_after
 from chordcache.config.config import Config
 from chordcache.config.frames import FramesConfig
 from chordcache.errors import FormatVersionError, MediaError, UsageError
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
-from chordcache.pipeline.dry_run import dry_run
-from chordcache.pipeline.trim import damage_after
+from chordcache.records import RunSummary
 from chordcache.storage.cache_header import read_header, write_header
 
 NUM_FRAMES, GOP = 100, 20
@@ -249,7 +250,7 @@ def work(films, tmp_path) -> Path:
     return tmp_path
 
 
-def counts(summary: cc.RunSummary) -> tuple[int, int, int]:
+def counts(summary: RunSummary) -> tuple[int, int, int]:
     return summary.num_done, summary.num_up_to_date, summary.num_failed
 
 

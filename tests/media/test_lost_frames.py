@@ -21,7 +21,7 @@ from chordcache.media.checks.bitstream import packet_reader
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from chordcache.media.probe import probe
-from chordcache.read.sources.mapped_mp4 import MappedMP4Source
+from chordcache.sources.mapped_mp4 import MappedMP4Source
 
 NUM_FRAMES = 60
 NUM_CUTS = 10

@@ -37,7 +37,7 @@ from chordcache import progress
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
 from chordcache.storage.artefacts import npy, open_files
-from chordcache.storage.artefacts.base import DIGESTS, Artefact, Layout
+from chordcache.storage.artefacts.artefact import DIGESTS, Artefact, Layout
 from chordcache.storage.artefacts.chains import ChainIndex, ChainWriter
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
 

@@ -1,0 +1,61 @@
+"""The files of a cache that no sidecar names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from chordcache.errors import DamageError, NotFoundError, UnreadableError, UsageError
+from chordcache.index.files import read_index
+from chordcache.storage import layout
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.part_folders import PARTS
+from chordcache.storage.readable import iter_files, list_folder
+from chordcache.storage.sidecar import read_sidecar
+
+_TOP_LEVEL = frozenset(
+    (
+        *("chordcache.json", "index.jsonl", "videos", "catalog.sqlite", "quarantine.jsonl", "runs.jsonl"),
+        *(".partial", ".lock", ".on_demand", PARTS),
+    )
+).union(TIERS)
+
+
+def unnamed_files(cache: Path) -> tuple[list[str], list[str]]:
+    """Return the superseded artefacts, and the files that are not part of a cache, each sorted.
+
+    An artefact is not superseded while its sidecar may still come: the index names the video, and it has no sidecar,
+    since a build was killed, or a copy of the cache is not complete.
+    """
+    named: set[str] = set()
+    unknown: set[str] = set()
+    keys = set(layout.iter_keys(cache))
+    for key in keys:
+        try:
+            named.update(str(info.file) for info in read_sidecar(cache, key).features)
+        except (DamageError, UnreadableError):
+            unknown.add(key)  # this sidecar may have named any artefact of its video
+    sidecars = set(map(layout.sidecar_file, keys))
+    superseded: list[str] = []
+    early: list[str] = []
+    foreign = sorted(set(list_folder(cache)) - _TOP_LEVEL)
+    foreign += [file for file in iter_files(cache, "videos") if file not in sidecars]
+    for tier in TIERS:
+        for file in iter_files(cache, tier):
+            key = os.path.basename(file).partition(".")[0]
+            if not layout.is_artefact_file(tier, file):
+                foreign.append(file)
+            elif file not in named and key not in unknown:
+                (superseded if key in keys else early).append(file)
+    if early:
+        superseded += _without_indexed(cache, early)
+    return sorted(superseded), sorted(foreign)
+
+
+def _without_indexed(cache: Path, files: list[str]) -> list[str]:
+    """Return the artefacts of videos that the index does not name. Without a sound index, it may name each of them."""
+    try:
+        keys = set(map(layout.key_of, read_index(cache / "index.jsonl")))
+    except (DamageError, NotFoundError, UnreadableError, UsageError):
+        return []
+    return [file for file in files if os.path.basename(file).partition(".")[0] not in keys]

@@ -1,0 +1,597 @@
+"""Build: resume, staleness, quarantine, and every way to be interrupted."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers import processes
+
+import chordcache as cc
+from chordcache.records import RunSummary
+
+pytestmark = pytest.mark.timeout(120)
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+Maker = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory, make_video: Maker) -> Path:
+    """videos/ with four good inputs and a bad one."""
+    folder = tmp_path_factory.mktemp("pristine")
+    for number in range(4):
+        make_video(folder / "videos" / f"{number}.mp4", num_frames=12 + number)
+    (folder / "videos/bad.mp4").write_bytes(b"no video" * 100)
+    return folder
+
+
+@pytest.fixture
+def work(pristine: Path, tmp_path: Path) -> Path:
+    """videos/, index.json and cache/ after a first build."""
+    shutil.copytree(pristine / "videos", tmp_path / "work/videos")
+    scan_again(tmp_path / "work")
+    assert build(tmp_path / "work").num_failed == 1
+    return tmp_path / "work"
+
+
+def scan_again(work: Path) -> None:
+    cc.scan([work / "videos"], output=work / "index.json", labels="dir", jobs=1)
+
+
+DEFAULTS = Path(__file__).resolve().parents[2] / "configs/default.yaml"
+
+
+def build(work: Path, **options: object) -> RunSummary:
+    return cc.build(work / "index.json", work / "cache", jobs=1, **options)
+
+
+def numbers(summary: RunSummary) -> tuple[int, int, int]:
+    return summary.num_done, summary.num_up_to_date, summary.num_failed
+
+
+def touched(before: dict, after: dict) -> set[str]:
+    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+
+
+def key_of(cache: Path, path: str) -> str:
+    return processes.sidecars(cache)[path]["key"]
+
+
+# Resume
+
+
+def test_the_second_time_does_nothing(work: Path, run_cli: Cli) -> None:
+    before = processes.files_of(work / "cache")
+    lists = [(work / "cache" / name).read_bytes() for name in ("index.jsonl", "quarantine.jsonl", "chordcache.json")]
+    done = run_cli("build", work / "index.json", "-o", work / "cache", "-j1")
+    assert done.returncode == 3
+    assert "done 0, up to date 4, quarantined 1 of 5" in done.stdout
+    assert processes.files_of(work / "cache") == before
+    assert lists == [
+        (work / "cache" / name).read_bytes() for name in ("index.jsonl", "quarantine.jsonl", "chordcache.json")
+    ]
+    assert processes.partials(work / "cache") == []
+
+
+@pytest.mark.parametrize("how", ["touched", "rewritten", "replaced"])
+@pytest.mark.parametrize("scanned_again", [True, False])
+def test_only_a_changed_source_is_built_again(work: Path, make_video: Maker, how: str, scanned_again: bool) -> None:
+    before = processes.files_of(work / "cache")
+    old = processes.sidecars(work / "cache")["1.mp4"]["_artefact"]
+    source = work / "videos/1.mp4"
+    if how == "touched":
+        os.utime(source)
+    else:
+        make_video(source if how != "replaced" else work / "new.mp4", num_frames=21)
+        if how == "replaced":
+            (work / "new.mp4").rename(source)
+    if scanned_again:
+        scan_again(work)
+    assert numbers(build(work)) == (1, 3, 1)
+    new = processes.sidecars(work / "cache")["1.mp4"]
+    assert new["num_frames"] == (13 if how == "touched" else 21)
+    assert new["_artefact"] != old
+    assert old.exists()
+    changed = touched(before, processes.files_of(work / "cache"))
+    assert changed == {str(p.relative_to(work / "cache")) for p in (new["_sidecar"], new["_artefact"])}
+    assert numbers(build(work)) == (0, 4, 1)
+    cc.collect_garbage(work / "cache")
+    assert not old.exists()
+    assert cc.verify(work / "cache", jobs=1).damage == []
+
+
+def test_another_quality_builds_all_again(work: Path) -> None:
+    before = processes.contents(work / "cache")
+    (work / "c.yaml").write_text("frames: {quality: 50}")
+    assert numbers(build(work, config=work / "c.yaml")) == (4, 0, 1)
+    assert all(processes.contents(work / "cache")[path] != facts for path, facts in before.items())
+    assert numbers(build(work, config=work / "c.yaml")) == (0, 4, 1)
+    assert numbers(build(work)) == (0, 4, 1)  # without a config, a cache keeps the one that it has
+    assert numbers(build(work, config=DEFAULTS)) == (0, 4, 1)  # the files of the first build are taken back
+    assert processes.contents(work / "cache") == before
+
+
+def test_another_label_rewrites_the_sidecar_alone(work: Path) -> None:
+    before = processes.files_of(work / "cache")
+    (work / "labels.csv").write_text("path,label,caption,camera\n0.mp4,jump,a jump,left\n")
+    cc.scan([work / "videos"], output=work / "index.json", labels=str(work / "labels.csv"), jobs=1)
+    assert numbers(build(work)) == (0, 4, 1)
+    assert all(name.startswith("videos/") for name in touched(before, processes.files_of(work / "cache")))
+    video = cc.open_cache(work / "cache")[key_of(work / "cache", "0.mp4")]
+    assert (video.label, video.caption, video.extra) == ("jump", "a jump", {"camera": "left"})
+    assert cc.verify(work / "cache", jobs=1).damage == []
+
+
+def test_an_added_video_is_built_alone(work: Path, make_video: Maker) -> None:
+    before = processes.files_of(work / "cache")
+    make_video(work / "videos/sub/new.mp4", num_frames=9)
+    scan_again(work)
+    assert numbers(build(work)) == (1, 4, 1)
+    changed = touched(before, processes.files_of(work / "cache"))
+    assert len(changed) == 2
+    assert all("new-" in name for name in changed)
+
+
+def test_another_index_adds_to_the_cache(work: Path, make_video: Maker) -> None:
+    make_video(work / "more/x.mp4", num_frames=9)
+    cc.scan([work / "more"], output=work / "more.json", jobs=1)
+    assert numbers(cc.build(work / "more.json", work / "cache", jobs=1)) == (1, 0, 0)
+    assert len(cc.open_cache(work / "cache")) == 5
+    assert cc.verify(work / "cache", jobs=1).damage == []
+
+
+def test_an_artefact_that_is_there_with_its_content_is_not_replaced(work: Path) -> None:
+    """Readers, also on other machines, may have it open."""
+    video = processes.sidecars(work / "cache")["3.mp4"]
+    before = video["_artefact"].stat()
+    video["_sidecar"].unlink()
+    assert numbers(build(work)) == (1, 3, 1)
+    assert processes.sidecars(work / "cache")["3.mp4"]["_artefact"] == video["_artefact"]
+    after = video["_artefact"].stat()
+    assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)
+
+
+def test_a_missing_artefact_is_built_again(work: Path) -> None:
+    good = processes.contents(work / "cache")
+    processes.sidecars(work / "cache")["3.mp4"]["_artefact"].unlink()
+    assert numbers(build(work)) == (1, 3, 1)
+    assert processes.contents(work / "cache") == good
+
+
+def test_one_worker_and_two_make_the_same_cache(work: Path) -> None:
+    cc.build(work / "index.json", work / "two", jobs=2)
+    assert processes.contents(work / "two") == processes.contents(work / "cache")
+
+
+# Quarantine
+
+
+def test_the_quarantine_is_skipped_until_asked_for_or_replaced(work: Path, make_video: Maker) -> None:
+    make_video(work / "videos/cut.mkv", num_frames=40)
+    data = (work / "videos/cut.mkv").read_bytes()
+    (work / "videos/cut.mkv").write_bytes(data[: len(data) // 2])
+    (work / "list.csv").write_text("path\nvideos/cut.mkv\nvideos/0.mp4\n")  # no scan that could know better
+    run = lambda **options: numbers(cc.build(work / "list.csv", work / "c", jobs=1, **options))  # noqa: E731
+    assert run() == (1, 0, 1)
+    line = processes.quarantine(work / "c")["videos/cut.mkv"]
+    assert (line.get("attempts", 1), line["cause"] in ("truncated", "short", "decode")) == (1, True)
+    assert line["message"]
+    assert run() == (0, 1, 1)
+    assert processes.quarantine(work / "c")["videos/cut.mkv"] == line
+    assert run(options=cc.BuildOptions(retry_quarantined=True)) == (0, 1, 1)
+    assert processes.quarantine(work / "c")["videos/cut.mkv"]["attempts"] == 2
+    (work / "videos/cut.mkv").write_bytes(data)
+    assert run() == (1, 1, 0)
+    assert processes.quarantine(work / "c") == {}
+    assert cc.verify(work / "c", jobs=1).damage == []
+
+
+def test_a_scanned_failure_replaced_by_a_good_file_is_tried_though_the_index_is_old(
+    work: Path, make_video: Maker
+) -> None:
+    make_video(work / "videos/bad.mp4", num_frames=7)
+    assert numbers(build(work)) == (1, 4, 0)
+    assert processes.quarantine(work / "cache") == {}
+
+
+def test_a_good_video_replaced_by_a_bad_one_is_quarantined_and_reported(work: Path, run_cli: Cli) -> None:
+    (work / "videos/0.mp4").write_bytes(b"rubbish" * 50)
+    assert numbers(build(work)) == (0, 3, 2)
+    assert "0.mp4" in processes.quarantine(work / "cache")
+    assert numbers(build(work)) == (0, 3, 2)
+    assert run_cli("verify", work / "cache", "-j1").returncode in (0, 6)
+
+
+def test_an_input_that_was_deleted(work: Path) -> None:
+    (work / "list.csv").write_text("path\nvideos/0.mp4\nvideos/gone.mp4\n")
+    assert numbers(cc.build(work / "list.csv", work / "c", jobs=1)) == (1, 0, 1)
+    line = processes.quarantine(work / "c")["videos/gone.mp4"]
+    assert line["cause"] == "io"
+    assert "No such file" in line["message"]
+    shutil.copy(work / "videos/1.mp4", work / "videos/gone.mp4")
+    assert numbers(cc.build(work / "list.csv", work / "c", jobs=1)) == (1, 1, 0)
+
+
+# Budgets
+
+
+@pytest.fixture
+def half_bad(tmp_path: Path, make_video: Maker) -> Path:
+    """list.csv of ten inputs: five good, five bad, the bad ones first."""
+    for number in range(5):
+        make_video(tmp_path / f"{number}-good.mp4", num_frames=6)
+        (tmp_path / f"{number}-bad.mp4").write_bytes(b"bad" * 100)
+    names = [f"{n}-bad.mp4" for n in range(5)] + [f"{n}-good.mp4" for n in range(5)]
+    (tmp_path / "list.csv").write_text("path\n" + "".join(f"{name}\n" for name in names))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "num_quarantined"),
+    [
+        (["--fail-fast"], 4, 1),
+        (["--max-failures", "0"], 4, 1),
+        (["--max-failures", "2"], 4, 3),
+        (["--max-failures", "5"], 3, 5),
+        (["--max-failures", "20%"], 4, 3),
+        (["--max-failures", "50%"], 3, 5),
+        (["--max-failures", "100%"], 3, 5),
+    ],
+)
+def test_a_budget_of_failures(
+    half_bad: Path, run_cli: Cli, options: list[str], code: int, num_quarantined: int
+) -> None:
+    done = run_cli("build", "list.csv", "-o", "cache", "-j1", *options, cwd=half_bad)
+    assert done.returncode == code, done.stderr
+    assert processes.fine(done.stderr)
+    assert len(processes.quarantine(half_bad / "cache")) == num_quarantined
+    assert processes.partials(half_bad / "cache") == []
+    if code == 4:
+        assert "-bad.mp4" in done.stderr
+        assert cc.verify(half_bad / "cache", jobs=1).exit_code == 6
+    assert run_cli("build", "list.csv", "-o", "cache", "-j1", cwd=half_bad).returncode == 3
+    assert len(processes.contents(half_bad / "cache")) == 5
+    assert len(processes.quarantine(half_bad / "cache")) == 5
+    assert cc.verify(half_bad / "cache", jobs=1).damage == []
+
+
+def test_known_failures_do_not_count_again(half_bad: Path, run_cli: Cli) -> None:
+    for _ in range(2):
+        run_cli("build", "list.csv", "-o", "cache", "-j1", "--fail-fast", cwd=half_bad)
+    assert len(processes.quarantine(half_bad / "cache")) == 2
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "5%%", "", "nan", "nan%", "-3%"])
+def test_an_impossible_budget(half_bad: Path, run_cli: Cli, value: str) -> None:
+    done = run_cli("build", "list.csv", "-o", "cache", f"--max-failures={value}", cwd=half_bad)
+    assert done.returncode == 2
+    assert "max" in done.stderr
+
+
+# Interruption
+
+
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory: pytest.TempPathFactory, make_video: Maker) -> Path:
+    """videos/ whose build takes a second or two, index.json, and whole/, the cache of an undisturbed build."""
+    folder = tmp_path_factory.mktemp("longer")
+    for number in range(3):
+        make_video(folder / f"videos/{number}.mp4", num_frames=250 + 10 * number, size=(320, 240))
+    for number in range(3, 9):
+        shutil.copy(folder / f"videos/{number % 3}.mp4", folder / f"videos/{number}.mp4")
+    (folder / "videos/bad.mp4").write_bytes(b"no video" * 100)
+    cc.scan([folder / "videos"], output=folder / "index.json", jobs=2)
+    cc.build(folder / "index.json", folder / "whole", jobs=2)
+    return folder
+
+
+def build_args(longer: Path) -> list[str | Path]:
+    return ["build", longer / "index.json", "-o", "cache", "-j2"]
+
+
+def at_work(cache: Path, num_done: int = 0) -> Callable[[], bool]:
+    """Return whether a worker is writing and ``num_done`` videos are published."""
+    # unlike a Path's, this glob accepts folders that vanish
+    return lambda: processes.is_writing(cache) and len(glob.glob(f"{cache}/videos/*/*.json")) >= num_done
+
+
+def completes(longer: Path, folder: Path, run_cli: Cli) -> None:
+    """The same command again makes what an undisturbed build makes, and verify has nothing to say."""
+    done = run_cli(*build_args(longer), cwd=folder)
+    assert done.returncode == 3, done.stderr
+    assert processes.fine(done.stderr)
+    assert processes.contents(folder / "cache") == processes.contents(longer / "whole")
+    assert processes.quarantine(folder / "cache").keys() == {"bad.mp4"}
+    assert processes.partials(folder / "cache") == []
+    done = run_cli("verify", "cache", "-j2", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to_group", [True, False], ids=["group", "parent"])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
+)
+def test_a_signal_in_the_middle_of_a_build(
+    longer: Path, tmp_path: Path, run_cli: Cli, number: int, code: int, to_group: bool
+) -> None:
+    with processes.running(tmp_path, *build_args(longer)) as run:
+        assert processes.wait_until(at_work(tmp_path / "cache", 1), 30)
+        (os.killpg if to_group else os.kill)(run.process.pid, number)
+        assert run.wait(10) == code
+        assert run.survivors() == []
+        assert processes.fine(run.stderr), run.stderr
+        assert "same command resumes" in run.stderr
+    assert processes.partials(tmp_path / "cache") == []
+    assert len(processes.contents(tmp_path / "cache")) >= 1
+    completes(longer, tmp_path, run_cli)
+
+
+@pytest.mark.slow
+def test_a_signal_at_any_time(longer: Path, tmp_path: Path, run_cli: Cli) -> None:
+    """Ctrl-C while Python imports, while workers start, at the end: an exit code, and no process left."""
+    random = processes.Rng(3)
+    for turn in range(8):
+        with processes.running(tmp_path, *build_args(longer)) as run:
+            assert processes.wait_until(lambda: (tmp_path / "cache/.lock").exists(), 30)
+            if turn:
+                processes.wait_until(lambda: run.workers(), 5)
+                time.sleep(random.below(700) / 1000)
+            os.killpg(run.process.pid, signal.SIGINT)
+            assert run.wait(10) in (130, -signal.SIGINT, 3)  # both are 130 to a shell
+            assert run.survivors() == []
+            assert processes.fine(run.stderr), f"turn {turn}: {run.stderr}"
+    completes(longer, tmp_path, run_cli)
+
+
+@pytest.mark.slow
+def test_kill_9_of_the_parent_at_random_points(longer: Path, tmp_path: Path, run_cli: Cli) -> None:
+    random = processes.Rng(4)
+    for turn in range(6):
+        with processes.running(tmp_path, *build_args(longer)) as run:
+            processes.wait_until(
+                at_work(tmp_path / "cache") if turn else lambda: (tmp_path / "cache/.lock").exists(), 30
+            )
+            time.sleep(random.below(400) / 1000)
+            os.kill(run.process.pid, signal.SIGKILL)
+            run.wait()
+            assert run.survivors() == [], f"turn {turn}"
+    completes(longer, tmp_path, run_cli)
+
+
+DIE_AT_RENAME = """
+import os, signal, sys
+count = 0
+def counted(name):
+    real = getattr(os, name)
+    def call(*args, **kwargs):
+        global count
+        if any("cache" in str(a) or "partial" in str(a) for a in args):
+            count += 1
+            if os.environ["DIE_BEFORE"] == f"{name} {count}":
+                os.kill(os.getpid(), signal.SIGKILL)
+        result = real(*args, **kwargs)
+        return result
+    setattr(os, name, call)
+counted("replace")
+from chordcache.cli import main
+sys.argv = ["chordcache", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nth", range(1, 5))
+@pytest.mark.parametrize("built_before", [False, True])
+def test_kill_9_just_before_each_rename_of_the_parent(
+    work: Path, tmp_path: Path, run_cli: Cli, nth: int, built_before: bool
+) -> None:
+    """Index, header, catalog, quarantine: written whole beside their place, and the power goes."""
+    good = processes.contents(work / "cache")
+    if built_before:
+        (work / "videos/bad.mp4").unlink()  # so that the quarantine is rewritten too
+        shutil.copy(work / "videos/0.mp4", work / "videos/bad.mp4")
+    else:
+        shutil.rmtree(work / "cache")
+    args = ["build", work / "index.json", "-o", work / "cache", "-j1"]
+    with processes.running(work, *args, program=("-c", DIE_AT_RENAME), env={"DIE_BEFORE": f"replace {nth}"}) as run:
+        code = run.wait()
+        assert code in (-signal.SIGKILL, 0, 3), run.stderr
+        assert run.survivors() == []
+    done = run_cli(*args)
+    assert done.returncode == (0 if built_before else 3), done.stderr
+    found = processes.contents(work / "cache")
+    assert {path: found[path] for path in good} == good
+    assert processes.partials(work / "cache") == []
+    done = run_cli("verify", work / "cache", "-j1")
+    assert done.returncode == 0, done.stdout
+
+
+WORKER_DIES = """
+import os, signal
+_real, _count = os.replace, 0
+def _replace(a, b, **kwargs):
+    global _count
+    if "/videos/" in str(b) or "/lmdb/" in str(b):
+        _count += 1
+        flag = os.environ.get("DIE_FLAG", "")
+        if flag and _count == int(os.environ["DIE_AT"]) and not os.path.exists(flag):
+            open(flag, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+    return _real(a, b, **kwargs)
+os.replace = _replace
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_worker_killed_just_before_it_publishes(work: Path, run_cli: Cli, nth: int) -> None:
+    good = processes.contents(work / "cache")
+    shutil.rmtree(work / "cache")
+    (work / "site").mkdir()
+    (work / "site/sitecustomize.py").write_text(WORKER_DIES)
+    env = {
+        "PYTHONPATH": os.pathsep.join([str(work / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "DIE_FLAG": str(work / "died"),
+        "DIE_AT": str(nth),
+    }
+    done = run_cli("build", work / "index.json", "-o", work / "cache", "-j1", env=env)
+    assert (work / "died").exists()
+    assert done.returncode == 3, done.stderr
+    assert processes.contents(work / "cache") == good
+    assert processes.partials(work / "cache") == []
+    done = run_cli("verify", work / "cache", "-j1")
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_kill_9_of_a_worker_fails_at_most_its_file(longer: Path, tmp_path: Path, run_cli: Cli) -> None:
+    with processes.running(tmp_path, *build_args(longer)) as run:
+        assert processes.wait_until(at_work(tmp_path / "cache", 1), 30)
+        os.kill(run.workers()[0], signal.SIGKILL)
+        assert run.wait(60) == 3
+        assert processes.fine(run.stderr), run.stderr
+        assert run.survivors() == []
+    assert len(processes.contents(tmp_path / "cache")) >= 8
+    assert len(processes.quarantine(tmp_path / "cache")) <= 2
+    assert run_cli(*build_args(longer), "--retry-quarantined", cwd=tmp_path).returncode == 3
+    completes(longer, tmp_path, run_cli)
+
+
+@pytest.mark.slow
+def test_all_workers_killed_again_and_again_ends_with_14(longer: Path, tmp_path: Path, run_cli: Cli) -> None:
+    with processes.running(tmp_path, *build_args(longer)) as run:
+        end = time.monotonic() + 60
+        while run.process.poll() is None and time.monotonic() < end:
+            for pid in run.workers():
+                with processes.contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        assert run.process.poll() == 14, run.stderr
+        assert processes.fine(run.stderr), run.stderr
+    completes(longer, tmp_path, run_cli)  # the environment was at fault: no input may have to pay for it
+
+
+# Two at once
+
+
+@pytest.mark.slow
+def test_two_builds_at_once(longer: Path, tmp_path: Path, run_cli: Cli) -> None:
+    with processes.running(tmp_path, *build_args(longer)) as run:
+        assert processes.wait_until(at_work(tmp_path / "cache"), 30)
+        os.killpg(run.process.pid, signal.SIGSTOP)  # it holds the lock for as long as we like
+        for command in (build_args(longer), ["gc", "cache", "--yes"]):
+            done = run_cli(*command, cwd=tmp_path)
+            assert done.returncode == 11, done.stdout + done.stderr
+            assert str(run.process.pid) in done.stderr
+            assert processes.fine(done.stderr)
+        os.killpg(run.process.pid, signal.SIGCONT)
+        assert run.wait() == 3
+    completes(longer, tmp_path, run_cli)
+
+
+def test_reading_and_verifying_during_a_build_are_allowed(longer: Path, tmp_path: Path, run_cli: Cli) -> None:
+    (tmp_path / "cache").mkdir()
+    shutil.copytree(longer / "whole", tmp_path / "cache", dirs_exist_ok=True)
+    for path in (tmp_path / "cache/videos").rglob("3-*.json"):
+        path.unlink()
+    with processes.running(tmp_path, *build_args(longer)) as run:
+        assert processes.wait_until(lambda: processes.partials(tmp_path / "cache"), 30)
+        assert run_cli("info", "cache", cwd=tmp_path).returncode == 0
+        done = run_cli("verify", "cache", "-j1", "--quick", cwd=tmp_path)
+        assert done.returncode in (0, 5, 6)
+        assert processes.fine(done.stderr)
+        assert run.wait() == 3
+    assert processes.contents(tmp_path / "cache") == processes.contents(longer / "whole")
+
+
+# A source that changes while it is read
+
+
+@pytest.mark.parametrize("how", ["appended", "touched", "replaced"])
+def test_a_source_that_changes_during_the_decode(tmp_path: Path, make_video: Maker, how: str) -> None:
+    source = make_video(tmp_path / "videos/a.mp4", num_frames=1500, size=(320, 240))
+    make_video(tmp_path / "new.mp4", num_frames=5)
+    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
+    with processes.running(tmp_path, "build", "index.json", "-j1") as run:
+        assert processes.wait_until(at_work(tmp_path / "cache"), 30, step=0.002)
+        if how == "appended":
+            with open(source, "ab") as file:
+                file.write(b"\0" * 100)
+        elif how == "touched":
+            os.utime(source)
+        else:
+            (tmp_path / "new.mp4").rename(source)
+        assert run.wait() == 3, run.stdout + run.stderr
+        assert processes.fine(run.stderr)
+    assert processes.quarantine(tmp_path / "cache")["a.mp4"]["cause"] == "changed"
+    assert processes.contents(tmp_path / "cache") == {}
+    assert processes.partials(tmp_path / "cache") == []
+    # It is at rest now: the same command caches what it has become
+    assert numbers(cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=1)) == (1, 0, 0)
+    assert processes.contents(tmp_path / "cache")["a.mp4"][0] == (5 if how == "replaced" else 1500)
+
+
+# A full disk
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", ["jpeg", "raw", "mpeg4, quantizer: 1, gop: 4"])
+def test_a_full_disk(longer: Path, small_disk: tuple, run_cli: Cli, codec: str) -> None:
+    disk, limit, free = small_disk
+    (disk / "c.yaml").write_text(f"frames: {{codec: {codec}, short_side: {64 if codec == 'raw' else 'null'}}}")
+    args = ["build", longer / "index.json", "-o", "cache", "-j2", "-c", "c.yaml"]
+    done = subprocess.run(
+        [sys.executable, "-m", "chordcache", *map(str, args)],
+        cwd=disk, capture_output=True, text=True, timeout=90, preexec_fn=limit,
+    )  # fmt: skip
+    assert done.returncode == 12, done.stdout + done.stderr
+    assert processes.fine(done.stderr), done.stderr
+    assert "no space left" in done.stderr
+    assert processes.partials(disk / "cache") == []  # what was begun gives its room back
+    assert processes.quarantine(disk / "cache").keys() <= {"bad.mp4"}
+    assert run_cli("build", longer / "index.json", "-o", "cache", "-j2", "-c", "c.yaml", cwd=disk).returncode in (12, 3)
+    free()
+    done = run_cli(*args, cwd=disk)
+    assert done.returncode == 3, done.stderr
+    assert len(processes.contents(disk / "cache")) == 9
+    assert run_cli("verify", "cache", "--deep", cwd=disk).returncode == 0
+
+
+def test_a_disk_that_is_full_from_the_start(longer: Path, small_disk: tuple, run_cli: Cli) -> None:
+    disk, _, free = small_disk
+    cache = disk / "cache"
+    if os.path.ismount(disk):
+        with open(disk / "ballast", "wb") as file, processes.contextlib.suppress(OSError):
+            while True:
+                file.write(b"\0" * 65536)
+                file.flush()
+        done = run_cli("build", longer / "index.json", "-o", cache, "-j1")
+    else:
+        done = subprocess.run(
+            [sys.executable, "-m", "chordcache", "build", longer / "index.json", "-o", cache],
+            capture_output=True, text=True, timeout=90,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+        )  # fmt: skip
+    assert done.returncode == 12, done.stdout + done.stderr
+    assert processes.fine(done.stderr)
+    (disk / "ballast").unlink(missing_ok=True)
+    free()
+    assert run_cli("build", longer / "index.json", "-o", cache, "-j2").returncode == 3
+
+
+def test_json_summary(work: Path, run_cli: Cli) -> None:
+    done = run_cli("build", work / "index.json", "-o", work / "cache", "-j1", "--json")
+    summary = json.loads(done.stdout)
+    assert (summary["num_inputs"], summary["num_up_to_date"], summary["num_failed"]) == (5, 4, 1)
