@@ -27,8 +27,8 @@ from chordcache.read.clip_dataset import NO_LABELS, ClipDataset
 from chordcache.read.clips import ClipReader, FeatureReader
 from chordcache.read.crops import DEFAULT_SIZE, SpatialTransform, checked_crop
 from chordcache.read.fields import all_labels, field_reader
+from chordcache.read.named import checked_sampler
 from chordcache.read.read_counts import ReadCounts
-from chordcache.read.sampling.by_name import checked_sampler
 from chordcache.read.sampling.clip_request import EPOCHS, ClipRequest, ClipSampler, RandomStream
 from chordcache.read.sampling.clip_samplers import RegularClipSampler
 from chordcache.read.selection import Videos
@@ -92,9 +92,9 @@ class ChordVideoDataset(ClipDataset):
         The cache to read. It can only be left out with ``source`` or ``on_miss="source"``. Each process opens the cache
         itself.
     clip_sampler : ClipSampler, str or mapping
-        The sampler of the frames, a name of ``cc.samplers``, or a config for ``make_sampler``. By default 16 frames, 4
-        apart, from the middle of the video. With ``DenseClips`` and ``RegularTimestampClips``, each array of a sample
-        has one more leading dimension.
+        The sampler of the frames, a name of ``cc.samplers``, or a mapping with a name and arguments. By default 16
+        frames, 4 apart, from the middle of the video. With ``DenseClips`` and ``RegularTimestampClips``, each array of
+        a sample has one more leading dimension.
     features : sequence of str
         The features to read. Without "frames" no picture is decoded.
     size : tuple of int, None or "default"
