@@ -34,6 +34,7 @@ from chordcache.errors import printable
 
 if TYPE_CHECKING:
     from chordcache.building.dry_run import DryRun
+    from chordcache.records import RunSummary
 
 _BUILD_OPTIONS = (
     "retry_quarantined",
@@ -142,7 +143,7 @@ def build(
     click.get_current_context().exit(3 if summary.num_failed else 0)
 
 
-def damaged_videos(summary: cc.RunSummary) -> str:
+def damaged_videos(summary: RunSummary) -> str:
     """Return the part of the summary about damaged videos of which some frames were cached."""
     if not summary.num_damaged:
         return ""

@@ -26,6 +26,7 @@ from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
+    from chordcache.records import RunSummary
     from chordcache.verifying.findings import Damage
 
 
@@ -89,7 +90,7 @@ def verify(
     click.get_current_context().exit(report.exit_code)
 
 
-def _echo_repaired(summary: cc.RunSummary, cache: str) -> None:
+def _echo_repaired(summary: RunSummary, cache: str) -> None:
     see = f"; see {printable(cache)}/quarantine.jsonl" if summary.num_failed else ""
     click.echo(f"chordcache verify: built {summary.num_done} of {summary.num_inputs} videos again{see}", err=True)
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from chordcache import __version__
 from chordcache.engine.choice import check_jobs, num_workers
 from chordcache.engine.limits import Limits
 from chordcache.engine.worker import ONE_THREAD
 from chordcache.errors import NotFoundError, printable
 from chordcache.tools.system import Mount, System
+from chordcache.tools.versions import library_versions, opencv_packages
 
 _GIB = 1 << 30
 
@@ -39,8 +38,6 @@ _MAX_READ_AHEAD_KIB = 1024
 
 _MIN_FREE_BYTES = 10 * _GIB
 _MIN_FREE_INODES = 100_000
-
-_PACKAGES = ("chordcache", "av", "numpy", "simplejpeg", "lmdb", "h5py", "librosa", "torch")
 
 _DISKS: Mapping[str, tuple[str, str, str]] = {
     "nfs": (
@@ -300,43 +297,21 @@ def _space(place: _Place) -> Iterator[Finding]:
 
 
 def _versions(_place: _Place) -> Iterator[Finding]:
-    versions = [f"Python {sys.version.split()[0]}"]
-    for name in _PACKAGES:
-        try:
-            versions.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    versions += [f"libavcodec {version}"] if (version := _libavcodec()) else []
-    yield Finding("versions", "ok", ", ".join(versions))
-
-
-def _libavcodec() -> str | None:
-    """Return the version of the library of FFmpeg in PyAV's wheel, without an import of it."""
-    try:
-        files = importlib.metadata.files("av") or ()
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    matches = (re.search(r"libavcodec.*?\.so\.([\d.]+)$", str(file)) for file in files)
-    return next((match[1] for match in matches if match), None)
+    versions = {"chordcache": __version__, **library_versions()}
+    yield Finding("versions", "ok", ", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
 def _opencv(_place: _Place) -> Iterator[Finding]:
-    names = sorted(
-        {
-            (str(package.name).lower().replace("_", "-"), package.version)
-            for package in importlib.metadata.distributions()
-            if re.match(r"opencv[-_]", str(package.name), re.IGNORECASE)
-        }
-    )
-    what = ", ".join(f"{name} {version}" for name, version in names)
-    if not names:
+    packages = opencv_packages()
+    what = ", ".join(packages)
+    if not packages:
         why = "Optical flow, and clips that are cut and scaled, need OpenCV."
         yield Finding("OpenCV", "note", "not installed", why, "pip install 'chordcache[cv]'")
-    elif len(names) > 1:
+    elif len(packages) > 1:
         why = "Each overwrites the files of the other. Which one works depends on the order of installation."
-        others = " ".join(name for name, _ in names)
-        keep = next((name for name, _ in names if "headless" in name), names[0][0])
-        yield Finding("OpenCV", "warning", what, why, f"pip uninstall -y {others} && pip install {keep}")
+        names = [package.split()[0] for package in packages]
+        keep = next((name for name in names if "headless" in name), names[0])
+        yield Finding("OpenCV", "warning", what, why, f"pip uninstall -y {' '.join(names)} && pip install {keep}")
     else:
         yield Finding("OpenCV", "ok", what)
 

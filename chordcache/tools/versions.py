@@ -1,44 +1,18 @@
-"""The versions of this program and of the libraries that it uses, for a report about a problem."""
+"""The versions of the libraries that this program uses, for ``--version``, ``doctor`` and ``bench``."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import platform
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 
 from chordcache.media import ffmpeg_versions
 
-NOT_INSTALLED = "not installed"
+_PACKAGES = ("av", "numpy", "simplejpeg", "lmdb", "h5py", "librosa", "torch", "torchcodec")
 
-
-def _package(name: str) -> Callable[[], str]:
-    return lambda: importlib.metadata.version(name)
-
-
-def _opencv() -> str:
-    """Return the packages of OpenCV. There are four, and they overwrite each other."""
-    packages = {
-        f"{str(package.name).lower().replace('_', '-')} {package.version}"
-        for package in importlib.metadata.distributions()
-        if re.match(r"opencv[-_]", str(package.name), re.IGNORECASE)
-    }
-    return ", ".join(sorted(packages)) or NOT_INSTALLED
-
-
-_LIBRARIES: Mapping[str, Callable[[], str]] = {
-    "Python": platform.python_version,
-    "platform": platform.platform,
-    "av": _package("av"),
-    "FFmpeg": ffmpeg_versions.describe,
-    "OpenCV": _opencv,
-    "numpy": _package("numpy"),
-    "simplejpeg": _package("simplejpeg"),
-    "lmdb": _package("lmdb"),
-    "h5py": _package("h5py"),
-    "torch": _package("torch"),
-}
-"""Name of each library to the function that returns its version. Only that of FFmpeg imports the library."""
+_NOT_INSTALLED = "not installed"
 
 
 def library_versions() -> dict[str, str]:
@@ -47,15 +21,31 @@ def library_versions() -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        Name to version. A package that is not there is "not installed".
+        Name to version. A package that is not there is "not installed". Only PyAV is imported, for those of FFmpeg.
     """
-    return {name: _version(function) for name, function in _LIBRARIES.items()}
+    versions = {"Python": platform.python_version(), "platform": platform.platform()}
+    versions |= {name: _version(partial(importlib.metadata.version, name)) for name in _PACKAGES}
+    return {
+        **versions,
+        "OpenCV": ", ".join(opencv_packages()) or _NOT_INSTALLED,
+        "FFmpeg": _version(ffmpeg_versions.describe),
+    }
+
+
+def opencv_packages() -> list[str]:
+    """Return the packages of OpenCV as "name version". There are four, and they overwrite each other."""
+    packages = {
+        f"{str(package.name).lower().replace('_', '-')} {package.version}"
+        for package in importlib.metadata.distributions()
+        if re.match(r"opencv[-_]", str(package.name), re.IGNORECASE)
+    }
+    return sorted(packages)
 
 
 def _version(function: Callable[[], str]) -> str:
     try:
         return function()
     except importlib.metadata.PackageNotFoundError:
-        return NOT_INSTALLED
+        return _NOT_INSTALLED
     except Exception as error:  # noqa: BLE001 # a broken installation may raise anything, and this helps to repair it
         return " ".join(f"cannot be loaded: {type(error).__name__}: {error}".split())

@@ -30,8 +30,8 @@ from chordcache.train.batch_memory import FrameBuffer
 from chordcache.train.class_names import Classes, class_names
 from chordcache.train.clip_dataset import NO_LABELS, ClipDataset
 from chordcache.train.fields import all_labels, field_reader
+from chordcache.train.named import checked_sampler
 from chordcache.train.read_counts import ReadCounts
-from chordcache.train.samplers.by_name import checked_sampler
 from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, ClipSampler, RandomStream
 from chordcache.train.samplers.clip_samplers import RegularClipSampler
 from chordcache.train.video_sets import open_videos
@@ -92,9 +92,9 @@ class ChordVideoDataset(ClipDataset):
         The cache to read. It can only be left out with ``source`` or ``on_miss="source"``. Each process opens the cache
         itself.
     clip_sampler : ClipSampler, str or mapping
-        The sampler of the frames, a name of ``cc.samplers``, or a config for ``make_sampler``. By default 16 frames, 4
-        apart, from the middle of the video. With ``DenseClips`` and ``RegularTimestampClips``, each array of a sample
-        has one more leading dimension.
+        The sampler of the frames, a name of ``cc.samplers``, or a mapping with a name and arguments. By default 16
+        frames, 4 apart, from the middle of the video. With ``DenseClips`` and ``RegularTimestampClips``, each array of
+        a sample has one more leading dimension.
     features : sequence of str
         The features to read. Without "frames" no picture is decoded.
     size : tuple of int, None or "default"

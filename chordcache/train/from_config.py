@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,29 +12,18 @@ from typing import Any, TypeAlias
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.files import load_config
 from chordcache.config.frames import PictureConfig
-from chordcache.errors import ConfigError, UsageError
-from chordcache.read.crops import CenterCrop, HorizontalFlip, Pad, RandomResizedCrop, Resize, SpatialTransform
+from chordcache.errors import ConfigError
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.collate import collate
 from chordcache.train.dataset import ChordVideoDataset
-from chordcache.train.named import check_arguments, frozen, make_named
+from chordcache.train.named import check_arguments, frozen, instantiate, within
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
-from chordcache.train.samplers.by_name import make_sampler, transformed
 from chordcache.train.samplers.distributed import ChordSampler
 
 ConfigLike: TypeAlias = Config | Mapping[str, Any] | str | Path
 """A config, plain data in the shape of its YAML file, or the file"""
 
 Function: TypeAlias = Callable[..., Any]
-
-CROPS: Mapping[str, type] = {
-    "center_crop": CenterCrop,
-    "random_resized_crop": RandomResizedCrop,
-    "resize": Resize,
-    "pad": Pad,
-    "horizontal_flip": HorizontalFlip,
-}
-"""Crop by its name in a config"""
 
 _NOT_IN_DATASET = ("cache", "source", "clip_sampler", "crop", "transform", "config")
 """Arguments of ``ChordVideoDataset`` that are sections of their own, or that plain data cannot express"""
@@ -95,11 +83,11 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
     valid = [name for name in inspect.signature(ChordVideoDataset).parameters if name not in _NOT_IN_DATASET]
     check_arguments("train.dataset", given, valid)
     if "source" in train and not {"cache", "source"} & arguments.keys():
-        given |= _source(train["source"], settings.picture)
+        given |= instantiate("source", train["source"], pictures=settings.picture)
     if "clip_sampler" not in arguments:
         given |= _clip_sampler(train)
     if "crop" in train and not {"crop", "size"} & arguments.keys():
-        given["crop"] = _crop(train["crop"], "train.crop")
+        given["crop"] = instantiate("crop", train["crop"])
     if "crop" in arguments:
         given.pop("size", None)
     given |= arguments
@@ -137,12 +125,8 @@ def loader_parts(config: ConfigLike, dataset: ClipDataset | None = None) -> Load
         sampler = _order(train["sampler"], dataset, loader.get("batch_size"))
     if isinstance(sampler, BudgetBatchSampler):
         loader.setdefault("batch_size", None)
-    together = collate
-    if "collate" in train:
-        together = _made("train.collate", {"pad": _pad, "pad_and_tokenize": _pad_and_tokenize}, train["collate"])
-    augment = None
-    if "augment" in train:
-        augment = _made("train.augment", {"batch": _batch_augment()}, _augment_arguments(train["augment"], dataset))
+    together = instantiate("collate", train["collate"]) if "collate" in train else collate
+    augment = _augment(train["augment"], dataset) if "augment" in train else None
     return LoaderParts(dataset, sampler, together, augment, loader)
 
 
@@ -166,90 +150,32 @@ def _as_config(config: ConfigLike) -> Config:
     return load_config(config)
 
 
-@contextmanager
-def within(section: str) -> Iterator[None]:
-    """Add the place in the config to errors about the value of an argument."""
-    try:
-        yield
-    except UsageError as error:
-        if type(error) is not UsageError:  # the others do not name an argument, or the place already
-            raise
-        raise UsageError(f"{section}: {error}") from None
+def cache_arguments(path: str) -> dict[str, Any]:
+    """Return the arguments of a dataset of a cache."""
+    return {"cache": path}
 
 
-def _made(section: str, kinds: Mapping[str, Function], config: Mapping[str, Any], **given: Any) -> Any:
-    with within(section):
-        return make_named(section, kinds, config, **given)
+def mp4_arguments(pictures: PictureConfig, path: str | Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the arguments of a dataset of files, with the pictures of a config."""
+    from chordcache.sources.media_file import MP4Source  # not before: it loads a decoder
+
+    return {"source": MP4Source(pictures), **({} if path is None else {"videos": path})}
 
 
-def _source(config: Mapping[str, Any], pictures: PictureConfig) -> dict[str, Any]:
-    """Return the arguments of the dataset that name its videos. Sources of files make the pictures of the config."""
+def mapped_mp4_arguments(pictures: PictureConfig, path: str | Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the arguments of a dataset of files that are mapped into memory, with the pictures of a config."""
+    from chordcache.sources.mapped_mp4 import MappedMP4Source  # not before: it loads a decoder
 
-    def cache(path: str) -> dict[str, Any]:
-        return {"cache": path}
-
-    def mp4(path: str | Sequence[str] | None = None) -> dict[str, Any]:
-        from chordcache.sources.media_file import MP4Source  # not before: it loads a decoder
-
-        return {"source": MP4Source(pictures), **({} if path is None else {"videos": path})}
-
-    def mapped_mp4(path: str | Sequence[str] | None = None) -> dict[str, Any]:
-        from chordcache.sources.mapped_mp4 import MappedMP4Source  # not before: it loads a decoder
-
-        return {**mp4(path), "source": MappedMP4Source(pictures)}
-
-    kinds = {"cache": cache, "mp4": mp4, "mapped_mp4": mapped_mp4}
-    arguments: dict[str, Any] = _made("train.source", kinds, config)
-    return arguments
+    return {**mp4_arguments(pictures, path), "source": MappedMP4Source(pictures)}
 
 
-def _clip_sampler(train: Mapping[str, Any]) -> dict[str, Any]:
-    transforms = train.get("time_transform", [])
-    if "clip_sampler" not in train:
-        if transforms:
-            raise ConfigError("train.time_transform: got one without train.clip_sampler, expected both or neither")
-        return {}
-    with within("train.clip_sampler"):
-        sampler = make_sampler(train["clip_sampler"], "train.clip_sampler")
-    with within("train.time_transform"):
-        several = [transforms] if isinstance(transforms, Mapping) else transforms
-        return {"clip_sampler": transformed(sampler, several, "train.time_transform")}
-
-
-def _crop(config: Any, section: str) -> SpatialTransform:
-    if not isinstance(config, Mapping):
-        raise ConfigError(f"{section}: got {config!r}, expected a mapping with a name and arguments")
-    arguments = dict(config)
-    if arguments.get("of") is not None:
-        arguments["of"] = _crop(arguments["of"], f"{section}.of")
-    crop: SpatialTransform = _made(section, CROPS, arguments)
-    return crop
-
-
-def _order(
-    config: Mapping[str, Any], dataset: ClipDataset, batch_size: int | None
-) -> ChordSampler | BudgetBatchSampler:
-    """Make the sampler of a loader."""
-    given = {"dataset": dataset, "batch_size": batch_size or 1}
-    order: ChordSampler | BudgetBatchSampler
-    if config["name"] != "budget":
-        order = _made("train.sampler", {"distributed": ChordSampler, "budget": BudgetBatchSampler}, config, **given)
-        return order
-    arguments = dict(config)
-    if arguments.get("sampler") is not None:
-        kinds = {"distributed": ChordSampler}
-        arguments["sampler"] = _made("train.sampler.sampler", kinds, arguments["sampler"], **given)
-    if arguments.get("tokenizer") is not None:
-        arguments["tokenizer"] = _tokenizer(arguments["tokenizer"])
-    order = _made("train.sampler", {"budget": BudgetBatchSampler}, arguments, dataset=dataset)
-    return order
-
-
-def _pad() -> Function:
+def padding_collate() -> Function:
+    """Return the collate function of all loaders."""
     return collate
 
 
-def _pad_and_tokenize(tokenizer: str) -> Function:
+def tokenizing_collate(tokenizer: str) -> Function:
+    """Return the collate function that also tokenizes captions, with a tokenizer of a file."""
     return partial(collate, tokenizer=_tokenizer(tokenizer))
 
 
@@ -259,18 +185,37 @@ def _tokenizer(path: str) -> Any:
     return CaptionTokenizer(path)
 
 
-def _batch_augment() -> Function:
-    from chordcache.train.augment import BatchAugment  # not before: kornia is optional, and takes seconds to load
+def _clip_sampler(train: Mapping[str, Any]) -> dict[str, Any]:
+    transforms = train.get("time_transform", [])
+    if "clip_sampler" not in train:
+        if transforms:
+            raise ConfigError("train.time_transform: got one without train.clip_sampler, expected both or neither")
+        return {}
+    sampler = instantiate("clip_sampler", train["clip_sampler"])
+    for transform in [transforms] if isinstance(transforms, Mapping) else transforms:
+        sampler = instantiate("time_transform", transform, sampler=sampler)
+    return {"clip_sampler": sampler}
 
-    return BatchAugment
+
+def _order(
+    config: Mapping[str, Any], dataset: ClipDataset, batch_size: int | None
+) -> ChordSampler | BudgetBatchSampler:
+    """Make the sampler of a loader."""
+    if config.get("tokenizer") is not None:
+        config = {**config, "tokenizer": _tokenizer(config["tokenizer"])}
+    order: ChordSampler | BudgetBatchSampler = instantiate(
+        "sampler", config, dataset=dataset, batch_size=batch_size or 1
+    )
+    return order
 
 
-def _augment_arguments(config: Mapping[str, Any], dataset: ClipDataset) -> dict[str, Any]:
-    """Return the config with the features and the number of classes of the dataset, where it does not have its own."""
+def _augment(config: Mapping[str, Any], dataset: ClipDataset) -> Function:
+    """Make the augmentation, with the features and classes of the dataset where the config does not have its own."""
     known = {"features": dataset.settings.get("features", ())}
     if config.get("mix") is not None:
         known["num_classes"] = max(1, len(dataset.classes))
-    return {**known, **config}
+    augment: Function = instantiate("augment", {**known, **config})
+    return augment
 
 
 def _is_missing(cache: Any) -> bool:

@@ -21,9 +21,9 @@ from chordcache.train.batch_memory import RecycledMemory, allocate_pinned
 from chordcache.train.batch_under_way import Batch, BatchUnderWay, Collate, SideStream
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.collate import collate
-from chordcache.train.from_config import AugmentingCollate, ConfigLike, loader_parts, within
+from chordcache.train.from_config import AugmentingCollate, ConfigLike, loader_parts
 from chordcache.train.gpu_decode import nvjpeg_decoder
-from chordcache.train.named import make_named
+from chordcache.train.named import instantiate
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.samplers.distributed import ChordSampler, check_not_of_torch
 
@@ -110,7 +110,7 @@ def make_loader(
     is_config = isinstance(dataset, (Config, Mapping, str, Path))
     _check_options(options)
     if config is None and not is_config:
-        return _in_workers(dataset, batch_size, num_workers, **options)
+        return loader_with_workers(dataset, batch_size, num_workers, **options)
     counts = {"batch_size": batch_size, "num_workers": num_workers}
     given = [*(name for name, value in counts.items() if value is not None), *options]
     if given:
@@ -124,7 +124,7 @@ def make_loader(
 
 def _check_options(options: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` for the first argument that only torch's DataLoader has."""
-    valid = [name for name in inspect.signature(_in_workers).parameters if name != "dataset"]
+    valid = [name for name in inspect.signature(loader_with_workers).parameters if name != "dataset"]
     for name in options:
         if name not in valid:
             similar = f". Did you mean '{_OF_TORCH[name]}'?" if name in _OF_TORCH else did_you_mean(name, valid)
@@ -134,18 +134,16 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 def _from_config(config: ConfigLike, dataset: ClipDataset | None) -> ClipLoader | DataLoader[Any]:
     parts = loader_parts(config, dataset)
-    kinds: Mapping[str, Callable[..., Any]] = {"threads": ClipLoader, "workers": _in_workers}
-    given = {"dataset": parts.dataset, "sampler": parts.sampler, "collate": parts.collate}
+    given: dict[str, Any] = {"dataset": parts.dataset, "sampler": parts.sampler, "collate": parts.collate}
     if parts.loader.get("name") == "threads":
         given["augment"] = parts.augment
     elif parts.augment is not None:
         given["collate"] = AugmentingCollate(parts.collate, parts.augment)
-    with within("train.loader"):
-        loader: ClipLoader | DataLoader[Any] = make_named("train.loader", kinds, parts.loader, **given)
+    loader: ClipLoader | DataLoader[Any] = instantiate("loader", parts.loader, **given)
     return loader
 
 
-def _in_workers(
+def loader_with_workers(
     dataset: ClipDataset,
     batch_size: int | None,
     num_workers: int | None,

@@ -9,11 +9,12 @@ import sys
 
 import click
 import pytest
+from click.shell_completion import get_completion_class
 from helpers.shell import Shell, make_files
 
 import chordcache as cc
 from chordcache.choices import SHELLS
-from chordcache.cli import cli, shells
+from chordcache.cli import cli, shells  # noqa: F401 # adds the scripts
 from chordcache.cli.options import cache_argument
 from chordcache.cli.values import KEY
 from chordcache.storage.artefacts.tiers import TIERS
@@ -28,9 +29,9 @@ def answer(monkeypatch, tmp_path):
     """Function that returns the lines that a script gets for the beginning of a line."""
     monkeypatch.chdir(tmp_path)
 
-    def complete(line: str, *, shell: type = shells._Bash, command: click.Command = cli) -> list[str]:
+    def complete(line: str, *, shell: str = "bash", command: click.Command = cli) -> list[str]:
         monkeypatch.setenv("COMP_LINE", line)
-        return shell(command, {}, "chordcache", "_CHORDCACHE_COMPLETE").complete().split("\n")
+        return get_completion_class(shell)(command, {}, "chordcache", "_CHORDCACHE_COMPLETE").complete().split("\n")
 
     return complete
 
@@ -77,9 +78,8 @@ def test_answers(answer, line, kind, begin, words):
 
 
 def test_words_have_descriptions_where_the_shell_shows_them(answer):
-    assert "build:Decode the videos of an index into a cache." in answer("chordcache ", shell=shells._Zsh)
-    assert "build\tDecode the videos of an index into a cache." in answer("chordcache ", shell=shells._Fish)
-    assert answer("chordcache build --tier=n", shell=shells._Fish)[2:] == ["--tier=npz"]
+    assert "build:Decode the videos of an index into a cache." in answer("chordcache ", shell="zsh")
+    assert "build\tDecode the videos of an index into a cache." in answer("chordcache ", shell="fish")
 
 
 # Keys
@@ -145,7 +145,7 @@ def test_completion_loads_nothing_heavy(cache, line):
         "import os, sys\n"
         f"os.environ['COMP_LINE'] = {line.format(cache=cache.name)!r}\n"
         "from chordcache.cli import cli, shells\n"
-        "shells._Bash(cli, {}, 'chordcache', '').complete()\n"
+        "shells._Complete(cli, {}, 'chordcache', '').complete()\n"
         "from chordcache.storage.catalog_keys import keys_beginning_with\n"
         f"assert keys_beginning_with({str(cache)!r}, 'b')\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"

@@ -27,7 +27,7 @@ from chordcache.features.frames import cut_frames
 from chordcache.media.cropping import CropBox
 from chordcache.read.cache import Cache
 from chordcache.read.crops import CenterCrop
-from chordcache.train.samplers.by_name import make_sampler
+from chordcache.train.named import instantiate
 from chordcache.train.samplers.clip_request import ClipRequest
 from chordcache.train.samplers.clip_samplers import (
     DenseClips,
@@ -593,15 +593,19 @@ def test_audio_peaks_on_a_real_cache(tmp_path: Path, make_video: Callable[..., P
 
 
 def test_samplers_by_name() -> None:
-    assert make_sampler({"name": "regular"}) == RegularClipSampler()
-    assert make_sampler({"name": "uniform", "position": "middle"}) == UniformFrameSampler(position="middle")
-    assert make_sampler({"name": "audio_peak", "fps": 8}) == AudioPeakSampler(fps=8)
-    regular = make_sampler({"name": "regular_timestamps", "seconds_between_clip_starts": 2})
+    assert instantiate("clip_sampler", {"name": "regular"}) == RegularClipSampler()
+    assert instantiate("clip_sampler", {"name": "uniform", "position": "middle"}) == UniformFrameSampler(
+        position="middle"
+    )
+    assert instantiate("clip_sampler", {"name": "audio_peak", "fps": 8}) == AudioPeakSampler(fps=8)
+    regular = instantiate("clip_sampler", {"name": "regular_timestamps", "seconds_between_clip_starts": 2})
     assert regular == RegularTimestampClips(seconds_between_clip_starts=2)
-    assert make_sampler({"name": "keyframe", "num_frames": 2}) == KeyframeSampler(2)
-    assert make_sampler({"name": "dense", "num_clips": 3, "pad": "loop"}) == DenseClips(pad="loop", num_clips=3)
+    assert instantiate("clip_sampler", {"name": "keyframe", "num_frames": 2}) == KeyframeSampler(2)
+    assert instantiate("clip_sampler", {"name": "dense", "num_clips": 3, "pad": "loop"}) == DenseClips(
+        pad="loop", num_clips=3
+    )
     stages = {0: {"name": "random"}, 2: {"name": "adaptive", "temperature": 0.5}}
-    schedule = make_sampler({"name": "schedule", "stages": stages})
+    schedule = instantiate("clip_sampler", {"name": "schedule", "stages": stages})
     assert schedule == SamplerSchedule({0: RandomClipSampler(), 2: AdaptiveSampler(temperature=0.5)})
 
 
@@ -612,7 +616,7 @@ def test_samplers_by_name() -> None:
             {"name": "best"},
             ConfigError,
             "'best', expected one of adaptive, audio_peak, dense, keyframe, latent_clips, random, regular, "
-            "regular_timestamps, uniform, schedule$",
+            "regular_timestamps, schedule, uniform$",
         ),
         ({}, ConfigError, "^clip_sampler: got the name None, expected one of"),
         (
@@ -620,18 +624,29 @@ def test_samplers_by_name() -> None:
             ConfigError,
             "^clip_sampler 'random': got 'num_clips', expected one of num_frames, ",
         ),
-        ({"name": "random", "stride": 0}, UsageError, "^stride: got 0"),
-        ({"name": "schedule"}, UsageError, "^stages: got epochs none, expected one that is 0$"),
+        ({"name": "random", "stride": 0}, UsageError, "^clip_sampler: stride: got 0"),
+        ({"name": "schedule"}, ConfigError, "^clip_sampler 'schedule': got no 'stages', expected a value"),
+        (
+            {"name": "schedule", "stages": {}},
+            UsageError,
+            "^clip_sampler: stages: got epochs none, expected one that is",
+        ),
+        ({"name": "schedule", "stages": [1]}, ConfigError, r"^clip_sampler.stages: got \[1\], expected a mapping of"),
+        (
+            {"name": "schedule", "stages": {0: {"name": "random", "fps": 0}}},
+            UsageError,
+            "^clip_sampler.stages.0: fps: got 0, expected",
+        ),
         (
             {"name": "schedule", "stages": {1: {"name": "random"}}},
             UsageError,
-            "^stages: got epochs 1, expected one that is 0$",
+            "^clip_sampler: stages: got epochs 1, expected one that is 0$",
         ),
     ],
 )
 def test_wrong_configs(config: dict[str, Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
-        make_sampler(config)
+        instantiate("clip_sampler", config, "clip_sampler")
 
 
 def test_schedule_follows_the_epoch_of_the_request() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import chordcache as cc
 from chordcache.building.build import build
 from chordcache.errors import UsageError
-from chordcache.train.samplers.by_name import make_sampler
+from chordcache.train.named import instantiate
 from chordcache.train.samplers.clip_request import ClipRequest
 from chordcache.train.samplers.clip_samplers import (
     DenseClips,
@@ -332,9 +332,9 @@ def test_wrong_fps(fps: Any) -> None:
 
 
 def test_samplers_by_time_by_name() -> None:
-    assert make_sampler({"name": "random", "num_frames": 8, "fps": 2.5}) == RandomClipSampler(8, fps=2.5)
-    with pytest.raises(UsageError, match="^stride and fps: got"):
-        make_sampler({"name": "random", "stride": 4, "fps": 8})
+    assert instantiate("clip_sampler", {"name": "random", "num_frames": 8, "fps": 2.5}) == RandomClipSampler(8, fps=2.5)
+    with pytest.raises(UsageError, match="^train.clip_sampler: stride and fps: got"):
+        instantiate("clip_sampler", {"name": "random", "stride": 4, "fps": 8})
 
 
 # Real caches

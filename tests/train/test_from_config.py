@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,8 @@ from chordcache.config.config import Config, config_from_json, config_to_json  #
 from chordcache.config.files import load_config  # noqa: E402
 from chordcache.errors import ConfigError, UsageError  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
-from chordcache.train.from_config import CROPS  # noqa: E402
-from chordcache.train.samplers.by_name import SAMPLERS, TIME_TRANSFORMS  # noqa: E402
-from chordcache.train.samplers.time_transforms import FrameDrop, TimeWarp  # noqa: E402
+from chordcache.train.named import NAMED  # noqa: E402
+from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
 
@@ -104,7 +104,7 @@ def test_each_section_is_switched_by_its_name(train: dict[str, Any]) -> None:
     sampler = {"name": "regular", "num_frames": 4}
     assert changed(clip_sampler=sampler, time_transform=None)._sampler == cc.RegularClipSampler(4)
     one = changed(clip_sampler=sampler, time_transform={"name": "temporal_crop", "num_frames": 2})
-    assert one._sampler == TIME_TRANSFORMS["temporal_crop"](cc.RegularClipSampler(4), 2)
+    assert one._sampler == TemporalCrop(cc.RegularClipSampler(4), 2)
     assert changed(crop={"name": "pad", "size": [32, 48]})._clips.spatial_transform == Pad((32, 48))
     assert changed(crop=None, dataset={"size": [8, 8]})._clips.spatial_transform == cc.CenterCrop((8, 8))
 
@@ -128,19 +128,14 @@ def test_a_missing_cache_is_built_with_the_same_config(train: dict[str, Any], vi
 
 def test_every_name_is_documented() -> None:
     text = (REPOSITORY / "docs" / "loading.md").read_text()
-    names = [
-        *SAMPLERS,
-        *TIME_TRANSFORMS,
-        *CROPS,
-        "mp4",
-        "mapped_mp4",
-        "batch",
-        "pad_and_tokenize",
-        "distributed",
-        "budget",
-        "threads",
-    ]
-    assert not [name for name in (*names, "workers") if f"`{name}`" not in text]
+    for kind, names in NAMED.items():
+        assert [name for name in names if f"`{name}`" not in text] == [], kind
+
+
+@pytest.mark.parametrize("path", [path for names in NAMED.values() for path in names.values()])
+def test_every_name_has_a_class_or_function(path: str) -> None:
+    module, _, attribute = path.rpartition(".")
+    assert callable(getattr(importlib.import_module(module), attribute))
 
 
 # Loaders

@@ -10,21 +10,20 @@ import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from chordcache import __version__
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.tools.bench.child import RowFailedError, RowProcess
 from chordcache.tools.bench.options import NUM_ROUNDS, SLOW_ROUNDS, BenchOptions
 from chordcache.tools.bench.result import BenchResult, RowResult, StageResult, best_of, verdict_of
 from chordcache.tools.bench.sample import Sample, build_sample, sample_of_cache
 from chordcache.tools.bench.setup import RowSetup, empty_result, setups_of
+from chordcache.tools.versions import library_versions
 
 _MAX_TIMES = 3.0
 """A row whose rounds took this many times its ``seconds`` is not measured in further rounds."""
-
-_PACKAGES = ("torch", "opencv-python-headless", "opencv-python", "torchcodec", "simplejpeg", "lmdb", "h5py", "av")
 
 
 def bench(
@@ -263,15 +262,8 @@ def _percentile(values: Sequence[float], share: float) -> float:
 
 def _machine() -> dict[str, Any]:
     """Describe the machine and the libraries."""
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return {
         "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "architecture": platform.machine(),
-        "python": platform.python_version(),
-        "versions": versions,
+        "versions": {"chordcache": __version__, **library_versions()},
     }
