@@ -72,7 +72,7 @@ OWNERS = {
 DYNAMIC_IMPORTS = (
     "chordcache",
     "chordcache.cli",
-    "chordcache.features.registry",
+    "chordcache.features.read_sides",
     "chordcache.train.named",
     "chordcache.storage.artefacts.tiers",
 )

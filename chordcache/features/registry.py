@@ -1,14 +1,13 @@
-"""The extractor and the read side of each feature, its parameters, and the fingerprint that follows from them."""
+"""The extractor of each feature, its parameters, and the fingerprint that follows from them."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from chordcache import digests, progress
 from chordcache.config.checks import check_number
@@ -19,38 +18,10 @@ from chordcache.features.base import Extractor
 from chordcache.features.item_fields import ITEM_FIELDS
 from chordcache.features.networks.devices import check_device, devices_of
 from chordcache.features.networks.extractor import NetworkExtractor
-from chordcache.features.read_side import ReadSide
+from chordcache.features.read_sides import BUILT_IN, imported
 
 if TYPE_CHECKING:  # reading a cache does not load the parser of YAML
     from chordcache.config.config import Config
-
-
-class _BuiltIn(NamedTuple):
-    """The two classes of a built-in feature, "module:Class"."""
-
-    extractor: str
-    read_side: str
-
-
-_BUILT_IN = {
-    "frames": _BuiltIn("chordcache.features.frames:FramesExtractor", "chordcache.features.frames:FramesReadSide"),
-    "flow": _BuiltIn("chordcache.features.flow:FlowExtractor", "chordcache.features.flow:FlowReadSide"),
-    "motion": _BuiltIn("chordcache.features.motion:MotionExtractor", "chordcache.features.motion:MotionReadSide"),
-    "mel": _BuiltIn("chordcache.features.mel:MelExtractor", "chordcache.features.mel:MelReadSide"),
-    "waveform": _BuiltIn(
-        "chordcache.features.waveform:WaveformExtractor", "chordcache.features.waveform:WaveformReadSide"
-    ),
-    "text": _BuiltIn(
-        "chordcache.features.networks.text:TextExtractor", "chordcache.features.networks.text:TextReadSide"
-    ),
-    "latents": _BuiltIn(
-        "chordcache.features.networks.latents:LatentsExtractor",
-        "chordcache.features.networks.latents_read_side:LatentsReadSide",
-    ),
-    "embed": _BuiltIn("chordcache.features.networks.embed:EmbedExtractor", "chordcache.features.read_side:ReadSide"),
-    "pose": _BuiltIn("chordcache.features.pose:PoseExtractor", "chordcache.features.pose:PoseReadSide"),
-}
-"""The built-in features. Each also has a section in ``config``. Importing their modules loads no decoder."""
 
 
 _FIELDS = ", ".join(ITEM_FIELDS)
@@ -151,9 +122,9 @@ def resolve(name: str, config: Config) -> FeatureSpec:
     """
     section: Any = config.section(name)
     picture = config.picture.normalized()
-    extractor = _BUILT_IN[name].extractor if name in _BUILT_IN else section.extractor
+    extractor = BUILT_IN[name].extractor if name in BUILT_IN else section.extractor
     cls = _class_of(name, extractor)
-    arguments = cls.arguments(section, picture) if name in _BUILT_IN else dict(section.params)
+    arguments = cls.arguments(section, picture) if name in BUILT_IN else dict(section.params)
     device, batch_size = _network_settings(name, cls, arguments)
     try:
         inspect.signature(cls).bind(name, **arguments)
@@ -210,28 +181,14 @@ def extractor_class(name: str, extractor: str | None = None) -> tuple[str, type[
     ConfigError
         If the class cannot be imported, or is not an extractor.
     """
-    reference = extractor or _BUILT_IN[name].extractor
+    reference = extractor or BUILT_IN[name].extractor
     cls: type[Extractor] = _class_of(name, reference)
     return reference, cls
 
 
-@cache
-def read_side(name: str) -> ReadSide:
-    """Return the read side of a feature. That of a plug-in's feature is the base class."""
-    if name not in _BUILT_IN:
-        return ReadSide(name)
-    side: ReadSide = _imported(_BUILT_IN[name].read_side)(name)
-    return side
-
-
-def read_sides() -> dict[str, ReadSide]:
-    """Return the read sides of all built-in features, by feature."""
-    return {name: read_side(name) for name in _BUILT_IN}
-
-
 def _class_of(name: str, extractor: str) -> Any:
     try:
-        cls = _imported(extractor)
+        cls = imported(extractor)
     except Exception as error:  # noqa: BLE001 # item boundary: a plug-in may raise anything
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"features.{name}.extractor: cannot import '{extractor}': {what}") from None
@@ -240,9 +197,3 @@ def _class_of(name: str, extractor: str) -> Any:
             f"features.{name}.extractor: got '{extractor}', expected a subclass of chordcache.features.base.Extractor"
         )
     return cls
-
-
-def _imported(reference: str) -> Any:
-    """Return the class that "module:Class" names."""
-    module, _, attribute = reference.partition(":")
-    return getattr(importlib.import_module(module), attribute)

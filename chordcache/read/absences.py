@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from chordcache.errors import FeatureAbsentError
-from chordcache.features.registry import read_sides
+from chordcache.features.read_sides import read_sides
 from chordcache.read.cached_videos import VideoSet
 from chordcache.read.clips import HOW_TO_ADD, ClipReader
 from chordcache.read.video import Video

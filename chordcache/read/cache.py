@@ -14,7 +14,7 @@ import numpy as np
 from chordcache.arguments import did_you_mean
 from chordcache.errors import FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.features.frames import FramesReadSide
-from chordcache.features.registry import read_side
+from chordcache.features.read_sides import read_side
 from chordcache.features.row_clock import FrameGroups, has_times, is_of_video
 from chordcache.media.cropping import Rectangle
 from chordcache.media.frame_numbers import frame_numbers

@@ -11,7 +11,7 @@ import numpy as np
 
 from chordcache.errors import FeatureAbsentError, UsageError
 from chordcache.features.read_side import Arrays, Clip, EncodedFrames, ReadSide
-from chordcache.features.registry import read_side, read_sides
+from chordcache.features.read_sides import read_side, read_sides
 from chordcache.media.cropping import CropBox, Rectangle
 from chordcache.read.crops import SpatialTransform
 from chordcache.read.video import Video

@@ -11,7 +11,7 @@ import numpy as np
 from chordcache.arguments import did_you_mean
 from chordcache.errors import DamageError, FeatureAbsentError, printable
 from chordcache.features.item_fields import fits
-from chordcache.features.registry import read_sides
+from chordcache.features.read_sides import read_sides
 from chordcache.records import ContentFacts, DamageFacts, FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.open_files import open_artefact

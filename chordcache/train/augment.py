@@ -17,7 +17,7 @@ from kornia.enhance import normalize
 
 from chordcache.arguments import check_at_least, check_share
 from chordcache.errors import UsageError
-from chordcache.features.registry import read_sides
+from chordcache.features.read_sides import read_sides
 from chordcache.train.boxes import BOX_TYPES, is_boxes
 from chordcache.train.mixing import MIXED, WITHOUT_MEANING, check_motion, mixed
 from chordcache.train.samplers.clip_request import ClipRequest, RandomStream

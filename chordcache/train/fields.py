@@ -11,7 +11,7 @@ import numpy as np
 
 from chordcache.arguments import checked_names
 from chordcache.errors import UsageError, printable
-from chordcache.features.registry import read_sides
+from chordcache.features.read_sides import read_sides
 from chordcache.media.cropping import CropBox
 from chordcache.read.video import Video
 from chordcache.storage.annotation_names import AnnotationNames

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 
 from chordcache.errors import UsageError
 from chordcache.features.motion import BLOCK_PX, grid_size
-from chordcache.features.registry import read_side
+from chordcache.features.read_sides import read_side
 
 WITHOUT_MEANING: Mapping[str, Mapping[str, str]] = {
     "mixup": {

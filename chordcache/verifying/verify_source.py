@@ -13,7 +13,8 @@ from chordcache.config.config import Config
 from chordcache.errors import ConfigError, DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
 from chordcache.features.packet_frames import PACKET_CODECS, PLANES, read_planes
-from chordcache.features.registry import FeatureSpec, read_side, resolve
+from chordcache.features.read_sides import read_side
+from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.features.row_clock import CLOCK_FACTS, has_times
 from chordcache.media import jpeg
 from chordcache.records import FeatureInfo

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 import chordcache as cc  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.errors import FeatureAbsentError, UsageError  # noqa: E402
-from chordcache.features import registry  # noqa: E402
+from chordcache.features import read_sides  # noqa: E402
 from chordcache.features.flow import compose_flow, cut_flow  # noqa: E402
 from chordcache.features.frames import cut_frames  # noqa: E402
 from chordcache.features.motion import cut_motion, grid_size  # noqa: E402
@@ -434,8 +434,8 @@ def poses(tmp_path: Path, make_video: Callable[..., Path], monkeypatch: pytest.M
         make_video(tmp_path / "videos" / name, num_frames=8, size=size, planes=dot, options={"crf": "4"})
     (tmp_path / "landmarks.py").write_text(PLUG_INS)
     monkeypatch.syspath_prepend(tmp_path)
-    pose = registry._BUILT_IN["pose"]._replace(extractor="landmarks:Brightest")
-    monkeypatch.setitem(registry._BUILT_IN, "pose", pose)
+    pose = read_sides.BUILT_IN["pose"]._replace(extractor="landmarks:Brightest")
+    monkeypatch.setitem(read_sides.BUILT_IN, "pose", pose)
     monkeypatch.setattr("chordcache.engine.pool.run", lambda build, tasks, **_: ((task, build(task)) for task in tasks))
     config = config_from_json({"features": {"flow": None, "mel": None, "motion": None, "pose": {"stride": 1}}})
     summary = cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["lmdb", "npz"], config=config)
