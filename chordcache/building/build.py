@@ -264,7 +264,7 @@ class _Build:
             with progress, closing(outcomes):  # no worker may publish after the cleanup
                 for tasks, outcome in outcomes:
                     for number, task in enumerate(tasks):
-                        self._take(task, outcome if isinstance(outcome, pool.Crash) else outcome[number])
+                        self._record_outcome(task, outcome if isinstance(outcome, pool.Crash) else outcome[number])
         except CacheWriteError:
             with suppress(OSError):  # of the same disk
                 atomic.remove_partials(self._cache)
@@ -303,7 +303,7 @@ class _Build:
         for tasks in planned_files(self._plan, self._rows, self._quarantine, self._options):
             for task in tasks:
                 if task.state != "missing":
-                    self._settle(task, requested)
+                    self._record_without_work(task, requested)
             missing = tuple(task for task in tasks if task.state == "missing")
             if missing:
                 folder = self._plan.parts_folder
@@ -313,7 +313,7 @@ class _Build:
                 atomic.check_space(self._cache)
                 yield missing
 
-    def _settle(self, task: BuildTask, requested: Sequence[str]) -> None:
+    def _record_without_work(self, task: BuildTask, requested: Sequence[str]) -> None:
         """Handle a video that needs no worker."""
         if task.failure is not None:
             self._fail(task, task.failure, is_work=False)
@@ -335,7 +335,7 @@ class _Build:
             return tuple(replace(task, attempt=task.attempt + 1) for task in tasks)
         return None
 
-    def _take(self, task: BuildTask, outcome: Sidecar | Failure | pool.Crash) -> None:
+    def _record_outcome(self, task: BuildTask, outcome: Sidecar | Failure | pool.Crash) -> None:
         if isinstance(outcome, pool.Crash):
             outcome = Failure(
                 task.key, task.item.root, task.item.path, "decode", outcome.cause, outcome.message, task.item.identity,

@@ -168,7 +168,7 @@ class _Driver:
         looked_at = 0.0
         while self._queue or self._running:
             if time.monotonic() - looked_at >= _LOOK_SECONDS:
-                self._look()
+                self._update_nodes()
                 looked_at = time.monotonic()
             for node in self._free():
                 self._start(node)
@@ -180,11 +180,11 @@ class _Driver:
                     result = NodeLost()
                 if result is not None:
                     del self._running[handle]
-                    self._take(node, number, result)
+                    self._handle_result(node, number, result)
             time.sleep(_POLL_SECONDS)
         self._show()
 
-    def _look(self) -> None:
+    def _update_nodes(self) -> None:
         with uninterruptible():
             self._nodes = self._cluster.nodes()
         now = time.monotonic()
@@ -238,7 +238,7 @@ class _Driver:
         better = self._proven | {other for other, _ in self._running.values()}
         return not better.intersection(self._fit()) - self._seen[number]
 
-    def _take(self, node: str, number: int, result: Exit | NodeLost) -> None:
+    def _handle_result(self, node: str, number: int, result: Exit | NodeLost) -> None:
         if isinstance(result, NodeLost):
             self._losses[number] += 1
             if self._losses[number] >= _MAX_LOSSES:
@@ -262,7 +262,7 @@ class _Driver:
         self._seen[number].add(node)
         if first is not None:
             if counts["num_done"] and not self._has_built(first, number):
-                self._give_up(first, f"what failed there was built on {node}")
+                self._put_aside(first, f"what failed there was built on {node}")
         elif _DOUBTFUL.intersection(found["causes"]) and set(self._fit()) - self._seen[number]:
             self._doubtful[number] = node
             self._numbers[number] = {"counts": counts}
@@ -285,9 +285,9 @@ class _Driver:
                 raise CacheWriteError(message)
             self._full.add(number)
         if result.code not in (_DIED, *(-number for number in (9, 15)), 143) or self._deaths[node] > 1:
-            self._give_up(node, message)
+            self._put_aside(node, message)
 
-    def _give_up(self, node: str, reason: str) -> None:
+    def _put_aside(self, node: str, reason: str) -> None:
         """Start nothing more on a node, and say so once."""
         if self._unfit.setdefault(node, reason) is reason:
             terminal.say(f"node {node} gets no work: {reason}", shown=True)

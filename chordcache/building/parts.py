@@ -124,9 +124,9 @@ def part_plan(plan: BuildPlan, folder: Path, part: Part, wait: Callable[[str], N
         records = {layout.key_of(record): record for record in index}
         for source in (*parts.attempts(folder, part), plan.cache):
             if source != target:
-                _take_over(source, target, records)
+                _link_published(source, target, records)
         if plan.source_hash:
-            _take_over(plan.cache, target, _twins(plan, records))
+            _link_published(plan.cache, target, _twins(plan, records))
         if not exists(target / "quarantine.jsonl"):
             with repairable(plan.cache):
                 earlier = Quarantine(plan.cache, {})
@@ -208,7 +208,7 @@ def _sidecar_or_none(cache: Path, key: str) -> Sidecar | None:
     return None
 
 
-def _take_over(source: Path, target: Path, keys: Iterable[str]) -> None:
+def _link_published(source: Path, target: Path, keys: Iterable[str]) -> None:
     """Link videos that another cache has published and this one lacks: the artefacts, then the sidecar."""
     for key in keys:
         final = layout.sidecar_path(target, key)

@@ -25,7 +25,7 @@ def lost_output(error: OSError) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, BrokenPipeError) or not frames or frames[-1].filename not in (click.utils.__file__, __file__):
         return None
-    _drop(sys.stdout.fileno())
+    _redirect_to_null(sys.stdout.fileno())
     reason = os.strerror(error.errno).lower() if error.errno else str(error)
     return f"cannot write to standard output: {reason}. Make room, or choose another file, and run the same command."
 
@@ -52,7 +52,7 @@ def drop_closed_pipes() -> bool:
     """Drop the rest of the output of streams whose reader has left. Return whether there are any."""
     closed = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream is not None and _has_no_reader(stream)]
     for descriptor in closed:
-        _drop(descriptor)
+        _redirect_to_null(descriptor)
     return bool(closed)
 
 
@@ -65,7 +65,7 @@ def _has_no_reader(stream: object) -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
-def _drop(descriptor: int) -> None:
+def _redirect_to_null(descriptor: int) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, descriptor)
     os.close(null)

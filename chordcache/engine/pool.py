@@ -291,7 +291,7 @@ class _Run:
             unit, results = self._fan.wait()
             pending.remove(unit)
             for number, task, result in zip(count(unit.first), unit.tasks, results):
-                outcomes = list(self._settle(replace(unit, first=number, tasks=[task]), result))
+                outcomes = list(self._finish_or_rerun(replace(unit, first=number, tasks=[task]), result))
                 self._num_ended += len(outcomes)
                 yield from outcomes
         yield from self._deaths
@@ -309,7 +309,7 @@ class _Run:
         self._num_drawn += len(chunk)
         return _Unit(self._num_drawn - len(chunk), chunk) if chunk else None
 
-    def _settle(self, single: _Unit, result: Any) -> Iterator[_Outcome]:
+    def _finish_or_rerun(self, single: _Unit, result: Any) -> Iterator[_Outcome]:
         """Yield the result of a task, unless the task is run again. Raise the error that ends the run."""
         if result is NOT_RUN:
             self._again.append(single)
@@ -326,7 +326,7 @@ class _Run:
                 units.append(replace(single, attempts=result.attempts))
                 return
             if isinstance(result, Death) and result.cause != "timeout":
-                self._hold(single, result)
+                self._count_death(single, result)
                 return
             if result.cause == "oom":
                 result = replace(result, message=self._limits.out_of_memory(result.message))
@@ -335,7 +335,7 @@ class _Run:
             return
         yield single.first, single.tasks[0], result
 
-    def _hold(self, single: _Unit, death: Death) -> None:
+    def _count_death(self, single: _Unit, death: Death) -> None:
         """Keep a death back until a task ends otherwise, and give up after too many."""
         self._deaths.append((single.first, single.tasks[0], death))
         if len(self._deaths) == MAX_DEATHS_IN_A_ROW:

@@ -147,7 +147,7 @@ class Progress:
 
     def skip(self, seconds: float | None = None) -> None:
         """Count a video that took no work. ``seconds`` is its length."""
-        self._settle(seconds, is_work=False)
+        self._count_video(seconds, is_work=False)
 
     def done(self, path: str, *, seconds: float | None = None, num_frames: int = 0, num_bytes: int = 0) -> None:
         """Count a video that was made."""
@@ -155,7 +155,7 @@ class Progress:
         self.tally.num_bytes += num_bytes
         if self._display.verbose:
             self._event("done", path=path, num_frames=num_frames, num_bytes=num_bytes)
-        self._settle(seconds, is_work=True)
+        self._count_video(seconds, is_work=True)
 
     def fail(self, path: str, cause: str, message: str, *, seconds: float | None = None, is_work: bool = True) -> None:
         """Count a video that failed, and name it now or at the end."""
@@ -166,9 +166,9 @@ class Progress:
         elif len(self._named) < NUM_NAMED:
             self._named.append(line)
         self._event("failed", path=path, cause=cause, message=message)
-        self._settle(seconds, is_work=is_work)
+        self._count_video(seconds, is_work=is_work)
 
-    def _settle(self, seconds: float | None, *, is_work: bool) -> None:
+    def _count_video(self, seconds: float | None, *, is_work: bool) -> None:
         tally = self.tally
         tally.num_videos += 1
         tally.video_seconds += seconds or 0.0

@@ -179,7 +179,7 @@ class DecodePass:
             return
         frame = self._maker.frame(decoded)
         if self._only is None or frame.number in self._only:
-            self._feed(frame)
+            self._extract(frame)
         self._pts_seconds.append(frame.pts_seconds)
         self._source_frames.append(frame.source_number)
         self._keyframes.keep(frame.number)
@@ -211,7 +211,7 @@ class DecodePass:
             content=self._meter.facts() if self._meter else None,
         )
 
-    def _feed(self, frame: Frame) -> None:
+    def _extract(self, frame: Frame) -> None:
         for name, extractor in self._extractors.items():
             with _calling(name, self._num_frames):
                 rows = extractor.add_frame(frame)

@@ -220,8 +220,8 @@ class Spectrogram:
     def add(self, samples: np.ndarray) -> Iterator[np.ndarray]:
         """Take samples [shape=(C, n), dtype=float32]. Yield blocks of rows [shape=(C, m, n_mels)] as they fill."""
         if not self._waiting:
-            self._keep(self._silence(len(samples)))
-        self._keep(samples)
+            self._queue(self._silence(len(samples)))
+        self._queue(samples)
         num_rows = max(1, BLOCK_SAMPLES // (len(self._window) * len(samples)))
         num_samples = len(self._window) + (num_rows - 1) * self._hop_length
         if self._num_waiting < num_samples:
@@ -232,7 +232,7 @@ class Spectrogram:
             yield self._rows(signal[:, start : start + num_samples])
             start += num_rows * self._hop_length
         self._waiting, self._num_waiting = [], 0
-        self._keep(signal[:, start:])
+        self._queue(signal[:, start:])
 
     def finish(self) -> Iterator[np.ndarray]:
         """Yield the remaining rows. Call it only after samples were added."""
@@ -246,6 +246,6 @@ class Spectrogram:
     def _silence(self, num_channels: int) -> np.ndarray:
         return np.zeros((num_channels, len(self._window) // 2), np.float32)
 
-    def _keep(self, samples: np.ndarray) -> None:
+    def _queue(self, samples: np.ndarray) -> None:
         self._waiting.append(samples)
         self._num_waiting += samples.shape[1]

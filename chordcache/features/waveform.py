@@ -90,17 +90,17 @@ class WaveformExtractor(Extractor):
 
     def add_sound(self, sound: Sound) -> Rows:
         """Take a piece of the audio track. Return rows, several at a time."""
-        self._keep(self._track.add(sound))
+        self._queue(self._track.add(sound))
         num_rows = self._num_waiting // BLOCK_SAMPLES
         return self._rows(min(num_rows - num_rows % _ROWS_AT_ONCE, _MAX_ROWS))
 
     def finish(self) -> Rows:
         """Return the last rows, and set the facts."""
-        self._keep(self._track.finish())
+        self._queue(self._track.finish())
         track = self._track
         if not track.num_samples or track.sample_rate is None:
             return NO_ROWS
-        self._keep([np.zeros((track.num_channels, -self._num_waiting % BLOCK_SAMPLES), np.float32)])
+        self._queue([np.zeros((track.num_channels, -self._num_waiting % BLOCK_SAMPLES), np.float32)])
         rows = self._rows(self._num_waiting // BLOCK_SAMPLES)
         self.facts["start_seconds"] = track.start_seconds
         self.facts["row_seconds"] = BLOCK_SAMPLES / track.sample_rate
@@ -122,7 +122,7 @@ class WaveformExtractor(Extractor):
         """Return None, because rows follow the clock of the sound."""
         return None
 
-    def _keep(self, pieces: Iterable[np.ndarray]) -> None:
+    def _queue(self, pieces: Iterable[np.ndarray]) -> None:
         for samples in pieces:
             self._waiting.append(samples)
             self._num_waiting += samples.shape[1]

@@ -157,9 +157,9 @@ class _SoundMeter:
     def add(self, sound: Sound) -> None:
         if not is_readable(sound) or sound.format.packed.name not in _FULL_SCALE:
             return
-        self._take(sound)
+        self._add_placed(sound)
 
-    def _take(self, sound: Sound | None) -> None:
+    def _add_placed(self, sound: Sound | None) -> None:
         for placed in self._clock.place(sound):
             if placed.begins_run or self._num_grouped >= _GROUP_SAMPLES:
                 self._end_group()
@@ -196,7 +196,7 @@ class _SoundMeter:
 
     def windows(self, start_seconds: float | None) -> np.ndarray:
         """Return the windows from a time on, to the nearest one [shape=(num_seconds, 100, 2)]."""
-        self._take(None)
+        self._add_placed(None)
         self._end_group()
         if start_seconds is None:
             return np.zeros((0, _WINDOWS_PER_SECOND, 2))

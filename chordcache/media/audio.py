@@ -232,7 +232,7 @@ class _SoundReader:
                 if not from_start and at > 0:
                     return False
                 from_start = True
-                self._put(at, piece)
+                self._copy_at(at, piece)
                 if at + len(piece) >= len(self.samples):
                     return True
         return from_start
@@ -243,7 +243,7 @@ class _SoundReader:
             return False
         return float(sound.pts * sound.time_base) + sound.samples / sound.sample_rate < self._start_seconds
 
-    def _put(self, at: int, piece: np.ndarray) -> None:
+    def _copy_at(self, at: int, piece: np.ndarray) -> None:
         begin, end = max(at, 0), min(at + len(piece), len(self.samples))
         if begin < end:
             self.samples[begin:end] = piece[begin - at : end - at]

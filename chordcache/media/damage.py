@@ -94,16 +94,16 @@ class _Track:
         """Decode the file, and locate its faults."""
         packet = None
         for packet in self._media.packets(self._faults, self._decoding.check):
-            self._take(packet)
+            self._decode_and_locate(packet)
         if packet is not None and packet.size:  # the file cannot be read to its end
-            self._take(type(packet)())
+            self._decode_and_locate(type(packet)())
         self._add_faults_at_end()
         self._decoding.settle()
         reasons = self._faults.taken() or [("decode", "the decoder shows no frame for a packet")]
         for number, _ in self._decoding.lost():
             self._mark(number, *reasons[0])
 
-    def _take(self, packet: Any) -> None:
+    def _decode_and_locate(self, packet: Any) -> None:
         """Decode the next packet, and locate the faults that were reported since the last one."""
         decoding, check = self._decoding, self._decoding.check
         of_container = self._faults.taken()

@@ -117,7 +117,7 @@ class Decoding:
         for number, picture in pictures:
             if number in self._leading:
                 continue
-            self._take(number, picture)
+            self._match(number, picture)
             yield DecodedFrame(self._num_frames, self._clock.time_of(picture), picture)
             self._num_frames += 1
 
@@ -149,7 +149,7 @@ class Decoding:
             self._leading.add(number)
         return self._decoder.decode(packet, number)
 
-    def _take(self, number: int | None, picture: av.VideoFrame) -> None:
+    def _match(self, number: int | None, picture: av.VideoFrame) -> None:
         """Mark a frame as received, and compare its time with that of the frame before it."""
         if number is None:  # this decoder does not report the packet of a frame
             number = next(iter(self._promised), self._num_sent)

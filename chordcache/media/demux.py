@@ -202,7 +202,7 @@ class Media:
             for packet in self._video_packets(on_sound):
                 progress.beat()
                 if not watch.num_packets and packet.size:
-                    self._settle_clock(packet)
+                    self._choose_timestamp_source(packet)
                     if self.is_file:
                         refuse_unshowable(self.container, self.require_video(), packet)
                 is_silent = len(self._messages) == self._num_heard
@@ -259,7 +259,7 @@ class Media:
         except IndexError:  # PyAV 18 does not find a track that begins after the headers
             raise MediaError("decode", "decode", "a packet is of a track that the headers do not have") from None
 
-    def _settle_clock(self, packet: av.Packet[av.VideoStream]) -> None:
+    def _choose_timestamp_source(self, packet: av.Packet[av.VideoStream]) -> None:
         # AVI stores no presentation times. Those that libavformat makes up are wrong once there are B-frames
         if packet.pts is None or self.container.format.name == "avi":
             self.timestamp_source = "rate" if packet.dts is None else "dts"
@@ -307,7 +307,7 @@ class Media:
                     if packet.pts > entry_pts:
                         return
                 if is_first and packet.size:
-                    self._settle_clock(packet)
+                    self._choose_timestamp_source(packet)
                     is_first = False
                 yield packet
         except MemoryError:

@@ -99,16 +99,16 @@ class PacketEncoder:
             plane_array(plane)[:] = samples
         picture.pts, picture.time_base = self._num_pictures // self._stride, Fraction(1, 25)
         self._num_pictures += 1
-        self._take(phase, picture)
+        self._encode(phase, picture)
         return self._returned()
 
     def finish(self) -> list[bytes]:
         """Return the remaining packets."""
         for phase in range(len(self._contexts)):
-            self._take(phase, None)
+            self._encode(phase, None)
         return self._returned()
 
-    def _take(self, phase: int, picture: av.VideoFrame | None) -> None:
+    def _encode(self, phase: int, picture: av.VideoFrame | None) -> None:
         for packet in self._contexts[phase].encode(picture):
             assert packet.pts is not None
             if packet.is_keyframe != (packet.pts % self._gop == 0):

@@ -131,21 +131,21 @@ class VideoDecoder:
             Is returned with the packet's picture.
         """
         if self._keeps:
-            self._keep(packet, tag)
+            self._remember_packet(packet, tag)
         num_said = len(self._said())
         pictures = self._pictures(self._context, packet, tag)
         if len(self._said()) > num_said and self._is_stuffed(packet, num_said):
             self.problem = None
             if self._conceals:
                 pictures = self._without_concealment()
-        self._note(pictures)
+        self._remember_tags(pictures)
         return pictures
 
     def finish(self) -> Tagged:
         """Return the remaining pictures, and set ``problem``."""
         self._is_unsettled = self._is_leading = False
         pictures = self._pictures(self._context, None, None)
-        self._note(pictures)
+        self._remember_tags(pictures)
         if self._checks_end and self._kept and self.problem is None and not self._ends_whole():
             self.problem, self.is_cut_off = "the last packet is cut off", True
         return pictures
@@ -203,7 +203,7 @@ class VideoDecoder:
 
     # Packets that are kept
 
-    def _keep(self, packet: Any, tag: Any) -> None:
+    def _remember_packet(self, packet: Any, tag: Any) -> None:
         if packet.is_keyframe:
             self._out.difference_update(tag for _, tag in self._kept[: self._last_key])
             self._num_kept_bytes -= sum(packet.size for packet, _ in self._kept[: self._last_key])
@@ -219,7 +219,7 @@ class VideoDecoder:
         self._kept, self._last_key, self._num_kept_bytes = [], 0, 0
         self._out, self._last_picture = set(), None
 
-    def _note(self, pictures: Tagged) -> None:
+    def _remember_tags(self, pictures: Tagged) -> None:
         if self._kept:
             last_tag = self._kept[-1][1]
             self._out.update(tag for tag, _ in pictures)

@@ -42,7 +42,7 @@ class _Mixture:
 
     def of_partners(self, values: torch.Tensor) -> torch.Tensor:
         """Return the values of the partner of each clip."""
-        return values[_on(values.device, self.partners)]
+        return values[_copied_to(values.device, self.partners)]
 
 
 def mixed(
@@ -75,14 +75,14 @@ def mixed(
     if random.random() >= p:
         return {"label": label}
     mixture = _MIXES[mix](batch, random)
-    share = _on(label.device, mixture.shares)[:, None]
+    share = _copied_to(label.device, mixture.shares)[:, None]
     out: dict[str, Any] = {**mixture.arrays, "label": label.lerp(mixture.of_partners(label), share)}
     if "lengths" in batch:
         own = {name: lengths for name, lengths in batch["lengths"].items() if name in mixture.arrays}
         larger = {name: torch.maximum(lengths, mixture.of_partners(lengths)) for name, lengths in own.items()}
         out["lengths"] = {**batch["lengths"], **larger}
     if "labels" in batch:
-        of_device = _on(batch["labels"].device, mixture.shares)[:, None]
+        of_device = _copied_to(batch["labels"].device, mixture.shares)[:, None]
         out["labels"] = batch["labels"].lerp(mixture.of_partners(batch["labels"]), of_device)
     if "present" in batch:
         out["present"] = batch["present"] & mixture.of_partners(batch["present"])
@@ -96,7 +96,7 @@ def _mix_up(batch: Mapping[str, Any], random: np.random.Generator) -> _Mixture:
     for name in _arrays("mixup"):
         if name in batch:
             own = batch[name]
-            mixture.arrays[name] = _between(own, mixture.of_partners(own), _on(own.device, mixture.shares))
+            mixture.arrays[name] = _between(own, mixture.of_partners(own), _copied_to(own.device, mixture.shares))
     return mixture
 
 
@@ -201,6 +201,6 @@ def _soft(label: torch.Tensor, num_classes: int) -> torch.Tensor:
     return hot.to(torch.float32) * (label >= 0)[:, None]
 
 
-def _on(device: torch.device, values: np.ndarray) -> torch.Tensor:
+def _copied_to(device: torch.device, values: np.ndarray) -> torch.Tensor:
     """Copy values to a device, without waiting for the work that it has."""
     return torch.from_numpy(values).to(device, non_blocking=True)

@@ -42,7 +42,7 @@ class Batches:
         If memory is not enough, the halves of the batch are computed, and later batches are not larger than a half. If
         the network raises another exception, the inputs of each video are computed apart.
         """
-        outputs = self._try(batch)
+        outputs = self._infer_batch(batch)
         if not isinstance(outputs, NetworkError):
             return outputs
         if outputs.cause == "oom" and len(batch) > 1:
@@ -55,7 +55,7 @@ class Batches:
                 return [outputs] * len(batch)
         return [output for part in parts for output in self.run(part)]
 
-    def _try(self, batch: Sequence[Input]) -> list[Any] | NetworkError:
+    def _infer_batch(self, batch: Sequence[Input]) -> list[Any] | NetworkError:
         try:
             outputs = list(self._infer([waiting.item for waiting in batch]))
         except Exception as error:  # item boundary: a network may raise anything

@@ -133,7 +133,7 @@ class NetworkElsewhere:
             stream.num_deaths += 1
             if stream.num_deaths >= _MAX_DEATHS:
                 for place in [place for place in self._pending if place[0] == number]:
-                    self._settle(place, death)
+                    self._store_output(place, death)
 
     def _send(self, parts: Sequence[memoryview]) -> None:
         """Send a message. If the process is gone, the thread that receives still takes its last messages."""
@@ -156,7 +156,7 @@ class NetworkElsewhere:
                 message = receive(channel)
                 with self._changed:
                     if channel is self._channel:  # else its inputs were sent again
-                        self._take(message)
+                        self._handle(message)
                     self._changed.notify_all()
         except (OSError, EOFError):
             self._lose(channel)
@@ -167,17 +167,17 @@ class NetworkElsewhere:
                     f"the outputs of the network cannot be received: {describe(error)}",
                 )
                 for place in list(self._pending):
-                    self._settle(place, failure)
+                    self._store_output(place, failure)
             self._lose(channel)
 
-    def _take(self, message: Any) -> None:
+    def _handle(self, message: Any) -> None:
         if isinstance(message, Begun):
             self._begun.update(message.places)
         elif isinstance(message, Done):
             for place, output in message.outputs:
-                self._settle(place, output)
+                self._store_output(place, output)
 
-    def _settle(self, place: Place, output: Any) -> None:
+    def _store_output(self, place: Place, output: Any) -> None:
         """Note the output of an input. That of a video that was given up is not kept."""
         del self._pending[place]
         self._begun.discard(place)

@@ -171,13 +171,13 @@ class NetworkProcesses:
         if failed_to_load or num_deaths >= MAX_DEATHS_IN_A_ROW:
             process.listener.close()
             os.unlink(process.address)
-            self._give_up(process, death, failed_to_load)
+            self._lose_device(process, death, failed_to_load)
             return
         new = self._started(process.network, process.device, process.listener, process.address, death)
         new.num_deaths = num_deaths
         self._processes.append(new)
 
-    def _give_up(self, process: _Process, death: NetworkError, failed_to_load: bool) -> None:
+    def _lose_device(self, process: _Process, death: NetworkError, failed_to_load: bool) -> None:
         """Go on without a device, if the network has another one."""
         name = process.network.name
         if any(other.network.key == process.network.key for other in self._processes):

@@ -186,7 +186,7 @@ class _Run:
                 num_missing_items += 1
             else:
                 writer.write(record)
-                self._look_at(item)
+                self._count_remarks(item)
                 num_items += 1
         self._check_counts(num_items, num_missing_items)
         return ListSummary(
@@ -201,7 +201,7 @@ class _Run:
             notes=(*self._notes, *self._notes_on_items()),
         )
 
-    def _look_at(self, item: Item) -> None:
+    def _count_remarks(self, item: Item) -> None:
         """Count what a person should look at."""
         self._numbers.add(item.labels)
         self._has_captions = self._has_captions or bool(item.captions)

@@ -104,20 +104,20 @@ class LmdbArtefactWriter(ArtefactWriter):
     def _write(self, name: str, block: np.ndarray | list[bytes]) -> None:
         for row in block:
             value = row if isinstance(row, bytes) else row.tobytes()
-            self._put_all({self._num_rows: value} if self._chains is None else self._chains.add(value))
+            self._add_values({self._num_rows: value} if self._chains is None else self._chains.add(value))
             self._num_rows += 1
 
     def _finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
         values = {**arrays, **self._digests()}
         stream = self._streams.get(STREAM)
         if self._chains is not None:
-            self._put_all(self._chains.finish())
+            self._add_values(self._chains.finish())
             values |= {_SIZES: self._chains.sizes, _STARTS: self._chains.starts}
         if stream is not None and stream.dtype is not None:
             values[_SHAPE] = np.array(stream.row_shape, "<i8")
         for name in sorted(values):  # LMDB appends in the order of keys only
             data = npy.dumps(values[name])
-            self._put(name.encode(), digest64(data).to_bytes(_DIGEST_BYTES, "little") + data)
+            self._add_value(name.encode(), digest64(data).to_bytes(_DIGEST_BYTES, "little") + data)
         self._write_batch()
         page_bytes, num_pages = _pages(self._environment)
         self._close()
@@ -132,11 +132,11 @@ class LmdbArtefactWriter(ArtefactWriter):
         with self._errors():
             return lmdb.open(str(self.path), subdir=False, lock=False, sync=False, map_size=self._map_bytes)
 
-    def _put_all(self, values: Mapping[int, bytes]) -> None:
+    def _add_values(self, values: Mapping[int, bytes]) -> None:
         for number, value in values.items():
-            self._put(_key(number), value)
+            self._add_value(_key(number), value)
 
-    def _put(self, key: bytes, value: bytes) -> None:
+    def _add_value(self, key: bytes, value: bytes) -> None:
         self._batch.append((key, value))
         self._batch_bytes += len(value)
         if self._batch_bytes >= _BATCH_BYTES:
@@ -270,10 +270,10 @@ class LmdbArtefact(Artefact):
 
     def _names(self) -> frozenset[str]:
         if self._found is None:
-            self._found = self._look_around()
+            self._found = self._read_names()
         return self._found
 
-    def _look_around(self) -> frozenset[str]:
+    def _read_names(self) -> frozenset[str]:
         """Return every name, that is, every key that is not a frame number. There are as many frames as digests."""
         with self._transaction() as transaction:
             digests = self._unpack(transaction, STREAM + DIGESTS)
