@@ -34,7 +34,7 @@ ENTRANCES = ("chordcache", "chordcache.__main__")
 
 OWNERS = {
     "PIL": ("chordcache.features.networks.pixels",),
-    "av": ("chordcache.media.*",),
+    "av": ("chordcache.media.*", "chordcache.tools.bench.readers"),
     "click": ("chordcache.cli", "chordcache.cli.*"),
     "cv2": ("chordcache.media.opencv",),
     "diffusers": ("chordcache.features.networks.*",),
@@ -69,7 +69,7 @@ OWNERS = {
         "chordcache.read.mixing",
         "chordcache.read.sampling.budget_batches",
         "chordcache.read.sampling.distributed",
-        "chordcache.tools.bench.*",
+        "chordcache.tools.bench.readers",
     ),
     "torchvision": ("chordcache.read.gpu_decode",),
     "torchcodec": ("chordcache.tools.bench.readers",),
