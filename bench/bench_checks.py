@@ -6,12 +6,10 @@ Usage: bench_checks.py CLIPS
 from __future__ import annotations
 
 import functools
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import av
@@ -22,6 +20,7 @@ from chordcache.features.registry import resolve
 from chordcache.media.checks.container_numbers import first_loss
 from chordcache.media.checks.transport_stream import loses_first_picture
 from chordcache.media.checks.truncation import end_problem
+from chordcache.tools.bench.rounds import spread_of, timed_in_turn
 
 FILMS = {
     "film.mp4": ("libx264",),
@@ -36,16 +35,6 @@ FILMS = {
 }
 
 NUM_RUNS = 9
-
-
-def cpu_seconds(call: Callable[[], object]) -> float:
-    """Return the median CPU time of some calls [seconds]."""
-    seconds = []
-    for _ in range(NUM_RUNS):
-        before = time.process_time()
-        call()
-        seconds.append(time.process_time() - before)
-    return statistics.median(seconds)
 
 
 def check(path: Path, name: str, track: int) -> None:
@@ -71,8 +60,9 @@ def main() -> None:
             subprocess.run([*command, *options, path], check=True)
             with av.open(str(path)) as container:
                 facts = (container.format.name, container.streams.video[0].id)
-            checks = cpu_seconds(functools.partial(check, path, *facts))
-            whole = cpu_seconds(functools.partial(build, path))
+            ways = {"checks": functools.partial(check, path, *facts), "build": functools.partial(build, path)}
+            rounds = timed_in_turn(ways, NUM_RUNS, time.process_time)
+            checks, whole = (spread_of(times[way] for times in rounds).median for way in ways)
             print(f"{name:<15} checks {1000 * checks:5.2f} ms, build {whole:.2f} s: {100 * checks / whole:.2f} %")
 
 

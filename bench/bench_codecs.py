@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -31,6 +32,7 @@ from chordcache.media.demux import Media
 from chordcache.media.picture_data import plane_array
 from chordcache.media.scaling import FrameMaker
 from chordcache.storage.artefacts.open_files import forget, open_artefact
+from chordcache.tools.bench.rounds import in_turn, spread_of, timed_in_turn
 
 CONFIGS: Mapping[str, Mapping[str, object]] = {
     "jpeg 90": {},
@@ -79,6 +81,7 @@ def cpu_seconds() -> float:
 
 def build(work: Path, name: str, settings: Mapping[str, object]) -> float:
     """Build a cache of the videos. Return its CPU time [seconds]."""
+    shutil.rmtree(work / name, ignore_errors=True)
     config = config_from_json({"frames": settings, "features": {"flow": None, "motion": None, "mel": None}})
     before = cpu_seconds()
     summary = cc.build(cc.scan([work / "videos"]), work / name, tiers=("lmdb",), config=config, jobs=1)
@@ -142,13 +145,6 @@ def reader(cache: cc.Cache, num_frames: int, stride: int, starts: Mapping[str, S
     return read
 
 
-def thread_seconds(function: Callable[[], None]) -> float:
-    """CPU time of a call."""
-    started = time.thread_time()
-    function()
-    return time.thread_time() - started
-
-
 def read_ratios(caches: Mapping[str, cc.Cache], num_frames: int, stride: int) -> dict[str, float]:
     """Return the cost of clips relative to JPEG."""
     random = np.random.default_rng(0)
@@ -159,10 +155,8 @@ def read_ratios(caches: Mapping[str, cc.Cache], num_frames: int, stride: int) ->
     }
     starts = {video.path: starts.get(video.path, []) for video in caches["jpeg 90"]}
     readers = {name: reader(cache, num_frames, stride, starts) for name, cache in caches.items()}
-    for read in readers.values():
-        read()
-    rounds = [{name: thread_seconds(read) for name, read in readers.items()} for _ in range(ROUNDS)]
-    return {name: statistics.median(times[name] / times["jpeg 90"] for times in rounds) for name in caches}
+    rounds = timed_in_turn(readers, ROUNDS, time.thread_time)
+    return {name: spread_of(times[name] / times["jpeg 90"] for times in rounds).median for name in caches}
 
 
 def num_differences(cache: cc.Cache) -> int:
@@ -206,17 +200,14 @@ def main() -> None:
         (work / "videos").mkdir()
         for number, clip in enumerate(clips):
             shutil.copy(clip, work / "videos" / f"{number}{clip.suffix}")
-        rounds = [
-            {name: build(work, f"{name} {i}", settings) for name, settings in CONFIGS.items()}
-            for i in range(BUILD_ROUNDS)
-        ]
-        caches = {name: cc.open_cache(work / f"{name} 0") for name in CONFIGS}
+        rounds = in_turn({name: partial(build, work, name, config) for name, config in CONFIGS.items()}, BUILD_ROUNDS)
+        caches = {name: cc.open_cache(work / name) for name in CONFIGS}
         num_frames = int(caches["jpeg 90"].num_frames.sum())
         print(f"{len(clips)} clips, {num_frames} frames")
         sources = {video.path: decode_whole(str(work / "videos" / video.path), Luma()) for video in caches["jpeg 90"]}
         for name, cache in caches.items():
             num_bytes = sum(video.feature("frames").num_bytes for video in cache)
-            ratio = statistics.median(times[name] / times["jpeg 90"] for times in rounds)
+            ratio = spread_of(times[name] / times["jpeg 90"] for times in rounds).median
             first = sum(video.feature("frames").num_bytes for video in caches["jpeg 90"])
             dB, similarity = qualities(cache, sources)
             print(
@@ -228,7 +219,7 @@ def main() -> None:
             ratios = read_ratios(caches, length, stride)
             print(f"{kind:10}" + "  ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()), flush=True)
         for name, cache in caches.items():
-            size, seconds = (statistics.median(c) for c in zip(*(cold(cache) for _ in range(5)), strict=True))
+            size, seconds = (spread_of(c).median for c in zip(*(cold(cache) for _ in range(5)), strict=True))
             print(f"cold {name:24} {size / 1e6:.1f} MB  {seconds:.3f} s", flush=True)
 
 

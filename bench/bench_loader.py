@@ -26,6 +26,7 @@ from measure import encode_loop, report_all
 
 import chordcache as cc
 from chordcache.media.cropping import CropBox
+from chordcache.tools.bench.readers import opencv_frames
 from chordcache.train.samplers.clip_request import ClipRequest
 
 BATCH_SIZE, NUM_VIDEOS, CLIPS_PER_VIDEO, SECONDS = 8, 3, 32, 24
@@ -146,15 +147,10 @@ def opencv_seeks(folder: Path, videos: Path) -> Callable[[], None]:
 
     def run() -> None:
         for video, frames in clips:
-            capture = cv2.VideoCapture(str(videos / video.path), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
             left = (video.width - CROP[1]) // 2
-            for frame in frames:
-                capture.set(cv2.CAP_PROP_POS_FRAMES, frame)
-                there, picture = capture.read()
-                assert there
+            for picture in opencv_frames(str(videos / video.path), frames):
                 small = cv2.resize(picture, (video.width, video.height), interpolation=cv2.INTER_AREA)
-                cv2.cvtColor(small[:, left : left + CROP[1]], cv2.COLOR_BGR2RGB)
-            capture.release()
+                np.ascontiguousarray(small[:, left : left + CROP[1]])
 
     return run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import statistics
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,7 @@ from av.codec.context import Flags2
 from chordcache.media.activity import ContentMeter
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.resample import Resampler
+from chordcache.tools.bench.rounds import spread_of, timed_in_turn
 
 SIZE = (456, 256)
 NUM_FRAMES = 48
@@ -105,15 +105,10 @@ def main() -> None:
         for matrix, color_range in (("bt470bg", "tv"), ("bt709", "tv"), ("bt470bg", "pc"), ("bt709", "pc")):
             path = encoded(clip, Path(work) / f"{matrix}_{color_range}.mp4", matrix, color_range)
             parts[f"planes of a JPEG, {matrix}, {color_range}"] = planes(list(decode(path))[:12] * (NUM_FRAMES // 12))
-        times: dict[str, list[float]] = {name: [] for name in parts}
-        for number in range(options.runs + 1):
-            for name, part in parts.items():
-                started = time.thread_time()
-                part()
-                if number:
-                    times[name].append((time.thread_time() - started) / NUM_FRAMES * 1000)
-    for name, found in times.items():
-        print(f"{name:40} {statistics.median(found):.3f} ms a frame (least {min(found):.3f})")
+        rounds = timed_in_turn(parts, options.runs, time.thread_time)
+    for name in parts:
+        spread = spread_of(times[name] / NUM_FRAMES * 1000 for times in rounds)
+        print(f"{name:40} {spread.median:.3f} ms a frame (least {spread.least:.3f})")
 
 
 if __name__ == "__main__":

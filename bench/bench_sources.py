@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-import av
-import cv2
 import numpy as np
-from measure import FPS, GOP_FRAMES, encode_loop, seconds
+from measure import GOP_FRAMES, encode_loop
 
 import chordcache as cc
 from chordcache.sources.mapped_mp4 import MappedMP4Source
+from chordcache.tools.bench.readers import DECODERS
+from chordcache.tools.bench.rounds import in_turn, seconds, spread_of
 
 
 def make_long(clip: Path, target: Path, num_bytes: int) -> None:
@@ -40,11 +40,19 @@ def mapped(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
         assert source.fallback_reason is None
 
 
-def mapped_each(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
-    """Opened for each frame."""
-    for number in frames:
-        with MappedMP4Source().open(path) as source:
-            yield source.get_frame(number)
+def each(reader: str) -> Callable[[Path, Sequence[int]], Iterator[np.ndarray]]:
+    """Opened for each frame, as ``chordcache bench`` opens a file for each clip."""
+
+    def read(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
+        for number in frames:
+            yield from DECODERS[reader](str(path), [number])
+
+    return read
+
+
+def opencv(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
+    """Opened once, ``CAP_PROP_POS_FRAMES`` and read."""
+    return DECODERS["opencv"](str(path), frames)
 
 
 def decoded(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
@@ -61,31 +69,11 @@ def decoded_each(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
             yield source.get_frame(number)
 
 
-def pyav_each(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
-    """The least that PyAV can do, for keyframes only: opened for each frame, frame numbers taken for times."""
-    for number in frames:
-        with av.open(str(path)) as container:
-            stream = container.streams.video[0]
-            stream.codec_context.thread_count = 1
-            container.seek(round(number / FPS / stream.time_base), stream=stream)
-            yield next(container.decode(stream)).to_ndarray(format="rgb24")
-
-
-def opencv(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
-    """Opened once, ``CAP_PROP_POS_FRAMES`` and read."""
-    capture = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
-    for number in frames:
-        capture.set(cv2.CAP_PROP_POS_FRAMES, number)
-        _, picture = capture.read()
-        yield cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
-    capture.release()
-
-
 WAYS: dict[str, tuple[Callable[[Path, Sequence[int]], Iterator[np.ndarray]], int, str]] = {
     "MappedMP4Source, opened once": (mapped, 100, ""),
-    "MappedMP4Source, opened for each": (mapped_each, 100, "none"),
+    "MappedMP4Source, opened for each": (each("mapped_mp4"), 100, "none"),
     "OpenCV seek and read, opened once": (opencv, 20, ">= 14"),
-    "bare PyAV, opened for each": (pyav_each, 100, ">= 2"),
+    "bare PyAV, opened for each": (each("pyav"), 100, ">= 2"),
     "MP4Source, opened once": (decoded, 20, "none"),
     "MP4Source, opened for each": (decoded_each, 3, ">= 2"),
 }
@@ -125,10 +113,11 @@ def main() -> None:
             f"{path.stat().st_size / 1e9:.2f} GB, {width}x{height}, {num_frames} frames, {len(keys)} random keyframes"
         )
         check_same(path, keys[:2])
-        rounds = [[seconds_a_frame(name, path, keys) for name in WAYS] for _ in range(options.runs)]
-        for i, (name, (_, _, target)) in enumerate(WAYS.items()):
-            milliseconds = 1000 * statistics.median(times[i] for times in rounds)
-            ratio = statistics.median(times[i] / times[0] for times in rounds)
+        rounds = in_turn({name: partial(seconds_a_frame, name, path, keys) for name in WAYS}, options.runs)
+        first = next(iter(WAYS))
+        for name, (_, _, target) in WAYS.items():
+            milliseconds = 1000 * spread_of(times[name] for times in rounds).median
+            ratio = spread_of(times[name] / times[first] for times in rounds).median
             print(f"{name:40} {milliseconds:9.1f} ms a frame  {ratio:8.2f} x the first  (target {target or '-'})")
 
 

@@ -7,7 +7,6 @@ then falls on both sides alike. The sources are copies of one real 720p H.264 cl
 from __future__ import annotations
 
 import argparse
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -17,9 +16,10 @@ import av
 import lmdb
 import numpy as np
 import simplejpeg
-from measure import repeat_video, report, report_memory, seconds
+from measure import repeat_video, report, report_memory
 
 import chordcache as cc
+from chordcache.tools.bench.rounds import spread_of, timed_in_turn
 
 CLIP_FRAMES, CLIP_STRIDE, NUM_CLIPS = 16, 4, 200
 
@@ -114,8 +114,9 @@ def bench_read(work: Path, clips: Path, runs: int) -> None:
 def bench_help() -> None:
     """Start-up of the command line."""
     command = [sys.executable, "-m", "chordcache", "--help"]
-    times = [seconds(lambda: subprocess.run(command, check=True, capture_output=True)) for _ in range(6)][1:]
-    print(f"{'chordcache --help':58} {statistics.median(times):5.2f} s  (target < 0.3 s)", flush=True)
+    rounds = timed_in_turn({"": lambda: subprocess.run(command, check=True, capture_output=True)}, 5)
+    median = spread_of(times[""] for times in rounds).median
+    print(f"{'chordcache --help':58} {median:5.2f} s  (target < 0.3 s)", flush=True)
 
 
 def bench_memory(work: Path, clip: Path) -> None:

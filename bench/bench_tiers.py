@@ -7,7 +7,6 @@ apart. Raw frames are compared with a copy of a batch of the same size.
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import encode_loop
+from measure import encode_loop, report_all
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
@@ -67,18 +66,8 @@ def copies(cache: Path) -> Callable[[], None]:
 
 def report(names: dict[str, tuple[Callable[[], None], str]], runs: int) -> None:
     """Print the CPU time of the first over that of each, as medians over interleaved rounds."""
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(runs + 1):
-        for name, (run, _) in names.items():
-            started = time.process_time()
-            run()
-            if number:
-                times[name].append(time.process_time() - started)
-    first, *others = names
-    for name in others:
-        ratio = statistics.median(a / b for a, b in zip(times[first], times[name], strict=True))
-        seconds = f"{statistics.median(times[first]):.3f} s / {statistics.median(times[name]):.3f} s"
-        print(f"{f'{first} / {name}':58} {ratio:5.2f}  (medians {seconds}; target {names[name][1]})", flush=True)
+    (first, (run, _)), *others = names.items()
+    report_all([(f"{first} / {name}", target, other) for name, (other, target) in others], run, runs, time.process_time)
 
 
 def main() -> None:

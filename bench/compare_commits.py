@@ -12,7 +12,6 @@ import functools
 import os
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from measure import repeat_video
+
+from chordcache.tools.bench.rounds import spread_of
 
 NUM_VIDEOS = 4
 
@@ -129,10 +130,10 @@ def report(name: str, measure: Callable[[Commit], float], base: Commit, here: Co
     for i in range(rounds):
         both = {commit: measure(commit) for commit in ((base, here) if i % 2 else (here, base))}
         pairs.append((both[base], both[here]))
-    ratios = sorted(a / b for a, b in pairs)
-    old, new = (statistics.median(column) for column in zip(*pairs, strict=True))
-    median, spread = statistics.median(ratios), f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-    print(f"| {name} | {old:.3f} s | {new:.3f} s | {median:.2f} | {spread} |", flush=True)
+    ratio = spread_of(a / b for a, b in pairs)
+    old, new = (spread_of(column).median for column in zip(*pairs, strict=True))
+    row = f"| {name} | {old:.3f} s | {new:.3f} s | {ratio.median:.2f} | {ratio.least:.2f} to {ratio.most:.2f} |"
+    print(row, flush=True)
 
 
 def main() -> None:

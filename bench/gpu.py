@@ -10,24 +10,75 @@ JPEGs decoded on the GPU. Rounds are interleaved. The figures are medians.
 from __future__ import annotations
 
 import argparse
-import statistics
+import ctypes
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
-from chordcache.tools.bench.gpu import Utilization
+from chordcache.tools.bench.rounds import in_turn, spread_of
 
 BATCH_SIZE, NUM_BATCHES, ROUNDS = 16, 40, 5
 SAMPLER = cc.RandomClipSampler(num_frames=16, stride=2)
 SIZE = (112, 112)
+SAMPLE_SECONDS = 0.1
+"""Interval between two looks at the GPU's utilization [seconds]"""
+
+
+class Rates(ctypes.Structure):
+    """Rates that NVML returns, in percent."""
+
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class Utilization:
+    """The mean utilization of the first GPU inside a ``with`` block, by NVML. ``mean`` is None without NVML."""
+
+    def __init__(self) -> None:
+        self.mean: float | None = None
+        """Mean [0 to 1], after the block"""
+        self._values: list[int] = []
+        self._end = threading.Event()
+        self._nvml: Any = None
+        self._device = ctypes.c_void_p()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> Utilization:
+        with suppress(OSError):
+            self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if self._nvml is not None and (
+            self._nvml.nvmlInit_v2() or self._nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self._device))
+        ):
+            self._nvml = None
+        if self._nvml is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        if self._nvml is None:
+            return
+        self._thread.join()
+        self._nvml.nvmlShutdown()
+        if self._values:
+            self.mean = sum(self._values) / len(self._values) / 100
+
+    def _sample(self) -> None:
+        rates = Rates()
+        while not self._end.wait(SAMPLE_SECONDS):
+            if not self._nvml.nvmlDeviceGetUtilizationRates(self._device, ctypes.byref(rates)):
+                self._values.append(rates.gpu)
 
 
 class Block(nn.Module):
@@ -134,19 +185,14 @@ def main() -> None:
             "GPU decode, BatchAugment": {"decode": "cuda", "augment": augment},
         }
         trainer = Trainer()
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-        for _ in range(ROUNDS):
-            for name, options in ways.items():
-                loader = cc.ClipLoader(
-                    dataset,
-                    BATCH_SIZE,
-                    num_threads=arguments.threads,
-                    device="cuda",
-                    **options,  # type: ignore[arg-type]
-                )
-                found[name].append(epoch(loader, trainer))
-        for name, rounds in found.items():
-            rate, used = (statistics.median(column) for column in zip(*rounds, strict=True))
+
+        def run(options: Mapping[str, Any]) -> tuple[float, float]:
+            loader = cc.ClipLoader(dataset, BATCH_SIZE, num_threads=arguments.threads, device="cuda", **options)
+            return epoch(loader, trainer)
+
+        rounds = in_turn({name: partial(run, options) for name, options in ways.items()}, ROUNDS)
+        for name in ways:
+            rate, used = (spread_of(column).median for column in zip(*(row[name] for row in rounds), strict=True))
             print(f"{name:26} {rate:8.0f} clips/s  GPU busy {used:.0%}")
 
 

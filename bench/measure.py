@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import av
 
 import chordcache as cc
+from chordcache.tools.bench.rounds import spread_of, timed_in_turn
 
 GOP_FRAMES, FPS = 250, 25
 """Length of a group of pictures, and frames per second, of the videos of ``encode_loop``"""
@@ -24,13 +24,6 @@ subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
 """
 """Runs a command and prints the peak memory of the largest process below it, in MiB."""
-
-
-def seconds(function: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Time of one call, by default wall time."""
-    started = clock()
-    function()
-    return clock() - started
 
 
 def report(name: str, target: str, a: Callable[[], object], b: Callable[[], object], runs: int) -> None:
@@ -45,16 +38,14 @@ def report_all(
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Print the medians of time(a) / time(b) for each (name, target, b), all measured in turn in each round."""
-    functions = [a, *(b for _, _, b in rivals)]
-    for function in functions:
-        function()
-    rounds = [[seconds(function, clock) for function in functions] for _ in range(runs)]
-    medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
-    for i, (name, target, _) in enumerate(rivals, start=1):
-        ratios = sorted(times[0] / times[i] for times in rounds)
+    rounds = timed_in_turn({"": a, **{name: b for name, _, b in rivals}}, runs, clock)
+    median = spread_of(times[""] for times in rounds).median
+    for name, target, _ in rivals:
+        ratio = spread_of(times[""] / times[name] for times in rounds)
+        other = spread_of(times[name] for times in rounds).median
         print(
-            f"{name:58} {statistics.median(ratios):5.2f}  (min {ratios[0]:.2f}, max {ratios[-1]:.2f}; "
-            f"medians {medians[0]:.2f} s / {medians[i]:.2f} s; target {target})",
+            f"{name:58} {ratio.median:5.2f}  (min {ratio.least:.2f}, max {ratio.most:.2f}; "
+            f"medians {median:.2f} s / {other:.2f} s; target {target})",
             flush=True,
         )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import lmdb
 from measure import GOP_FRAMES
 
 import chordcache as cc
+from chordcache.tools.bench.rounds import spread_of
 
 PEERS = Path(__file__).resolve().parent / "peers"
 NUM_FRAMES, STRIDE, SHORT_SIDE = 16, 4, 224
@@ -109,16 +109,17 @@ def report(peers: list[Peer], num_rounds: int) -> None:
         if len(peer.rounds) < num_rounds:
             print(f"| {peer.version} | {peer.reason or 'too slow'} | | | | |")
             continue
-        cpu = [1000 * each["cpu_seconds"] / each["num_clips"] for each in peer.rounds]
-        wall = [1000 * each["wall_seconds"] / each["num_clips"] for each in peer.rounds]
-        ratios = [
-            each["cpu_seconds"] / each["num_clips"] / (other["cpu_seconds"] / other["num_clips"])
-            for each, other in zip(peer.rounds, base.rounds, strict=True)
-        ]
+        cpu, wall = (
+            spread_of(1000 * answer[clock] / answer["num_clips"] for answer in peer.rounds)
+            for clock in ("cpu_seconds", "wall_seconds")
+        )
+        ratio = spread_of(
+            answer["cpu_seconds"] / answer["num_clips"] / (other["cpu_seconds"] / other["num_clips"])
+            for answer, other in zip(peer.rounds, base.rounds, strict=True)
+        )
         print(
-            f"| {peer.version} | {statistics.median(cpu):.1f} | {min(cpu):.1f} to {max(cpu):.1f} | "
-            f"{statistics.median(wall):.1f} | {statistics.median(ratios):.2f} | "
-            f"{min(ratios):.2f} to {max(ratios):.2f} |"
+            f"| {peer.version} | {cpu.median:.1f} | {cpu.least:.1f} to {cpu.most:.1f} | {wall.median:.1f} | "
+            f"{ratio.median:.2f} | {ratio.least:.2f} to {ratio.most:.2f} |"
         )
     means = {peer.version: round(peer.rounds[0]["mean"], 1) for peer in peers if peer.rounds}
     print(f"\nMean pixel of all clips, which shows that all read the same frames: {means}")

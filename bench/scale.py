@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from measure import seconds
-
 import chordcache as cc
 from chordcache.storage import layout
 from chordcache.storage.catalog import publish_catalog
 from chordcache.storage.sidecar import Sidecar
+from chordcache.tools.bench.rounds import seconds, spread_of
 
 WORKER = """
 import json, resource, sys, time
@@ -56,7 +54,7 @@ def measure(cache: Path, sidecar: Sidecar, num_videos: int, num_runs: int) -> No
     size = (cache / "catalog.sqlite").stat().st_size / 2**20
     command = [sys.executable, "-c", WORKER, str(cache)]
     runs = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(num_runs)]
-    opened, ordered, found, memory = (statistics.median(column) for column in zip(*runs, strict=True))
+    opened, ordered, found, memory = (spread_of(column).median for column in zip(*runs, strict=True))
     print(
         f"| {num_videos:,} | {size:,.1f} MiB | {took:.1f} s | {opened:.3f} s | {ordered:.3f} s | {found:.1f} ms | "
         f"{memory:.0f} MiB |",

@@ -20,13 +20,12 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Budget": ("budget_bytes", "budget_hours"),
     "Sample": ("num_sampled", "seed", "plan.scratch"),
     "Clips": ("batch_size", "num_frames", "stride", "size"),
-    "Loaders": ("workers", "prefetch", "threads"),
-    "Measurement": ("step_ms", "seconds", "cold"),
+    "Measurement": ("workers", "step_ms", "seconds"),
     "When to stop": ("max_failures", "fail_fast"),
     "Limits of one file": ("stall_timeout", "file_timeout", "file_memory", "retries"),
     "Processes": ("jobs", "engine", "address", "num_parts", "part", "build.scratch", "build.wait"),
     "Output": (
-        "cache", "output", "missing", "dry_run", "as_json", "markdown", "html",
+        "cache", "output", "missing", "dry_run", "as_json",
         "quiet", "verbose", "no_progress", "log_file", "help",
     ),
 }  # fmt: skip

@@ -49,7 +49,6 @@ def answer(monkeypatch, tmp_path):
         ("chordcache build --output=ca", "dir", "--output=", []),
         ("chordcache build --tier ", "none", "", list(TIERS)),
         ("chordcache build --tier=n", "none", "--tier=", ["npz"]),
-        ("chordcache bench --tier ", "none", "", ["lmdb", "hdf5"]),
         ("chordcache build --features ", "none", "", ["frames", "flow", "motion", "mel"]),
         ("chordcache build --features mel,", "none", "", ["mel,frames", "mel,flow", "mel,motion"]),
         ("chordcache build -c flow --features m", "none", "", []),

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from chordcache.tools.bench.ladder import bench
-from chordcache.tools.bench.options import BenchOptions
-from chordcache.tools.bench.page import as_html
-from chordcache.tools.bench.result import BenchResult, RowResult, StageResult
-from chordcache.tools.bench.text import as_markdown, as_text
+from chordcache.tools.bench.measurement import bench
+from chordcache.tools.bench.result import BenchResult, RowResult, as_text
+from chordcache.tools.bench.ways import BenchOptions
 
-__all__ = [
-    "BenchOptions",
-    "BenchResult",
-    "RowResult",
-    "StageResult",
-    "as_html",
-    "as_markdown",
-    "as_text",
-    "bench",
-]
+__all__ = ["BenchOptions", "BenchResult", "RowResult", "as_text", "bench"]

@@ -1,16 +1,15 @@
-"""The datasets of the rows: sources read by OpenCV, by torchcodec and by a memory map, and one tier of a cache."""
+"""The datasets of the ways: sources read by OpenCV, PyAV, a memory map and torchcodec, and a cache."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from chordcache.config.config import config_from_json
 from chordcache.errors import MediaError, printable
 from chordcache.features.frames import cut_frames
 from chordcache.media.opencv import cv2
@@ -18,9 +17,7 @@ from chordcache.read.cache import Cache
 from chordcache.read.crops import CenterCrop
 from chordcache.read.video import Video
 from chordcache.sources.mapped_mp4 import MappedMP4Source
-from chordcache.storage.cache_header import read_header
-from chordcache.storage.sidecar import Sidecar
-from chordcache.tools.bench.setup import RowSetup
+from chordcache.tools.bench.ways import Way
 from chordcache.train.batch_memory import FrameBuffer
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.dataset import ChordVideoDataset
@@ -46,6 +43,29 @@ def opencv_frames(path: str, numbers: Sequence[int]) -> Iterator[np.ndarray]:
         capture.release()
 
 
+def pyav_frames(path: str, numbers: Sequence[int]) -> Iterator[np.ndarray]:
+    """Seek to the keyframe before the first frame, then decode on. Frame numbers are taken for times."""
+    container: Any
+    with av.open(path) as container:
+        stream = container.streams.video[0]
+        stream.codec_context.thread_count = 1
+        ticks = 1 / stream.time_base / stream.average_rate
+        start = stream.start_time or 0
+        container.seek(start + round(min(numbers) * ticks), stream=stream)
+        pictures = ((round((frame.pts - start) / ticks), frame) for frame in container.decode(stream))
+        reached, picture = next(pictures)
+        for number in sorted(numbers):
+            while reached < number:
+                reached, picture = next(pictures, (number, picture))
+            yield picture.to_ndarray(format="rgb24")
+
+
+def mapped_frames(path: str, numbers: Sequence[int]) -> Iterator[np.ndarray]:
+    """Decode the frames of a clip from a file that is mapped into memory."""
+    with MappedMP4Source().open(path) as source:
+        yield from source.get_frames(numbers)
+
+
 def torchcodec_frames(path: str, numbers: Sequence[int]) -> Iterator[np.ndarray]:
     """Decode all frames of a clip at once, in torchcodec's fastest mode of seeking."""
     from torchcodec.decoders import VideoDecoder  # not before: it is optional
@@ -54,8 +74,13 @@ def torchcodec_frames(path: str, numbers: Sequence[int]) -> Iterator[np.ndarray]
     yield from decoder.get_frames_at(list(numbers)).data.numpy()
 
 
-DECODERS: Mapping[str, Decode] = {"opencv": opencv_frames, "torchcodec": torchcodec_frames}
-"""Reader of ``SOURCE_READERS`` to its function"""
+DECODERS: Mapping[str, Decode] = {
+    "opencv": opencv_frames,
+    "pyav": pyav_frames,
+    "mapped_mp4": mapped_frames,
+    "torchcodec": torchcodec_frames,
+}
+"""Key of ``SOURCES`` to its function"""
 
 
 class SourceClips(ClipDataset):
@@ -66,14 +91,15 @@ class SourceClips(ClipDataset):
 
     classes: list[str]
 
-    def __init__(self, setup: RowSetup) -> None:
-        self._cache = Cache(setup.cache)
-        self._keys, self._paths = setup.keys, setup.paths
-        self._clips_per_video = setup.clips_per_video
-        self._sampler = clip_sampler_of(setup)
-        self._crop = CenterCrop((setup.size, setup.size))
-        self._shape = (setup.num_frames, setup.size, setup.size, 3)
-        self._decode = DECODERS[setup.reader]
+    def __init__(self, way: Way) -> None:
+        options = way.options
+        self._cache = Cache(way.cache)
+        self._keys, self._paths = way.keys, way.paths
+        self._clips_per_video = way.clips_per_video
+        self._sampler = RandomClipSampler(options.num_frames, stride=options.stride)
+        self._crop = CenterCrop((options.size, options.size))
+        self._shape = (options.num_frames, options.size, options.size, 3)
+        self._decode = DECODERS[way.reader]
         self.classes = []
         self._cache.close()
 
@@ -124,40 +150,15 @@ class SourceClips(ClipDataset):
         return ClipRequest(epoch=epoch, index=number, clip=clip, num_clips=self._clips_per_video)
 
 
-class TierCache(Cache):
-    """A cache of which only one tier is read."""
-
-    def __init__(self, path: str | Path, tier: str) -> None:
-        self.tier = tier
-        super().__init__(path)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "tier": self.tier}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self.tier = state["tier"]
-
-    def _sidecar(self, catalog: Any, video: int | str) -> Sidecar:
-        sidecar = super()._sidecar(catalog, video)
-        return sidecar.replace(features=tuple(info for info in sidecar.features if info.tier == self.tier))
-
-
-def clip_sampler_of(setup: RowSetup) -> RandomClipSampler:
-    """Return the sampler of all rows."""
-    return RandomClipSampler(setup.num_frames, stride=setup.stride)
-
-
-def dataset_of(setup: RowSetup) -> ClipDataset:
-    """Make the dataset of a row. All rows have the same clips under the same numbers."""
-    if setup.reader in DECODERS:
-        return SourceClips(setup)
-    arguments: dict[str, Any] = {
-        "clip_sampler": clip_sampler_of(setup),
-        "size": (setup.size, setup.size),
-        "clips_per_video": setup.clips_per_video,
-    }
-    if setup.reader == "mapped_mp4":
-        picture = config_from_json(read_header(Path(setup.cache)).config).picture
-        return ChordVideoDataset(index=setup.index, source=MappedMP4Source(picture), **arguments)
-    return ChordVideoDataset(TierCache(setup.cache, str(setup.tier)), videos=setup.keys, **arguments)
+def dataset_of(way: Way) -> ClipDataset:
+    """Make the dataset of a way. All have the same clips under the same numbers."""
+    if way.reader in DECODERS:
+        return SourceClips(way)
+    options = way.options
+    return ChordVideoDataset(
+        way.cache,
+        videos=way.keys,
+        clip_sampler=RandomClipSampler(options.num_frames, stride=options.stride),
+        size=(options.size, options.size),
+        clips_per_video=way.clips_per_video,
+    )

@@ -14,8 +14,7 @@ from chordcache.errors import UsageError, printable
 from chordcache.index.files import IndexWriter, read_index
 from chordcache.read.cache import open_cache
 from chordcache.read.video import Video
-from chordcache.records import FeatureInfo, Segment, VideoRecord
-from chordcache.storage.artefacts.open_files import forget
+from chordcache.records import Segment, VideoRecord
 from chordcache.storage.cache_header import read_header
 
 MAX_VIDEOS = 64
@@ -27,9 +26,6 @@ MAX_BUILT = 8
 LONG_SECONDS = 30.0
 """Length of the part that is cached of a longer video of an index, [seconds]"""
 
-Group = tuple[str, str]
-"""Tier and codec"""
-
 
 @dataclass(frozen=True)
 class Sample:
@@ -39,34 +35,12 @@ class Sample:
     keys: tuple[str, ...]
     paths: tuple[str, ...]
     """Absolute path of each video's source"""
-    groups: Mapping[Group, tuple[str, ...]]
-    """Tier and codec to the keys of the videos that have such frames"""
-    files: Mapping[str, tuple[str, ...]]
-    """Reader of frames to the files that it reads, see ``reader_name``"""
-    bytes_per_frame: Mapping[str, float]
-    """Reader of frames to the size of its files for a frame, [bytes]. Left out if the files hold more than frames"""
-    index: str
-    """Index of the videos, in the order of ``keys``"""
     no_source: str | None
     """Reason why the sources cannot be read, None if they can"""
 
 
-def reader_name(tier: str, codec: str) -> str:
-    """Return the name of the reader of a tier and codec."""
-    return f"cache: {tier}, {codec}"
-
-
-def sample_of_cache(cache: Path, work: Path, roots: Mapping[str, str] | None) -> Sample:
+def sample_of_cache(cache: Path, roots: Mapping[str, str] | None) -> Sample:
     """Choose videos of a cache at random, the same ones each time.
-
-    Parameters
-    ----------
-    cache : Path
-        The cache. It is only read.
-    work : Path
-        Folder for an index of the videos.
-    roots : mapping of str to str, optional
-        Label of a root to the folder where its videos are now.
 
     Raises
     ------
@@ -78,39 +52,18 @@ def sample_of_cache(cache: Path, work: Path, roots: Mapping[str, str] | None) ->
     folders = {**read_header(cache).roots, **(roots or {})}
     with open_cache(cache) as opened:
         positions = sorted(random.Random(0).sample(range(len(opened)), min(len(opened), MAX_VIDEOS)))
-        videos = [video for video in map(opened.__getitem__, positions) if _frames_of(video)]
+        videos = [video for video in map(opened.__getitem__, positions) if _has_frames(video)]
     if not videos:
         raise UsageError(
             f"path: got cache '{printable(cache)}' without frames of any video, expected at least one. "
             "Build it with 'chordcache build INDEX --tier lmdb'."
         )
-    paths = [os.path.join(folders.get(video.root, ""), video.path) for video in videos]
-    groups: dict[Group, list[str]] = {}
-    for video in videos:
-        for info in _frames_of(video):
-            groups.setdefault((info.tier, str(info.params.get("codec", "unknown"))), []).append(video.key)
-    files, num_bytes = _files_of(cache, videos)
-    no_source = _why_no_source(videos, paths)
-    if no_source is None:
-        files["source"] = tuple(dict.fromkeys(paths))
-        if all(video.segment is None for video in videos):
-            num_bytes["source"] = sum(map(os.path.getsize, paths)) / sum(
-                int(video.source_frames[-1]) + 1 for video in videos
-            )
-    index = work / "sample.jsonl"
-    with IndexWriter(index, roots=folders, level=None, follow_symlinks=True) as writer:
-        for video in videos:
-            sidecar = video.sidecar
-            writer.write(VideoRecord(video.root, video.path, sidecar.source, segment=video.segment))
-    keys = tuple(video.key for video in videos)
-    for name in (name for found in files.values() for name in found):
-        forget(Path(name))  # pages that a process maps cannot be dropped for cold rounds
-    named = {group: tuple(names) for group, names in groups.items()}
-    return Sample(str(cache), keys, tuple(paths), named, files, num_bytes, str(index), no_source)
+    paths = tuple(os.path.join(folders.get(video.root, ""), video.path) for video in videos)
+    return Sample(str(cache), tuple(video.key for video in videos), paths, _why_no_source(videos, paths))
 
 
 def build_sample(
-    index: Path, work: Path, tiers: Sequence[str], config: str | Path | Config | None, roots: Mapping[str, str] | None
+    index: Path, work: Path, config: str | Path | Config | None, roots: Mapping[str, str] | None
 ) -> tuple[Path, list[str]]:
     """Build a small cache of some videos of an index. Return its folder, and remarks for people.
 
@@ -148,7 +101,7 @@ def build_sample(
             writer.write(record)
     cache = work / "cache"
     if chosen:
-        build(part, cache, tiers=tiers, config=config)
+        build(part, cache, features=("frames",), config=config)
     if not chosen or not len(open_cache(cache)):
         raise UsageError(
             f"path: got index '{printable(index)}' without a video that can be cached, expected at least one. "
@@ -160,28 +113,8 @@ def build_sample(
     return cache, notes
 
 
-def _frames_of(video: Video) -> list[FeatureInfo]:
-    """Return the frames of a video in all tiers."""
-    return [info for info in video.sidecar.features if info.feature == "frames" and info.file is not None]
-
-
-def _files_of(cache: Path, videos: Sequence[Video]) -> tuple[dict[str, tuple[str, ...]], dict[str, float]]:
-    """Return the files of each reader of the cache, and their bytes a frame."""
-    sizes: dict[str, dict[str, tuple[int, int]]] = {}
-    mixed = set()
-    for video in videos:
-        for info in _frames_of(video):
-            name = reader_name(info.tier, str(info.params.get("codec", "unknown")))
-            size = info.num_bytes, video.num_frames
-            sizes.setdefault(name, {})[str(cache / str(info.file))] = size
-            if any(other.file == info.file and other.feature != "frames" for other in video.sidecar.features):
-                mixed.add(name)
-    num_bytes = {
-        name: sum(size for size, _ in files.values()) / max(1, sum(frames for _, frames in files.values()))
-        for name, files in sizes.items()
-        if name not in mixed
-    }
-    return {name: tuple(files) for name, files in sizes.items()}, num_bytes
+def _has_frames(video: Video) -> bool:
+    return any(info.feature == "frames" and info.file is not None for info in video.sidecar.features)
 
 
 def _why_no_source(videos: Sequence[Video], paths: Sequence[str]) -> str | None:

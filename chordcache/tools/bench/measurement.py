@@ -1,0 +1,131 @@
+"""The ways to make batches of the same clips, from a seek for each frame to the cache, measured in turn."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from chordcache import __version__
+from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.tools.bench.result import BenchResult, RowResult
+from chordcache.tools.bench.rounds import ChildFailedError, ChildProcess, in_turn, spread_of
+from chordcache.tools.bench.row import measure_round
+from chordcache.tools.bench.sample import Sample, build_sample, sample_of_cache
+from chordcache.tools.bench.ways import NUM_ROUNDS, SOURCES, BenchOptions, Way
+from chordcache.tools.versions import library_versions
+
+_MAX_TIMES = 3.0
+"""A way whose rounds took this many times its ``seconds`` is not measured in further rounds."""
+
+
+def bench(
+    path: str | Path = "cache",
+    *,
+    options: BenchOptions | None = None,
+    config: str | Path | None = None,
+    roots: Mapping[str, str] | None = None,
+) -> BenchResult:
+    """Measure the ways to feed a training job with clips of a cache's videos. It changes nothing in the cache.
+
+    Each row of the result is one way. It runs in its own process. All rows are measured in turn in each of five rounds,
+    on the same clips, and the median of the rounds counts.
+
+    Parameters
+    ----------
+    path : str or Path
+        A cache, or an index. Of an index, a small temporary cache is built.
+    options : BenchOptions, optional
+        What to measure.
+    config
+        As in ``build``, for the temporary cache of an index.
+    roots : mapping of str to str, optional
+        Label of a root to the folder where its videos are now.
+
+    Raises
+    ------
+    NotFoundError
+        If the path is neither a cache nor an index.
+    DamageError, FormatVersionError
+        If the cache or the index cannot be read.
+    UsageError
+        If there is not a video with frames, or PyTorch or OpenCV is not installed.
+    """
+    options = options or BenchOptions()
+    for module, install in (("torch", "'chordcache[torch]'"), ("cv2", "'chordcache[cv]'")):
+        if importlib.util.find_spec(module) is None:
+            raise UsageError(f"bench needs {module}, which is not installed. Run: pip install {install}")
+    path = Path(path)
+    if not path.exists():
+        raise NotFoundError(f"path: got '{printable(path)}', which does not exist, expected a cache or an index")
+    with tempfile.TemporaryDirectory(prefix="chordcache-bench-") as folder:
+        cache, notes = build_sample(path, Path(folder), config, roots) if path.is_file() else (path.absolute(), [])
+        sample = sample_of_cache(cache, roots)
+        rows = _measured(sample, options)
+    if sample.no_source is not None:
+        notes = [*notes, f"The sources are left out: {sample.no_source}."]
+    machine = {
+        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "architecture": platform.machine(),
+        "versions": {"chordcache": __version__, **library_versions()},
+    }
+    return BenchResult(str(path), len(sample.keys), options, machine, rows, tuple(notes))
+
+
+def _measured(sample: Sample, options: BenchOptions) -> tuple[RowResult, ...]:
+    """Measure all ways."""
+    pairs = [*((reader, "DataLoader") for reader in SOURCES), ("cache", "DataLoader"), ("cache", "ClipLoader")]
+    with ExitStack() as stack:
+        rows = [_Row(Way(*pair, sample.cache, sample.keys, sample.paths, options), sample) for pair in pairs]
+        for row in rows:
+            stack.callback(row.close)
+        rounds = in_turn({number: row.measure for number, row in enumerate(rows)}, NUM_ROUNDS)
+    rates = [[rate for answers in rounds if (rate := answers[number])] for number in range(len(rows))]
+    spreads = [spread_of(measured) if measured else None for measured in rates]
+    first = spreads[0]
+    return tuple(
+        RowResult(
+            row.way.name,
+            row.way.loader,
+            clips_per_second=spread.median if spread else None,
+            clips_per_second_range=(spread.least, spread.most) if spread else None,
+            speedup=spread.median / first.median if spread and first else None,
+            reason=row.reason,
+        )
+        for row, spread in zip(rows, spreads, strict=True)
+    )
+
+
+class _Row:
+    """One way, and its process."""
+
+    def __init__(self, way: Way, sample: Sample) -> None:
+        self.way = way
+        self.reason = None if way.reader == "cache" else sample.no_source
+        """Reason why the way cannot be measured, or not any more"""
+        if way.reader == "torchcodec" and importlib.util.find_spec("torchcodec") is None:
+            self.reason = "not installed: pip install torchcodec"
+        self._child = ChildProcess(measure_round)
+        self._num_rounds = 0
+        self._spent = 0.0
+
+    def measure(self) -> float | None:
+        """Return the clips per second of a round, None if the way failed or took too much time already."""
+        if self.reason is not None or self._spent > _MAX_TIMES * self.way.options.seconds:
+            return None
+        try:
+            rate, spent = self._child.call((self.way, self._num_rounds))
+        except ChildFailedError as error:
+            self.reason = str(error)
+            return None
+        self._num_rounds += 1
+        self._spent += spent
+        return float(rate)
+
+    def close(self) -> None:
+        """End the process."""
+        self._child.close()

@@ -1,0 +1,90 @@
+"""Rounds that measure several ways in turn, their statistics, and isolated processes, also for ``bench/``."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from chordcache.engine.child import Worker
+from chordcache.engine.limits import NO_LIMITS
+from chordcache.engine.worker import Crash, Raised
+from chordcache.errors import ChordcacheError, printable
+
+Name = TypeVar("Name")
+Value = TypeVar("Value")
+
+_PATIENCE_SECONDS = 300.0
+"""[seconds] Time that an answer may take before the process is ended"""
+
+
+class Spread(NamedTuple):
+    """Summary of the values of all rounds."""
+
+    median: float
+    least: float
+    most: float
+
+
+def spread_of(values: Iterable[float]) -> Spread:
+    """Return the median, the least and the greatest of some values."""
+    ordered = sorted(values)
+    return Spread(statistics.median(ordered), ordered[0], ordered[-1])
+
+
+def seconds(function: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the time of one call, by default on the clock, [seconds]."""
+    started = clock()
+    function()
+    return clock() - started
+
+
+def in_turn(functions: Mapping[Name, Callable[[], Value]], num_rounds: int) -> list[dict[Name, Value]]:
+    """Call all functions in turn in each round, and return what they return.
+
+    A busy minute of the machine then falls on all of them alike.
+    """
+    return [{name: function() for name, function in functions.items()} for _ in range(num_rounds)]
+
+
+def timed_in_turn(
+    functions: Mapping[Name, Callable[[], object]], num_rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> list[dict[Name, float]]:
+    """Return the times of functions that are called in turn, [seconds]. One call of each before does not count."""
+    timed = {name: partial(seconds, function, clock) for name, function in functions.items()}
+    in_turn(timed, 1)
+    return in_turn(timed, num_rounds)
+
+
+class ChildFailedError(ChordcacheError):
+    """A call that failed, crashed or took too long. The message is the reason."""
+
+
+class ChildProcess:
+    """A process that calls one function. It has its own memory, and a crash of a library ends only this process.
+
+    Parameters
+    ----------
+    function : callable
+        Function of one argument, in a module.
+    """
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._worker = Worker(function, replace(NO_LIMITS, file_seconds=_PATIENCE_SECONDS), environment={})
+
+    def call(self, argument: Any) -> Any:
+        """Return the result of the function. Raises ``ChildFailedError``."""
+        (answer,) = self._worker.run(0, [argument])
+        if isinstance(answer, Raised):
+            raise ChildFailedError(printable(str(answer.error)))
+        if isinstance(answer, Crash):
+            late = f"no answer after {_PATIENCE_SECONDS:g} s"
+            raise ChildFailedError(late if answer.cause == "timeout" else printable(answer.message))
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self._worker.close()
