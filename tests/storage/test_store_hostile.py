@@ -53,7 +53,7 @@ def sealed(data: bytes) -> bytes:
     ("changes", "match"),
     [
         ({"_00000002": None}, "got 19 rows of 'frames', expected 20 rows"),
-        ({"_00000014": b"x"}, r"got a whole array of '\\x00\\x00\\x00\\x14', expected nothing"),
+        ({"_00000014": b"x"}, "got 21 rows of 'frames', expected 20 rows"),
         ({"frames__xxh3_64": None}, "digests of rows are missing"),
         ({"frames__xxh3_64": b""}, "its array 'frames.xxh3_64' is not what was written"),
         ({"frames__xxh3_64": sealed(b"x" * 99)}, "its array 'frames.xxh3_64' is not an npy file"),
@@ -74,7 +74,7 @@ def test_raw_rows_of_another_size_than_stated(tmp_path: Path) -> None:
     path = store.write(tmp_path / "a.lmdb")
     for record in (b"x", b"x" * 10000):
         change_lmdb(path, _00000003=record)
-        with pytest.raises(DamageError, match=f"a row of 'frames' has {len(record)} bytes, expected 576"):
+        with pytest.raises(DamageError, match=r"its rows do not have the shape \(12, 16, 3\)"):
             store.read(path, [3])
 
 

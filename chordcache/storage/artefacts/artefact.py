@@ -68,9 +68,6 @@ class Artefact(ABC):
         If the file is missing, has another size or is not such an artefact.
     """
 
-    maps_file: bool = False
-    """True if what was read stays in the process's memory until the file is closed"""
-
     def __init__(self, path: Path, num_bytes: int) -> None:
         self.path = path
         self._arrays: dict[str, np.ndarray] = {}
@@ -82,7 +79,7 @@ class Artefact(ABC):
             raise DamageError(f"cannot read '{printable(path)}': {error.strerror}") from None
         if not stat.S_ISREG(status.st_mode):
             raise self._damage("got a folder or a device, expected a file")
-        if status.st_size != num_bytes:  # reading a map of a shorter file ends in SIGBUS
+        if status.st_size != num_bytes:
             raise self._damage(f"got {status.st_size} bytes, expected {num_bytes}")
 
     @abstractmethod

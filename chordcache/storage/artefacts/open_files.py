@@ -1,7 +1,7 @@
 """The artefacts that this process has open.
 
-LMDB refuses to open one file twice in a process, and none of the libraries survives a fork with open files. So a
-process has one registry of open artefacts, and empties it before a fork.
+Opening an artefact takes longer than reading a clip of it, so a process keeps some of them open. HDF5 does not survive
+a fork with open files, so that the registry is emptied before a fork.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _FORK_PATIENCE_SECONDS = 5
 """Time that a fork waits for readers in other threads [seconds]. A clip takes milliseconds."""
 
 _CHECK_RECORDS = 1000
-"""Number of records that are checked before their memory pages are released."""
+"""Number of records that are checked at once."""
 
 _CHECK_BYTES = 16 << 20
-"""Size of the rows that are checked before their memory pages are released [bytes]."""
+"""Size of the rows that are checked at once [bytes]."""
 
 
 def create_artefact(path: Path, **options: Any) -> ArtefactWriter:
@@ -99,21 +99,12 @@ class _Registry:
                 self._retire(path)
                 entry = None
             if entry is None:
-                entry = self._open[path] = self._new_entry(path, num_bytes)
+                inode = _inode(path)  # before the open: if the file is replaced meanwhile, the next user sees it
+                entry = self._open[path] = _Entry(_open(path, num_bytes), inode)
             self._open.move_to_end(path)
             entry.num_users += 1
             self._close_idle(len(self._open) - _MAX_OPEN)
             return entry
-
-    def _new_entry(self, path: Path, num_bytes: int) -> _Entry:
-        """Open a file, or return the entry of another hard link of it, because LMDB opens a file only once."""
-        inode = _inode(path)  # read before the open: if the file is replaced meanwhile, the next user sees it
-        for entry in (*self._open.values(), *self._replaced):
-            if inode is not None and entry.inode == inode:
-                if entry in self._replaced:
-                    self._replaced.remove(entry)
-                return entry
-        return _Entry(_open(path, num_bytes), inode)
 
     def release(self, entry: _Entry) -> None:
         with self._changed:
@@ -131,8 +122,6 @@ class _Registry:
 
     def _retire(self, path: Path) -> None:
         entry = self._open.pop(path)
-        if entry in self._open.values():  # another link of the file is open
-            return
         if entry.num_users:
             self._replaced.append(entry)
         else:
@@ -225,7 +214,7 @@ def check_artefact(
 ) -> None:
     """Check every row and array of an artefact, and that the file holds nothing else.
 
-    Memory is bounded: mapped pages are released during the check.
+    Memory is bounded.
 
     Parameters
     ----------
@@ -246,14 +235,10 @@ def check_artefact(
     """
     with open_artefact(path, num_bytes) as artefact:
         _check_names(artefact, num_rows, whole)
-        maps_file = artefact.maps_file
-    for name in num_rows:
-        done = 0
-        while done < num_rows[name]:
-            with open_artefact(path, num_bytes) as artefact:
+        for name in num_rows:
+            done = 0
+            while done < num_rows[name]:
                 done = _check_span(artefact, name, done, look)
-            if maps_file:
-                forget(path)
     forget(path)
 
 

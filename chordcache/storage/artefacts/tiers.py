@@ -64,7 +64,7 @@ TIERS: Mapping[str, Tier] = {
     "lmdb": Tier(
         suffix=".lmdb",
         writer=f"{_STORES}.lmdb_store:LmdbArtefactWriter",
-        artefact=f"{_STORES}.lmdb_store:LmdbArtefact",
+        artefact=f"{_STORES}.lmdb_artefact:LmdbArtefact",
         features=_frames,
         options=_lmdb_options,
     ),

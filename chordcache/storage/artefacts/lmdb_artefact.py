@@ -1,0 +1,198 @@
+"""The read side of the LMDB tier. ``lmdb_store`` describes the file, and writes it.
+
+The file is read by offset, without a map. A map of a file that is cut short ends the process, and so does liblmdb for
+a page that is not as it expects. Nothing is shared with other readers of the file, in this process or after a fork.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chordcache.digests import digest64
+from chordcache.storage.artefacts import npy
+from chordcache.storage.artefacts.artefact import DIGESTS, Artefact, Layout
+from chordcache.storage.artefacts.chains import ChainIndex
+from chordcache.storage.artefacts.lmdb_pages import Values, find_values
+
+STREAM = "frames"
+"""Name of the only streamed array."""
+
+SHAPE = f"{STREAM}.shape"
+SIZES = f"{STREAM}.sizes"
+STARTS = f"{STREAM}.starts"
+
+DIGEST_BYTES = 8
+"""Size of the digest before a whole array [bytes]"""
+
+_BLOCK_BYTES = 4 << 20
+"""Largest size of neighboring records that are read at once [bytes]"""
+
+_MAX_CHAINS = 16
+"""Number of chains that are kept while records of them are read"""
+
+
+class LmdbArtefact(Artefact):
+    """An environment that was published."""
+
+    def __init__(self, path: Path, num_bytes: int) -> None:
+        super().__init__(path, num_bytes)
+        self._num_bytes = num_bytes
+        self._chains: ChainIndex | None = None
+        self._stream = Layout(0)
+        try:
+            self._file = open(path, "rb", buffering=0)  # noqa: SIM115 -- closed by close
+        except OSError as error:
+            raise self._damage(error.strerror) from None
+        try:
+            self._values = self._find_values()
+            self._describe_stream()
+        except BaseException:  # cleanup boundary
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release the file."""
+        self._file.close()
+
+    def _find_values(self) -> Values:
+        try:
+            return find_values(self._read, self._num_bytes)
+        except (ValueError, struct.error) as error:
+            raise self._damage(error) from None
+
+    def _describe_stream(self) -> None:
+        """Set the layout of the records. There are as many as digests."""
+        num_values = len(self._values.numbers)
+        digests, shape, sizes, starts = (self._whole(name) for name in (STREAM + DIGESTS, SHAPE, SIZES, STARTS))
+        if digests is None:
+            if num_values:
+                raise self._damage("digests of rows are missing")
+            return
+        self._arrays[STREAM + DIGESTS] = digests
+        num_rows = num_values
+        if sizes is not None and starts is not None:
+            self._chains = self._chain_index(sizes, starts)
+            num_rows = len(sizes)
+        self._stream = Layout(num_rows)
+        if shape is not None:
+            row_shape = tuple(shape.ravel().tolist())
+            if self._chains is not None or (self._values.sizes != math.prod(row_shape)).any() or min(row_shape) < 0:
+                raise self._damage(f"its rows do not have the shape {row_shape}")
+            self._stream = Layout(num_rows, row_shape, np.dtype(np.uint8))
+
+    def _chain_index(self, sizes: np.ndarray, starts: np.ndarray) -> ChainIndex:
+        try:
+            chains = ChainIndex(sizes, starts)
+        except ValueError as error:
+            raise self._damage(error) from None
+        if chains.num_chains != len(self._values.numbers):
+            raise self._damage(f"got {len(self._values.numbers)} chains of records, expected {chains.num_chains}")
+        return chains
+
+    def _read(self, start: int, size: int) -> bytes:
+        """Return bytes of the file, in memory of their own: readers in other threads keep theirs."""
+        if not (start >= 0 and 0 <= size <= self._num_bytes - start):
+            raise self._damage(f"bytes {start} to {start + size} lie outside of it")
+        try:
+            data = os.pread(self._file.fileno(), size, start)
+        except OSError as error:
+            raise self._damage(error) from None
+        if len(data) < size:
+            data += self._rest(start + len(data), size - len(data))
+        return data
+
+    def _rest(self, start: int, size: int) -> bytes:
+        """Return what one call did not read: a system call returns at most 2 GiB."""
+        rest = bytearray(size)
+        self._read_into(start, memoryview(rest))
+        return bytes(rest)
+
+    def _read_into(self, start: int, memory: memoryview) -> None:
+        while memory:
+            try:
+                num_read = os.preadv(self._file.fileno(), [memory], start)
+            except OSError as error:
+                raise self._damage(error) from None
+            if not num_read:
+                raise self._damage("it was cut short")
+            memory, start = memory[num_read:], start + num_read
+
+    def _names(self) -> frozenset[str]:
+        stream = {STREAM} if STREAM + DIGESTS in self._values.named else set()
+        return frozenset((stream | self._values.named.keys()) - {SHAPE, SIZES, STARTS})
+
+    def _layout(self, name: str) -> Layout:
+        return self._stream
+
+    def _read_array(self, name: str) -> np.ndarray:
+        values = self._whole(name)
+        if values is None:
+            raise self._damage(f"array '{name}' is missing")
+        return values
+
+    def _whole(self, name: str) -> np.ndarray | None:
+        """Return a whole array, or None if it does not exist."""
+        if name not in self._values.named:
+            return None
+        value = self._read(*self._values.named[name])
+        data = value[DIGEST_BYTES:]
+        if digest64(data).to_bytes(DIGEST_BYTES, "little") != value[:DIGEST_BYTES]:
+            raise self._damage(f"its array '{name}' is not what was written")
+        try:
+            return npy.loads(data)
+        except ValueError as error:
+            raise self._damage(f"its array '{name}' is {error}") from None
+
+    def _positions(self, numbers: Sequence[int]) -> np.ndarray:
+        """Return the position of some records among all."""
+        wanted = np.asarray(numbers, np.int64)
+        positions = np.searchsorted(self._values.numbers, wanted)
+        is_there = self._values.numbers[np.minimum(positions, len(self._values.numbers) - 1)] == wanted
+        if not is_there.all():
+            raise self._damage(f"record {wanted[np.argmin(is_there)]} is missing")
+        return positions
+
+    def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
+        positions = self._positions(range(start, stop))
+        rows = out.reshape(len(out), -1)
+        for row, place in zip(rows, self._values.places[positions].tolist(), strict=True):
+            self._read_into(place, row.data)
+
+    def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
+        return self._iter_values(numbers) if self._chains is None else self._iter_cut(self._chains, numbers)
+
+    def _iter_values(self, numbers: Sequence[int]) -> Iterator[memoryview]:
+        """Yield records. Neighbors in the file are read at once, with the rest of the page between them."""
+        positions = self._positions(numbers)
+        places, sizes = self._values.places[positions].tolist(), self._values.sizes[positions].tolist()
+        begin = 0
+        while begin < len(places):
+            start, stop = places[begin], places[begin] + sizes[begin]
+            end = begin + 1
+            while end < len(places) and 0 <= places[end] - stop <= self._values.page_bytes:
+                if places[end] + sizes[end] - start > _BLOCK_BYTES:
+                    break
+                stop = places[end] + sizes[end]
+                end += 1
+            block = memoryview(self._read(start, stop - start))
+            for place, size in zip(places[begin:end], sizes[begin:end], strict=True):
+                yield block[place - start : place - start + size]
+            begin = end
+
+    def _iter_cut(self, chains: ChainIndex, numbers: Sequence[int]) -> Iterator[memoryview]:
+        """Yield records of chains. Each chain is read once for records that follow each other."""
+        read: dict[int, memoryview] = {}
+        for number in numbers:
+            first = chains.start(number)
+            if first not in read:
+                if len(read) == _MAX_CHAINS:
+                    read.clear()
+                (read[first],) = self._iter_values([first])
+            yield chains.cut(read[first], number)
