@@ -13,8 +13,8 @@ from helpers.commands import COMMANDS
 HEAVY = {"av", "cv2", "librosa", "h5py", "lmdb", "msgspec", "torch"}
 """Not for ``chordcache --help``."""
 
-BUILDING = {"av", "cv2", "librosa", "joblib", "click"}
-"""Not for reading a cached clip."""
+BUILDING = {"av", "cv2", "librosa", "joblib", "click", "lmdb", "h5py"}
+"""Not for reading a cached clip of the tiers lmdb and npz."""
 
 
 def packages_loaded_by(code: str, *args: object) -> set[str]:
