@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from chordcache.building.dry_run import dry_run
     from chordcache.building.merge import merge
     from chordcache.engine.limits import Limits
-    from chordcache.index.files import Index, read_index
+    from chordcache.index.index_files import Index, read_index
     from chordcache.index.scan import scan
     from chordcache.look.draw_sheet import show
     from chordcache.look.report import report
@@ -134,7 +134,7 @@ _LAZY = {
     "ChordVideoDataset": "chordcache.train.dataset",
     "ClipLoader": "chordcache.train.loader",
     "HorizontalFlip": "chordcache.read.crops",
-    "Index": "chordcache.index.files",
+    "Index": "chordcache.index.index_files",
     "Limits": "chordcache.engine.limits",
     "MP4Source": "chordcache.sources.media_file",
     "RandomClipSampler": "chordcache.train.samplers.clip_samplers",
@@ -152,7 +152,7 @@ _LAZY = {
     "make_loader": "chordcache.train.loader",
     "merge": "chordcache.building.merge",
     "open_cache": "chordcache.read.cache",
-    "read_index": "chordcache.index.files",
+    "read_index": "chordcache.index.index_files",
     "repair": "chordcache.verifying.repair",
     "report": "chordcache.look.report",
     "samplers": "chordcache.train.samplers",

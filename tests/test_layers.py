@@ -49,7 +49,7 @@ OWNERS = {
     "jinja2": ("chordcache.look.report.*",),
     "joblib": ("chordcache.engine.pool",),
     "kornia": ("chordcache.train.augment",),
-    "lmdb": ("chordcache.storage.artefacts.lmdb_store",),
+    "lmdb": ("chordcache.storage.artefacts.lmdb_writer",),
     "markupsafe": ("chordcache.look.report.*",),
     "mediapipe": ("chordcache.features.*",),
     "msgspec": ("chordcache.records",),
@@ -80,7 +80,7 @@ OWNERS = {
     "torchcodec": ("chordcache.tools.bench.readers",),
     "tqdm": ("chordcache.engine.terminal",),
     "xxhash": ("chordcache.digests",),
-    "yaml": ("chordcache.config.files",),
+    "yaml": ("chordcache.config.yaml_files",),
 }
 """Modules that may import a package from outside; sqlite3 is one that we keep as we keep those."""
 
@@ -251,7 +251,7 @@ MODULES = {
     "chordcache.engine",
     "chordcache.engine.pool",
     "chordcache.storage.layout",
-    "chordcache.storage.artefacts.lmdb_store",
+    "chordcache.storage.artefacts.lmdb_writer",
     "chordcache.building",
     "chordcache.building.build",
     "chordcache.read.cache",
@@ -271,7 +271,7 @@ MODULES = {
         ("chordcache.media.demux", "from chordcache import engine", "level 2, imports chordcache.engine, level 2"),
         ("chordcache.media.demux", "from ..engine import pool", "level 2, imports chordcache.engine.pool, level 2"),
         (
-            "chordcache.storage.artefacts.lmdb_store",
+            "chordcache.storage.artefacts.lmdb_writer",
             "from ...read.cache import Cache",
             "level 2, imports chordcache.read",
         ),
@@ -317,7 +317,7 @@ def test_checker_sees(module: str, source: str, match: str) -> None:
         ("chordcache.media.demux", "from chordcache.media import jpeg"),
         ("chordcache.cli.build", "import click\nfrom chordcache.building.build import build"),
         ("chordcache.features.pose", "import mediapipe"),
-        ("chordcache.storage.artefacts.lmdb_store", "import lmdb\nfrom ..layout import video_key"),
+        ("chordcache.storage.artefacts.lmdb_writer", "import lmdb\nfrom ..layout import video_key"),
         ("chordcache", "from chordcache.cli import build"),
         ("chordcache.cli.build", "import chordcache"),
         ("chordcache.cli", "import_module(name)"),
@@ -328,8 +328,8 @@ def test_checker_lets_pass(module: str, source: str) -> None:
 
 
 def test_relative_imports_of_a_package() -> None:
-    (found,) = imports_of("from .lmdb_store import open_records", "chordcache.storage.artefacts", is_package=True)
-    assert found.module == "chordcache.storage.artefacts.lmdb_store"
+    (found,) = imports_of("from .lmdb_writer import open_records", "chordcache.storage.artefacts", is_package=True)
+    assert found.module == "chordcache.storage.artefacts.lmdb_writer"
 
 
 def test_each_test_file_has_a_name_of_its_own() -> None:

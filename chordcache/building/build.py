@@ -38,8 +38,8 @@ from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import CacheWriteError, ChordcacheError, TooManyFailuresError, UsageError, printable
 from chordcache.features.registry import check_gpu
-from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
 from chordcache.records import RunSummary
 from chordcache.storage import atomic, layout

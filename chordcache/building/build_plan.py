@@ -18,7 +18,7 @@ from chordcache.config.config import Config, config_from_json, config_to_json
 from chordcache.errors import UsageError, printable
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
 from chordcache.index.column_types import merged_columns
-from chordcache.index.files import Index, IndexWriter, no_videos, read_index
+from chordcache.index.index_files import Index, IndexWriter, no_videos, read_index
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header, write_header

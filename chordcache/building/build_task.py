@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from chordcache.building.build_plan import ArtefactTask
-from chordcache.config.frames import PictureConfig
+from chordcache.config.picture import PictureConfig
 from chordcache.features.registry import FeatureSpec
 from chordcache.records import DamageFacts, FeatureInfo, VideoRecord
 from chordcache.storage import layout

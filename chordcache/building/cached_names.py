@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from chordcache.building.existing_cache import repairable
 from chordcache.index.file_names import SameFiles
-from chordcache.index.files import Index, read_index
+from chordcache.index.index_files import Index, read_index
 from chordcache.records import Segment, VideoRecord
 from chordcache.storage.readable import exists
 

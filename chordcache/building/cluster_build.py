@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.building.build_plan import BuildPlan
-from chordcache.building.finish import finish
+from chordcache.building.join_parts import finish
 from chordcache.building.part_order import MODULE, PartOrder
 from chordcache.building.parts import PartsPlan, plan_of_parts, read_plan, register
 from chordcache.engine import terminal
 from chordcache.engine.choice import Engine
 from chordcache.engine.cluster import Cluster, connect
-from chordcache.engine.node import Exit, NodeLost
+from chordcache.engine.on_node import Exit, NodeLost
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import uninterruptible
 from chordcache.errors import CacheWriteError, LockedError, TooManyFailuresError, WorkersDiedError

@@ -18,8 +18,8 @@ from chordcache.building.trim import is_allowed
 from chordcache.config.config import Config
 from chordcache.errors import DamageError, NotFoundError
 from chordcache.features.item_fields import fits
-from chordcache.index.files import Index
 from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
 from chordcache.media.geometry import expected_shape
 from chordcache.records import FeatureInfo, VideoRecord

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chordcache import __version__
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, UsageError, printable
-from chordcache.index.files import Index, read_index
+from chordcache.index.index_files import Index, read_index
 from chordcache.records import RunSummary
 from chordcache.storage import layout
 from chordcache.storage.cache_header import Header, read_header

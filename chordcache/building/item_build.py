@@ -13,7 +13,7 @@ from chordcache import progress
 from chordcache.building.build_plan import ArtefactTask
 from chordcache.building.build_task import BuildTask
 from chordcache.building.up_to_date import has_same_frames
-from chordcache.config.frames import Bucket
+from chordcache.config.picture import Bucket
 from chordcache.digests import digest_file
 from chordcache.errors import MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult

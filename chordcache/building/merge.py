@@ -19,7 +19,7 @@ from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import CacheWriteError, ChordcacheError, DamageError, NotFoundError, UsageError, printable
 from chordcache.index.column_types import merged_columns
-from chordcache.index.files import IndexWriter
+from chordcache.index.index_files import IndexWriter
 from chordcache.records import FeatureInfo, RunSummary
 from chordcache.storage import atomic, layout
 from chordcache.storage.cache_header import Header, read_header, write_header

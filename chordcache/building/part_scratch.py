@@ -15,8 +15,8 @@ from chordcache.building.build_plan import BuildPlan
 from chordcache.building.existing_cache import tool_versions
 from chordcache.building.tasks import planned_files
 from chordcache.errors import ChordcacheError, UsageError, printable
-from chordcache.index.files import IndexWriter, read_index
 from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import IndexWriter, read_index
 from chordcache.records import RunSummary
 from chordcache.storage import atomic, layout
 from chordcache.storage.quarantine import Quarantine, write_failures

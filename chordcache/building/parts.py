@@ -22,8 +22,8 @@ from chordcache.building.merge import leaves
 from chordcache.config.config import config_to_json
 from chordcache.digests import digest_file, hex64
 from chordcache.errors import DamageError, NotFoundError, UsageError, printable
-from chordcache.index.files import Index, IndexWriter, read_index
 from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import Index, IndexWriter, read_index
 from chordcache.records import Record, VideoRecord
 from chordcache.storage import atomic, layout
 from chordcache.storage import part_folders as parts

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from chordcache.arguments import as_items, did_you_mean
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.features import FEATURE_SECTIONS
-from chordcache.config.files import load_config, read_config
+from chordcache.config.yaml_files import load_config, read_config
 from chordcache.errors import ConfigError, UsageError
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from chordcache.choices import ON_DAMAGE
 from chordcache.errors import MediaError
-from chordcache.media.damage import may_trim, survey
 from chordcache.media.demux import open_media
+from chordcache.media.first_damage import may_trim, survey
 from chordcache.records import DamageFacts, VideoRecord
 from chordcache.storage.sidecar import Sidecar
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError, UnreadableError, UsageError
-from chordcache.index.files import read_index
+from chordcache.index.index_files import read_index
 from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.part_folders import PARTS

@@ -8,7 +8,7 @@ import time
 from typing import Any, Protocol
 
 from chordcache.engine.choice import Engine
-from chordcache.engine.node import CONNECT_SECONDS, Exit, NodeLost
+from chordcache.engine.on_node import CONNECT_SECONDS, Exit, NodeLost
 from chordcache.errors import UsageError
 
 _GREETING_BYTES = 8

@@ -12,7 +12,7 @@ from typing import Any
 from distributed import Client, Future, KilledWorker
 from distributed.client import ClosedClientError
 
-from chordcache.engine.node import CONNECT_SECONDS, Exit, NodeLost, ender, starter
+from chordcache.engine.on_node import CONNECT_SECONDS, Exit, NodeLost, ender, starter
 from chordcache.errors import UsageError, WorkersDiedError
 
 _RESULT_SECONDS = 10

@@ -20,7 +20,7 @@ from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.flow_int8 import dequantize, quantize
 
 if TYPE_CHECKING:
-    from chordcache.config.frames import PictureConfig
+    from chordcache.config.picture import PictureConfig
     from chordcache.media.scaling import Frame
 
 Estimator: TypeAlias = "Callable[[np.ndarray, np.ndarray], np.ndarray]"

@@ -20,7 +20,7 @@ from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
 
 if TYPE_CHECKING:
-    from chordcache.config.frames import PictureConfig
+    from chordcache.config.picture import PictureConfig
     from chordcache.media.packet_encoder import PacketEncoder
     from chordcache.media.scaling import Frame
 

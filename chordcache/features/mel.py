@@ -14,7 +14,7 @@ from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact
 
 if TYPE_CHECKING:
-    from chordcache.config.frames import PictureConfig
+    from chordcache.config.picture import PictureConfig
     from chordcache.media.audio_track import Sound
 
 MAX_AMPLITUDE = 1e9

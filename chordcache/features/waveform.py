@@ -15,7 +15,7 @@ from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
 
 if TYPE_CHECKING:
-    from chordcache.config.frames import PictureConfig
+    from chordcache.config.picture import PictureConfig
     from chordcache.media.audio_track import Sound
 
 BLOCK_SAMPLES = 4096

@@ -11,8 +11,9 @@ import numpy as np
 
 from chordcache.amounts import shortened
 from chordcache.errors import DamageError, FeatureAbsentError, UsageError
-from chordcache.look import drawing, pictures
-from chordcache.look.drawing import ALARM, FAINT, MARK, NORMAL, SMALL, TimeAxis, put_text
+from chordcache.look import canvas as drawing
+from chordcache.look import pictures
+from chordcache.look.canvas import ALARM, FAINT, MARK, NORMAL, SMALL, TimeAxis, put_text
 from chordcache.look.sheet import Place, Sheet
 from chordcache.read.cache import Cache
 from chordcache.read.video import Video

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from chordcache.building.remedies import remedy
 from chordcache.errors import DamageError, NotFoundError
-from chordcache.index.files import read_index
+from chordcache.index.index_files import read_index
 from chordcache.look.video_facts import has_label
 from chordcache.read.cache import Cache
 from chordcache.read.video import Video

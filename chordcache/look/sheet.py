@@ -11,7 +11,7 @@ import numpy as np
 
 from chordcache.errors import NoSpaceError, UsageError, printable
 from chordcache.look import pictures
-from chordcache.look.drawing import TimeAxis
+from chordcache.look.canvas import TimeAxis
 from chordcache.storage.atomic import no_space_as_error
 
 

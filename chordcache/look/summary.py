@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chordcache.index.files import read_index
+from chordcache.index.index_files import read_index
 from chordcache.read.cache import open_cache
 from chordcache.read.video import Video
 from chordcache.records import FeatureInfo, VideoRecord

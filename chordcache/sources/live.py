@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from chordcache.config.frames import PictureConfig
+from chordcache.config.picture import PictureConfig
 from chordcache.errors import ChordcacheError, FeatureAbsentError, MediaError, UsageError
 from chordcache.media.addresses import open_device, open_stream, without_password
 from chordcache.media.audio_buffer import AudioBuffer

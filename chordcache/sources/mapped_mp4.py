@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.config.frames import PictureConfig
+from chordcache.config.picture import PictureConfig
 from chordcache.errors import MediaError
 from chordcache.media.audio import read_sound, sample_rate_of
 from chordcache.media.checks.bitstream import packet_reader

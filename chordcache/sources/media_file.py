@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from chordcache.config.frames import PictureConfig
+from chordcache.config.picture import PictureConfig
 from chordcache.errors import FeatureAbsentError, MediaError, UsageError, printable
 from chordcache.media.audio import read_sound
 from chordcache.media.exact_frames import ExactFrames

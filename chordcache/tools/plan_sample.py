@@ -23,8 +23,8 @@ from chordcache.building.tasks import planned_files
 from chordcache.config.config import Config
 from chordcache.engine import pool
 from chordcache.engine.limits import Limits
-from chordcache.index.files import temporary_index
 from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import temporary_index
 from chordcache.media.probe import probe
 from chordcache.records import Segment, VideoRecord
 from chordcache.storage.quarantine import Failure, Quarantine

@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.building.build_plan import BuildPlan
 from chordcache.building.trim import may_be_cached
-from chordcache.config.frames import PictureConfig
+from chordcache.config.picture import PictureConfig
 from chordcache.index.grouping import IndexRows
 from chordcache.media.geometry import expected_shape
 from chordcache.records import VideoRecord

@@ -38,7 +38,7 @@ from chordcache.train.video_sets import open_videos
 
 if TYPE_CHECKING:
     from chordcache.config.config import Config
-    from chordcache.index.files import Index
+    from chordcache.index.index_files import Index
 
 Result = TypeVar("Result")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from chordcache.config.config import Config, config_from_json
-from chordcache.config.files import load_config
-from chordcache.config.frames import PictureConfig
+from chordcache.config.picture import PictureConfig
+from chordcache.config.yaml_files import load_config
 from chordcache.errors import ConfigError
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.collate import collate

@@ -15,7 +15,7 @@ from chordcache.sources.video_source import CachedSource, VideoSource
 
 if TYPE_CHECKING:
     from chordcache.config.config import Config
-    from chordcache.index.files import Index
+    from chordcache.index.index_files import Index
 
 ON_MISS = ("error", "skip", "source", "build")
 

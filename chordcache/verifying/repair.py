@@ -19,7 +19,7 @@ from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
-from chordcache.index.files import Index, IndexWriter, read_index, temporary_index
+from chordcache.index.index_files import Index, IndexWriter, read_index, temporary_index
 from chordcache.records import RunSummary, VideoRecord
 from chordcache.storage import atomic, layout, sealed_json
 from chordcache.storage.cache_header import Header, read_header

@@ -8,7 +8,7 @@ from chordcache.building.fix_commands import build_command, completing_command, 
 from chordcache.building.requested import Features
 from chordcache.building.unnamed_files import unnamed_files
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, UsageError, printable
-from chordcache.index.files import read_index
+from chordcache.index.index_files import read_index
 from chordcache.storage import layout
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.part_folders import in_parts

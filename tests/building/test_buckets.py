@@ -19,7 +19,7 @@ from helpers.processes import flip, quarantine
 import chordcache as cc
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.features import FlowConfig, MelConfig, MotionConfig, PluginConfig, WaveformConfig
-from chordcache.config.frames import Bucket, FramesConfig, PictureConfig
+from chordcache.config.picture import Bucket, FramesConfig, PictureConfig
 from chordcache.errors import UsageError
 from chordcache.features.decode_pass import DecodePass
 from chordcache.features.registry import resolve

@@ -15,7 +15,7 @@ import pytest
 from helpers import processes
 
 import chordcache as cc
-from chordcache.index.files import IndexWriter
+from chordcache.index.index_files import IndexWriter
 from chordcache.storage import sealed_json
 from chordcache.storage.lock import locked, locked_for_reading
 

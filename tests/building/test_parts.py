@@ -16,11 +16,11 @@ import pytest
 from helpers import processes, small_disks
 
 import chordcache as cc
-from chordcache.building import finish as finish_module
-from chordcache.building.finish import finish
+from chordcache.building import join_parts as finish_module
+from chordcache.building.join_parts import finish
 from chordcache.building.parts import balanced, estimated
 from chordcache.errors import LockedError, UsageError
-from chordcache.index.files import read_index
+from chordcache.index.index_files import read_index
 from chordcache.records import RunSummary
 from chordcache.storage import layout
 from chordcache.storage.lock import locked
@@ -176,7 +176,7 @@ def test_a_failure_of_one_machine_only_is_none(work: Path, tmp_path: Path, monke
 
 KILLED = """
 import os, shutil, sys
-from chordcache.building.finish import finish
+from chordcache.building.join_parts import finish
 name, left = sys.argv[2], int(sys.argv[3])
 module = {"replace": os, "rmtree": shutil}[name]
 real = getattr(module, name)

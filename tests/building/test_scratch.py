@@ -14,7 +14,7 @@ import pytest
 from helpers import processes, small_disks
 
 import chordcache as cc
-from chordcache.building.finish import finish
+from chordcache.building.join_parts import finish
 from chordcache.records import RunSummary
 
 pytestmark = pytest.mark.timeout(300)

@@ -15,11 +15,11 @@ from helpers.ffmpeg import decode_samples, ffmpeg
 from helpers.processes import flip
 
 import chordcache as cc
-from chordcache.config.frames import PictureConfig
+from chordcache.config.picture import PictureConfig
 from chordcache.errors import MediaError, UsageError
 from chordcache.features.feed import decode_segments
-from chordcache.index.files import IndexWriter
 from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import IndexWriter
 from chordcache.media.exact_frames import ExactFrames
 from chordcache.media.segments import span_of
 from chordcache.media.video_decoder import VideoDecoder

@@ -23,7 +23,7 @@ import chordcache as cc
 from chordcache.building.remedies import remedy
 from chordcache.cli import cli
 from chordcache.config.config import config_from_json
-from chordcache.index.files import IndexWriter
+from chordcache.index.index_files import IndexWriter
 from chordcache.look.report import rows
 from chordcache.look.report.curves import curves_of_content
 from chordcache.look.report.inputs import Entry

@@ -16,7 +16,7 @@ from helpers.html_pages import Page
 
 import chordcache as cc
 from chordcache.errors import StoppedError
-from chordcache.index.files import IndexWriter
+from chordcache.index.index_files import IndexWriter
 from chordcache.look.problems import iter_problems
 from chordcache.look.report import make
 from chordcache.look.report.charts import MeasureTable

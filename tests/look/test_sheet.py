@@ -19,8 +19,9 @@ from helpers.ffmpeg import copy_start
 import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.errors import UsageError
-from chordcache.look import draw_sheet, drawing, pictures
-from chordcache.look.drawing import MARK, TimeAxis
+from chordcache.look import canvas as drawing
+from chordcache.look import draw_sheet, pictures
+from chordcache.look.canvas import MARK, TimeAxis
 from chordcache.look.sheet import Place, Sheet
 from chordcache.read.video import Video
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import chordcache as cc
 from chordcache.config.config import Config
-from chordcache.config.frames import Bucket, FramesConfig, PictureConfig
+from chordcache.config.picture import Bucket, FramesConfig, PictureConfig
 from chordcache.media.geometry import expected_shape, nearest_bucket
 from chordcache.sources.media_file import MP4Source
 

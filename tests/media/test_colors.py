@@ -17,7 +17,7 @@ from helpers import box_average, ffmpeg_reference, scaled
 from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
-from chordcache.config.frames import Bucket, PictureConfig
+from chordcache.config.picture import Bucket, PictureConfig
 from chordcache.errors import MediaError
 from chordcache.media.ffmpeg_log import capture
 from chordcache.media.geometry import Orientation

@@ -17,7 +17,7 @@ import chordcache as cc
 from chordcache.building.dry_run import dry_run
 from chordcache.building.trim import damage_after
 from chordcache.config.config import Config
-from chordcache.config.frames import FramesConfig
+from chordcache.config.picture import FramesConfig
 from chordcache.errors import FormatVersionError, MediaError, UsageError
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media

@@ -16,7 +16,7 @@ from chordcache.storage.catalog import write_catalog
 
 ONE_BUILD = """
 import pathlib, sys, time
-from chordcache.index.files import read_index
+from chordcache.index.index_files import read_index
 from chordcache.index.grouping import IndexRows
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import make_plan

@@ -20,7 +20,7 @@ from helpers import ffmpeg_reference
 from helpers.ffmpeg import decode_samples, ffmpeg, frame_digests
 
 import chordcache as cc
-from chordcache.config.frames import FramesConfig, PictureConfig
+from chordcache.config.picture import FramesConfig, PictureConfig
 from chordcache.errors import UsageError
 from chordcache.media import ffmpeg_log
 from chordcache.media.decoding import decode_frames

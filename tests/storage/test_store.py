@@ -22,7 +22,7 @@ from helpers import processes
 import chordcache as cc
 from chordcache.digests import digest64
 from chordcache.errors import DamageError
-from chordcache.storage.artefacts import lmdb_store, npy, open_files
+from chordcache.storage.artefacts import lmdb_writer, npy, open_files
 from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
 
 pytestmark = pytest.mark.timeout(90)
@@ -90,8 +90,8 @@ def test_npy_is_that_of_numpy(values: np.ndarray) -> None:
 
 @pytest.mark.parametrize("first_map_bytes", [1 << 16, 1 << 20])
 def test_a_full_map_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_map_bytes: int) -> None:
-    monkeypatch.setattr(lmdb_store, "_FIRST_MAP_BYTES", first_map_bytes)
-    monkeypatch.setattr(lmdb_store, "_BATCH_BYTES", 1 << 17)
+    monkeypatch.setattr(lmdb_writer, "_FIRST_MAP_BYTES", first_map_bytes)
+    monkeypatch.setattr(lmdb_writer, "_BATCH_BYTES", 1 << 17)
     wanted = some_records(400, 9000)
     num_bytes = write(tmp_path / "a.lmdb", wanted)
     assert num_bytes > 4 << 20
@@ -99,7 +99,7 @@ def test_a_full_map_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first
 
 
 def test_a_record_larger_than_the_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lmdb_store, "_FIRST_MAP_BYTES", 1 << 16)
+    monkeypatch.setattr(lmdb_writer, "_FIRST_MAP_BYTES", 1 << 16)
     wanted = [os.urandom(5 << 20)]
     assert read_all(tmp_path / "a.lmdb", write(tmp_path / "a.lmdb", wanted), [0]) == wanted
 
@@ -111,7 +111,7 @@ def test_more_than_the_first_map_of_address_space(tmp_path: Path) -> None:
             writer.append("frames", [one])
         writer.finish(arrays(7), {})
     num_bytes = (tmp_path / "a.lmdb").stat().st_size
-    assert num_bytes > lmdb_store._FIRST_MAP_BYTES
+    assert num_bytes > lmdb_writer._FIRST_MAP_BYTES
     assert read_all(tmp_path / "a.lmdb", num_bytes, [6]) == [one]
 
 

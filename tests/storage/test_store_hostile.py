@@ -23,7 +23,7 @@ from helpers import small_disks
 
 from chordcache.digests import digest64
 from chordcache.errors import DamageError
-from chordcache.storage.artefacts import lmdb_store, open_files
+from chordcache.storage.artefacts import lmdb_writer, open_files
 from chordcache.storage.artefacts.open_files import check_artefact, create_artefact, open_artefact
 
 pytestmark = pytest.mark.timeout(120)
@@ -41,8 +41,8 @@ def change_lmdb(path: Path, **changes: bytes | None) -> None:
             key = bytes.fromhex(name[1:]) if name.startswith("_") else name.replace("__", ".").encode()
             transaction.put(key, value) if value is not None else transaction.delete(key)
     with lmdb.open(str(path), subdir=False, lock=False, readonly=True) as environment:
-        pages = lmdb_store._pages(environment)
-    lmdb_store._append_tree(path, *pages)
+        pages = lmdb_writer._pages(environment)
+    lmdb_writer._append_tree(path, *pages)
 
 
 def sealed(data: bytes) -> bytes:

@@ -14,7 +14,7 @@ import pytest
 
 from chordcache.digests import hex128
 from chordcache.errors import DamageError, FormatVersionError
-from chordcache.index.files import read_index
+from chordcache.index.index_files import read_index
 from chordcache.records import (
     AudioFacts,
     ContentFacts,

@@ -14,9 +14,9 @@ torch = pytest.importorskip("torch")
 
 import chordcache as cc  # noqa: E402
 from chordcache.config.config import Config, Hdf5Config  # noqa: E402
-from chordcache.config.frames import FramesConfig  # noqa: E402
+from chordcache.config.picture import FramesConfig  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
-from chordcache.index.files import IndexWriter  # noqa: E402
+from chordcache.index.index_files import IndexWriter  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
 from chordcache.records import VideoRecord  # noqa: E402
 from chordcache.train.samplers.clip_samplers import DenseClips  # noqa: E402

@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 import chordcache as cc  # noqa: E402
 from chordcache.config.config import Config  # noqa: E402
 from chordcache.config.features import FlowConfig, MelConfig, MotionConfig, WaveformConfig  # noqa: E402
-from chordcache.config.frames import Bucket, FramesConfig  # noqa: E402
-from chordcache.index.files import IndexWriter  # noqa: E402
+from chordcache.config.picture import Bucket, FramesConfig  # noqa: E402
+from chordcache.index.index_files import IndexWriter  # noqa: E402
 from chordcache.records import VideoRecord  # noqa: E402
 from chordcache.train.samplers.budget_batches import form_batches  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import chordcache as cc  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
-from chordcache.config.frames import FramesConfig, PictureConfig  # noqa: E402
+from chordcache.config.picture import FramesConfig, PictureConfig  # noqa: E402
 from chordcache.errors import MediaError, NotFoundError, UsageError  # noqa: E402
 from chordcache.sources.live import CameraSource, StreamSource  # noqa: E402
 from chordcache.sources.mapped_mp4 import MappedMP4Source  # noqa: E402

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import chordcache as cc  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
-from chordcache.index.files import IndexWriter  # noqa: E402
+from chordcache.index.index_files import IndexWriter  # noqa: E402
 from chordcache.records import VideoRecord  # noqa: E402
 
 COLUMNS = {

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import chordcache as cc  # noqa: E402
 from chordcache.config.config import Config, config_from_json, config_to_json  # noqa: E402
-from chordcache.config.files import load_config  # noqa: E402
+from chordcache.config.yaml_files import load_config  # noqa: E402
 from chordcache.errors import ConfigError, UsageError  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
 from chordcache.train.named import NAMED  # noqa: E402

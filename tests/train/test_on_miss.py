@@ -26,7 +26,7 @@ from chordcache.building.build import build  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.digests import digest_file  # noqa: E402
 from chordcache.errors import DamageError, FeatureAbsentError, MediaError, NotFoundError, UsageError  # noqa: E402
-from chordcache.index.files import read_index  # noqa: E402
+from chordcache.index.index_files import read_index  # noqa: E402
 from chordcache.index.scan import scan  # noqa: E402
 from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.storage.artefacts.open_files import forget  # noqa: E402

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from helpers import processes
 
 import chordcache as cc
-from chordcache.building.finish import finish
+from chordcache.building.join_parts import finish
 from chordcache.cli import cli
 from chordcache.engine.choice import Engine
 

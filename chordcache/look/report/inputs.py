@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError
-from chordcache.index.files import Index, read_index
+from chordcache.index.index_files import Index, read_index
 from chordcache.read.cache import Cache
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord

@@ -63,8 +63,8 @@ _STORES = "chordcache.storage.artefacts"
 TIERS: Mapping[str, Tier] = {
     "lmdb": Tier(
         suffix=".lmdb",
-        writer=f"{_STORES}.lmdb_store:LmdbArtefactWriter",
-        artefact=f"{_STORES}.lmdb_artefact:LmdbArtefact",
+        writer=f"{_STORES}.lmdb_writer:LmdbArtefactWriter",
+        artefact=f"{_STORES}.lmdb_reader:LmdbArtefact",
         features=_frames,
         options=_lmdb_options,
     ),

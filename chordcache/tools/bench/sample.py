@@ -11,7 +11,7 @@ from pathlib import Path
 from chordcache.building.build import build
 from chordcache.config.config import Config
 from chordcache.errors import UsageError, printable
-from chordcache.index.files import IndexWriter, read_index
+from chordcache.index.index_files import IndexWriter, read_index
 from chordcache.read.cache import open_cache
 from chordcache.read.video import Video
 from chordcache.records import Segment, VideoRecord

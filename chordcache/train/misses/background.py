@@ -35,8 +35,8 @@ from chordcache.engine.limits import Limits
 from chordcache.engine.pool import default_jobs
 from chordcache.engine.worker import Crash, Raised
 from chordcache.errors import ChordcacheError, DamageError, LockedError, NotFoundError, UsageError, printable
-from chordcache.index.files import Index, temporary_index
 from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import Index, temporary_index
 from chordcache.records import Record, VideoRecord
 from chordcache.storage.atomic import check_space, no_space_as_error
 from chordcache.storage.layout import key_of, sidecar_path

@@ -16,7 +16,7 @@ from chordcache.building.build_task import BuildTask
 from chordcache.building.file_build import build_file
 from chordcache.building.requested import Features
 from chordcache.config.config import Config, config_from_json
-from chordcache.config.frames import FramesConfig
+from chordcache.config.picture import FramesConfig
 from chordcache.errors import CacheWriteError, MediaError, NotFoundError
 from chordcache.features.decode_pass import DecodePass
 from chordcache.features.packet_frames import PACKET_CODECS

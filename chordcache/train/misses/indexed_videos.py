@@ -19,9 +19,9 @@ import numpy as np
 from chordcache.building.build import build
 from chordcache.building.build_options import BuildOptions
 from chordcache.config.config import Config, config_from_json
-from chordcache.config.files import load_config
+from chordcache.config.yaml_files import load_config
 from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError, printable
-from chordcache.index.files import Index, read_index, temporary_index
+from chordcache.index.index_files import Index, read_index, temporary_index
 from chordcache.media.source_file import identity_or_none, real_folder
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import stereo_of

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from chordcache.errors import UsageError, printable
-from chordcache.index.files import Index, read_index
+from chordcache.index.index_files import Index, read_index
 from chordcache.index.walk import parse_roots
 from chordcache.media.source_file import identify, real_folder
 from chordcache.read.clips import FeatureReader

@@ -16,8 +16,8 @@ from chordcache.building.parts import read_plan
 from chordcache.config.config import config_from_json
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import DamageError, UsageError, printable
-from chordcache.index.files import Index, read_index
 from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import Index, read_index
 from chordcache.records import RunSummary
 from chordcache.storage import atomic, layout
 from chordcache.storage import part_folders as parts

@@ -14,7 +14,7 @@ Layout of an environment (a single file)::
 The value of a whole array is the 8-byte little-endian xxh3-64 of the rest, then a ``.npy`` file.
 
 Behind the last page, where LMDB does not look, stand uint64s: the numbers of all pages that do not hold values, the
-xxh3-64 of these pages and numbers, the size of a page, and the count of these pages. ``lmdb_artefact`` checks them.
+xxh3-64 of these pages and numbers, the size of a page, and the count of these pages. ``lmdb_reader`` checks them.
 
 Sealed means: published, and never written again. Readers need neither locks nor LMDB, whose tools open the file too.
 """
@@ -36,8 +36,8 @@ from chordcache.digests import digest64
 from chordcache.errors import UsageError
 from chordcache.storage.artefacts import npy, open_files
 from chordcache.storage.artefacts.chains import ChainWriter
-from chordcache.storage.artefacts.lmdb_artefact import DIGEST_BYTES, SHAPE, SIZES, STARTS, STREAM
 from chordcache.storage.artefacts.lmdb_pages import FOOTER
+from chordcache.storage.artefacts.lmdb_reader import DIGEST_BYTES, SHAPE, SIZES, STARTS, STREAM
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
 
 _FIRST_MAP_BYTES = 1 << 28

@@ -1,4 +1,4 @@
-"""The read side of the LMDB tier. ``lmdb_store`` describes the file, and writes it.
+"""The read side of the LMDB tier. ``lmdb_writer`` describes the file, and writes it.
 
 The file is read by offset, without a map. A map of a file that is cut short ends the process, and so does liblmdb for
 a page that is not as it expects. Nothing is shared with other readers of the file, in this process or after a fork.
