@@ -26,7 +26,7 @@ from measure import encode_loop, report_all
 
 import chordcache as cc
 from chordcache.media.cropping import CropBox
-from chordcache.read.sampling.clip_request import ClipRequest
+from chordcache.train.samplers.clip_request import ClipRequest
 
 BATCH_SIZE, NUM_VIDEOS, CLIPS_PER_VIDEO, SECONDS = 8, 3, 32, 24
 SAMPLER = cc.RandomClipSampler(num_frames=16, stride=4)

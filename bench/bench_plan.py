@@ -19,10 +19,10 @@ import numpy as np
 from measure import encode_loop
 
 import chordcache as cc
+from chordcache.building.build_options import BuildOptions
+from chordcache.building.build_plan import make_plan
 from chordcache.config.config import Config, config_from_json
-from chordcache.index.files import Index
-from chordcache.pipeline.options import BuildOptions
-from chordcache.pipeline.plan import make_plan
+from chordcache.index.index_files import Index
 from chordcache.storage.layout import key_of
 from chordcache.tools import plan_units
 from chordcache.tools.plan import PlanOptions, plan_build

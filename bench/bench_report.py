@@ -21,7 +21,7 @@ from pathlib import Path
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
-from chordcache.index.files import IndexWriter
+from chordcache.index.index_files import IndexWriter
 from chordcache.storage import layout
 from chordcache.storage.catalog import publish_catalog
 

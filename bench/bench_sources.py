@@ -19,7 +19,7 @@ import numpy as np
 from measure import FPS, GOP_FRAMES, encode_loop, seconds
 
 import chordcache as cc
-from chordcache.read.sources.mapped_mp4 import MappedMP4Source
+from chordcache.sources.mapped_mp4 import MappedMP4Source
 
 
 def make_long(clip: Path, target: Path, num_bytes: int) -> None:

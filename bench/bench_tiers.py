@@ -19,7 +19,7 @@ from measure import encode_loop
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
-from chordcache.read.sources.base import CachedSource
+from chordcache.sources.video_source import CachedSource
 
 BATCH_SIZE, NUM_VIDEOS, CLIPS_PER_VIDEO, SECONDS, SHORT_SIDE = 8, 2, 12, 8, 224
 SAMPLER = cc.RandomClipSampler(num_frames=16, stride=4)

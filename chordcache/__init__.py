@@ -1,7 +1,7 @@
 """A cache of video frames that is made offline and feeds PyTorch.
 
 These are the names that most programs use. The others are imported from their folders: more crops from
-``chordcache.read.crops``, more sources of frames from ``chordcache.read.sources``, the base class of plug-ins from
+``chordcache.read.crops``, more sources of frames from ``chordcache.sources``, the base class of plug-ins from
 ``chordcache.features.base``, the classes of results from ``chordcache.records``.
 
 All names but the exceptions are loaded when they are first used. So ``import chordcache`` is fast, and a program that
@@ -33,33 +33,33 @@ from chordcache.errors import (
 )
 
 if TYPE_CHECKING:
+    from chordcache.building.build import build
+    from chordcache.building.build_options import BuildOptions
+    from chordcache.building.dry_run import dry_run
+    from chordcache.building.merge import merge
     from chordcache.engine.limits import Limits
-    from chordcache.index.files import Index, read_index
+    from chordcache.index.index_files import Index, read_index
     from chordcache.index.scan import scan
-    from chordcache.pipeline.build import build
-    from chordcache.pipeline.dry_run import dry_run
-    from chordcache.pipeline.merge import merge
-    from chordcache.pipeline.options import BuildOptions
-    from chordcache.pipeline.repair import collect_garbage, repair
-    from chordcache.pipeline.verify import verify
-    from chordcache.read.augment import BatchAugment
+    from chordcache.look.report import report
+    from chordcache.look.summary import summarize
     from chordcache.read.cache import Cache, open_cache
-    from chordcache.read.collate import collate
-    from chordcache.read.combined import concat, subset
     from chordcache.read.crops import CenterCrop, HorizontalFlip, RandomResizedCrop, Resize
-    from chordcache.read.dataset import ChordVideoDataset
-    from chordcache.read.from_config import make_dataset
-    from chordcache.read.loader import ClipLoader, make_loader
-    from chordcache.read.sampling import samplers
-    from chordcache.read.sampling.budget_batches import BudgetBatchSampler
-    from chordcache.read.sampling.clip_samplers import RandomClipSampler, RegularClipSampler
-    from chordcache.read.sampling.distributed import ChordSampler
-    from chordcache.read.sources.file import MP4Source
-    from chordcache.read.summary import summarize
-    from chordcache.read.text import CaptionTokenizer
     from chordcache.read.video import Video
     from chordcache.records import RunSummary, VideoRecord
-    from chordcache.tools.report import report
+    from chordcache.sources.media_file import MP4Source
+    from chordcache.train import samplers
+    from chordcache.train.augment import BatchAugment
+    from chordcache.train.captions import CaptionTokenizer
+    from chordcache.train.collate import collate
+    from chordcache.train.combined import concat, subset
+    from chordcache.train.dataset import ChordVideoDataset
+    from chordcache.train.from_config import make_dataset
+    from chordcache.train.loader import ClipLoader, make_loader
+    from chordcache.train.samplers.budget_batches import BudgetBatchSampler
+    from chordcache.train.samplers.clip_samplers import RandomClipSampler, RegularClipSampler
+    from chordcache.train.samplers.distributed import ChordSampler
+    from chordcache.verifying.repair import collect_garbage, repair
+    from chordcache.verifying.verify import verify
 
 __version__ = "0.1.0"
 
@@ -120,43 +120,43 @@ __all__ = [
 ]
 
 _LAZY = {
-    "BatchAugment": "chordcache.read.augment",
-    "BudgetBatchSampler": "chordcache.read.sampling.budget_batches",
-    "BuildOptions": "chordcache.pipeline.options",
+    "BatchAugment": "chordcache.train.augment",
+    "BudgetBatchSampler": "chordcache.train.samplers.budget_batches",
+    "BuildOptions": "chordcache.building.build_options",
     "Cache": "chordcache.read.cache",
-    "CaptionTokenizer": "chordcache.read.text",
+    "CaptionTokenizer": "chordcache.train.captions",
     "CenterCrop": "chordcache.read.crops",
-    "ChordSampler": "chordcache.read.sampling.distributed",
-    "ChordVideoDataset": "chordcache.read.dataset",
-    "ClipLoader": "chordcache.read.loader",
+    "ChordSampler": "chordcache.train.samplers.distributed",
+    "ChordVideoDataset": "chordcache.train.dataset",
+    "ClipLoader": "chordcache.train.loader",
     "HorizontalFlip": "chordcache.read.crops",
-    "Index": "chordcache.index.files",
+    "Index": "chordcache.index.index_files",
     "Limits": "chordcache.engine.limits",
-    "MP4Source": "chordcache.read.sources.file",
-    "RandomClipSampler": "chordcache.read.sampling.clip_samplers",
+    "MP4Source": "chordcache.sources.media_file",
+    "RandomClipSampler": "chordcache.train.samplers.clip_samplers",
     "RandomResizedCrop": "chordcache.read.crops",
-    "RegularClipSampler": "chordcache.read.sampling.clip_samplers",
+    "RegularClipSampler": "chordcache.train.samplers.clip_samplers",
     "Resize": "chordcache.read.crops",
     "RunSummary": "chordcache.records",
     "Video": "chordcache.read.video",
     "VideoRecord": "chordcache.records",
-    "build": "chordcache.pipeline.build",
-    "collate": "chordcache.read.collate",
-    "collect_garbage": "chordcache.pipeline.repair",
-    "concat": "chordcache.read.combined",
-    "dry_run": "chordcache.pipeline.dry_run",
-    "make_dataset": "chordcache.read.from_config",
-    "make_loader": "chordcache.read.loader",
-    "merge": "chordcache.pipeline.merge",
+    "build": "chordcache.building.build",
+    "collate": "chordcache.train.collate",
+    "collect_garbage": "chordcache.verifying.repair",
+    "concat": "chordcache.train.combined",
+    "dry_run": "chordcache.building.dry_run",
+    "make_dataset": "chordcache.train.from_config",
+    "make_loader": "chordcache.train.loader",
+    "merge": "chordcache.building.merge",
     "open_cache": "chordcache.read.cache",
-    "read_index": "chordcache.index.files",
-    "repair": "chordcache.pipeline.repair",
-    "report": "chordcache.tools.report",
-    "samplers": "chordcache.read.sampling.samplers",
+    "read_index": "chordcache.index.index_files",
+    "repair": "chordcache.verifying.repair",
+    "report": "chordcache.look.report",
+    "samplers": "chordcache.train.samplers",
     "scan": "chordcache.index.scan",
-    "subset": "chordcache.read.combined",
-    "summarize": "chordcache.read.summary",
-    "verify": "chordcache.pipeline.verify",
+    "subset": "chordcache.train.combined",
+    "summarize": "chordcache.look.summary",
+    "verify": "chordcache.verifying.verify",
 }
 """Public name to its module. It has the same names as the imports under TYPE_CHECKING. A test compares the two."""
 

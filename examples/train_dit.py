@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 import chordcache as cc
-from chordcache.read.sampling.latent_clips import LatentClipSampler
+from chordcache.train.samplers.latent_clips import LatentClipSampler
 
 NUM_COMPARED = 5
 """Steps of each kind that --compare measures. One more before them warms up"""

@@ -83,7 +83,7 @@ def test_reading_a_clip_loads_nothing_that_builds(cache: Path) -> None:
 def test_a_cached_source_loads_nothing_that_builds(cache: Path) -> None:
     code = """
 import sys, chordcache
-from chordcache.read.sources.base import CachedSource
+from chordcache.sources.video_source import CachedSource
 (key,) = chordcache.open_cache(sys.argv[1]).keys()
 with CachedSource(sys.argv[1]).open(key) as source:
     assert source.get_frames([19, 3]).shape == (2, 48, 64, 3)

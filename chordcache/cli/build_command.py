@@ -33,7 +33,7 @@ from chordcache.config.config import config_to_json
 from chordcache.errors import printable
 
 if TYPE_CHECKING:
-    from chordcache.pipeline.dry_run import DryRun
+    from chordcache.building.dry_run import DryRun
 
 _BUILD_OPTIONS = (
     "retry_quarantined",

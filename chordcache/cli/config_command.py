@@ -54,7 +54,7 @@ def show(config: str | None, as_json: bool) -> None:
       chordcache config show flow
     """
     from chordcache.config.config import config_to_json
-    from chordcache.config.files import config_to_yaml, load_config
+    from chordcache.config.yaml_files import config_to_yaml, load_config
 
     loaded = load_config(config)
     if as_json:

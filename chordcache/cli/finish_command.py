@@ -12,7 +12,7 @@ from chordcache.cli.options import cache_argument, echo_json, json_option, skipp
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
-    from chordcache.pipeline.finish import FinishReport
+    from chordcache.building.join_parts import FinishReport
 
 
 @click.command()
@@ -30,7 +30,7 @@ def finish(cache: str, as_json: bool) -> None:
     Example:
       chordcache finish cache
     """
-    from chordcache.pipeline import finish as pipeline  # --help does not need it
+    from chordcache.building import join_parts as pipeline  # --help does not need it
 
     report = pipeline.finish(cache)
     if as_json:

@@ -29,7 +29,7 @@ def gc(cache: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     Example:
       chordcache gc cache --dry-run
     """
-    from chordcache.pipeline.repair import kept_orphans  # the import is not for --help
+    from chordcache.verifying.repair import kept_orphans  # the import is not for --help
 
     files = cc.collect_garbage(cache, dry_run=True)
     for file in files:

@@ -42,8 +42,8 @@ def info(path: str, video: str | None, problems: bool, as_json: bool) -> None:
 
 
 def _video(path: str, video: str) -> dict[str, object]:
+    from chordcache.look.video_facts import describe_video
     from chordcache.read.find_video import find_video  # the imports are not for --help
-    from chordcache.read.video_facts import describe_video
 
     if os.path.isfile(path):
         raise UsageError(f"video: got '{video}' with an index, expected a cache. Build one, or read the index.")
@@ -52,7 +52,7 @@ def _video(path: str, video: str) -> dict[str, object]:
 
 
 def _problems(path: str, as_json: bool) -> None:
-    from chordcache.read.problems import iter_problems  # the import is not for --help
+    from chordcache.look.problems import iter_problems  # the import is not for --help
 
     problems = list(iter_problems(path, with_absent=False))
     if as_json:

@@ -10,7 +10,7 @@ from chordcache.amounts import first_few, human_bytes, shortened
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
-    from chordcache.read.problems import Problem
+    from chordcache.look.problems import Problem
 
 _MAX_ITEMS = 20
 """Number of labels or of other items that are listed"""

@@ -15,8 +15,8 @@ from chordcache.cli.options import cache_argument, json_option
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what they load
-    from chordcache.read.problems import Problem
-    from chordcache.read.video_facts import ListedVideo
+    from chordcache.look.problems import Problem
+    from chordcache.look.video_facts import ListedVideo
 
 _NUM_ALIGNED = 500
 """Number of lines at the start whose widths set those of the columns. All lines would have to wait for the last"""
@@ -41,9 +41,9 @@ def ls(cache: str, label: str | None, problems: bool, as_json: bool) -> None:
     Example:
       chordcache ls cache --label people
     """
+    from chordcache.look.problems import iter_problems
+    from chordcache.look.video_facts import iter_listed
     from chordcache.read.cache import open_cache  # the import is not for --help
-    from chordcache.read.problems import iter_problems
-    from chordcache.read.video_facts import iter_listed
 
     if problems:
         _echo(iter_problems(cache, label=label), _cells_of_problem, as_json)

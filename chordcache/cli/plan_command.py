@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chordcache.building.build_options import BuildOptions
 from chordcache.choices import ON_DAMAGE, PLAN_FILES
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
@@ -22,7 +23,6 @@ from chordcache.cli.options import (
 )
 from chordcache.cli.values import FOLDER, Choice
 from chordcache.errors import UsageError, printable
-from chordcache.pipeline.options import BuildOptions
 
 if TYPE_CHECKING:  # --help does not need what they load
     from chordcache.tools.plan import Plan, PlanOptions

@@ -14,7 +14,7 @@ from chordcache.cli.options import PATH, cache_argument, echo_json, json_option
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
-    from chordcache.tools.report import ReportResult
+    from chordcache.look.report import ReportResult
 
 
 @click.command()

@@ -12,7 +12,7 @@ from chordcache.cli.values import KEY
 from chordcache.errors import DamageError, UsageError, printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
-    from chordcache.read.sheet import Sheet
+    from chordcache.look.sheet import Sheet
 
 
 @click.command()

@@ -74,7 +74,7 @@ def _presets(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 def _features(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """Return names of features of the config, after those that are already in the list."""
     from chordcache.config.config import Config
-    from chordcache.config.files import load_config
+    from chordcache.config.yaml_files import load_config
 
     try:
         config = load_config(ctx.params.get("config"))

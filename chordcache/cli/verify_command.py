@@ -26,7 +26,7 @@ from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
-    from chordcache.pipeline.findings import Damage
+    from chordcache.verifying.findings import Damage
 
 
 @click.command(cls=GroupedCommand)

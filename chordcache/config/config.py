@@ -18,7 +18,7 @@ from chordcache.config.features import (
     MotionConfig,
     PluginConfig,
 )
-from chordcache.config.frames import FramesConfig, PictureConfig
+from chordcache.config.picture import FramesConfig, PictureConfig
 from chordcache.config.train import checked_train
 from chordcache.errors import ConfigError
 

@@ -1,4 +1,4 @@
-"""The section ``train`` of a config as plain data. ``chordcache.read.from_config`` makes objects from it."""
+"""The section ``train`` of a config as plain data. ``chordcache.train.from_config`` makes objects from it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import time
 from typing import Any, Protocol
 
 from chordcache.engine.choice import Engine
-from chordcache.engine.node import Exit, NodeLost
+from chordcache.engine.on_node import Exit, NodeLost
 from chordcache.errors import UsageError
 
 CONNECT_SECONDS = 4.0

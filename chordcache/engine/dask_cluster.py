@@ -13,7 +13,7 @@ from distributed import Client, Future, KilledWorker
 from distributed.client import ClosedClientError
 
 from chordcache.engine.cluster import CONNECT_SECONDS
-from chordcache.engine.node import Exit, NodeLost, ender, starter
+from chordcache.engine.on_node import Exit, NodeLost, ender, starter
 from chordcache.errors import UsageError, WorkersDiedError
 
 _RESULT_SECONDS = 10

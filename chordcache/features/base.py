@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:  # the modules of features are also imported where a cache is read, without a decoder
-    from chordcache.config.frames import PictureConfig
+    from chordcache.config.picture import PictureConfig
     from chordcache.media.audio_track import Sound
     from chordcache.media.scaling import Frame
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from chordcache.config.frames import Bucket, PictureConfig
+from chordcache.config.picture import Bucket, PictureConfig
 from chordcache.errors import MediaError, UsageError
 from chordcache.features.base import Extractor, Rows, VideoInfo
 from chordcache.features.feed import decode_segment, decode_whole

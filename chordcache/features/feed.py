@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from chordcache.config.frames import Bucket, PictureConfig
+from chordcache.config.picture import Bucket, PictureConfig
 from chordcache.errors import MediaError
 from chordcache.features.frames import FpsFilter
 from chordcache.media.audio_track import Sound

@@ -16,11 +16,11 @@ from chordcache.features.read_side import Arrays, Clip, ReadSide, in_memory
 from chordcache.media.cropping import CropBox, cut, load_opencv, resized
 from chordcache.media.geometry import scaled_size
 from chordcache.records import FeatureInfo
-from chordcache.storage.artefacts.base import Artefact
+from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.flow_int8 import dequantize, quantize
 
 if TYPE_CHECKING:
-    from chordcache.config.frames import PictureConfig
+    from chordcache.config.picture import PictureConfig
     from chordcache.media.scaling import Frame
 
 Estimator: TypeAlias = "Callable[[np.ndarray, np.ndarray], np.ndarray]"

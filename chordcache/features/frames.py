@@ -17,10 +17,10 @@ from chordcache.features.read_side import Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.media import jpeg
 from chordcache.media.cropping import CropBox, Rectangle, blacken_padding, cut, resize_pictures
 from chordcache.records import FeatureInfo
-from chordcache.storage.artefacts.base import Artefact, checked_out
+from chordcache.storage.artefacts.artefact import Artefact, checked_out
 
 if TYPE_CHECKING:
-    from chordcache.config.frames import PictureConfig
+    from chordcache.config.picture import PictureConfig
     from chordcache.media.packet_encoder import PacketEncoder
     from chordcache.media.scaling import Frame
 

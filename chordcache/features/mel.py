@@ -11,10 +11,10 @@ from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
 from chordcache.features.mel_tables import Filters, window_and_filters
 from chordcache.features.read_side import Arrays, Clip, ReadSide, in_memory, num_rows_in
 from chordcache.records import FeatureInfo
-from chordcache.storage.artefacts.base import Artefact
+from chordcache.storage.artefacts.artefact import Artefact
 
 if TYPE_CHECKING:
-    from chordcache.config.frames import PictureConfig
+    from chordcache.config.picture import PictureConfig
     from chordcache.media.audio_track import Sound
 
 MAX_AMPLITUDE = 1e9

@@ -15,7 +15,7 @@ from chordcache.media.geometry import Orientation
 from chordcache.records import FeatureInfo
 
 if TYPE_CHECKING:
-    from chordcache.config.frames import PictureConfig
+    from chordcache.config.picture import PictureConfig
     from chordcache.media.scaling import Frame
 
 BLOCK_PX = 16

@@ -10,7 +10,7 @@ import numpy as np
 from chordcache.errors import DamageError, printable
 from chordcache.media.cropping import Rectangle
 from chordcache.records import FeatureInfo
-from chordcache.storage.artefacts.base import Artefact
+from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.chains import first_of_chain
 
 if TYPE_CHECKING:  # reading frames that are not packets does not load a decoder

@@ -17,7 +17,7 @@ from chordcache.features.row_clock import has_times, is_of_video
 from chordcache.media.cropping import CropBox
 from chordcache.media.frame_numbers import check_frame_numbers
 from chordcache.records import FeatureInfo
-from chordcache.storage.artefacts.base import Artefact, checked_out
+from chordcache.storage.artefacts.artefact import Artefact, checked_out
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 """Arrays by their name in the sample."""

@@ -12,10 +12,10 @@ from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
 from chordcache.features.mel import MAX_AMPLITUDE
 from chordcache.features.read_side import Arrays, Clip, ReadSide, num_rows_in, rows_from
 from chordcache.records import FeatureInfo
-from chordcache.storage.artefacts.base import Artefact, checked_out
+from chordcache.storage.artefacts.artefact import Artefact, checked_out
 
 if TYPE_CHECKING:
-    from chordcache.config.frames import PictureConfig
+    from chordcache.config.picture import PictureConfig
     from chordcache.media.audio_track import Sound
 
 BLOCK_SAMPLES = 4096

@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.errors import UsageError, printable
 from chordcache.index.file_names import SameFiles
-from chordcache.index.files import Index
+from chordcache.index.index_files import Index
 from chordcache.records import VideoRecord
 from chordcache.storage import layout
 

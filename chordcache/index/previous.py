@@ -9,7 +9,7 @@ from pathlib import Path
 from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import ChordcacheError, DamageError, FormatVersionError, UsageError, printable
 from chordcache.index.csv_table import open_for_reading
-from chordcache.index.files import read_index
+from chordcache.index.index_files import read_index
 from chordcache.records import Identity, VideoRecord
 
 

@@ -22,7 +22,7 @@ from chordcache.engine.limits import Limits
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import NotFoundError, UsageError, printable
-from chordcache.index.files import Index, IndexWriter, read_index
+from chordcache.index.index_files import Index, IndexWriter, read_index
 from chordcache.index.labels import Labels
 from chordcache.index.previous import ReusableRecords
 from chordcache.index.walk import Corpus, CorpusFile, check_apart, parse_roots

@@ -20,9 +20,9 @@ from chordcache.media.checks.h264_start import OpenStart, prove_start
 from chordcache.media.checks.packet_check import PacketCheck, Role
 from chordcache.media.checks.truncation import may_end_anywhere
 from chordcache.media.containers import best_audio, best_video, is_listed_key, open_container, refuse_unshowable
-from chordcache.media.damage import frames_before
 from chordcache.media.decoding import DecodedFrame, Decoding, packets_from
 from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious, reason_of
+from chordcache.media.first_damage import frames_before
 from chordcache.media.joints import JOINABLE, Joints, Part, find_joints, on_one_clock, whole_units
 from chordcache.media.sound_decoder import SoundDecoder
 from chordcache.media.timestamps import LastFrame

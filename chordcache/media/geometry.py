@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from chordcache.config.frames import Bucket, PictureConfig
+from chordcache.config.picture import Bucket, PictureConfig
 
 
 @dataclass(frozen=True)

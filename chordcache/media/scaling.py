@@ -10,7 +10,7 @@ import av
 import numpy as np
 from av.sidedata.sidedata import Type as SideDataType
 
-from chordcache.config.frames import Bucket, PictureConfig
+from chordcache.config.picture import Bucket, PictureConfig
 from chordcache.errors import MediaError
 from chordcache.media.containers import MAX_PIXELS
 from chordcache.media.decoding import DecodedFrame

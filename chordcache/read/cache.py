@@ -100,7 +100,7 @@ class Cache:
 
     def _repr_html_(self) -> str:
         """Return a page for notebooks: the facts of the cache and a few pictures."""
-        from chordcache.read.notebook import cache_html  # not at the top: it needs this module
+        from chordcache.look.notebook import cache_html  # not at the top: it needs this module
 
         return cache_html(self)
 

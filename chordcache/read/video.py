@@ -14,12 +14,12 @@ from chordcache.errors import DamageError, FeatureAbsentError, printable
 from chordcache.features.item_fields import fits
 from chordcache.features.registry import read_sides
 from chordcache.records import ContentFacts, DamageFacts, FeatureInfo
-from chordcache.storage.artefacts.base import Artefact
+from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.sidecar import Sidecar
 
 if TYPE_CHECKING:  # reading a cache does not load OpenCV
-    from chordcache.read.sheet import Sheet
+    from chordcache.look.sheet import Sheet
 
 
 class Video:
@@ -93,8 +93,8 @@ class Video:
         ImportError
             If OpenCV is not installed.
         """
+        from chordcache.look.draw_sheet import draw_sheet  # not at the top: it loads OpenCV
         from chordcache.read.cache import Cache  # not at the top: it needs this module
-        from chordcache.read.draw_sheet import draw_sheet  # not at the top: it loads OpenCV
 
         with Cache(self._cache) as cache:
             return draw_sheet(
@@ -103,7 +103,7 @@ class Video:
 
     def _repr_html_(self) -> str:
         """Return a page for notebooks: the facts and the picture of ``show``."""
-        from chordcache.read.notebook import video_html  # not at the top: it needs this module
+        from chordcache.look.notebook import video_html  # not at the top: it needs this module
 
         return video_html(self)
 

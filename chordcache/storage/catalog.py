@@ -24,7 +24,7 @@ from chordcache.storage.annotation_names import AnnotationCounter, AnnotationNam
 from chordcache.storage.atomic import no_space_as_error, partial_folder, publish
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import iter_keys
-from chordcache.storage.parts import in_parts
+from chordcache.storage.part_folders import in_parts
 from chordcache.storage.readable import check_file, unreadable
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from chordcache.errors import LockedError, NoSpaceError, UsageError, printable
 from chordcache.storage.atomic import make_folder, no_space_as_error
-from chordcache.storage.parts import how_to_give_up, in_parts
+from chordcache.storage.part_folders import how_to_give_up, in_parts
 from chordcache.storage.readable import readable
 
 _MAX_OWNER_BYTES = 400

@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from chordcache.building.build_options import BuildOptions
+from chordcache.building.build_plan import BuildPlan, make_plan
+from chordcache.building.requested import request_of
 from chordcache.choices import PLAN_FILES
 from chordcache.config.config import Config, config_from_json
-from chordcache.config.files import read_config
 from chordcache.config.presets import preset_names
+from chordcache.config.yaml_files import read_config
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import check_jobs
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError
-from chordcache.index.files import Index
+from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
-from chordcache.pipeline.options import BuildOptions
-from chordcache.pipeline.plan import BuildPlan, make_plan
-from chordcache.pipeline.requested import request_of
 from chordcache.tools import plan_units
 from chordcache.tools.plan_estimate import DEVIATIONS, Estimate, ratio, total
 from chordcache.tools.plan_sample import Group, Measured, Part, Settings, measure, parts_of

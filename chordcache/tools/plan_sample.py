@@ -14,18 +14,18 @@ from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
+from chordcache.building.build_options import BuildOptions
+from chordcache.building.build_plan import BuildPlan, make_plan
+from chordcache.building.build_task import BuildTask
+from chordcache.building.existing_cache import tool_versions
+from chordcache.building.file_build import build_file
+from chordcache.building.tasks import planned_files
 from chordcache.config.config import Config
 from chordcache.engine import pool
 from chordcache.engine.limits import Limits
-from chordcache.index.files import temporary_index
 from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import temporary_index
 from chordcache.media.probe import probe
-from chordcache.pipeline.build_task import BuildTask
-from chordcache.pipeline.existing_cache import tool_versions
-from chordcache.pipeline.options import BuildOptions
-from chordcache.pipeline.plan import BuildPlan, make_plan
-from chordcache.pipeline.tasks import planned_files
-from chordcache.pipeline.worker import build_file
 from chordcache.records import Segment, VideoRecord
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.tools.plan_units import Unit, length_of, part_of

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chordcache.config.frames import PictureConfig
+from chordcache.building.build_plan import BuildPlan
+from chordcache.building.trim import may_be_cached
+from chordcache.config.picture import PictureConfig
 from chordcache.index.grouping import IndexRows
 from chordcache.media.geometry import expected_shape
-from chordcache.pipeline.plan import BuildPlan
-from chordcache.pipeline.trim import may_be_cached
 from chordcache.records import VideoRecord
 from chordcache.storage import layout
 

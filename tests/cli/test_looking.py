@@ -15,7 +15,7 @@ import pytest
 
 import chordcache as cc
 from chordcache.amounts import human_bytes
-from chordcache.pipeline.remedies import REMEDIES
+from chordcache.building.remedies import REMEDIES
 
 HOSTILE = "evil\x1b[31m\u202egpj.mp4"
 

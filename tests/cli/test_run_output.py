@@ -22,7 +22,7 @@ import yaml
 from conftest import run_chordcache, write_video
 
 import chordcache as cc
-from chordcache.pipeline.dry_run import Reason
+from chordcache.building.dry_run import Reason
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 

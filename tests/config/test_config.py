@@ -11,8 +11,8 @@ import yaml
 
 from chordcache.config.config import Config, config_from_json, config_to_json
 from chordcache.config.features import FlowConfig, MelConfig, PluginConfig
-from chordcache.config.files import config_to_yaml, load_config
-from chordcache.config.frames import Bucket, FramesConfig, PictureConfig
+from chordcache.config.picture import Bucket, FramesConfig, PictureConfig
+from chordcache.config.yaml_files import config_to_yaml, load_config
 from chordcache.errors import ConfigError, NotFoundError, UsageError
 from chordcache.storage.artefacts.tiers import TIERS
 

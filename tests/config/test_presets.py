@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from chordcache.config.config import Config, config_from_json
-from chordcache.config.files import config_to_yaml, load_config
 from chordcache.config.presets import preset_names, preset_path, preset_summary
+from chordcache.config.yaml_files import config_to_yaml, load_config
 from chordcache.errors import ConfigError, NotFoundError
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent

@@ -22,7 +22,7 @@ from helpers.cache_contents import hdf5_records
 
 import chordcache as cc
 from chordcache.digests import digest64
-from chordcache.pipeline.findings import Damage
+from chordcache.verifying.findings import Damage
 
 CONFIG: dict[str, Any] = {
     "frames": {"short_side": 48},

@@ -15,7 +15,7 @@ from helpers import processes
 from helpers.cache_contents import arrays, differing
 
 import chordcache as cc
-from chordcache.pipeline.findings import Damage
+from chordcache.verifying.findings import Damage
 from fault_injection.corruptions import (
     EDITS,
     LISTS,

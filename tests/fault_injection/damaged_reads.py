@@ -23,10 +23,10 @@ from helpers import processes
 from helpers.cache_contents import READERS
 
 import chordcache as cc
-from chordcache.read.sampling.clip_request import ClipRequest
 from chordcache.storage import sealed_json
 from chordcache.storage.artefacts import open_files
-from chordcache.storage.artefacts.base import Artefact
+from chordcache.storage.artefacts.artefact import Artefact
+from chordcache.train.samplers.clip_request import ClipRequest
 from fault_injection.corruptions import (
     CONFIG,
     ON_BYTES,

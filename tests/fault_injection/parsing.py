@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import chordcache as cc
 from chordcache.config.config import config_from_json, config_to_json
-from chordcache.config.files import load_config
+from chordcache.config.yaml_files import load_config
 from chordcache.index.labels import Labels
 from chordcache.media.mp4_boxes import display_matrices
 from chordcache.media.mp4_samples import read_video_track

@@ -18,8 +18,8 @@ from helpers import processes
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
-from chordcache.read.sources.base import VideoSource
-from chordcache.read.sources.mapped_mp4 import MappedMP4Source
+from chordcache.sources.mapped_mp4 import MappedMP4Source
+from chordcache.sources.video_source import VideoSource
 from fault_injection.damaged_media import ENDINGS, film_of, signals_of
 from fault_injection.harness import BrokenGuarantee, Figures, Trial, experiment
 from fault_injection.media_faults import FAULTS, FILMS, Film, Shown, same_times

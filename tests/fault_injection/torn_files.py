@@ -16,7 +16,7 @@ import xxhash
 
 import chordcache as cc
 from chordcache.errors import DamageError
-from chordcache.index.files import IndexWriter, read_index
+from chordcache.index.index_files import IndexWriter, read_index
 from chordcache.storage import cache_header, quarantine, sealed_json
 from chordcache.storage.sidecar import read_sidecar
 from fault_injection.fixtures import make_corpus

@@ -11,7 +11,7 @@ import mediapipe
 import numpy as np
 import pytest
 
-from chordcache.config.frames import PictureConfig
+from chordcache.config.picture import PictureConfig
 from chordcache.features.base import VideoInfo
 from chordcache.features.pose import PoseExtractor
 from chordcache.media.demux import open_media

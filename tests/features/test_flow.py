@@ -14,7 +14,7 @@ import pytest
 from conftest import make_planes
 from helpers import ffmpeg_reference
 
-from chordcache.config.frames import PictureConfig
+from chordcache.config.picture import PictureConfig
 from chordcache.errors import UsageError
 from chordcache.features.flow import FlowExtractor
 from chordcache.media.demux import open_media

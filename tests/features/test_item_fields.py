@@ -93,7 +93,7 @@ def test_fields_that_do_not_exist(work: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_fingerprints_of_other_features_stay(work: Path) -> None:
     """The fields are part of the parameters, of features that use some."""
-    from chordcache.config.files import load_config
+    from chordcache.config.yaml_files import load_config
 
     config = load_config(work / "text.yaml")
     assert resolve("words", config).params["uses"] == ["caption", "label"]

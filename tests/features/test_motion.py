@@ -14,7 +14,7 @@ import pytest
 from av.sidedata.sidedata import Type as SideDataType
 from helpers.ffmpeg import ffprobe_column
 
-from chordcache.config.frames import PictureConfig
+from chordcache.config.picture import PictureConfig
 from chordcache.features.base import VideoInfo
 from chordcache.features.motion import MotionExtractor, motion_grid, resampled, turned
 from chordcache.media.demux import open_media

@@ -26,9 +26,9 @@ from chordcache.errors import DamageError, MediaError, UsageError
 from chordcache.features.packet_frames import iter_pictures
 from chordcache.media.packet_decoder import to_rgb
 from chordcache.media.picture_data import plane_array
-from chordcache.pipeline.verify_source import compare_with_source
 from chordcache.read.segment_of import segment_of
 from chordcache.storage.artefacts.open_files import forget, open_artefact
+from chordcache.verifying.verify_source import compare_with_source
 
 CODECS: Mapping[str, Mapping[str, Any]] = {
     "mpeg4": {"codec": "mpeg4"},

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chordcache.index.files import read_index
+from chordcache.index.index_files import read_index
 from chordcache.index.lists.items import ListOptions
 from chordcache.index.lists.write import ListSummary, index_list
 from chordcache.records import VideoRecord

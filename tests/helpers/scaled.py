@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.config.frames import PictureConfig
+from chordcache.config.picture import PictureConfig
 from chordcache.media.demux import open_media
 from chordcache.media.scaling import Frame, FrameMaker
 from helpers.ffmpeg import ffmpeg

@@ -12,7 +12,7 @@ from test_walk import HOSTILE_NAMES
 
 from chordcache.errors import DamageError, UsageError
 from chordcache.index.csv_index import COLUMNS
-from chordcache.index.files import read_index
+from chordcache.index.index_files import read_index
 from chordcache.records import (
     AudioFacts,
     ContentFacts,

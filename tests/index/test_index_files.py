@@ -29,7 +29,7 @@ from chordcache.errors import (
     UsageError,
 )
 from chordcache.index.csv_index import COLUMNS
-from chordcache.index.files import IndexWriter, read_index
+from chordcache.index.index_files import IndexWriter, read_index
 from chordcache.records import (
     AudioFacts,
     ContentFacts,
@@ -464,7 +464,7 @@ def test_index_of_version_2(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
 def test_other_version(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chordcache.index.files.FORMAT_VERSION", 99)
+    monkeypatch.setattr("chordcache.index.index_files.FORMAT_VERSION", 99)
     path = write_index(tmp_path / f"index{suffix}")
     with pytest.raises(FormatVersionError, match="got format version 99, expected 3"):
         read_index(path)

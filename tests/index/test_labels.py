@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chordcache.errors import NotFoundError, UnreadableError, UsageError
-from chordcache.index.files import IndexWriter
+from chordcache.index.index_files import IndexWriter
 from chordcache.index.labels import Labels
 from chordcache.records import VideoRecord
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from chordcache.choices import LIST_FORMATS
 from chordcache.errors import NotFoundError, UsageError
-from chordcache.index.files import read_index
+from chordcache.index.index_files import read_index
 from chordcache.index.lists.items import ListOptions
 from chordcache.index.lists.tables import open_rows
 from chordcache.index.lists.write import index_list

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import chordcache as cc
 from chordcache.config.config import Config
-from chordcache.config.frames import Bucket, FramesConfig, PictureConfig
+from chordcache.config.picture import Bucket, FramesConfig, PictureConfig
 from chordcache.media.geometry import expected_shape, nearest_bucket
-from chordcache.read.sources.file import MP4Source
+from chordcache.sources.media_file import MP4Source
 
 MIN_PSNR_DB = 36.0
 """In the metric "planes" of ``ffmpeg_reference``"""

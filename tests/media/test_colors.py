@@ -17,13 +17,13 @@ from helpers import box_average, ffmpeg_reference, scaled
 from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
-from chordcache.config.frames import Bucket, PictureConfig
+from chordcache.config.picture import Bucket, PictureConfig
 from chordcache.errors import MediaError
 from chordcache.media.ffmpeg_log import capture
 from chordcache.media.geometry import Orientation
 from chordcache.media.resample import Resampler
 from chordcache.media.scaling import PictureScaler
-from chordcache.read.sources.mapped_mp4 import MappedMP4Source
+from chordcache.sources.mapped_mp4 import MappedMP4Source
 
 MIN_PSNR_DB = 54.0
 """Lowest PSNR of RGB; rounding alone gives 58.9"""

@@ -15,8 +15,8 @@ from helpers.ffmpeg import ffmpeg
 
 from chordcache.errors import MediaError
 from chordcache.media.checks.container_numbers import first_loss
-from chordcache.media.damage import survey
 from chordcache.media.demux import open_media
+from chordcache.media.first_damage import survey
 from chordcache.media.segments import SegmentReader
 from chordcache.records import DamageFacts, Segment
 

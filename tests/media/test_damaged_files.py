@@ -14,12 +14,12 @@ import pytest
 from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
+from chordcache.building.dry_run import dry_run
+from chordcache.building.trim import damage_after
 from chordcache.config.config import Config
-from chordcache.config.frames import FramesConfig
+from chordcache.config.picture import FramesConfig
 from chordcache.errors import FormatVersionError, MediaError, UsageError
 from chordcache.media.demux import open_media
-from chordcache.pipeline.dry_run import dry_run
-from chordcache.pipeline.trim import damage_after
 from chordcache.storage.cache_header import read_header, write_header
 
 NUM_FRAMES, GOP = 100, 20

@@ -20,7 +20,7 @@ from chordcache.errors import MediaError
 from chordcache.media.checks.bitstream import packet_reader
 from chordcache.media.demux import open_media
 from chordcache.media.probe import probe
-from chordcache.read.sources.mapped_mp4 import MappedMP4Source
+from chordcache.sources.mapped_mp4 import MappedMP4Source
 
 NUM_FRAMES = 60
 NUM_CUTS = 10

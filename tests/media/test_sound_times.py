@@ -17,7 +17,7 @@ from chordcache.features.mel import MelExtractor
 from chordcache.features.waveform import WaveformExtractor
 from chordcache.media.demux import open_media
 from chordcache.read.segment_of import segment_of
-from chordcache.read.sources.file import MP4Source
+from chordcache.sources.media_file import MP4Source
 
 RATE = 16000
 CONFIG = "features:\n  mel: {}\n  waveform: {sample_rate: 16000}\n"

@@ -19,8 +19,8 @@ import torch
 from helpers import ffmpeg_reference
 
 import chordcache as cc
-from chordcache.config.frames import FramesConfig
-from chordcache.read.sources.mapped_mp4 import MappedMP4Source
+from chordcache.config.picture import FramesConfig
+from chordcache.sources.mapped_mp4 import MappedMP4Source
 from chordcache.storage.layout import video_key
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

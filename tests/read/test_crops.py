@@ -29,7 +29,7 @@ from chordcache.features.pose import cut_pose  # noqa: E402
 from chordcache.media import jpeg, turbojpeg  # noqa: E402
 from chordcache.media.cropping import CropBox, Rectangle  # noqa: E402
 from chordcache.read.crops import Pad, SpatialTransform  # noqa: E402
-from chordcache.read.sampling.clip_request import ClipRequest, RandomStream  # noqa: E402
+from chordcache.train.samplers.clip_request import ClipRequest, RandomStream  # noqa: E402
 
 # More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")

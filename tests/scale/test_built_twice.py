@@ -16,13 +16,13 @@ from chordcache.storage.catalog import write_catalog
 
 ONE_BUILD = """
 import pathlib, sys, time
-from chordcache.index.files import read_index
+from chordcache.index.index_files import read_index
 from chordcache.index.grouping import IndexRows
-from chordcache.pipeline.options import BuildOptions
-from chordcache.pipeline.plan import make_plan
-from chordcache.pipeline.tasks import planned_files
-from chordcache.pipeline.existing_cache import tool_versions
-from chordcache.pipeline.worker import build_file
+from chordcache.building.build_options import BuildOptions
+from chordcache.building.build_plan import make_plan
+from chordcache.building.tasks import planned_files
+from chordcache.building.existing_cache import tool_versions
+from chordcache.building.file_build import build_file
 from chordcache.storage import atomic
 from chordcache.storage.quarantine import Quarantine
 

@@ -14,9 +14,9 @@ from helpers.cluster_builds import Material, num_built, num_starts, run, sidecar
 from helpers.faulty_extractor import ENVIRONMENT, STARTS
 
 import chordcache as cc
+from chordcache.building import cluster_build
 from chordcache.engine.choice import Engine
 from chordcache.errors import WorkersDiedError
-from chordcache.pipeline import cluster_build
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
@@ -49,7 +49,7 @@ def test_a_node_that_is_killed_costs_no_file(
 
 WITH_LITTLE_PATIENCE = """
 import sys
-from chordcache.pipeline import cluster_build as cluster
+from chordcache.building import cluster_build as cluster
 cluster._NODES_SECONDS = 3.0
 from chordcache.__main__ import main
 sys.exit(main())
@@ -85,7 +85,7 @@ def test_a_cluster_that_loses_all_nodes_ends_the_run_and_the_same_command_resume
 WITHOUT_PATIENCE = {
     "dask": WITH_LITTLE_PATIENCE,
     "ray": WITH_LITTLE_PATIENCE.replace("cluster._NODES", "cluster._HEAD").replace(
-        "chordcache.pipeline import cluster_build", "chordcache.engine import ray_cluster"
+        "chordcache.building import cluster_build", "chordcache.engine import ray_cluster"
     ),
 }
 

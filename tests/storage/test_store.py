@@ -22,7 +22,8 @@ from helpers import processes
 import chordcache as cc
 from chordcache.digests import digest64
 from chordcache.errors import DamageError
-from chordcache.storage.artefacts import lmdb_store, npy, open_files
+from chordcache.storage.artefacts import lmdb_writer as lmdb_store
+from chordcache.storage.artefacts import npy, open_files
 from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
 
 pytestmark = pytest.mark.timeout(90)

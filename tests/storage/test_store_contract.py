@@ -19,7 +19,7 @@ from helpers import processes
 from chordcache.digests import digest64
 from chordcache.errors import DamageError, UsageError
 from chordcache.storage.artefacts import open_files
-from chordcache.storage.artefacts.base import Artefact
+from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.open_files import check_artefact, create_artefact, open_artefact
 from chordcache.storage.artefacts.writer import Block
 

@@ -23,7 +23,8 @@ from helpers import small_disks
 
 from chordcache.digests import digest64
 from chordcache.errors import DamageError
-from chordcache.storage.artefacts import lmdb_store, open_files
+from chordcache.storage.artefacts import lmdb_writer as lmdb_store
+from chordcache.storage.artefacts import open_files
 from chordcache.storage.artefacts.open_files import check_artefact, create_artefact, open_artefact
 
 pytestmark = pytest.mark.timeout(120)

@@ -14,8 +14,7 @@ import pytest
 
 from chordcache.digests import hex128
 from chordcache.errors import DamageError, FormatVersionError
-from chordcache.index.files import read_index
-from chordcache.read.on_demand.background import BuildRequest
+from chordcache.index.index_files import read_index
 from chordcache.records import (
     AudioFacts,
     ContentFacts,
@@ -36,6 +35,7 @@ from chordcache.storage.catalog import Catalog, publish_catalog
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.sealed_json import FORMAT_VERSION, read_sealed, seal, seal_versioned, unseal_as
 from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.train.misses.background import BuildRequest
 
 SEGMENT = Segment(start_seconds=0.5, end_seconds=1.5)
 DESCRIPTION: dict[str, Any] = {

@@ -14,7 +14,7 @@ from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
 from chordcache.config.config import Config, config_from_json
-from chordcache.config.files import load_config, read_config
+from chordcache.config.yaml_files import load_config, read_config
 from chordcache.tools import plan_estimate, plan_units
 from chordcache.tools.plan import PlanOptions, plan_build
 

@@ -22,7 +22,7 @@ from chordcache.features.networks.pretrained import (
 from chordcache.features.networks.stored import stored
 
 if TYPE_CHECKING:
-    from chordcache.config.frames import PictureConfig
+    from chordcache.config.picture import PictureConfig
     from chordcache.media.scaling import Frame
 
 VAES = ("AutoencoderKL", "AutoencoderKLCogVideoX", "AutoencoderKLWan")

@@ -24,7 +24,7 @@ from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.records import FeatureInfo
 
 if TYPE_CHECKING:
-    from chordcache.config.frames import PictureConfig
+    from chordcache.config.picture import PictureConfig
 
 ENCODERS: Mapping[str, str] = {
     "t5": "T5EncoderModel",

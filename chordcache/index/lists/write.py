@@ -17,7 +17,7 @@ from chordcache.index.class_labels import NumberCheck
 from chordcache.index.column_types import extra_problem
 from chordcache.index.encoding import texts_problem
 from chordcache.index.file_names import roots_note
-from chordcache.index.files import IndexWriter
+from chordcache.index.index_files import IndexWriter
 from chordcache.index.lists.formats import open_list
 from chordcache.index.lists.items import Item, ItemList, ListOptions, as_text
 from chordcache.index.lists.locate import Locator, OutsideError

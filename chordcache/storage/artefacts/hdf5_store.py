@@ -34,7 +34,7 @@ import numpy as np
 
 from chordcache.digests import digest64
 from chordcache.storage.artefacts import open_files
-from chordcache.storage.artefacts.base import (
+from chordcache.storage.artefacts.artefact import (
     DIGESTS,
     KINDS,
     OFFSETS,

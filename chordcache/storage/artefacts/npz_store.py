@@ -27,7 +27,7 @@ import numpy as np
 
 from chordcache.errors import CacheWriteError, UsageError
 from chordcache.storage.artefacts import npy, open_files
-from chordcache.storage.artefacts.base import Artefact, Layout, row_bytes
+from chordcache.storage.artefacts.artefact import Artefact, Layout, row_bytes
 from chordcache.storage.artefacts.writer import ArtefactWriter, Spool, StreamedArray, write_error
 
 _SUFFIX = ".npy"

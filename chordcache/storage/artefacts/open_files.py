@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.errors import DamageError, printable
-from chordcache.storage.artefacts.base import Artefact, row_bytes
+from chordcache.storage.artefacts.artefact import Artefact, row_bytes
 from chordcache.storage.artefacts.tiers import load, tier_of
 from chordcache.storage.artefacts.writer import ArtefactWriter
 

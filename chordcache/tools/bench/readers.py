@@ -14,18 +14,18 @@ from chordcache.config.config import config_from_json
 from chordcache.errors import MediaError, printable
 from chordcache.features.frames import cut_frames
 from chordcache.media.opencv import cv2
-from chordcache.read.batch_memory import FrameBuffer
 from chordcache.read.cache import Cache
-from chordcache.read.clip_dataset import ClipDataset
 from chordcache.read.crops import CenterCrop
-from chordcache.read.dataset import ChordVideoDataset
-from chordcache.read.sampling.clip_request import ClipRequest
-from chordcache.read.sampling.clip_samplers import RandomClipSampler
-from chordcache.read.sources.mapped_mp4 import MappedMP4Source
 from chordcache.read.video import Video
+from chordcache.sources.mapped_mp4 import MappedMP4Source
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.sidecar import Sidecar
 from chordcache.tools.bench.setup import RowSetup
+from chordcache.train.batch_memory import FrameBuffer
+from chordcache.train.clip_dataset import ClipDataset
+from chordcache.train.dataset import ChordVideoDataset
+from chordcache.train.samplers.clip_request import ClipRequest
+from chordcache.train.samplers.clip_samplers import RandomClipSampler
 
 Decode = Callable[[str, Sequence[int]], Iterator[np.ndarray]]
 """Function that yields the frames [shape=(H, W, 3), dtype=uint8, RGB] of a file with these numbers"""

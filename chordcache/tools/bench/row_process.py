@@ -9,7 +9,6 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-from chordcache.read.loader import ClipLoader, make_loader
 from chordcache.storage.artefacts.open_files import forget
 from chordcache.tools.bench.gpu import TrainingStep, Utilization
 from chordcache.tools.bench.memory import cpu_seconds, drop_from_memory, memory_bytes, share_in_memory
@@ -17,6 +16,7 @@ from chordcache.tools.bench.options import SLOW_ROUNDS
 from chordcache.tools.bench.readers import dataset_of
 from chordcache.tools.bench.setup import RowSetup
 from chordcache.tools.bench.stages import stages_of
+from chordcache.train.loader import ClipLoader, make_loader
 
 
 class Row:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from chordcache.building.build import build
 from chordcache.config.config import Config
 from chordcache.errors import UsageError, printable
-from chordcache.index.files import IndexWriter, read_index
-from chordcache.pipeline.build import build
+from chordcache.index.index_files import IndexWriter, read_index
 from chordcache.read.cache import open_cache
 from chordcache.read.video import Video
 from chordcache.records import FeatureInfo, Segment, VideoRecord

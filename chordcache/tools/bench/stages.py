@@ -13,16 +13,16 @@ import numpy as np
 import torch
 
 from chordcache.media.opencv import cv2
-from chordcache.read.batch_memory import FrameMemory, allocate
-from chordcache.read.clip_dataset import ClipDataset
 from chordcache.read.clips import ClipReader
-from chordcache.read.collate import collate
 from chordcache.read.crops import CenterCrop
-from chordcache.read.sampling.clip_request import ClipRequest
 from chordcache.read.video import Video, open_feature
 from chordcache.tools.bench.options import NUM_ROUNDS
 from chordcache.tools.bench.readers import TierCache, clip_sampler_of
 from chordcache.tools.bench.setup import RowSetup
+from chordcache.train.batch_memory import FrameMemory, allocate
+from chordcache.train.clip_dataset import ClipDataset
+from chordcache.train.collate import collate
+from chordcache.train.samplers.clip_request import ClipRequest
 
 
 @dataclass(frozen=True)

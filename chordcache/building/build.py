@@ -1,0 +1,388 @@
+"""``build``: makes what the index asks for and the cache lacks, with worker processes."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from chordcache.arguments import as_items
+from chordcache.building.build_options import BuildOptions
+from chordcache.building.build_plan import (
+    BuildPlan,
+    make_plan,
+    plan_as_before,
+    write_plan,
+)
+from chordcache.building.build_task import BuildTask
+from chordcache.building.cluster_build import build_on_cluster
+from chordcache.building.existing_cache import check_counts, earlier_header, repairable, tool_versions
+from chordcache.building.file_build import build_file
+from chordcache.building.fix_commands import problems_command
+from chordcache.building.part_order import PartOrder
+from chordcache.building.part_scratch import build_in_scratch, checked_scratch
+from chordcache.building.parts import part_plan, plan_of_parts, register
+from chordcache.building.prune import drop, drop_features, drop_if_not_allowed, keys_to_prune, videos_with
+from chordcache.building.stale import stale_features, unused_bytes
+from chordcache.building.tasks import planned_files
+from chordcache.config.config import Config
+from chordcache.engine import pool, terminal
+from chordcache.engine.choice import Engine, engine_of
+from chordcache.engine.cluster import check_address
+from chordcache.engine.display import Display, display_of
+from chordcache.engine.needs import Needs
+from chordcache.engine.run_progress import Progress
+from chordcache.engine.signals import stop_signals
+from chordcache.errors import CacheWriteError, ChordcacheError, TooManyFailuresError, UsageError, printable
+from chordcache.features.registry import check_gpu
+from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import Index
+from chordcache.index.scan import scanned
+from chordcache.records import RunSummary
+from chordcache.storage import atomic, layout
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.catalog import write_catalog
+from chordcache.storage.lock import locked
+from chordcache.storage.part import Part
+from chordcache.storage.part_folders import PLAN_FILE
+from chordcache.storage.quarantine import Failure, Quarantine
+from chordcache.storage.readable import exists
+from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
+from chordcache.storage.sidecar import Sidecar
+
+
+def build(
+    index: str | Path | Index,
+    cache: str | Path = "cache",
+    *,
+    tiers: str | Sequence[str] | None = None,
+    features: str | Sequence[str] | None = None,
+    config: str | Path | Config | None = None,
+    jobs: int | Engine | None = None,
+    roots: Mapping[str, str] | None = None,
+    options: BuildOptions | None = None,
+    progress: bool | Display = False,
+) -> RunSummary:
+    """Cache every video of an index. Videos that are up to date stay unchanged.
+
+    Parameters
+    ----------
+    index : str, Path or Index
+        An index that ``scan`` made, a hand-written CSV with a column ``path``, or a folder of videos, which is
+        scanned first.
+    cache : str or Path
+        Folder to build in. It is made if it does not exist.
+    tiers : str or sequence of {"lmdb", "npz", "hdf5"}, optional
+        Tiers to build. The config defines which features go into each. By default they follow from the features.
+    features : str or sequence of str, optional
+        Build only these features. By default those that the cache has and that ``config`` names, or else frames.
+    config : str, Path or Config, optional
+        YAML file or preset. It is merged onto the config of an existing cache, or else onto the packaged defaults.
+        A feature that the cache has stays in it, see ``BuildOptions.drop``.
+    jobs : int or Engine, optional
+        Number of worker processes, by default one for each processor, or an engine such as a Dask cluster.
+    roots : mapping of str to str, optional
+        Root label to the folder where its data is now, if it moved.
+    options : BuildOptions, optional
+        Options of the build: when to stop (by default never), whether to wait for another build, and others.
+    progress : bool or Display
+        True to show progress on standard error: a bar on a terminal, else a line every 30 seconds. At the end, the
+        first failures are named there. While the build waits, a line there names the other process.
+
+    Returns
+    -------
+    RunSummary
+        Counts of the run. ``num_failed`` counts the inputs of this index that are in quarantine.
+
+    Raises
+    ------
+    UsageError, ConfigError
+        If an argument is wrong.
+    NotFoundError
+        If the index does not exist, or has no videos.
+    LockedError, NoSpaceError, FormatVersionError, WorkersDiedError
+        As their names say. The same call resumes.
+    TooManyFailuresError
+        If ``options.max_failures`` was exceeded. The same call resumes.
+    StoppedError
+        On SIGHUP, SIGINT or SIGTERM. The same call resumes.
+    """
+    layout.check_local("cache", cache)
+    folder = Path(cache).absolute()
+    options = options or BuildOptions()
+    cluster = jobs if isinstance(jobs, Engine) and jobs.is_cluster else None
+    engine = pool.prepared(engine_of(None if cluster else jobs))
+    if cluster is not None:
+        check_address(cluster)
+        if options.part is not None:
+            raise UsageError(f"part: got {options.part} with engine '{cluster.name}', expected none. Leave it out.")
+        options = replace(options, part="1/1")  # what a part refuses, and a driver too
+    else:
+        checked_scratch(options.scratch, has_parts=options.part is not None)
+    index = scanned(
+        index,
+        jobs=engine,
+        follow_symlinks=options.follow_symlinks,
+        limits=options.limits,
+        progress=progress,
+    )
+
+    def plan_of(path: str | Path | Index) -> BuildPlan:
+        plan = make_plan(folder, path, config, tiers, features, roots=roots, options=options)
+        for spec in () if cluster else plan.network_specs:  # each node of a cluster is checked
+            check_gpu(spec)
+        return plan
+
+    say = functools.partial(terminal.say, shown=display_of(progress).messages)
+    plan = plan_of(index)  # reports wrong arguments before any wait
+    for note in plan.index.notes:
+        say(note)
+    wait = say if options.wait else None
+    if cluster is not None:
+        with stop_signals(), IndexRows(plan.index) as rows:
+            limit = options.limit(len(rows.keys))
+            order = PartOrder(
+                "", str(folder), str(config) if isinstance(config, Path) else config,
+                [*as_items(tiers or ())] or None, [*as_items(features or ())] or None,
+                dict(plan.roots), 1, replace(options, max_failures=None if limit == float("inf") else int(limit)), "",
+            )  # fmt: skip
+            known = sum(failure.key in rows.keys for failure in Quarantine(folder, {})) if limit < float("inf") else 0
+            shown = _progress("build", plan, rows, display_of(progress))
+            return build_on_cluster(lambda: plan_of(index), order, cluster, shown, limit + known, wait)
+    if options.part is not None:
+        part = Part.parse(options.part)
+        with stop_signals():
+            with locked(folder, wait, begins_part=True):
+                plan = plan_of(index)
+                parts_folder = register(plan, plan_of_parts(plan, part.num_parts))
+            with part_plan(plan, parts_folder, part, wait) as plan:
+                return _build_part(plan, options, engine, display_of(progress))
+    with (
+        stop_signals(),
+        locked(folder, wait) as has_waited,
+        recorded(folder, "build", jobs=engine.jobs) as notes,
+    ):
+        if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
+            plan = plan_of(index)
+        adopt_last_scan(folder, plan.index.path)
+        with IndexRows(plan.index) as rows:
+            for feature in stale_features(plan, rows.keys):
+                say(str(feature))
+            return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display_of(progress)), notes)
+
+
+def _build_part(plan: BuildPlan, options: BuildOptions, engine: Engine, display: Display) -> RunSummary:
+    def run(plan: BuildPlan, options: BuildOptions) -> RunSummary:
+        with recorded(plan.cache, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:
+            return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display), notes)
+
+    return run(plan, options) if options.scratch is None else build_in_scratch(plan, options, run)
+
+
+def build_as_before(
+    cache: Path,
+    index: Index,
+    *,
+    roots: Mapping[str, str] | None = None,
+    jobs: int | Engine | None = None,
+    options: BuildOptions,
+    progress: bool | Display = False,
+    notes: RunNotes | None = None,
+) -> RunSummary:
+    """Build the videos of an index with everything that earlier builds of the cache requested, under its lock.
+
+    The parameters are those of ``build``. ``notes`` take what is known of the run at its end.
+    """
+    display = display_of(progress)
+    plan = plan_as_before(cache, index, roots=roots, options=options)
+    for tier in {file.partition("/")[0] for file in options.rebuild} & plan.features.keys():
+        lost = [name for name in plan.features[tier] if plan.specs[name] is None]
+        if lost and TIERS[tier].one_file:
+            what = f"files of tier {tier} are not made again: {', '.join(lost)} needs a package that is not installed"
+            terminal.say(f"{what}; install it, then run the same command", shown=display.messages)
+    with IndexRows(plan.index) as rows:
+        shown = _progress("repair", plan, rows, display)
+        return _Build(plan, rows, options).run(engine_of(jobs), shown, notes or RunNotes())
+
+
+def _progress(command: str, plan: BuildPlan, rows: IndexRows, display: Display) -> Progress:
+    see = f"'{problems_command(plan.cache)}'"
+    return Progress(command, display, total=len(rows.keys), total_seconds=rows.total_seconds, see=see)
+
+
+class _Build:
+    """One run of a plan, under the cache's lock."""
+
+    def __init__(self, plan: BuildPlan, rows: IndexRows, options: BuildOptions) -> None:
+        self._rows = rows
+        keys = rows.keys
+        self._cache = plan.cache
+        self._options = options
+        self._num_inputs = len(keys)
+        self._max_failures = options.limit(self._num_inputs)
+        self._limits = options.limits
+        self._keys = keys
+        self._pruned = keys_to_prune(plan.cache, keys, options)
+        if videos_with(plan.cache, options):
+            drop_features(plan.cache, options.drop)
+        with repairable(plan.cache):
+            self._quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
+        self._plan = write_plan(plan, keys, prune=options.prune)
+        self._num_done = self._num_up_to_date = self._num_failed = self._num_frames = 0
+        self._num_frames_skipped = self._num_damaged = self._num_frames_missing = 0
+        self._num_new_failures = 0
+        self._video_seconds = 0.0
+        self._num_bytes = self._num_unused_bytes = 0
+        self._progress = Progress("build", display_of(False))
+
+    def run(self, engine: Engine, progress: Progress, notes: RunNotes) -> RunSummary:
+        """Build what is missing or stale. The catalog and the quarantine are complete, however the run ends."""
+        started = time.monotonic()
+        try:
+            self._work(engine, progress)
+            check_counts(self._summary(0.0))
+        finally:
+            summary = self._summary(time.monotonic() - started)
+            notes.take(summary)
+            notes.video_seconds, notes.num_bytes = self._video_seconds, self._num_bytes
+        return summary
+
+    def _work(self, engine: Engine, progress: Progress) -> None:
+        self._progress = progress
+        try:
+            outcomes = pool.run(
+                build_file,
+                self._tasks(),
+                jobs=engine,
+                limits=self._limits,
+                retry=self._once_more,
+                needs=Needs(networks=tuple(spec.network for spec in self._plan.network_specs)),
+            )
+            with progress, closing(outcomes):  # no worker may publish after the cleanup
+                for tasks, outcome in outcomes:
+                    for number, task in enumerate(tasks):
+                        self._take(task, outcome if isinstance(outcome, pool.Crash) else outcome[number])
+        except CacheWriteError:
+            with suppress(OSError):  # of the same disk
+                atomic.remove_partials(self._cache)
+            raise
+        except ChordcacheError:
+            self._finish()
+            raise
+        drop(self._cache, self._pruned)
+        if self._options.prune:
+            self._quarantine.keep_only(self._keys)
+        self._finish()
+
+    def _summary(self, elapsed_seconds: float) -> RunSummary:
+        return RunSummary(
+            num_inputs=self._num_inputs,
+            num_done=self._num_done,
+            num_up_to_date=self._num_up_to_date,
+            num_failed=self._num_failed,
+            num_frames=self._num_frames,
+            num_frames_skipped=self._num_frames_skipped,
+            num_pruned=len(self._pruned),
+            num_damaged=self._num_damaged,
+            num_frames_missing=self._num_frames_missing,
+            num_unused_bytes=self._num_unused_bytes,
+            elapsed_seconds=elapsed_seconds,
+        )
+
+    def _finish(self) -> None:
+        atomic.remove_partials(self._cache)
+        self._quarantine.compact()
+        write_catalog(self._cache)
+
+    def _tasks(self) -> Iterator[tuple[BuildTask, ...]]:
+        """Yield the tasks for the workers, those of one file together. Other videos are handled here."""
+        requested = [spec.fingerprint for artefact in self._plan.artefacts for spec in artefact.features]
+        for tasks in planned_files(self._plan, self._rows, self._quarantine, self._options):
+            for task in tasks:
+                if task.state != "missing":
+                    self._settle(task, requested)
+            missing = tuple(task for task in tasks if task.state == "missing")
+            if missing:
+                folder = self._plan.parts_folder
+                if folder is not None and not exists(folder / PLAN_FILE):
+                    what = "'chordcache finish' has joined the parts, or they were removed"
+                    raise CacheWriteError(f"'{printable(folder)}' does not exist any more: {what}")
+                atomic.check_space(self._cache)
+                yield missing
+
+    def _settle(self, task: BuildTask, requested: Sequence[str]) -> None:
+        """Handle a video that needs no worker."""
+        if task.failure is not None:
+            self._fail(task, task.failure, is_work=False)
+            return
+        sidecar = task.described
+        if sidecar is not None and sidecar != task.previous:  # another label or caption, or a feature less
+            path = layout.sidecar_path(self._cache, task.key)
+            atomic.publish_text(self._cache, path, sidecar.to_line() + "\n")
+        self._num_up_to_date += 1
+        self._quarantine.discard(task.key, requested)
+        self._progress.skip(task.item.known_seconds)
+
+    def _once_more(
+        self, tasks: tuple[BuildTask, ...], outcomes: Sequence[Sidecar | Failure]
+    ) -> tuple[BuildTask, ...] | None:
+        """Return another attempt if the source's disk failed and attempts are left, else None."""
+        has_failed = any(isinstance(outcome, Failure) and outcome.cause == "io" for outcome in outcomes)
+        if has_failed and tasks[0].attempt <= self._limits.retries:
+            return tuple(replace(task, attempt=task.attempt + 1) for task in tasks)
+        return None
+
+    def _take(self, task: BuildTask, outcome: Sidecar | Failure | pool.Crash) -> None:
+        if isinstance(outcome, pool.Crash):
+            outcome = Failure(
+                task.key, task.item.root, task.item.path, "decode", outcome.cause, outcome.message, task.item.identity,
+                attempts=task.attempt - 1 + outcome.attempts, fingerprints=task.fingerprints)  # fmt: skip
+        if isinstance(outcome, Failure):
+            self._fail(task, outcome)
+            return
+        self._quarantine.discard(task.key, task.fingerprints)
+        if task.previous is not None and task.previous.source_hash == outcome.source_hash and not task.artefacts:
+            self._num_up_to_date += 1  # only its hash was compared
+        else:
+            self._num_done += 1
+        self._num_frames += outcome.num_frames if task.artefacts else 0
+        self._num_frames_skipped += outcome.num_frames_skipped if task.artefacts else 0
+        self._video_seconds += outcome.duration_seconds if task.artefacts else 0.0
+        if task.previous is not None:
+            self._num_unused_bytes += unused_bytes(task.previous, outcome)
+        num_bytes = self._written_bytes(outcome, task)
+        self._num_bytes += num_bytes
+        if outcome.damage is not None:
+            self._num_damaged += 1
+            self._num_frames_missing += outcome.damage.num_missing
+        num_frames = outcome.num_frames if task.artefacts else 0
+        self._progress.done(_name(task), seconds=task.item.known_seconds, num_frames=num_frames, num_bytes=num_bytes)
+
+    def _written_bytes(self, sidecar: Sidecar, task: BuildTask) -> int:
+        """Return the size of the new files of a video."""
+        kept = {info.file for info in task.kept}
+        sizes = {info.file: info.num_bytes for info in sidecar.features if info.file and info.file not in kept}
+        return sum(sizes.values())
+
+    def _fail(self, task: BuildTask, failure: Failure, *, is_work: bool = True) -> None:
+        fails_again = self._quarantine.still_holds(task.key, failure.source, task.fingerprints)
+        if self._options.retry_quarantined or not fails_again:
+            self._quarantine.add(failure)
+            self._num_new_failures += 1
+        if failure.source is not None:  # the cached data of a lost source stays
+            drop_if_not_allowed(self._cache, task.key, self._plan.on_damage)
+        self._num_failed += 1
+        seconds = task.item.known_seconds
+        self._progress.fail(_name(task), failure.cause, failure.message, seconds=seconds, is_work=is_work)
+        if self._num_new_failures > self._max_failures:
+            raise TooManyFailuresError(
+                f"stopped after {self._num_new_failures} failures, the last one '{printable(task.item.path)}': "
+                f"{failure.message}; the same command resumes"
+            )
+
+
+def _name(task: BuildTask) -> str:
+    return f"{task.item.root}/{task.item.path}"

@@ -1,0 +1,263 @@
+"""The plan of a build: what it makes and from where. It is made once, before any video is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from chordcache.building.build_options import BuildOptions
+from chordcache.building.cached_names import with_cached_names
+from chordcache.building.existing_cache import earlier_header, repairable, tool_versions
+from chordcache.building.requested import Features, request_of
+from chordcache.choices import ON_DAMAGE
+from chordcache.config.config import Config, config_from_json, config_to_json
+from chordcache.errors import UsageError, printable
+from chordcache.features.registry import FeatureSpec, check_requirement, resolve
+from chordcache.index.column_types import merged_columns
+from chordcache.index.index_files import Index, IndexWriter, no_videos, read_index
+from chordcache.storage import atomic, layout
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.cache_header import Header, read_header, write_header
+from chordcache.storage.readable import exists
+
+
+@dataclass(frozen=True)
+class ArtefactTask:
+    """One file to write."""
+
+    tier: str
+    features: tuple[FeatureSpec, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the tier's writer"""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its features."""
+        return tuple(spec.name for spec in self.features)
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """The plan of one build: what it makes, and from where."""
+
+    cache: Path
+    index: Index
+    """The videos to build"""
+    earlier: Header | None
+    """Header of the cache when the plan was made, or None without a cache"""
+    config: Config
+    requested: Features
+    """Tier to the features that this build makes"""
+    features: Features
+    """Tier to the features that this build and earlier ones requested"""
+    specs: Mapping[str, FeatureSpec | None]
+    """Specification of each of ``features``, or None if a package that it needs is not installed here"""
+    artefacts: tuple[ArtefactTask, ...] = ()
+    """Files of a video: the requested features that can be made here"""
+    all_artefacts: tuple[ArtefactTask, ...] = ()
+    """The same for all features, since nothing is kept of a video if another source is at its path now"""
+    roots: Mapping[str, str] = field(default_factory=dict)
+    """Root label to the folder of the sources"""
+    moved: frozenset[str] = frozenset()
+    """Labels of roots that the caller has moved on purpose"""
+    follow_symlinks: bool = False
+    """True to read sources behind links that lead out of their root"""
+    source_hash: bool = False
+    """True to store a hash of each source's bytes in its sidecar"""
+    on_damage: str = ON_DAMAGE[0]
+    """One of ``ON_DAMAGE``"""
+    parts_folder: Path | None = None
+    """Folder of the parts' plan if it builds one of them; ``cache`` is then the part"""
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str | None]:
+        """Fingerprint of each feature, or None if it cannot be made here."""
+        return fingerprints_of(self.specs)
+
+    @property
+    def network_specs(self) -> tuple[FeatureSpec, ...]:
+        """Requested features that a network makes."""
+        specs = {spec.network.key: spec for artefact in self.artefacts for spec in artefact.features if spec.device}
+        return tuple(specs.values())
+
+
+def make_plan(
+    cache: Path,
+    index: str | Path | Index,
+    config: str | Path | Config | None,
+    tiers: Sequence[str] | None,
+    features: Sequence[str] | None,
+    *,
+    roots: Mapping[str, str] | None,
+    options: BuildOptions,
+) -> BuildPlan:
+    """Make the plan of ``build``, which has these parameters.
+
+    Raises
+    ------
+    UsageError, ConfigError, NotFoundError
+        If an argument is wrong, or the folder holds something other than a cache.
+    """
+    earlier = earlier_header(cache)
+    request = request_of(config, tiers, features, earlier=earlier, drop=options.drop)
+    required = {name for names in request.requested.values() for name in names}
+    specs = resolve_features(request.features, request.config, required)
+    if not isinstance(index, Index):
+        index = read_index(index)
+        if not len(index):
+            raise no_videos(index)
+    index = with_cached_names(cache, index, _absolute(roots))
+    plan = BuildPlan(
+        cache, index, earlier, request.config, request.requested, request.features, specs, on_damage=request.on_damage
+    )
+    return _plan(plan, roots, options)
+
+
+def plan_as_before(
+    cache: Path, index: Index, *, roots: Mapping[str, str] | None = None, options: BuildOptions
+) -> BuildPlan:
+    """Make the plan of a build of everything that earlier builds requested, as far as it can be made here."""
+    earlier = read_header(cache)
+    config, features = config_from_json(earlier.config), earlier.features
+    specs = resolve_features(features, config)
+    plan = BuildPlan(cache, index, earlier, config, features, features, specs, on_damage=earlier.on_damage)
+    return _plan(plan, roots, options)
+
+
+def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOptions) -> BuildPlan:
+    """Complete a plan with its files, the folders of the sources, and the options that a cache remembers."""
+    moved = _absolute(roots)
+    before = plan.earlier
+    completed = replace(
+        plan,
+        artefacts=artefacts_of(plan.requested, plan.specs, plan.config),
+        all_artefacts=artefacts_of(plan.features, plan.specs, plan.config),
+        roots={**plan.index.roots, **moved},
+        moved=frozenset(moved),
+        follow_symlinks=options.follow_symlinks
+        or plan.index.follow_symlinks
+        or bool(before and before.follow_symlinks),
+        source_hash=options.source_hash or bool(before and before.source_hash),
+        on_damage=options.on_damage or plan.on_damage,
+    )
+    if completed.config.picture.buckets is not None and completed.on_damage != ON_DAMAGE[0]:
+        raise UsageError(
+            f"on_damage: got '{completed.on_damage}' with frames.buckets, which decode a part of each file, expected "
+            f"'{ON_DAMAGE[0]}'. Build with --on-damage {ON_DAMAGE[0]}."
+        )
+    _merged_roots(before.roots if before else {}, completed)  # raises before a build waits for a lock
+    merged_columns(before.columns if before else {}, plan.index.columns)
+    return completed
+
+
+def _absolute(roots: Mapping[str, str] | None) -> dict[str, str]:
+    return {name: os.path.abspath(path) for name, path in (roots or {}).items()}
+
+
+def artefacts_of(
+    features: Features, specs: Mapping[str, FeatureSpec | None], config: Config
+) -> tuple[ArtefactTask, ...]:
+    """Return the files of a video that hold these features, as far as these can be made here."""
+    artefacts = []
+    for tier, names in features.items():
+        options = TIERS[tier].options(config)
+        available = tuple(spec for name in names if (spec := specs[name]) is not None)
+        if not TIERS[tier].one_file:
+            artefacts += [ArtefactTask(tier, (spec,), options) for spec in available]
+        elif len(available) == len(names):  # a file without one of its features would replace a file that has it
+            artefacts.append(ArtefactTask(tier, available, options))
+    return tuple(artefacts)
+
+
+def resolve_features(
+    features: Features, config: Config, required: Container[str] = ()
+) -> dict[str, FeatureSpec | None]:
+    """Return each feature's specification, or None if it cannot be made here.
+
+    Raises
+    ------
+    UsageError, ConfigError
+        If a required feature needs a package that is not installed, or its extractor cannot be imported.
+    """
+    specs: dict[str, FeatureSpec | None] = {}
+    for name in dict.fromkeys(name for names in features.values() for name in names):
+        try:
+            spec = resolve(name, config)
+            check_requirement(spec)
+            specs[name] = spec
+        except UsageError:
+            if name in required:
+                raise
+            specs[name] = None
+    return specs
+
+
+def fingerprints_of(specs: Mapping[str, FeatureSpec | None]) -> dict[str, str | None]:
+    """Return the fingerprint of each feature, or None if the feature cannot be made here."""
+    return {name: spec.fingerprint if spec else None for name, spec in specs.items()}
+
+
+def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPlan:
+    """Write the index and the header of the cache, under its lock, before any video is built.
+
+    The index gets the records of the plan, whose keys are ``keys``. It keeps the earlier ones, unless ``prune`` is set,
+    or the plan's index has all videos of their root and these are not among them. The header keeps the roots of earlier
+    builds.
+
+    Returns
+    -------
+    BuildPlan
+        The plan with the options of an earlier index.
+
+    Raises
+    ------
+    UsageError
+        If a root has the label of another folder of the cache, or a column has another type there.
+    DamageError
+        If the existing index is damaged.
+    UnreadableError
+        If the sidecars cannot be listed.
+    """
+    cache, path, index = plan.cache, plan.cache / "index.jsonl", plan.index
+    for _ in layout.iter_keys(cache):  # raises before anything is written if the sidecars cannot be listed
+        pass
+    atomic.remove_partials(cache)
+    with repairable(cache), atomic.partial_folder(cache) as folder:
+        earlier = read_index(path) if exists(path) else None
+        roots = _merged_roots(earlier.roots if earlier else {}, plan)
+        columns = merged_columns(earlier.columns if earlier else {}, index.columns)
+        plan = replace(plan, follow_symlinks=plan.follow_symlinks or (earlier is not None and earlier.follow_symlinks))
+        with IndexWriter(
+            folder / path.name,
+            roots=roots,
+            level=index.level,
+            follow_symlinks=plan.follow_symlinks,
+            columns=columns,
+        ) as writer:
+            for record in () if prune or earlier is None else earlier:
+                is_named = layout.key_of(record) in keys
+                if not is_named and record.root not in index.whole_roots:
+                    writer.write(record)
+            for record in index:
+                writer.write(record)
+        atomic.publish(folder / path.name, path)
+    config = config_to_json(plan.config)
+    header = Header(config, roots, plan.features, tool_versions(), plan.follow_symlinks, plan.source_hash)
+    write_header(cache, header.replace(columns=columns, on_damage=plan.on_damage))
+    return plan
+
+
+def _merged_roots(earlier: Mapping[str, str], plan: BuildPlan) -> dict[str, str]:
+    """Return the roots of the cache and of this build. One label must not name two folders: it would mix up videos."""
+    for label in earlier.keys() & plan.roots.keys():
+        old, new = printable(earlier[label]), printable(plan.roots[label])
+        if old != new and label not in plan.moved:
+            raise UsageError(
+                f"root '{label}' of this cache is '{old}', the index says '{new}'; "
+                f"say --root {label}={new} if it moved, or scan with another NAME=PATH"
+            )
+    return {**earlier, **plan.roots}

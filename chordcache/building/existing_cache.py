@@ -1,0 +1,134 @@
+"""The folder that a build writes to, which may hold a cache already."""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from chordcache import __version__
+from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, UsageError, printable
+from chordcache.index.index_files import Index, read_index
+from chordcache.records import RunSummary
+from chordcache.storage import layout
+from chordcache.storage.cache_header import Header, read_header
+from chordcache.storage.catalog import Catalog
+from chordcache.storage.part_folders import PARTS, holds_plans
+from chordcache.storage.readable import list_folder
+from chordcache.storage.run_log import RUNS_FILE
+
+
+def tool_versions() -> dict[str, str]:
+    """Return the versions of the tools that decide whether and how an input is decoded."""
+    tools = {name: importlib.metadata.version(name) for name in ("av", "simplejpeg")}
+    return {"chordcache": __version__, **tools}
+
+
+_OPENCV = tuple(
+    f"opencv-{suffix}" for suffix in ("python-headless", "python", "contrib-python-headless", "contrib-python")
+)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of all that decides about the content of a cache."""
+    versions_by_name = {**tool_versions(), "numpy": importlib.metadata.version("numpy")}
+    for name in _OPENCV:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return {**versions_by_name, "OpenCV": importlib.metadata.version(name)}
+    return versions_by_name
+
+
+def earlier_header(folder: Path) -> Header | None:
+    """Return the header of an existing cache, or None if the cache does not exist or its header is damaged or lost.
+
+    Raises
+    ------
+    UsageError
+        If the folder holds something other than a cache.
+    """
+    try:
+        return read_header(folder)
+    except (NotFoundError, DamageError):
+        pass
+    except (UnreadableError, ValueError) as error:
+        raise _unusable(folder, error) from None
+    if os.path.isfile(folder):
+        raise UsageError(f"'{printable(folder)}' is a file; name a folder for the cache with -o")
+    try:
+        names = set(list_folder(folder)) - {".lock", ".partial", RUNS_FILE}
+    except FileNotFoundError:
+        return None
+    except UnreadableError as error:
+        raise _unusable(folder, error) from None
+    if PARTS in names and holds_plans(folder):  # another part may just begin
+        names.discard(PARTS)
+    if not names or "chordcache.json" in names or next(layout.iter_keys(folder), None) is not None:
+        return None
+    if names == {"index.jsonl"}:  # a build was killed after it wrote the index
+        read_index(folder / "index.jsonl")
+        return None
+    raise UsageError(
+        f"'{printable(folder)}' is not a cache and not empty (it holds '{printable(min(names))}'); "
+        "name another folder with -o"
+    )
+
+
+def _unusable(folder: Path, error: UnreadableError | ValueError) -> ChordcacheError:
+    """Return the error about a name that no folder can have, or ``error`` if the folder may be a cache."""
+    if isinstance(error, UnreadableError) and error.errno not in (errno.ENOTDIR, errno.ENAMETOOLONG):
+        return error
+    return UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o")
+
+
+@contextmanager
+def repairable(cache: Path, action: str | None = None) -> Iterator[None]:
+    """Add an action, by default the command that repairs a cache, to the error of a damaged list."""
+    try:
+        yield
+    except DamageError as error:
+        repair = f"run 'chordcache verify --repair {printable(cache)}'"
+        raise DamageError(f"{error}; {action or repair}") from None
+
+
+def check_counts(summary: RunSummary) -> None:
+    """Raise ``ChordcacheError`` unless the counts of a complete run add up to its inputs, so that none was left out."""
+    num_handled = summary.num_done + summary.num_up_to_date + summary.num_failed
+    if num_handled != summary.num_inputs:
+        raise ChordcacheError(
+            f"the run ended with {summary.num_done} done, {summary.num_up_to_date} up to date and {summary.num_failed} "
+            f"quarantined, expected {summary.num_inputs} in all. Run the same command again."
+        )
+
+
+def check_sidecars(cache: Path) -> int:
+    """Return the number of sidecars of a cache.
+
+    Raises
+    ------
+    DamageError
+        If the catalog names a video that has none: the folder of the sidecars is not complete.
+    UnreadableError
+        If it cannot be listed.
+    """
+    keys = set(layout.iter_keys(cache))
+    with suppress(NotFoundError):
+        lost = set(Catalog(cache).keys()) - keys
+        if lost:
+            raise DamageError(
+                f"'{printable(cache / 'videos')}': got no sidecars of {len(lost)} videos that the catalog names, such "
+                f"as '{printable(min(lost))}', expected all. Copy or mount them. If they are lost, or a build was "
+                f"killed, run the same build again, or 'chordcache verify --repair {printable(cache)}' first."
+            )
+    return len(keys)
+
+
+def index_of(cache: Path) -> Index:
+    """Return the index of a cache. Raises as ``read_index`` does, and ``DamageError`` also if it is missing."""
+    with repairable(cache):
+        try:
+            return read_index(cache / "index.jsonl")
+        except NotFoundError as error:
+            raise DamageError(f"{printable(cache)}: {error}") from None

@@ -1,0 +1,383 @@
+"""``merge``: joins caches into a new one, without decoding. Artefacts are hard links where the disk allows it."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from chordcache.building.existing_cache import check_counts, check_sidecars, index_of, repairable
+from chordcache.building.fix_commands import completing_command
+from chordcache.choices import SCAN_LEVELS
+from chordcache.digests import digest_file
+from chordcache.engine import terminal
+from chordcache.engine.signals import stop_signals
+from chordcache.errors import CacheWriteError, ChordcacheError, DamageError, NotFoundError, UsageError, printable
+from chordcache.index.column_types import merged_columns
+from chordcache.index.index_files import IndexWriter
+from chordcache.records import FeatureInfo, RunSummary
+from chordcache.storage import atomic, layout
+from chordcache.storage.cache_header import Header, read_header, write_header
+from chordcache.storage.catalog import write_catalog
+from chordcache.storage.lock import locked, locked_for_reading
+from chordcache.storage.quarantine import Failure, Quarantine, write_failures
+from chordcache.storage.readable import exists
+from chordcache.storage.run_log import recorded
+from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.verifying.verify_lists import find_orphans
+
+
+def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = False) -> RunSummary:
+    """Join caches into a new one, without decoding.
+
+    Artefacts of the new cache are hard links to those of the old ones, or copies if a disk does not allow that. Hard
+    links are safe, because chordcache never changes an artefact in place: ``build`` and ``repair`` write a new file and
+    rename it, and ``collect_garbage`` removes a name and not the data. So each cache can be built on, repaired or
+    removed without an effect on the others. A linked file is on the disk only once, so damage by the disk hits both.
+
+    The merge locks all the caches. Run it again with the same arguments after a kill. Until it is complete, the new
+    cache has no header, so nothing opens it.
+
+    Parameters
+    ----------
+    caches : sequence of str or Path
+        Two or more caches with the same config, the same features in the same tiers, and the same options
+        ``follow_symlinks`` and ``source_hash``. They are only read. If several have the same video, its sidecars must
+        be equal.
+    output : str or Path
+        Folder of the new cache. It must not exist, be empty, or be what a merge of the same caches left.
+    progress : bool
+        True to show a progress bar on standard error, if that is a terminal.
+
+    Returns
+    -------
+    RunSummary
+        Counts of the merge. ``num_up_to_date`` counts the videos that an earlier run merged, ``num_failed`` the inputs
+        in quarantine.
+
+    Raises
+    ------
+    UsageError
+        If the caches do not fit together or are not built to their end, or ``output`` holds something else. Nothing was
+        written then.
+    NotFoundError, FormatVersionError
+        If one of the folders is not a cache of this format.
+    DamageError
+        If a cache is damaged or not copied to its end. Repair it, then call again.
+    UnreadableError
+        If a list of a cache or an artefact cannot be read.
+    LockedError
+        If another process writes to one of the caches, or to ``output``.
+    NoSpaceError, CacheWriteError, StoppedError
+        As their names say. The same call resumes.
+    """
+    for path in (*caches, output):
+        layout.check_local("output" if path is output else "caches", path)
+    folders, folder = [Path(cache).absolute() for cache in caches], Path(output).absolute()
+    if len(folders) < 2:
+        raise UsageError(f"caches: got {len(folders)}, expected at least 2. Name the caches to join.")
+    if any(os.path.realpath(source) == os.path.realpath(folder) for source in folders):
+        raise UsageError(f"output: got '{printable(output)}', which is one of the caches. Name a new folder.")
+    for source in folders:
+        read_header(source)  # raises before a lock is looked for in a folder that is not a cache
+    with stop_signals(), ExitStack() as stack:
+        for source in dict.fromkeys(folders):
+            stack.enter_context(locked_for_reading(source))
+        joined = _Joined(folders)
+        _check_folder(folder)
+        stack.enter_context(locked(folder))
+        try:
+            with atomic.no_space_as_error(folder):
+                with recorded(folder, "merge") as notes:
+                    summary = _Merge(joined, folder).run(progress)
+                    notes.take(summary)
+                    notes.exit_code = 0
+                return summary
+        except ChordcacheError:
+            raise
+        except OSError as error:
+            raise CacheWriteError(
+                f"cannot write to cache '{printable(folder)}': {error.strerror} ('{printable(error.filename)}'); "
+                "run the same command"
+            ) from None
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise ``UsageError`` if the output holds files that no merge writes."""
+    if not os.path.lexists(folder):
+        return
+    if not os.path.isdir(folder):
+        raise UsageError(f"output: got '{printable(folder)}', expected a folder. Name another one.")
+    foreign = next((orphan.file for orphan in find_orphans(folder) if not orphan.fix_command), None)
+    if foreign is not None:
+        raise _other_output(folder, f"which holds '{printable(foreign)}'")
+
+
+def _other_output(folder: Path, what: str) -> UsageError:
+    return UsageError(
+        f"output: got '{printable(folder)}', {what}, expected an empty folder or an interrupted merge of these caches. "
+        "Name another folder."
+    )
+
+
+class _Joined:
+    """The caches to join, checked against each other.
+
+    Raises
+    ------
+    UsageError
+        If they do not fit together.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = list(dict.fromkeys(folders))
+        headers = {folder: read_header(folder) for folder in self.folders}
+        _check_alike(headers)
+        first = headers[self.folders[0]]
+        columns: dict[str, str] = {}
+        for header in headers.values():
+            columns = merged_columns(columns, header.columns)
+        self.header = first.replace(roots=_joined_roots(headers), columns=columns)
+        self._indices = [index_of(folder) for folder in self.folders]
+        self.owners: dict[str, Path] = {}
+        """Key of each cached video to the first cache that has it"""
+        for folder in self.folders:
+            check_sidecars(folder)
+            for key in layout.iter_keys(folder):
+                if self.owners.setdefault(key, folder) != folder:
+                    self._check_equal(key, folder)
+        self.failures = self._failures()
+        """Quarantined inputs, by key"""
+        self.keys = {*self.owners, *self.failures}
+        """Keys of all inputs"""
+        self._check_complete()
+
+    def _check_complete(self) -> None:
+        """Raise ``UsageError`` if a video is asked for that none of the caches has, or has in quarantine."""
+        for folder, index in zip(self.folders, self._indices, strict=True):
+            lacking = []
+            with repairable(folder):
+                for record in index:
+                    key = layout.key_of(record)
+                    self.keys.add(key)
+                    if key not in self.owners and key not in self.failures:
+                        lacking.append(record.path)
+            if lacking:
+                command = completing_command(folder, read_header(folder).features)
+                raise UsageError(
+                    f"caches: got '{printable(folder)}', where {len(lacking)} of {len(index)} indexed videos are not "
+                    f"built yet, such as '{printable(lacking[0])}', expected complete caches. Run '{command}'."
+                )
+
+    def _check_equal(self, key: str, folder: Path) -> None:
+        if self.sidecar(key) != _sidecar_of(folder, key):
+            raise UsageError(
+                f"caches: got two versions of video '{key}' in '{printable(self.owners[key])}' and in "
+                f"'{printable(folder)}', expected equal ones. Build both caches from the same file and the same labels."
+            )
+
+    def sidecar(self, key: str) -> Sidecar:
+        """Return the sidecar of a video."""
+        return _sidecar_of(self.owners[key], key)
+
+    def write_index(self, path: Path) -> None:
+        """Write the records of all caches, one for each video."""
+        levels = [index.level for index in self._indices]
+        level = None if None in levels else min(map(str, levels), key=SCAN_LEVELS.index)
+        seen: set[str] = set()
+        with IndexWriter(
+            path,
+            roots=self.header.roots,
+            level=level,
+            follow_symlinks=self.header.follow_symlinks,
+            columns=self.header.columns,
+        ) as writer:
+            for folder, index in zip(self.folders, self._indices, strict=True):
+                with repairable(folder):
+                    for record in index:
+                        key = layout.key_of(record)
+                        if key not in seen and self.owners.get(key, folder) == folder:
+                            seen.add(key)
+                            writer.write(record)
+
+    def _failures(self) -> dict[str, Failure]:
+        """Return the quarantined inputs by key, without those of videos that another cache has."""
+        failures: dict[str, Failure] = {}
+        for folder in self.folders:
+            with repairable(folder):
+                for failure in Quarantine(folder, {}):
+                    if self.owners.get(failure.key, folder) == folder:
+                        failures.setdefault(failure.key, failure)
+        return failures
+
+
+def _sidecar_of(folder: Path, key: str) -> Sidecar:
+    with repairable(folder):
+        return read_sidecar(folder, key)
+
+
+def _check_alike(headers: Mapping[Path, Header]) -> None:
+    """Raise ``UsageError`` with the list of differences, unless all caches are made in the same way."""
+    (first, settings), *others = ((folder, dict(_settings(header))) for folder, header in headers.items())
+    differing = [
+        f"{name}: got {settings.get(name, 'nothing')} in '{printable(first)}' and {other.get(name, 'nothing')} in "
+        f"'{printable(folder)}'"
+        for folder, other in others
+        for name in sorted(settings.keys() | other.keys())
+        if settings.get(name) != other.get(name)
+    ]
+    if differing:
+        what = f"caches: got {len(differing)} difference{'s' * (len(differing) != 1)}, expected equal settings"
+        raise UsageError(f"{what}. Build the caches with the same config, tiers and options. {'; '.join(differing)}")
+
+
+def _settings(header: Header) -> Iterator[tuple[str, str]]:
+    """Yield the name and value of all that decides how videos are cached."""
+    yield from leaves("", header.config)
+    for tier, names in header.features.items():
+        yield f"features in tier {tier}", ", ".join(sorted(names))
+    yield "follow_symlinks", str(header.follow_symlinks)
+    yield "source_hash", str(header.source_hash)
+    yield "on_damage", header.on_damage
+
+
+def leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a config, by names with dots, as text."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from leaves(f"{name}.{key}" if name else str(key), inner)
+    else:
+        yield name, printable(str(value))
+
+
+def _joined_roots(headers: Mapping[Path, Header]) -> dict[str, str]:
+    """Return the roots of all caches. One label must not name two folders: it would mix up videos."""
+    joined: dict[str, tuple[str, Path]] = {}
+    for folder, header in headers.items():
+        for label, path in header.roots.items():
+            other, cache = joined.setdefault(label, (path, folder))
+            if other != path:
+                raise UsageError(
+                    f"caches: got root '{printable(label)}' at '{printable(other)}' in '{printable(cache)}' and at "
+                    f"'{printable(path)}' in '{printable(folder)}', expected one folder for each label. If the folder "
+                    f"moved, build one of the caches again with --root {printable(label)}=PATH. If these are two "
+                    "folders, scan one of them with another NAME=PATH and build it again."
+                )
+    return {label: path for label, (path, _) in joined.items()}
+
+
+class _Merge:
+    """One run of a merge, under the locks of all caches."""
+
+    def __init__(self, joined: _Joined, output: Path) -> None:
+        self._joined = joined
+        self._output = output
+        self._num_done = self._num_up_to_date = self._num_frames = 0
+
+    def run(self, progress: bool) -> RunSummary:
+        """Merge what is missing. The header comes last, so that an incomplete cache cannot be opened."""
+        started = time.monotonic()
+        joined, output = self._joined, self._output
+        atomic.remove_partials(output)
+        with atomic.partial_folder(output) as folder:
+            index = folder / "index.jsonl"
+            joined.write_index(index)
+            is_complete = self._check_output(index)
+            with terminal.progress_bar(len(joined.owners), "video", shown=progress) as bar:
+                for key in joined.owners:
+                    self._bring(key, folder)
+                    bar.update()
+            if not is_complete:
+                atomic.publish(index, output / index.name)
+        if not is_complete:
+            if joined.failures:
+                write_failures(output, joined.failures.values())
+            write_catalog(output)
+            write_header(output, joined.header)
+        summary = RunSummary(
+            num_inputs=len(joined.keys),
+            num_done=self._num_done,
+            num_up_to_date=self._num_up_to_date,
+            num_failed=len(joined.failures),
+            num_frames=self._num_frames,
+            elapsed_seconds=time.monotonic() - started,
+        )
+        check_counts(summary)
+        return summary
+
+    def _check_output(self, index: Path) -> bool:
+        """Return whether the output is the complete merge.
+
+        Raises
+        ------
+        UsageError
+            If it holds another index, header or video than those of this merge.
+        """
+        output = self._output
+        path = output / index.name
+        if exists(path) and not filecmp.cmp(path, index, shallow=False):
+            raise _other_output(output, f"which holds another '{path.name}'")
+        for key in layout.iter_keys(output):
+            if key not in self._joined.owners or self._earlier(key) not in (None, self._joined.sidecar(key)):
+                raise _other_output(output, f"which holds another video '{key}'")
+        try:
+            if read_header(output) == self._joined.header:
+                return True
+        except (NotFoundError, DamageError):
+            return False
+        raise _other_output(output, "which holds another cache")
+
+    def _earlier(self, key: str) -> Sidecar | None:
+        """Return the sidecar that an earlier run wrote."""
+        try:
+            return read_sidecar(self._output, key)
+        except (NotFoundError, DamageError):
+            return None
+
+    def _bring(self, key: str, folder: Path) -> None:
+        """Link or copy the artefacts of a video, then commit it with its sidecar."""
+        atomic.check_space(self._output)
+        sidecar = self._joined.sidecar(key)
+        infos = {str(info.file): info for info in sidecar.features if info.file is not None}
+        is_new = self._earlier(key) != sidecar
+        for file, info in infos.items():
+            if not self._is_there(file, info, is_new):
+                is_new = True
+                self._publish(self._joined.owners[key] / file, info, folder)
+        if is_new:
+            path = layout.sidecar_path(self._output, key)
+            atomic.publish_text(self._output, path, sidecar.to_line() + "\n")
+            self._num_frames += sidecar.num_frames
+        if key not in self._joined.failures:  # else it counts as failed, though some of its features are cached
+            self._num_done += is_new
+            self._num_up_to_date += not is_new
+
+    def _is_there(self, file: str, info: FeatureInfo, is_new: bool) -> bool:
+        """Return whether an earlier run brought a file. The content of a file without a sidecar is compared."""
+        path = self._output / file
+        try:
+            return path.stat().st_size == info.num_bytes and (not is_new or digest_file(path) == info.digest)
+        except FileNotFoundError:
+            return False
+
+    def _publish(self, source: Path, info: FeatureInfo, folder: Path) -> None:
+        partial = folder / source.name
+        with atomic.no_space_as_error(self._output):
+            try:
+                is_copy = atomic.link_or_copy(source, partial)
+            except FileNotFoundError:
+                raise _damage(source, info, "the file is missing") from None
+            if partial.stat().st_size != info.num_bytes:
+                raise _damage(source, info, f"got {partial.stat().st_size} bytes, expected {info.num_bytes}")
+            if is_copy and digest_file(partial) != info.digest:
+                raise _damage(source, info, "its digest is another one than that in the sidecar")
+            atomic.publish(partial, self._output / str(info.file))
+
+
+def _damage(source: Path, info: FeatureInfo, what: str) -> DamageError:
+    cache = str(source).removesuffix(f"/{info.file}")
+    return DamageError(f"'{printable(source)}' is damaged: {what}; run 'chordcache verify --repair {printable(cache)}'")

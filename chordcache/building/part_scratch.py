@@ -1,0 +1,132 @@
+"""``build --scratch DIR``: a part is built on a disk of its machine, and copied from time to time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from chordcache.building.build_options import BuildOptions
+from chordcache.building.build_plan import BuildPlan
+from chordcache.building.existing_cache import tool_versions
+from chordcache.building.tasks import planned_files
+from chordcache.errors import ChordcacheError, UsageError, printable
+from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import IndexWriter, read_index
+from chordcache.records import RunSummary
+from chordcache.storage import atomic, layout
+from chordcache.storage.quarantine import Quarantine, write_failures
+from chordcache.storage.sidecar import read_sidecar
+
+_COPY_SECONDS = 120.0
+"""[seconds] Time between two copies. A machine that is lost has to build again what it built since the last one"""
+
+
+def checked_scratch(scratch: str | None, *, has_parts: bool) -> None:
+    """Raise ``UsageError`` if a scratch cannot be used. That of a cluster is a folder of each node."""
+    if scratch is None:
+        return
+    if not has_parts:
+        raise UsageError(f"scratch: got '{printable(scratch)}' without a part, expected --part or a cluster")
+    if not os.path.isdir(scratch):
+        raise UsageError(f"scratch: got '{printable(scratch)}', expected a folder that exists")
+
+
+def build_in_scratch(
+    plan: BuildPlan, options: BuildOptions, build: Callable[[BuildPlan, BuildOptions], RunSummary]
+) -> RunSummary:
+    """Build what a part lacks in its scratch, copy it, and then complete the part where it is.
+
+    Parameters
+    ----------
+    plan : BuildPlan
+        The plan of the part, under its lock.
+    options : BuildOptions
+        Options of the build, with a scratch.
+    build : callable
+        Function that builds a plan with options, and returns its counts.
+    """
+    part, local = plan.cache, Path(str(options.scratch), f"{plan.cache.parent.name}-{plan.cache.name}")
+    inside = replace(options, scratch=None)
+    if num_missing := _write_missing(plan, inside, local):
+        with _copied(local, part):
+            built = build(replace(plan, cache=local, index=read_index(local / "missing.jsonl")), inside)
+        failures = {failure.key: failure for cache in (part, local) for failure in Quarantine(cache, {})}
+        write_failures(part, failures.values())
+    summary = build(plan, replace(inside, retry_quarantined=False))  # writes the lists
+    shutil.rmtree(local, ignore_errors=True)
+    if not num_missing:
+        return summary
+    return replace(
+        built,
+        num_inputs=summary.num_inputs,
+        num_failed=summary.num_failed,
+        num_up_to_date=summary.num_inputs - summary.num_failed - built.num_done,
+    )
+
+
+def _write_missing(plan: BuildPlan, options: BuildOptions, local: Path) -> int:
+    """Write the index of the videos that the part lacks, and return their number. What is in the scratch stays."""
+    atomic.make_folder(local)
+    quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
+    num_missing = 0
+    index = plan.index
+    with (
+        IndexRows(index) as rows,
+        IndexWriter(
+            local / "missing.jsonl",
+            roots=index.roots,
+            level=index.level,
+            follow_symlinks=index.follow_symlinks,
+            columns=index.columns,
+        ) as writer,
+    ):
+        for tasks in planned_files(plan, rows, quarantine, options):
+            for task in tasks:
+                if task.state == "missing":
+                    writer.write(task.item)
+                    num_missing += 1
+    return num_missing
+
+
+@contextmanager
+def _copied(local: Path, part: Path) -> Iterator[None]:
+    """Copy what is built in the block from time to time, and at its end, however it ends."""
+    copied: set[str] = set()
+    ended = threading.Event()
+
+    def copy_in_turn() -> None:
+        while not ended.wait(_COPY_SECONDS):
+            with suppress(OSError, ChordcacheError):  # the copy at the end raises it again
+                _copy(local, part, copied)
+
+    thread = threading.Thread(target=copy_in_turn, name="chordcache scratch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with atomic.no_space_as_error(part):
+            _copy(local, part, copied)
+
+
+def _copy(local: Path, part: Path, copied: set[str]) -> None:
+    """Copy videos: first the artefacts, under their final names, which contain a digest, then the sidecars."""
+    for key in layout.iter_keys(local):
+        if key in copied:
+            continue
+        sidecar = read_sidecar(local, key)
+        for file in {info.file for info in sidecar.features if info.file is not None}:
+            target = part / file
+            os.makedirs(target.parent, exist_ok=True)
+            with open(local / file, "rb") as source, open(target, "wb") as copy:
+                shutil.copyfileobj(source, copy, 1 << 20)
+                copy.flush()
+                os.fsync(copy.fileno())
+        atomic.publish_text(part, layout.sidecar_path(part, key), sidecar.to_line() + "\n")
+        copied.add(key)

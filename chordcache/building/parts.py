@@ -1,0 +1,236 @@
+"""``build --part I/N``: a share of the index is built as a cache of its own, which ``finish`` moves into the cache.
+
+The share is a function of the index and of N alone, so parts need no plan that one of them makes for the others.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from chordcache.building.build_plan import BuildPlan
+from chordcache.building.existing_cache import repairable, versions
+from chordcache.building.merge import leaves
+from chordcache.config.config import config_to_json
+from chordcache.digests import digest_file, hex64
+from chordcache.errors import DamageError, NotFoundError, UsageError, printable
+from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import Index, IndexWriter, read_index
+from chordcache.records import Record, VideoRecord
+from chordcache.storage import atomic, layout
+from chordcache.storage import part_folders as parts
+from chordcache.storage.lock import locked
+from chordcache.storage.machine import machine
+from chordcache.storage.part import Part
+from chordcache.storage.quarantine import Quarantine, write_failures
+from chordcache.storage.readable import exists
+from chordcache.storage.run_log import adopt_last_scan
+from chordcache.storage.sealed_json import read_sealed, seal_versioned
+from chordcache.storage.sidecar import Sidecar, read_sidecar
+
+
+class PartsPlan(Record, frozen=True):
+    """The facts that all parts of a run share."""
+
+    num_parts: int
+    facts: Mapping[str, str]
+    """Name to value of all that decides about the content: the index, the settings, the versions of the programs"""
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return hex64(json.dumps([self.num_parts, dict(self.facts)], sort_keys=True).encode())
+
+    def parts(self) -> Iterator[Part]:
+        """Yield all parts."""
+        return (Part(number, self.num_parts) for number in range(1, self.num_parts + 1))
+
+
+def plan_of_parts(plan: BuildPlan, num_parts: int) -> PartsPlan:
+    """Return what the parts of a build share, without the folders of sources: machines may mount them elsewhere."""
+    settings = {**dict(leaves("", config_to_json(plan.config))), "on_damage": plan.on_damage}
+    settings |= {"follow_symlinks": str(plan.follow_symlinks), "source_hash": str(plan.source_hash)}
+    settings |= {f"features in tier {tier}": ", ".join(sorted(names)) for tier, names in plan.requested.items()}
+    path = plan.index.path
+    is_of_parts = exists(path.parent / parts.PLAN_FILE)  # it is the copy that a driver's nodes read
+    index = read_plan(path.parent).facts["index"] if is_of_parts else digest_file(path)
+    return PartsPlan(num_parts, {"index": index, **settings, **versions()})
+
+
+def read_plan(folder: Path) -> PartsPlan:
+    """Return the plan of a folder of parts. Raises as ``read_sealed`` does."""
+    with repairable(folder, parts.how_to_give_up(folder.parent.parent)):
+        return read_sealed(folder / parts.PLAN_FILE, PartsPlan, "a plan of parts")
+
+
+def register(plan: BuildPlan, shared: PartsPlan) -> Path:
+    """Return the folder of a plan. Call it under the shared lock of the cache, so that no build of the whole runs.
+
+    Raises
+    ------
+    UsageError
+        If the cache is being built in parts of another plan.
+    """
+    folder = plan.cache / parts.PARTS / shared.name
+    for other in parts.plan_folders(plan.cache):
+        if other != folder:
+            raise _another(plan.cache, read_plan(other), shared)
+    if not exists(folder / parts.PLAN_FILE):
+        with IndexRows(plan.index):  # raises if it names a file twice
+            atomic.make_folder(folder)
+        adopt_last_scan(folder, plan.index.path)
+        plan.index.write(folder / "index.jsonl")
+        atomic.publish_text(folder, folder / parts.PLAN_FILE, seal_versioned(shared) + "\n")
+    return folder
+
+
+def _another(cache: Path, found: PartsPlan, mine: PartsPlan) -> UsageError:
+    old = {"part": f"I/{found.num_parts}", **found.facts}
+    new = {"part": f"I/{mine.num_parts}", **mine.facts}
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    what = "; ".join(f"{name}: got {new.get(name, 'none')}, expected {old.get(name, 'none')}" for name in names)
+    return UsageError(
+        f"{what}, since cache '{printable(cache)}' is built in {found.num_parts} parts. Use the same for all parts, or "
+        f"{parts.how_to_give_up(cache)}."
+    )
+
+
+@contextmanager
+def part_plan(plan: BuildPlan, folder: Path, part: Part, wait: Callable[[str], None] | None) -> Iterator[BuildPlan]:
+    """Yield the plan of one part, in its own folder, under its lock. What others have built is taken over before.
+
+    Parameters
+    ----------
+    plan : BuildPlan
+        The plan of the whole cache.
+    folder : Path
+        The folder that ``register`` returned.
+    part : Part
+        The part.
+    wait : callable or None
+        As in ``locked``.
+    """
+    target = folder / f"{part.name}.{machine()}"
+    with locked(target, wait):
+        index = read_index(_write_share(plan.index, part, folder / f"{target.name}.jsonl"))
+        records = {layout.key_of(record): record for record in index}
+        for source in (*parts.attempts(folder, part), plan.cache):
+            if source != target:
+                _take_over(source, target, records)
+        if plan.source_hash:
+            _take_over(plan.cache, target, _twins(plan, records))
+        if not exists(target / "quarantine.jsonl"):
+            with repairable(plan.cache):
+                earlier = Quarantine(plan.cache, {})
+            write_failures(target, (failure for key in records if (failure := earlier.get(key)) is not None))
+        yield replace(plan, cache=target, index=index, earlier=None, parts_folder=folder)
+
+
+def _write_share(index: Index, part: Part, path: Path) -> Path:
+    """Write the index of one part, the longest files first. Segments of one file are in one part."""
+    files: dict[tuple[str, str], int] = {}
+    offsets, numbers, costs = array("q"), array("q"), array("d")
+    with open(index.path, "rb") as file:
+        for offset, record in index.located(file):
+            number = files.setdefault((record.root, record.path), len(files))
+            if number == len(costs):
+                costs.append(0.0)
+            costs[number] += _cost(record)
+            offsets.append(offset)
+            numbers.append(number)
+        costs_of_files, number_of_row = estimated(np.array(costs)), np.array(numbers)
+        is_mine = balanced(costs_of_files, part.num_parts) == part.number - 1
+        rows = np.flatnonzero(is_mine[number_of_row]) if len(costs) else np.zeros(0, np.int64)
+        rows = rows[np.lexsort((rows, number_of_row[rows], -costs_of_files[number_of_row[rows]]))]
+        with IndexWriter(
+            path,
+            roots=index.roots,
+            level=index.level,
+            follow_symlinks=index.follow_symlinks,
+            columns=index.columns,
+        ) as writer:
+            for row in rows.tolist():
+                writer.write(index.at(file, offsets[row]))
+    return path
+
+
+def _cost(record: VideoRecord) -> float:
+    """Return the picture elements of an item, or NaN if they are not known."""
+    header, packets = record.header, record.packets
+    if header is None or packets is None:
+        return float("nan")
+    seconds = record.known_seconds
+    share = 1.0 if record.segment is None or not packets.duration_seconds else (seconds or 0) / packets.duration_seconds
+    return packets.num_frames * header.coded_width * header.coded_height * share
+
+
+def estimated(costs: np.ndarray) -> np.ndarray:
+    """Return costs [shape=(N,), dtype=float64] with the mean in the place of each that is NaN, and at least 1."""
+    known = costs[np.isfinite(costs)]
+    return np.maximum(np.where(np.isfinite(costs), costs, known.mean() if len(known) else 1.0), 1.0)
+
+
+def balanced(costs: np.ndarray, num_parts: int) -> np.ndarray:
+    """Divide files into parts of equal cost: the longest first, each to the part with the least so far.
+
+    Parameters
+    ----------
+    costs : np.ndarray
+        [shape=(N,), dtype=float64] Cost of each file, any unit.
+    num_parts : int
+        Number of parts.
+
+    Returns
+    -------
+    np.ndarray
+        [shape=(N,), dtype=int64] Part of each file, from 0.
+    """
+    part_of_file = np.zeros(len(costs), np.int64)
+    loads = [(0.0, part) for part in range(num_parts)]
+    for number in np.argsort(-costs, kind="stable").tolist():
+        load, part = loads[0]
+        part_of_file[number] = part
+        heapq.heapreplace(loads, (load + float(costs[number]), part))
+    return part_of_file
+
+
+def _sidecar_or_none(cache: Path, key: str) -> Sidecar | None:
+    with suppress(NotFoundError, DamageError):
+        return read_sidecar(cache, key)
+    return None
+
+
+def _take_over(source: Path, target: Path, keys: Iterable[str]) -> None:
+    """Link videos that another cache has published and this one lacks: the artefacts, then the sidecar."""
+    for key in keys:
+        final = layout.sidecar_path(target, key)
+        if exists(final) or (sidecar := _sidecar_or_none(source, key)) is None:
+            continue
+        files = {str(info.file) for info in sidecar.features if info.file is not None}
+        with suppress(FileNotFoundError), atomic.partial_folder(target) as folder:  # what is not there is built
+            links = {folder / str(number): file for number, file in enumerate(sorted(files))}
+            for partial, file in links.items():
+                atomic.link_or_copy(source / file, partial)
+            atomic.publish_all({partial: target / file for partial, file in links.items()}, are_synced=True)
+            atomic.publish_text(target, final, sidecar.to_line() + "\n")
+
+
+def _twins(plan: BuildPlan, records: Mapping[str, VideoRecord]) -> Collection[str]:
+    """Return the cached videos whose sources may have the bytes of a file that is not cached, since it was renamed."""
+    sizes = set()
+    for key, record in records.items():
+        if not exists(layout.sidecar_path(plan.cache, key)):
+            with suppress(OSError):
+                sizes.add(os.path.getsize(os.path.join(plan.roots[record.root], record.path)))
+    if not sizes:
+        return ()
+    cached = ((key, _sidecar_or_none(plan.cache, key)) for key in layout.iter_keys(plan.cache))
+    return [key for key, sidecar in cached if sidecar and sidecar.source_hash and sidecar.source.size in sizes]

@@ -1,0 +1,97 @@
+"""``build --prune`` and ``--drop``: remove the videos that an index does not name, or features of all videos."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from chordcache.building.build_options import BuildOptions
+from chordcache.building.trim import is_allowed
+from chordcache.errors import DamageError, NotFoundError, UsageError
+from chordcache.storage import atomic, layout
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.readable import exists
+from chordcache.storage.sidecar import read_sidecar
+
+_MAX_SHARE = 0.1
+"""Largest share of the cached videos that is dropped without ``prune_many``. A wrong index often names few of them."""
+
+
+def keys_to_prune(cache: Path, keys: Collection[str], options: BuildOptions) -> list[str]:
+    """Return the keys of the cached videos that are to be dropped: all but ``keys``, if ``options.prune`` is set.
+
+    Raises
+    ------
+    UsageError
+        If they are more than a tenth of the cached videos, and ``options.prune_many`` is not set.
+    """
+    if not options.prune:
+        return []
+    cached = list(layout.iter_keys(cache))
+    pruned = [key for key in cached if key not in keys]
+    if len(pruned) > _MAX_SHARE * len(cached) and not options.prune_many:
+        raise UsageError(
+            f"prune: got an index without {len(pruned)} of the {len(cached)} cached videos, expected at least 90 % of "
+            "them. If the index is right, add prune_many=True (--yes)."
+        )
+    return pruned
+
+
+def videos_with(cache: Path, options: BuildOptions) -> dict[str, int]:
+    """Return the number of cached videos that have each feature of ``options.drop``.
+
+    Raises
+    ------
+    UsageError
+        If they are more than a tenth of the cached videos, and ``options.prune_many`` is not set.
+    """
+    if not options.drop:
+        return {}
+    num_videos, counts = 0, dict.fromkeys(options.drop, 0)
+    for key in layout.iter_keys(cache):
+        num_videos += 1
+        for name in {info.feature for info in read_sidecar(cache, key).features} & counts.keys():
+            counts[name] += 1
+    many = [name for name, count in counts.items() if count > _MAX_SHARE * num_videos]
+    if many and not options.prune_many:
+        raise UsageError(
+            f"drop: got '{many[0]}', which {counts[many[0]]} of {num_videos} cached videos have, expected at most a "
+            "tenth of them. If you mean it, add prune_many=True (--yes)."
+        )
+    return counts
+
+
+def drop_features(cache: Path, names: Collection[str]) -> None:
+    """Take features out of all sidecars. ``gc`` removes their files. A video without other features leaves the cache.
+
+    A file of several features is built again without one of them.
+    """
+    for key in list(layout.iter_keys(cache)) if names else ():
+        sidecar = read_sidecar(cache, key)
+        kept = tuple(info for info in sidecar.features if info.feature not in names or TIERS[info.tier].one_file)
+        if not kept:
+            drop(cache, [key])
+        elif kept != sidecar.features:
+            path = layout.sidecar_path(cache, key)
+            atomic.publish_text(cache, path, sidecar.with_features(kept).to_line() + "\n")
+
+
+def drop_if_not_allowed(cache: Path, key: str, on_damage: str) -> None:
+    """Remove a video that cannot be cached, if it is cached as another choice for damaged files said."""
+    if not exists(layout.sidecar_path(cache, key)):
+        return
+    with suppress(DamageError, NotFoundError):
+        if not is_allowed(read_sidecar(cache, key), on_damage):
+            drop(cache, [key])
+
+
+def drop(cache: Path, keys: Sequence[str]) -> None:
+    """Remove videos: the sidecar first, so that no sidecar names a missing file if the process is killed."""
+    for key in keys:
+        files: set[str] = set()
+        with suppress(DamageError, NotFoundError):  # ``gc`` finds the files of a damaged sidecar
+            files = {info.file for info in read_sidecar(cache, key).features if info.file}
+        layout.sidecar_path(cache, key).unlink(missing_ok=True)
+        for file in files:
+            (cache / file).unlink(missing_ok=True)

@@ -1,0 +1,188 @@
+"""The request of a build: the config that holds for it, and the features that go into each tier.
+
+A config changes only what it names. On an existing cache it is merged onto the cache's own config, and the features of
+earlier builds stay requested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from chordcache.arguments import as_items, did_you_mean
+from chordcache.config.config import Config, config_from_json
+from chordcache.config.features import FEATURE_SECTIONS
+from chordcache.config.yaml_files import load_config, read_config
+from chordcache.errors import ConfigError, UsageError
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.cache_header import Header
+
+Features: TypeAlias = Mapping[str, tuple[str, ...]]
+"""Tier to the names of its features."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The request of one build."""
+
+    config: Config
+    requested: Features
+    """Tier to the features that this build makes"""
+    features: Features
+    """Tier to the features that this build and earlier ones requested"""
+    on_damage: str
+    """Choice for damaged files, one of ``ON_DAMAGE``"""
+
+
+def request_of(
+    config: str | Path | Config | None,
+    tiers: Sequence[str] | None,
+    features: Sequence[str] | None,
+    *,
+    earlier: Header | None,
+    drop: Sequence[str] = (),
+) -> Request:
+    """Return what a build with these arguments is asked to make. See ``build``.
+
+    Raises
+    ------
+    UsageError
+        If a tier or a feature does not exist, or a feature is asked for that none of the tiers takes.
+    ConfigError, NotFoundError
+        As in ``load_config``, or if a tier would hold no feature.
+    """
+    _check_tiers(tiers or ())
+    before = config_from_json(earlier.config) if earlier else None
+    data = {} if config is None or isinstance(config, Config) else read_config(config)
+    whole = config if isinstance(config, Config) else load_config(config, before)
+    _check_tiers(whole.tiers)
+    built = _without(earlier.features if earlier else {}, drop)
+    if before is not None:
+        whole = _without_dropped(_with_built(whole, before, built), drop)
+    whole = _with_defaults(whole, as_items(features or ()))
+    requested = _requested(whole, tiers, features, built, _named(data, whole, built))
+    merged = {t: tuple(dict.fromkeys((*requested.get(t, ()), *built.get(t, ())))) for t in TIERS}
+    merged = {tier: names for tier, names in merged.items() if names}
+    requested = {tier: merged[tier] if TIERS[tier].one_file else names for tier, names in requested.items()}
+    is_new_choice = isinstance(config, Config) or "on_damage" in (data.get("frames") or {} if data else {})
+    on_damage = whole.on_damage if is_new_choice or earlier is None else earlier.on_damage
+    return Request(whole, requested, merged, on_damage)
+
+
+def _check_tiers(tiers: Sequence[str]) -> None:
+    for tier in as_items(tiers):
+        if tier not in TIERS:
+            raise UsageError(f"tiers: got '{tier}', expected one of {', '.join(TIERS)}{did_you_mean(tier, TIERS)}")
+
+
+def _without(features: Features, drop: Sequence[str]) -> Features:
+    """Return features without dropped ones.
+
+    Raises
+    ------
+    UsageError
+        If the cache does not have one of these, or nothing else.
+    """
+    names = dict.fromkeys(name for of_tier in features.values() for name in of_tier)
+    for name in as_items(drop):
+        if name not in names:
+            valid = f"one of {', '.join(names)}" if names else "none, since nothing is cached"
+            raise UsageError(f"drop: got '{name}', expected {valid}{did_you_mean(name, names)}")
+    kept = {tier: tuple(name for name in of_tier if name not in drop) for tier, of_tier in features.items()}
+    if drop and not any(kept.values()):
+        raise UsageError(f"drop: got {', '.join(drop)}, which is all that the cache has. Remove its folder instead.")
+    return {tier: of_tier for tier, of_tier in kept.items() if of_tier}
+
+
+def _with_built(config: Config, before: Config, built: Features) -> Config:
+    """Return a config that has all features that a cache has, with the cache's settings if the config lacks them."""
+    names = {name for of_tier in built.values() for name in of_tier}
+    features = {name: config.features.get(name, section) for name, section in before.features.items() if name in names}
+    in_hdf5 = tuple(dict.fromkeys((*config.hdf5.features, *built.get("hdf5", ()))))
+    return replace(
+        config,
+        frames=config.frames or (before.frames if "frames" in names else None),
+        features={**features, **config.features},
+        hdf5=replace(config.hdf5, features=in_hdf5),
+    )
+
+
+def _without_dropped(config: Config, drop: Sequence[str]) -> Config:
+    """Return a config without dropped features. The settings of frames stay, since they are those of all pictures."""
+    features = {name: section for name, section in config.features.items() if name not in drop}
+    in_hdf5 = tuple(name for name in config.hdf5.features if name not in drop)
+    return replace(config, features=features, hdf5=replace(config.hdf5, features=in_hdf5))
+
+
+def _with_defaults(config: Config, names: Sequence[str]) -> Config:
+    """Return a config with the default settings of features that are asked for by name, and that it does not have."""
+    features = dict(config.features)
+    for name in names:
+        if name in FEATURE_SECTIONS and name not in features:
+            with suppress(ConfigError, TypeError):  # such as a network, which needs the name of a model
+                features[name] = FEATURE_SECTIONS[name]()
+    return replace(config, features=features)
+
+
+def _named(data: Any, config: Config, built: Features) -> Features:
+    """Return the features that a config file asks for: those of the tiers that it names, or else those it names."""
+    if not data:
+        return {}
+    sections = {"frames": data.get("frames", {}), **(data.get("features") or {})}
+    if data.get("tiers"):
+        by_tier = {tier: TIERS[tier].features(config) for tier in config.tiers}
+        return {t: tuple(n for n in names if sections.get(n, {}) is not None) for t, names in by_tier.items()}
+    del sections["frames"]  # its settings are those of all pictures
+    return _by_tier(config, [name for name, section in sections.items() if section is not None], built)
+
+
+def _requested(
+    config: Config, tiers: Sequence[str] | None, features: Sequence[str] | None, built: Features, named: Features
+) -> Features:
+    for name in as_items(features or ()):
+        if name not in config.names():
+            valid = f"{', '.join(config.names())}{did_you_mean(name, config.names())}"
+            raise UsageError(f"features: got '{name}', expected one of {valid}")
+    names = None if features is None else as_items(features)
+    if tiers is not None:
+        return _in_tiers(config, as_items(tiers), names)
+    if names is not None:
+        return _by_tier(config, names, built)
+    usual = built or {tier: names for tier in config.tiers if (names := TIERS[tier].features(config)) or not named}
+    both = {tier: tuple(dict.fromkeys((*usual.get(tier, ()), *named.get(tier, ())))) for tier in TIERS}
+    return _checked({tier: both[tier] for tier in TIERS if tier in usual or tier in named})
+
+
+def _in_tiers(config: Config, tiers: Sequence[str], names: Sequence[str] | None) -> Features:
+    """Return the features that a config puts into some tiers, limited to ``names``."""
+    by_tier = {tier: TIERS[tier].features(config) for tier in dict.fromkeys(tiers)}
+    for name in names or ():
+        if not any(name in of_tier for of_tier in by_tier.values()):
+            where = " or ".join(tier for tier in TIERS if name in TIERS[tier].features(config))
+            raise UsageError(
+                f"tiers: got {', '.join(by_tier)}, expected one that takes '{name}'. Add {where}, or leave tiers out."
+            )
+    if names is not None:
+        by_tier = {tier: tuple(name for name in of_tier if name in names) for tier, of_tier in by_tier.items()}
+    return _checked(by_tier)
+
+
+def _checked(by_tier: Features) -> Features:
+    for tier, names in by_tier.items():
+        if not names:
+            raise ConfigError(f"tiers: got {tier}, for which the config has no feature that is asked for")
+    return by_tier
+
+
+def _by_tier(config: Config, names: Sequence[str], built: Features) -> Features:
+    """Return features by tier: where the cache has them, else in the config's tiers, else in LMDB or NPZ."""
+    by_tier: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        where = [tier for tier, of_tier in built.items() if name in of_tier]
+        where = where or [tier for tier in config.tiers if name in TIERS[tier].features(config)]
+        for tier in where or ["lmdb" if name == "frames" else "npz"]:
+            by_tier.setdefault(tier, []).append(name)
+    return {tier: tuple(by_tier[tier]) for tier in TIERS if tier in by_tier}

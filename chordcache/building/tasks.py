@@ -1,0 +1,153 @@
+"""The videos of a plan: what each of them lacks, and whether it is built, skipped or known to fail."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from chordcache.building.build_options import BuildOptions
+from chordcache.building.build_plan import BuildPlan
+from chordcache.building.build_task import BuildTask, Hashing, Trimming
+from chordcache.building.trim import is_allowed, may_be_cached
+from chordcache.building.up_to_date import Needed, is_valid, needed
+from chordcache.choices import ON_DAMAGE
+from chordcache.errors import DamageError, NotFoundError
+from chordcache.index.grouping import IndexRows
+from chordcache.media.source_file import SourceState, look_or_none, real_folder
+from chordcache.records import ContentFacts, Identity, VideoRecord
+from chordcache.storage import layout
+from chordcache.storage.quarantine import Failure, Quarantine
+from chordcache.storage.readable import exists
+from chordcache.storage.sidecar import Sidecar, read_sidecar
+
+
+def planned_files(
+    plan: BuildPlan, index_rows: IndexRows, quarantine: Quarantine, options: BuildOptions
+) -> Iterator[Sequence[BuildTask]]:
+    """Yield the tasks of a plan, those of one file together, as the files are when their turn comes."""
+    planner = _Planner(plan, quarantine, options)
+    for rows in index_rows.by_file():
+        yield planner.planned(rows)
+
+
+class _Planner:
+    """The parts of a plan that all its videos share."""
+
+    def __init__(self, plan: BuildPlan, quarantine: Quarantine, options: BuildOptions) -> None:
+        self._plan, self._quarantine, self._options = plan, quarantine, options
+        self._inside = {
+            label: None if plan.follow_symlinks else real_folder(root) for label, root in plan.roots.items()
+        }
+        self._picture = plan.config.picture
+        self._twins = _Twins(plan, options)
+        self._has_videos = next(layout.iter_keys(plan.cache), None) is not None
+
+    def planned(self, rows: Sequence[tuple[int, VideoRecord]]) -> list[BuildTask]:
+        """Return the tasks of one file, as it is now. Each row is its number in the index, and the record."""
+        first = rows[0][1]
+        source_path = os.path.join(self._plan.roots[first.root], first.path)
+        state = look_or_none(source_path, self._inside[first.root])
+        return [self._planned(record, row, source_path, state) for row, record in rows]
+
+    def _planned(self, record: VideoRecord, row: int, source_path: str, state: SourceState | None) -> BuildTask:
+        """Return the task of one video. It has no artefacts if the video is up to date."""
+        plan, inside = self._plan, self._inside[record.root]
+        identity = state.identity if state else None
+        sidecar = _sidecar_or_none(plan.cache, layout.key_of(record)) if self._has_videos else None
+        lack = Needed(plan.artefacts)
+        if sidecar is not None and is_valid(sidecar, plan, identity, source_path, inside):
+            lack = needed(plan, sidecar, record, self._options.rebuild)
+        elif sidecar is not None:
+            sidecar, lack = None, Needed(plan.all_artefacts)  # other frames: nothing of the old ones is valid
+        hashing = None
+        if plan.source_hash and identity is not None:  # the cached data of a lost source stays
+            is_rewritten = bool(sidecar and state and sidecar.source_ctime_ns != state.ctime_ns)
+            hashing = Hashing(is_rewritten, self._twins.of(identity, record) if sidecar is None else ())
+        content = self._known_content(record, identity, sidecar)
+        task = BuildTask(
+            cache=plan.cache,
+            item=record.replace(identity=sidecar.source if sidecar else identity, content=content),
+            source_path=source_path,
+            inside=inside,
+            picture=self._picture,
+            artefacts=lack.artefacts,
+            all_artefacts=plan.all_artefacts,
+            previous=sidecar,
+            kept=lack.kept,
+            hashing=hashing,
+            trimming=Trimming() if plan.on_damage != ON_DAMAGE[0] else None,
+            row=0 if plan.parts_folder else row,
+        )
+        if task.state == "up to date" or self._options.retry_quarantined:
+            return task
+        return replace(task, failure=self._known_failure(task, record, identity))
+
+    def _known_failure(self, task: BuildTask, record: VideoRecord, identity: Identity | None) -> Failure | None:
+        """Return the failure of the scan, or that of an earlier build if neither its file nor the tools changed."""
+        is_known = record.error is not None and record.identity == identity
+        if is_known and not may_be_cached(record, self._plan.on_damage):
+            return Failure(
+                task.key,
+                record.root,
+                record.path,
+                record.error_stage or "probe",
+                record.error_cause or "decode",
+                record.error or "",
+                record.identity,
+            )
+        failure = self._quarantine.get(task.key)  # much faster than the fingerprints of every task
+        if failure is None or not self._quarantine.still_holds(task.key, identity, task.fingerprints):
+            return None
+        return failure
+
+    def _known_content(
+        self, record: VideoRecord, identity: Identity | None, sidecar: Sidecar | None
+    ) -> ContentFacts | None:
+        """Return the content facts of an item, unless its frames are chosen by buckets, and may change with them."""
+        if self._picture.buckets is None and record.identity == identity and record.segment is None and record.content:
+            return record.content
+        if sidecar is None or (self._picture.buckets or sidecar.display_crop) is not None:
+            return None
+        return sidecar.content
+
+
+def _sidecar_or_none(cache: Path, key: str) -> Sidecar | None:
+    if not exists(f"{cache}/{layout.sidecar_file(key)}"):
+        return None  # much faster than the error, which has a message
+    try:
+        return read_sidecar(cache, key)
+    except (NotFoundError, DamageError):
+        return None
+
+
+class _Twins:
+    """The cached videos whose sources were hashed, by the size of the source."""
+
+    def __init__(self, plan: BuildPlan, options: BuildOptions) -> None:
+        self._plan, self._options = plan, options
+        self._keys: dict[int, list[str]] | None = None
+
+    def of(self, identity: Identity, record: VideoRecord) -> tuple[Sidecar, ...]:
+        """Return the sidecars of the same segment of videos that may have the bytes of a source.
+
+        They have all requested features, made of the same fields.
+        """
+        if not self._plan.source_hash:
+            return ()
+        if self._keys is None:
+            self._keys = {}
+            for key in layout.iter_keys(self._plan.cache):
+                sidecar = _sidecar_or_none(self._plan.cache, key)
+                if sidecar is not None and sidecar.source_hash is not None:
+                    self._keys.setdefault(sidecar.source.size, []).append(key)
+        twins = []
+        for key in self._keys.get(identity.size, ()):
+            twin = _sidecar_or_none(self._plan.cache, key)
+            if twin is None or twin.segment != record.segment or not is_allowed(twin, self._plan.on_damage):
+                continue
+            lack = needed(self._plan, twin, record, self._options.rebuild)
+            if not lack.artefacts:
+                twins.append(twin.replace(features=lack.kept))
+        return tuple(twins)

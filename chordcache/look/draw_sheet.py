@@ -1,0 +1,328 @@
+"""One video as a picture for people: frames, flow, motion and sound on one axis in seconds."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from chordcache.amounts import shortened
+from chordcache.errors import DamageError, FeatureAbsentError, UsageError
+from chordcache.look import canvas as drawing
+from chordcache.look import pictures
+from chordcache.look.canvas import ALARM, FAINT, MARK, NORMAL, SMALL, TimeAxis, put_text
+from chordcache.look.sheet import Place, Sheet
+from chordcache.read.cache import Cache
+from chordcache.read.video import Video
+
+MAX_FRAMES = 48
+"""Largest number of frames in a sheet"""
+
+_MIN_WIDTH = 1600
+"""[pixels] Width of a sheet, unless it has many frames"""
+_MIN_SLOT = 90
+"""[pixels] Least width for each frame"""
+_LEFT, _RIGHT = 118, 24
+"""[pixels] Columns for the names of rows, and the margin"""
+_GAP = 8
+"""[pixels] between two rows"""
+_MIN_THUMB_HEIGHT, _MAX_THUMB_HEIGHT = 44, 220
+"""[pixels] Least height of a row of pictures, for its name, and largest height of the pictures"""
+_KEYFRAMES_HEIGHT = 16
+_MOTION_HEIGHT = 96
+_MEL_HEIGHT = 128
+_MAX_POINTS = 1000
+"""Largest number of frames of which the motion is read"""
+
+_BODY = (
+    (11, 12), (11, 23), (12, 24), (23, 24), (11, 13), (13, 15), (12, 14), (14, 16), (23, 25), (25, 27), (27, 31),
+    (24, 26), (26, 28), (28, 32), (0, 11), (0, 12),
+)  # fmt: skip
+"""Pairs of landmarks that a line connects: shoulders, hips, arms, legs, and the nose with the shoulders"""
+
+
+def draw_sheet(
+    cache: Cache,
+    video: Video,
+    *,
+    num_frames: int = 12,
+    start_seconds: float | None = None,
+    stop_seconds: float | None = None,
+) -> Sheet:
+    """Draw a video, see ``Video.show``."""
+    if isinstance(num_frames, bool) or not 1 <= num_frames <= MAX_FRAMES:
+        raise UsageError(f"num_frames: got {num_frames}, expected a number from 1 to {MAX_FRAMES}")
+    width = max(_MIN_WIDTH - _LEFT - _RIGHT, min(num_frames, video.num_frames) * _MIN_SLOT)
+    drawn = _Drawing(cache, video, num_frames, _axis_of(video, start_seconds, stop_seconds, width))
+    drawn.add_title()
+    for name, add in (
+        ("frames", drawn.add_frames),
+        ("flow", drawn.add_flow),
+        ("motion", drawn.add_motion),
+        ("mel", drawn.add_mel),
+    ):
+        with drawn.noting(name):
+            add()
+    return drawn.finished()
+
+
+def _times(video: Video) -> np.ndarray:
+    """Return the times of the frames [shape=(num_frames,), dtype=float64, seconds], ascending.
+
+    They are evenly spread if no file has them, or the file is damaged.
+    """
+    try:
+        return np.maximum.accumulate(video.pts_seconds)
+    except (FeatureAbsentError, DamageError):
+        end = video.start_seconds + video.duration_seconds
+        return np.linspace(video.start_seconds, end, video.num_frames, endpoint=False)
+
+
+def _axis_of(video: Video, start_seconds: float | None, stop_seconds: float | None, width: int) -> TimeAxis:
+    first = video.start_seconds
+    last = first + max(video.duration_seconds, 1e-3)
+    start = first if start_seconds is None else start_seconds
+    stop = last if stop_seconds is None else stop_seconds
+    for name, value in (("start_seconds", start_seconds), ("stop_seconds", stop_seconds)):
+        if value is not None and not np.isfinite(value):
+            raise UsageError(f"{name}: got {value}, expected a finite number of seconds")
+    if not (start < stop and start < last and stop > first):
+        raise UsageError(
+            f"start_seconds: got {start:g} with stop {stop:g}, expected a part of [{first:g}, {last:g}) s of video "
+            f"'{video.key}'"
+        )
+    return TimeAxis(float(max(start, first)), float(min(stop, last)), _LEFT, width)
+
+
+@dataclass
+class _Drawing:
+    """A sheet in progress. Each row is added below the others."""
+
+    cache: Cache
+    video: Video
+    num_frames: int
+    axis: TimeAxis
+    parts: list[np.ndarray] = field(default_factory=list)
+    height: int = 0
+    rows: dict[str, tuple[int, int]] = field(default_factory=dict)
+    frames: list[Place] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
+    damage: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.times = _times(self.video)
+        self.first = max(0, int(np.searchsorted(self.times, self.axis.start_seconds, side="right")) - 1)
+        """Frame that is on the screen at the start of the axis"""
+        self.stop = max(self.first + 1, int(np.searchsorted(self.times, self.axis.stop_seconds)))
+        self.stop = min(self.stop, self.video.num_frames)
+        count = max(1, min(self.num_frames, self.stop - self.first))
+        self.slot = self.axis.width / count
+        """[pixels] Width of the part of the axis that belongs to each drawn frame"""
+        step = (self.axis.stop_seconds - self.axis.start_seconds) / count
+        middles = self.axis.start_seconds + (np.arange(count) + 0.5) * step
+        on_screen = np.searchsorted(self.times, middles + 1e-6, side="right") - 1
+        self.numbers: list[int] = np.clip(on_screen, self.first, max(self.first, self.stop - 1)).tolist()
+
+    @contextlib.contextmanager
+    def noting(self, name: str) -> Iterator[None]:
+        """Remember why a row cannot be drawn."""
+        try:
+            yield
+        except FeatureAbsentError as error:
+            info = self.video.sidecar.feature(name)
+            self.absent[name] = "not cached" if info is None else info.absent or str(error)
+        except (DamageError, OSError) as error:
+            if not any(str(error).startswith(known) for known in self.damage.values()):  # of the same file
+                self.damage[name] = str(error)
+
+    def add(self, height: int, name: str = "", label: str = "") -> np.ndarray:
+        """Add a white row and return it [shape=(height, W, 3), dtype=uint8]."""
+        part = np.full((height + _GAP, _LEFT + self.axis.width + _RIGHT, 3), 255, np.uint8)
+        self.parts.append(part)
+        if name:
+            self.rows[name] = (self.height, height)
+            put_text(part, label or name, 10, 14)
+        self.height += len(part)
+        return part
+
+    def add_title(self) -> None:
+        """Add the key, the path and the facts."""
+        video = self.video
+        part = self.add(52)
+        put_text(part, video.key, 10, 24, scale=drawing.LARGE)
+        facts = [
+            shortened(video.path, 90),
+            f"{video.num_frames} frames",
+            f"{video.width} x {video.height}",
+            f"{video.duration_seconds:.2f} s",
+            *([f"label {shortened(video.label, 40)}"] if video.label else []),
+            *([f"segment {video.segment} of the file"] if video.segment else []),
+        ]
+        put_text(part, "  |  ".join(facts), 10, 46, color=FAINT)
+        if video.damage is not None:
+            missing = f"damaged: {video.damage.num_missing} later frames missing"
+            put_text(part, missing, _LEFT + self.axis.width, 46, color=ALARM, align="right")
+
+    def _thumbs(self, name: str, shape: tuple[int, int]) -> tuple[np.ndarray, list[Place]]:
+        """Add a row for small pictures of a shape (height, width), and return their places in the row."""
+        height, width = shape
+        wide = max(4, int(self.slot) - 4)
+        high = max(4, round(wide * height / width))
+        if high > _MAX_THUMB_HEIGHT:
+            wide, high = max(4, round(wide * _MAX_THUMB_HEIGHT / high)), _MAX_THUMB_HEIGHT
+        part = self.add(max(high, _MIN_THUMB_HEIGHT), name)
+        centers = self.axis.left + (np.arange(len(self.numbers)) + 0.5) * self.slot
+        return part, [
+            Place(number, float(self.times[number]), round(center - wide / 2), 0, wide, high)
+            for number, center in zip(self.numbers, centers.tolist(), strict=True)
+        ]
+
+    def add_frames(self) -> None:
+        """Add the frames with their times, and the row of keyframes."""
+        video = self.video
+        if not video.num_frames:
+            raise FeatureAbsentError("no frames")
+        video.feature("frames")
+        part, places = self._thumbs("frames", (video.height, video.width))
+        top = self.height - len(part)
+        poses = self._poses()
+        frames = self._one_by_one("frames", self.numbers)
+        for place, rows in zip(places, frames, strict=True):
+            if rows is None:
+                _cross_out(part, place, "damaged")
+            else:
+                picture = drawing.resized_to(rows, place.width, place.height)
+                if (pose := poses.get(place.number)) is not None:
+                    shares = pictures.visible_landmarks(pose, video.width, video.height)
+                    points = shares * (place.width, place.height)
+                    drawing.draw_lines(picture, points, _BODY, (0, 230, 118))
+                part[: place.height, place.x : place.x + place.width] = picture
+            self.frames.append(Place(place.number, place.seconds, place.x, top, place.width, place.height))
+        self._add_frame_times(places)
+        self._add_keyframes()
+
+    def _poses(self) -> dict[int, np.ndarray]:
+        """Return the landmarks of the drawn frames by frame, if the video has them."""
+        if self.video.sidecar.feature("pose") is None:
+            return {}
+        poses: dict[int, np.ndarray] = {}
+        with self.noting("pose"):
+            poses.update(zip(self.numbers, self.cache.read(self.video, "pose", indices=self.numbers), strict=True))
+        return poses
+
+    def _add_frame_times(self, places: list[Place]) -> None:
+        part = self.add(20)
+        for place in places:
+            drawing.draw_mark(part, self.axis.x_of(place.seconds), 0, 4, FAINT)
+            if place.width >= 60:
+                text = f"{place.seconds:.2f} s" if place.width < 110 else f"#{place.number}  {place.seconds:.2f} s"
+                center = place.x + place.width // 2
+                put_text(part, text, center, 17, scale=SMALL, color=FAINT, align="center")
+
+    def _add_keyframes(self) -> None:
+        with self.noting("keyframes"):
+            keyframes = [number for number in self.video.keyframes.tolist() if self._is_inside(number)]
+            part = self.add(_KEYFRAMES_HEIGHT, "keyframes")
+            drawing.draw_grid(part, self.axis, 0, _KEYFRAMES_HEIGHT)
+            for number in keyframes:
+                drawing.draw_mark(part, self.axis.x_of(self.times[number]), 0, _KEYFRAMES_HEIGHT, MARK)
+
+    def _is_inside(self, number: int) -> bool:
+        return self.axis.start_seconds <= float(self.times[number]) < self.axis.stop_seconds
+
+    def _one_by_one(self, feature: str, numbers: list[int]) -> list[np.ndarray | None]:
+        """Read rows of a feature. If one is damaged, the others are read all the same."""
+        try:
+            return list(self.cache.read(self.video, feature, indices=numbers))
+        except DamageError as error:
+            self.damage[feature] = str(error)
+        pictures: list[np.ndarray | None] = []
+        for number in numbers:
+            try:
+                pictures.append(self.cache.read(self.video, feature, indices=[number])[0])
+            except DamageError:
+                pictures.append(None)
+        return pictures
+
+    def add_flow(self) -> None:
+        """Add the flow at each frame, with the wheel of colors and the length of the full color."""
+        num_rows = self.video.num_rows(self.video.feature("flow"), "flow")
+        if not num_rows:
+            raise FeatureAbsentError("no rows")
+        rows = self._one_by_one("flow", [min(number, num_rows - 1) for number in self.numbers])
+        known = [row for row in rows if row is not None]
+        scale = pictures.flow_scale(np.stack(known)) if known else 1.0
+        shape = known[0].shape[:2] if known else (self.video.height, self.video.width)
+        part, places = self._thumbs("flow", shape)
+        for place, row in zip(places, rows, strict=True):
+            if row is None:
+                _cross_out(part, place, "damaged")
+                continue
+            colors = drawing.resized_to(pictures.flow_colors(row, scale), place.width, place.height)
+            part[: place.height, place.x : place.x + place.width] = colors
+        size = min(56, len(part) - _GAP - 22)
+        if size >= 16:
+            part[22 : 22 + size, 10 : 10 + size] = pictures.color_wheel(size)
+            middle = 22 + size // 2
+            for text, baseline in (("rim is", middle - 3), (f"{scale:.3g} px", middle + 13)):
+                put_text(part, text, 16 + size, baseline, scale=SMALL, color=FAINT)
+
+    def add_motion(self) -> None:
+        """Add the mean length of the codec's vectors as a curve."""
+        self.video.feature("motion")
+        numbers = self.first + pictures.evenly_spread(self.stop - self.first, _MAX_POINTS)
+        means = pictures.motion_lengths(self.cache, self.video, numbers)
+        full = float(np.nanmax(means)) if np.isfinite(means).any() else 0.0
+        part = self.add(_MOTION_HEIGHT, "motion")
+        drawing.draw_grid(part, self.axis, 0, _MOTION_HEIGHT)
+        seconds = np.clip(self.times[numbers], self.axis.start_seconds, self.axis.stop_seconds)
+        xs = np.array([self.axis.x_of(value) for value in seconds.tolist()], float)
+        drawing.draw_curve(part, xs, means, 0, _MOTION_HEIGHT, full or 1.0)
+        self._scale_of(part, _MOTION_HEIGHT, f"{full:.3g} px", "0 px")
+
+    def add_mel(self) -> None:
+        """Add the spectrogram, the lowest band at the bottom."""
+        info = self.video.feature("mel")
+        rows = pictures.mel_rows(self.cache, self.video, self.first, self.stop, 2 * self.axis.width)
+        if not len(rows):
+            raise FeatureAbsentError("no rows")
+        start, stop = self.video.seconds_of(self.first, self.stop)
+        step = (stop - start) / len(rows)  # cut to the axis, in rows
+        skipped = round(max(0.0, self.axis.start_seconds - start) / step)
+        kept = rows[skipped : max(skipped + 1, round((self.axis.stop_seconds - start) / step))]
+        left = self.axis.x_of(start + skipped * step)
+        right = min(self.axis.x_of(start + (skipped + len(kept)) * step), self.axis.left + self.axis.width)
+        part = self.add(_MEL_HEIGHT, "mel")
+        width = max(1, right - left)
+        part[:_MEL_HEIGHT, left : left + width] = pictures.mel_colors(kept, width, _MEL_HEIGHT)
+        params: dict[str, Any] = dict(info.params)
+        top = params.get("fmax") or params.get("sample_rate", 0) / 2
+        self._scale_of(part, _MEL_HEIGHT, f"{top / 1000:.3g} kHz", f"{params.get('fmin', 0) / 1000:.3g} kHz")
+
+    def _scale_of(self, part: np.ndarray, height: int, top: str, bottom: str) -> None:
+        put_text(part, top, _LEFT - 8, 12, scale=SMALL, color=FAINT, align="right")
+        put_text(part, bottom, _LEFT - 8, height - 2, scale=SMALL, color=FAINT, align="right")
+
+    def finished(self) -> Sheet:
+        """Add the axis and the reasons, and return the sheet."""
+        drawing.draw_axis(self.add(28), self.axis, 2)
+        notes: list[tuple[str, drawing.Color]] = [
+            *((f"{name}: absent, {shortened(text, 300)}", FAINT) for name, text in self.absent.items()),
+            *((f"{name}: damaged, {shortened(text, 600)}", ALARM) for name, text in self.damage.items()),
+        ]
+        for text, color in notes:
+            for line in drawing.wrapped(text, self.axis.width):
+                put_text(self.add(14), line, _LEFT, 12, scale=NORMAL, color=color)
+        picture = np.vstack(self.parts)
+        return Sheet(
+            picture, self.video.key, self.axis, self.rows, tuple(self.frames), dict(self.absent), dict(self.damage)
+        )
+
+
+def _cross_out(part: np.ndarray, place: Place, reason: str) -> None:
+    """Fill the place of a row that is not there."""
+    part[: place.height, place.x : place.x + place.width] = 236
+    put_text(part, reason, place.x + place.width // 2, place.height // 2 + 5, color=ALARM, align="center")

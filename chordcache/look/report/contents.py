@@ -1,0 +1,218 @@
+"""The contents of a page: one pass over the videos, then the values of the template."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from chordcache import __version__
+from chordcache.amounts import human_bytes
+from chordcache.engine import terminal
+from chordcache.errors import ChordcacheError, printable
+from chordcache.look.report.charts import Bar, MeasureTable, bars
+from chordcache.look.report.inputs import CacheInput, IndexInput
+from chordcache.look.report.problem_rows import Problems
+from chordcache.look.report.report_options import Options
+from chordcache.look.report.rows import FIELDS, ORDERS, measures_of
+from chordcache.look.report.run_rows import RunRow, run_rows
+from chordcache.look.report.texts import for_script, readable
+from chordcache.look.report.tiles import PER_BLOCK, Tiles
+from chordcache.look.summary import Totals
+from chordcache.media.frame_numbers import evenly_spread
+
+_LEGEND = (("motion", "codec motion"), ("luma", "luma change"), ("sound", "sound"))
+
+_MAX_OPTIONS = 2000
+"""Entries of a list of filters"""
+
+_MAX_LINES = 400
+"""Lines of each part of the config that is shown"""
+
+
+class Card(NamedTuple):
+    """One figure at the top of the page."""
+
+    name: str
+    value: str
+
+
+class Chart(NamedTuple):
+    """A chart of bars at the top of the page."""
+
+    title: str
+    bars: list[Bar]
+    kind: str
+    """Class of the bars in the style"""
+    unit: str
+
+    def format(self, value: float) -> str:
+        """Return a value for people."""
+        return human_bytes(value) if self.unit == "bytes" else f"{value:,.0f}"
+
+
+class Contents:
+    """The contents of a page.
+
+    Parameters
+    ----------
+    options : Options
+    source : CacheInput or IndexInput
+        The videos.
+    problems : Problems
+        Failures and findings so far. Artefacts that cannot be read are added.
+    header : mapping
+        Header of the cache as JSON data, empty for an index.
+    """
+
+    def __init__(
+        self, options: Options, source: CacheInput | IndexInput, problems: Problems, header: Mapping[str, Any]
+    ) -> None:
+        self._options, self._source, self._problems = options, source, problems
+        self._settings = list(_settings(header))
+        self.totals, self._measures = Totals(), MeasureTable()
+        has_opencv = importlib.util.find_spec("cv2") is not None
+        if source.cache is not None and not has_opencv:
+            problems.notes.append("The page has no pictures, because OpenCV is missing: pip install 'chordcache[cv]'")
+        self.has_pictures = source.cache is not None and has_opencv
+        self.tiles = Tiles(source.cache if has_opencv else None)
+
+    def fill(self) -> None:
+        """Read all videos once."""
+        shown = set(evenly_spread(len(self._source), self._options.num_videos).tolist())
+        with terminal.progress_bar(len(self._source), "video", shown=self._options.progress) as bar:
+            for number, entry in enumerate(self._source):
+                measures = measures_of(entry)
+                if number in shown:
+                    for message in self.tiles.add(entry, measures):
+                        self._problems.add_unreadable(entry.key, message, self._options.path)
+                if entry.video is not None:
+                    self.totals.add_video(entry.video)
+                elif entry.record is not None:
+                    self.totals.add_record(entry.record)
+                self._measures.add(measures)
+                self._problems.add_entry(entry.video, entry.record)
+                bar.update()
+
+    def context(self) -> dict[str, Any]:
+        """Return the values of the template."""
+        self._histograms = self._measures.histograms()
+        problems = self._problems
+        is_cache = self._options.is_cache
+        return {
+            "title": readable(self._options.path.absolute().name, 120),
+            "is_cache": is_cache,
+            "cards": self._cards(),
+            "notes": problems.notes,
+            "charts": self._charts(),
+            "runs": self._runs(),
+            "filters": [
+                ("label", "Label", "All labels", self.tiles.labels.most_common(_MAX_OPTIONS)),
+                ("trait", "Property", "All properties", self.tiles.traits.most_common(_MAX_OPTIONS)),
+            ],
+            "orders": [(value, name) for value, name in ORDERS if value.lstrip("-") in self._known_fields()],
+            "legend": [(name, text) for name, text in _LEGEND if name in self._known_fields()],
+            "has_histograms": bool(self._histograms),
+            "failures": problems.failures,
+            "failures_file": "quarantine.jsonl in the cache" if is_cache else "the index",
+            "damaged": problems.damaged,
+            "findings": problems.findings,
+            "checked": problems.checked,
+            "num_problems": len(problems),
+            "absent": self._absent(),
+            "settings": self._settings,
+            "version": __version__,
+            "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "shown": self._shown(),
+            "data": Markup(for_script(self._data())),  # JSON that cannot end its element
+            "rows": self.tiles.rows(),
+            "blocks": self.tiles.blocks(),
+        }
+
+    def _cards(self) -> list[Card]:
+        totals, problems = self.totals, self._problems
+        hours = totals.seconds / 3600
+        length = Card("hours", f"{hours:,.{0 if hours >= 100 else 1}f}")
+        if hours < 1:
+            length = (
+                Card("minutes", f"{60 * hours:.1f}") if hours * 60 >= 2 else Card("seconds", f"{totals.seconds:.1f}")
+            )
+        cards = [
+            Card("videos", f"{totals.num_videos:,}"),
+            length,
+            Card("frames", f"{totals.num_frames:,}"),
+            Card("on disk", human_bytes(totals.num_bytes)),
+            Card("failures", f"{len(problems.failures):,}"),
+        ]
+        if totals.num_damaged:
+            cards.append(Card("damaged sources", f"{totals.num_damaged:,}"))
+        return cards
+
+    def _charts(self) -> list[Chart]:
+        causes = bars(Counter({readable(name, 60): n for name, n in self._problems.failures.by_cause.items()}))
+        labels = bars(Counter({readable(name, 80): n for name, n in self.totals.labels.most_common(12)}))
+        return [
+            Chart("Bytes by feature and tier", bars(self.totals.bytes), "", "bytes"),
+            Chart("Failures by cause", causes, "bad-bar", "count"),
+            Chart("Most common labels", labels, "", "count"),
+        ]
+
+    def _absent(self) -> list[tuple[str, int]]:
+        """Return the most common reasons why features are absent."""
+        return [(readable(reason, 300), count) for reason, count in self.totals.absent.most_common(100)]
+
+    def _known_fields(self) -> set[str]:
+        """Return the fields by which videos can be sorted."""
+        return {"path", *self._measures.known, *(["labels"] if self.tiles.labels else [])}
+
+    def _runs(self) -> list[RunRow]:
+        """Return the latest runs, the last one first."""
+        if not self._options.is_cache:
+            return []
+        try:
+            return run_rows(self._options.path)
+        except ChordcacheError as error:
+            self._problems.notes.append(readable(str(error)))
+            return []
+
+    def _data(self) -> dict[str, Any]:
+        """Return what the page's script needs besides the videos."""
+        shared = self.tiles.shared
+        path = printable(self._options.path)
+        return {
+            "fields": FIELDS,
+            "labels": shared.labels.all(),
+            "traits": shared.traits.all(),
+            "facts": shared.facts.all(),
+            "per_block": PER_BLOCK,
+            "histograms": self._histograms,
+            "command": f"chordcache show {shlex.quote(path)}" if self._options.is_cache else None,
+            "sample": self._sample(),
+            "empty": "no frames" if self.has_pictures else "no pictures on this page",
+        }
+
+    def _sample(self) -> str | None:
+        num_videos = self.totals.num_videos
+        return f"a sample of {num_videos:,}" if len(self.tiles) < num_videos else None
+
+    def _shown(self) -> str:
+        """Return a sentence on the number of videos that have a tile."""
+        sample = self._sample()
+        if sample is None:
+            return ""
+        return f"It shows {len(self.tiles):,} videos, {sample}; all figures are of all. More --videos show more."
+
+
+def _settings(header: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Yield title and text of the parts of a cache's header."""
+    for name in ("config", "roots", "features", "versions"):
+        if header.get(name):
+            lines = json.dumps(header[name], indent=2, ensure_ascii=False).split("\n")
+            kept = [readable(line, 400) for line in lines[:_MAX_LINES]]
+            yield name.capitalize(), "\n".join(kept if len(lines) <= _MAX_LINES else [*kept, "…"])

@@ -1,0 +1,321 @@
+"""The row and the details of one video, as the page's script reads them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from chordcache.look.problems import problem_of_record
+from chordcache.look.report.curves import curves_of_content, level_dbfs
+from chordcache.look.report.inputs import Entry
+from chordcache.look.report.texts import Texts, readable
+from chordcache.records import AudioFacts, HeaderFacts, VideoRecord
+
+FIELDS = (
+    "key", "path", "labels", "caption", "traits", "frames", "seconds", "start", "width", "height",
+    "fps", "motion", "luma", "sound", "bytes",
+)  # fmt: skip
+"""Names of the values of a row, in their order. ``labels`` and ``traits`` are numbers of texts"""
+
+ORDERS = (
+    ("path", "Name"),
+    ("seconds", "Shortest"),
+    ("-seconds", "Longest"),
+    ("motion", "Stillest, by codec motion"),
+    ("-motion", "Most codec motion"),
+    ("luma", "Stillest, by change of luma"),
+    ("-luma", "Most change of luma"),
+    ("sound", "Quietest"),
+    ("-sound", "Loudest"),
+    ("height", "Lowest picture"),
+    ("-height", "Highest picture"),
+    ("fps", "Lowest frame rate"),
+    ("-fps", "Highest frame rate"),
+    ("frames", "Fewest frames"),
+    ("-frames", "Most frames"),
+    ("bytes", "Fewest bytes"),
+    ("-bytes", "Most bytes"),
+    ("labels", "Label"),
+)
+"""Fields to sort by with their names. A minus is for descending"""
+
+_CAPTION_IN_ROW = 160
+"""Characters of a caption that the grid shows and the search finds"""
+
+_CAPTION = 2000
+"""Characters of a caption on the page of its video"""
+
+_MAX_COLUMNS, _MAX_CAPTIONS, _MAX_KEYFRAMES, _MAX_MARKS = 40, 10, 120, 100
+
+_HDR = ("smpte2084", "arib-std-b67")
+
+
+@dataclass
+class Shared:
+    """Texts that many videos of a page share."""
+
+    labels: Texts = field(default_factory=Texts)
+    traits: Texts = field(default_factory=Texts)
+    facts: Texts = field(default_factory=Texts)
+
+
+@dataclass
+class Measures:
+    """The numbers of one video that can be compared with those of others. NaN if one is not known."""
+
+    seconds: float = math.nan
+    height: float = math.nan
+    """[pixels] of the source as a player shows it"""
+    fps: float = math.nan
+    frames: float = math.nan
+    motion: float = math.nan
+    """Mean length of the codec's motion vectors, [source pixels]"""
+    luma: float = math.nan
+    """Mean difference from frame to frame, [gray levels]"""
+    sound: float = math.nan
+    """Level of the sound, [dB of full scale]"""
+    bytes: float = math.nan
+    """Bytes of all artefacts, or of the file if it is not cached"""
+
+
+def measures_of(entry: Entry) -> Measures:
+    """Return the numbers that a sidecar and a record state."""
+    video, record = entry.video, entry.record
+    measures = Measures()
+    header, packets = (record.header, record.packets) if record else (None, None)
+    content = (video.content if video else None) or (record.content if record else None)
+    if video is not None:
+        measures.seconds, measures.frames = video.duration_seconds, video.num_frames
+        measures.height = video.sidecar.display_height or video.height
+        measures.bytes = sum({info.file: info.num_bytes for info in video.sidecar.features if info.file}.values())
+        if video.duration_seconds > 0:
+            measures.fps = video.num_frames / video.duration_seconds
+    elif packets is not None:
+        measures.seconds, measures.frames = packets.duration_seconds, packets.num_frames
+    if header is not None:
+        measures.height = header.display_height
+        measures.fps = header.average_fps or measures.fps
+    if video is None and record is not None and record.identity is not None:
+        measures.bytes = record.identity.size
+    if content is not None:
+        if content.motion_per_second:
+            mean = float(np.mean(content.motion_per_second))
+            setattr(measures, "motion" if content.motion_source == "codec" else "luma", mean)
+        if content.audio_energy_per_second:
+            power = np.mean(np.square(content.audio_energy_per_second))
+            measures.sound = float(level_dbfs(np.sqrt(power)))
+    return measures
+
+
+def labels_of(entry: Entry) -> list[str]:
+    """Return the labels of a video, as the page shows them."""
+    described = entry.video.sidecar if entry.video else entry.record
+    assert described is not None
+    labels = [*([described.label] if described.label else []), *described.labels]
+    return list(dict.fromkeys(readable(label, 120) for label in labels))
+
+
+def traits_of(entry: Entry, problems: Sequence[str]) -> list[str]:
+    """Return the properties of a video that the grid can filter by."""
+    traits = [*_traits(entry), *(["damaged artefact"] if problems else [])]
+    return list(dict.fromkeys(readable(trait, 120) for trait in traits))
+
+
+def row_of(entry: Entry, measures: Measures, labels: Sequence[str], traits: Sequence[str], shared: Shared) -> list[Any]:
+    """Return the values of ``FIELDS``: what the grid shows, and what it searches, sorts and filters by."""
+    video, record = entry.video, entry.record
+    described = video.sidecar if video else record
+    assert described is not None
+    captions = [*([described.caption] if described.caption else []), *described.captions]
+    width, height = _display_size(entry)
+    return [
+        entry.key,
+        readable(described.path, 400),
+        [shared.labels.number(label) for label in labels],
+        readable(captions[0], _CAPTION_IN_ROW) if captions else "",
+        [shared.traits.number(trait) for trait in traits],
+        None if math.isnan(measures.frames) else int(measures.frames),
+        _rounded(measures.seconds, 3),
+        _rounded(video.start_seconds, 3) if video else 0,
+        width,
+        height,
+        _rounded(measures.fps, 2),
+        _rounded(measures.motion, 3),
+        _rounded(measures.luma, 3),
+        _rounded(measures.sound, 1),
+        None if math.isnan(measures.bytes) else int(measures.bytes),
+    ]
+
+
+def details_of(entry: Entry, shared: Shared) -> dict[str, Any]:
+    """Return the facts, curves and marks of the page of one video, without its picture."""
+    video, record = entry.video, entry.record
+    described = video.sidecar if video else record
+    assert described is not None
+    content = (video.content if video else None) or (record.content if record else None)
+    details: dict[str, Any] = {"facts": [_shared_fact(shared, *fact) for fact in _facts(entry)]}
+    captions = [*([described.caption] if described.caption else []), *described.captions]
+    if len(captions) > 1 or (captions and len(captions[0]) > _CAPTION_IN_ROW):
+        details["captions"] = [readable(caption, _CAPTION) for caption in captions[:_MAX_CAPTIONS]]
+    if described.extra:
+        columns = list(described.extra.items())[:_MAX_COLUMNS]
+        details["columns"] = [[readable(name, 80), _column_text(value)] for name, value in columns]
+        details["marks"] = [mark for name, value in columns for mark in _marks(name, value)][:_MAX_MARKS]
+    if content is not None:
+        details["curves"] = curves_of_content(content)
+        details["peaks"] = [round(seconds, 2) for seconds in content.audio_peaks_seconds[:_MAX_MARKS]]
+    keyframes = _keyframe_seconds(entry)
+    if keyframes:
+        details["keyframes"] = keyframes
+    if video is not None:
+        files = {info.file: info for info in video.sidecar.features if info.file}
+        details["files"] = [
+            [shared.facts.number(("", _feature_text(entry, file))), info.num_bytes] for file, info in files.items()
+        ]
+    return details
+
+
+def _rounded(value: float, digits: int) -> float | None:
+    return round(value, digits) if math.isfinite(value) else None
+
+
+def _shared_fact(shared: Shared, name: str, text: str) -> Any:
+    return shared.facts.number((name, readable(text, 300)))
+
+
+def _display_size(entry: Entry) -> tuple[int | None, int | None]:
+    if entry.record is not None and entry.record.header is not None:
+        return entry.record.header.display_width, entry.record.header.display_height
+    if entry.video is None:
+        return None, None
+    sidecar = entry.video.sidecar
+    return sidecar.display_width or sidecar.width, sidecar.display_height or sidecar.height
+
+
+def _traits(entry: Entry) -> Iterator[str]:
+    """Yield the properties of a video."""
+    video, record = entry.video, entry.record
+    if record is not None and (problem := problem_of_record(record)) is not None:
+        yield f"broken: {problem.cause}"
+    if record is not None and record.header is not None:
+        header = record.header
+        yield f"codec {header.codec}"
+        if header.rotation:
+            yield "rotated"
+        if header.bit_depth and header.bit_depth > 8:
+            yield f"{header.bit_depth} bit"
+        if header.color_transfer in _HDR:
+            yield "HDR"
+        if header.sample_aspect_ratio not in ("1:1", ""):
+            yield "non-square pixels"
+        yield "with sound" if record.audio else "without sound"
+    if record is not None and record.packets is not None and record.packets.variable_frame_rate:
+        yield "variable frame rate"
+    if video is not None:
+        if video.segment is not None:
+            yield "segment"
+        if video.damage is not None:
+            yield "damaged source"
+        for info in video.sidecar.features:
+            if info.file is None:
+                yield f"without {info.feature}"
+
+
+def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield name and text of the facts that are not in the row."""
+    video, record = entry.video, entry.record
+    described = video.sidecar if video else record
+    assert described is not None
+    yield "root", described.root
+    if described.segment is not None:
+        yield "segment", str(described.segment)
+    if record is not None and record.error:
+        yield "error", record.error
+    if record is not None and record.header is not None:
+        yield from _header_facts(record.header)
+        yield "sound", _sound_text(record.audio) if record.audio else "none"
+    if record is not None and record.packets is not None:
+        yield "frame rate", "variable" if record.packets.variable_frame_rate else "constant"
+    if video is not None:
+        sidecar = video.sidecar
+        yield "times from", sidecar.timestamp_source
+        yield "cached size", f"{video.width}x{video.height}"
+        for note in sidecar.notes:
+            yield "note", note
+        if sidecar.num_frames_skipped:
+            yield "skipped", f"{sidecar.num_frames_skipped} frames before the first keyframe"
+        if video.damage is not None:
+            yield "damage", str(video.damage)
+        for info in sidecar.features:
+            if info.file is None:
+                yield "absent", f"{info.feature} in {info.tier}: {info.absent}"
+
+
+def _header_facts(header: HeaderFacts) -> Iterator[tuple[str, str]]:
+    yield "container", header.container
+    yield "codec", " ".join(filter(None, (header.codec, header.profile)))
+    yield (
+        "pixels",
+        ", ".join(filter(None, (header.pixel_format, f"{header.bit_depth} bit" if header.bit_depth else None))),
+    )
+    colors = (header.color_space, header.color_primaries, header.color_transfer, header.color_range)
+    yield "colors", ", ".join(dict.fromkeys(filter(None, colors))) or "not stated"
+    if header.rotation or header.mirrored:
+        yield "turned", f"{header.rotation}° clockwise{', mirrored' if header.mirrored else ''}"
+    if header.sample_aspect_ratio != "1:1":
+        yield "pixel aspect", header.sample_aspect_ratio
+        yield "stored size", f"{header.coded_width}x{header.coded_height}"
+
+
+def _sound_text(audio: AudioFacts) -> str:
+    return f"{audio.codec}, {audio.sample_rate_hz / 1000:g} kHz, {audio.num_channels} channels"
+
+
+def _feature_text(entry: Entry, file: str) -> str:
+    assert entry.video is not None
+    infos = [info for info in entry.video.sidecar.features if info.file == file]
+    codec = next((f", {info.params['codec']}" for info in infos if "codec" in info.params), "")
+    return f"{', '.join(info.feature for info in infos)} in {infos[0].tier}{codec}"
+
+
+def _column_text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return readable(text, 400)
+
+
+def _marks(name: str, value: Any) -> Iterator[list[Any]]:
+    """Yield time and text of the annotations in a column of boxes."""
+    if not isinstance(value, list | tuple):
+        return
+    texts: dict[float, Counter[str]] = {}
+    for box in value:
+        if not isinstance(box, Mapping) or not isinstance(box.get("time_seconds"), int | float):
+            return
+        try:
+            seconds = float(box["time_seconds"])
+        except OverflowError:  # JSON has integers of any size
+            continue
+        if math.isfinite(seconds):
+            texts.setdefault(seconds, Counter())[str(box.get("label", name))] += 1
+    for seconds, counted in texts.items():
+        words = (f"{count} {label}" if count > 1 else label for label, count in counted.items())
+        yield [round(seconds, 2), readable(", ".join(words), 120)]
+
+
+def _keyframe_seconds(entry: Entry) -> list[float]:
+    """Return the times of the keyframes that lie in the video, from its first frame."""
+    record: VideoRecord | None = entry.record
+    if record is None or record.packets is None:
+        return []
+    start = entry.video.start_seconds if entry.video else record.packets.start_seconds
+    stop = entry.video.duration_seconds if entry.video else record.packets.duration_seconds
+    times = [
+        round(seconds - start, 2) for seconds in record.packets.keyframe_pts_seconds if 0 <= seconds - start <= stop
+    ]
+    return times[:: -(-len(times) // _MAX_KEYFRAMES)] if times else []

@@ -1,0 +1,141 @@
+"""Figures over all videos of a cache or an index, for ``info`` and the report page."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chordcache.index.index_files import read_index
+from chordcache.read.cache import open_cache
+from chordcache.read.video import Video
+from chordcache.records import FeatureInfo, VideoRecord
+from chordcache.storage import sealed_json
+from chordcache.storage.cache_header import read_header
+from chordcache.storage.quarantine import Quarantine
+
+
+def summarize(path: str | Path) -> dict[str, Any]:
+    """Summarize a cache (a folder) or an index (a file).
+
+    Returns
+    -------
+    dict
+        Counts, ``hours`` [hours of video], ``bytes``, and counts by label, codec or error. Plain JSON data.
+
+    Raises
+    ------
+    NotFoundError
+        If ``path`` is not a cache and not an index.
+    DamageError, FormatVersionError, UsageError
+        If the cache or the index cannot be read.
+    """
+    path = Path(path)
+    return _of_index(path) if os.path.isfile(path) else _of_cache(path)
+
+
+class Totals:
+    """Counts over the videos that are added."""
+
+    def __init__(self) -> None:
+        self.num_videos = self.num_frames = self.num_unlabelled = 0
+        self.seconds = 0.0
+        self.num_damaged = self.num_missing_frames = 0
+        self.bytes: Counter[str] = Counter()
+        """Bytes of the artefacts by features and tier, and of the sources of records"""
+        self.absent: Counter[str] = Counter()
+        self.labels: Counter[str] = Counter()
+        self.codecs: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        """Causes of the errors of records"""
+
+    def add_video(self, video: Video) -> None:
+        """Count a cached video."""
+        self.num_videos += 1
+        self.num_frames += video.num_frames
+        self.seconds += video.duration_seconds
+        self._add_labels(video.label, video.labels)
+        if video.damage is not None:
+            self.num_damaged += 1
+            self.num_missing_frames += video.damage.num_missing
+        by_file: dict[str, list[FeatureInfo]] = {}
+        for info in video.sidecar.features:
+            if info.file is None:
+                self.absent[f"{info.feature} in {info.tier}: {info.absent}"] += 1
+            else:
+                by_file.setdefault(info.file, []).append(info)
+        for infos in by_file.values():
+            names = ", ".join(info.feature for info in infos)
+            self.bytes[f"{names} in {infos[0].tier}"] += infos[0].num_bytes
+
+    def add_record(self, record: VideoRecord) -> None:
+        """Count an item of an index that is not cached."""
+        self.num_videos += 1
+        self._add_labels(record.label, record.labels)
+        if record.packets is not None:
+            self.num_frames += record.packets.num_frames
+            self.seconds += record.packets.duration_seconds
+        if record.identity is not None:
+            self.bytes["source files"] += record.identity.size
+        if record.error_cause:
+            self.errors[record.error_cause] += 1
+        elif record.header is not None:
+            self.codecs[record.header.codec] += 1
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all artefacts and sources."""
+        return self.bytes.total()
+
+    def _add_labels(self, label: str | None, labels: Sequence[str]) -> None:
+        names = {*labels, *([label] if label else [])}
+        self.labels.update(names)
+        self.num_unlabelled += not names
+
+    def by_label(self) -> dict[str, int]:
+        """Return the number of videos with each label, the most first, and of those without one."""
+        counts = self.labels + Counter({"(none)": self.num_unlabelled})
+        return dict(counts.most_common())
+
+
+def _of_cache(path: Path) -> dict[str, Any]:
+    header = read_header(path)
+    totals = Totals()
+    with open_cache(path) as cache:
+        for video in cache:
+            totals.add_video(video)
+    damaged = {"videos": totals.num_damaged, "frames missing": totals.num_missing_frames}
+    return {
+        "format_version": sealed_json.FORMAT_VERSION,
+        "videos": totals.num_videos,
+        "frames": totals.num_frames,
+        "hours": round(totals.seconds / 3600, 4),
+        "bytes": dict(totals.bytes),
+        "absent": dict(totals.absent.most_common()),
+        "labels": totals.by_label(),
+        "quarantined": len(Quarantine(path, {})),
+        "damaged": damaged if totals.num_damaged else {},
+        "roots": dict(header.roots),
+        "features": {tier: list(names) for tier, names in header.features.items()},
+        "config": dict(header.config),
+    }
+
+
+def _of_index(path: Path) -> dict[str, Any]:
+    index = read_index(path)
+    totals = Totals()
+    for record in index:
+        totals.add_record(record)
+    return {
+        "level": index.level,
+        "videos": totals.num_videos,
+        "broken": dict(totals.errors.most_common()),
+        "frames_expected": totals.num_frames,
+        "hours": round(totals.seconds / 3600, 4),
+        "bytes": totals.num_bytes,
+        "codecs": dict(totals.codecs.most_common()),
+        "labels": totals.by_label(),
+        "roots": index.roots,
+    }

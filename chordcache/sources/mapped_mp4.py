@@ -1,0 +1,260 @@
+"""Source of frames decoded from a memory-mapped MP4. It does not open a container or probe the file."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from chordcache.config.picture import PictureConfig
+from chordcache.errors import MediaError
+from chordcache.media.audio import read_sound, sample_rate_of
+from chordcache.media.checks.bitstream import packet_reader
+from chordcache.media.exact_frames import FrameReader
+from chordcache.media.frame_index import FrameIndex, seek_frames_of
+from chordcache.media.mp4_decoder import SampleDecoder
+from chordcache.media.mp4_samples import VideoTrack, read_video_track, refused
+from chordcache.media.source_file import identify
+from chordcache.sources.media_file import AS_STORED, Converter, MP4Source, check_is_file, naming
+from chordcache.sources.video_source import VideoSource
+
+_HIGH_444 = 244
+"""Profile of H.264. Streams of it from old versions of x264 have to be decoded from the start."""
+
+
+class _MappedFile:
+    """A mapped file, its frame index, and its running decoder."""
+
+    def __init__(self, path: str, frames: PictureConfig) -> None:
+        identify(path)
+        self._frames = frames
+        self._converter: Converter | None = None
+        self._frame_reader: FrameReader[Any] | None = None
+        """Reader that continues after the last request"""
+        self._last = -1
+        """Number of the last frame that was read"""
+        self._map = _mapped(path)
+        self._data = memoryview(self._map)
+        try:
+            self._track = read_video_track(self._data)
+            self.frame_index, self._samples = _frame_index_of(self._track)
+            self._decoder = SampleDecoder(self._track, self._data)
+            self._reader = packet_reader(self._track.codec, self._track.extradata)
+            self._check_start()
+        except BaseException:  # cleanup boundary
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Unmap the file now. A reader that continues holds this object, and would keep the map until a collection."""
+        self._frame_reader = None
+        with suppress(BufferError):  # the traceback of an error still holds a part: the map closes together with it
+            self._data.release()
+            self._map.close()
+
+    def read(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        """Yield the frames of ascending numbers."""
+        if self._map.size() < len(self._data):  # reading a map beyond the end of its file kills the process
+            raise MediaError("decode", "changed", "the file became shorter while it was open")
+        rest = wanted
+        while rest:
+            seek_frame = self.frame_index.seek_frames[rest[0]]
+            reader, self._frame_reader = self._frame_reader, None  # not continued after an error
+            if reader is None and rest[0] == self._last + 1:  # the caller reads one frame after the other
+                reader = self._read_from(int(seek_frame))
+            if reader is not None and seek_frame <= reader.next <= rest[0]:
+                group = rest[:1]
+                yield self._rgb(reader.advance(rest[0]))
+                self._frame_reader = reader
+            else:
+                num_near = np.searchsorted(self.frame_index.seek_frames[rest], seek_frame, side="right")
+                group = rest[:num_near]
+                yield from map(self._rgb, self._only(int(seek_frame), group))
+            self._last = group[-1]
+            rest = rest[len(group) :]
+
+    def _check_start(self) -> None:
+        """Refuse a file that does not show exactly one frame for each sample. ``MP4Source`` then reads it."""
+        first, pts = self._sample(0), self._track.pts
+        is_key = bool(self._track.is_sync[0])
+        is_sound = self._reader.is_start(first, is_keyframe=is_key) and (
+            self._reader.is_clean_start(first) or (self._reader.knows_leading and pts[0] == pts.min())
+        )
+        if not is_sound:
+            raise refused("the file may begin in the middle of a group of pictures")
+        if self._reader.may_share_frames(int(self._track.sizes.min())):
+            raise refused("some samples may not show a frame")
+
+    def _sample(self, number: int) -> memoryview:
+        start, size = int(self._track.offsets[number]), int(self._track.sizes[number])
+        return self._data[start : start + size]
+
+    def _read_from(self, seek_frame: int) -> FrameReader[Any]:
+        pictures = self._decoder.pictures(self._first_sample(seek_frame), len(self._track.sizes))
+        numbered = ((self.frame_index.find(picture.pts), picture) for picture in pictures)
+        # Samples that the edit list cuts off are decoded all the same
+        return FrameReader(
+            ((number, picture) for number, picture in numbered if number is not None), max(seek_frame, 0)
+        )
+
+    def _only(self, seek_frame: int, group: list[int]) -> Iterator[Any]:
+        """Yield the pictures of some frames after a keyframe. Samples after these frames are not decoded."""
+        stop = int(self._samples[group].max()) + 1
+        rest = iter(group)
+        number = next(rest, None)
+        for picture in self._decoder.pictures(self._first_sample(seek_frame), stop):
+            if number is not None and self.frame_index.find(picture.pts) == number:
+                yield picture
+                number = next(rest, None)
+        if number is not None:
+            raise MediaError("decode", "short", f"frame {number} cannot be decoded")
+
+    def _first_sample(self, seek_frame: int) -> int:
+        if seek_frame < 0:
+            return 0
+        sample = int(self._samples[seek_frame])
+        if not self._reader.is_entry(self._sample(sample)):
+            raise refused(f"sample {sample + 1} is marked as a keyframe, but later samples also need earlier ones")
+        return sample
+
+    def _rgb(self, picture: Any) -> np.ndarray:
+        if self._converter is None:
+            size = (self._track.width, self._track.height)
+            self._converter = Converter(self._frames, self._decoder.aspect, size)
+        return self._converter.rgb(picture, self._first_picture, self._track.orientation)
+
+    def _first_picture(self) -> Any:
+        """Decode frame 0 with another decoder, because this one is in use."""
+        pictures = SampleDecoder(self._track, self._data).pictures(0, int(self._samples[0]) + 1)
+        for picture in pictures:
+            if self.frame_index.find(picture.pts) == 0:
+                return picture
+        raise MediaError("decode", "short", "frame 0 cannot be decoded")
+
+
+def _mapped(path: str) -> mmap.mmap:
+    try:
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except ValueError:
+        raise refused("the file is empty") from None
+    except OSError as error:
+        raise MediaError("open", "io", error.strerror or str(error)) from None
+
+
+def _frame_index_of(track: VideoTrack) -> tuple[FrameIndex, np.ndarray]:
+    """Return the frame index, and the sample of each frame [shape=(T,), dtype=int64]."""
+    if track.codec == "h264" and track.extradata[1:2] == bytes([_HIGH_444]):
+        raise refused("the pictures are H.264 in 4:4:4")
+    shown = np.flatnonzero(track.is_shown)
+    samples = shown[np.argsort(track.pts[shown], kind="stable")]
+    pts = track.pts[samples]
+    keys = track.pts[track.is_shown & track.is_sync]
+    if not len(pts):
+        raise refused("the edit list leaves no frame")
+    if (np.diff(pts) <= 0).any():
+        raise refused("two frames are shown at the same time")
+    if (np.diff(keys) <= 0).any():
+        raise refused("keyframes are not stored in the order in which they are shown")
+    seek_frames = seek_frames_of(pts, keys)
+    return FrameIndex(pts, track.time_base, seek_frames, track.last_ticks * track.time_base), samples
+
+
+class MappedMP4Source(VideoSource):
+    """The frames of an MP4 or QuickTime file, located in its mapped bytes by its own tables.
+
+    The frames are the same as those of ``MP4Source``, and come sooner. Opening only reads the tables, and only the
+    samples that are needed are decoded. ``MP4Source`` reads the files that cannot be read exactly in this way:
+    fragmented files, other codecs than H.264, HEVC, AV1 and MPEG-4, wrongly marked keyframes, and tables that
+    contradict the file. ``fallback_reason`` gives the reason.
+
+    A mapped file must not become shorter while it is read.
+
+    Parameters
+    ----------
+    frames : PictureConfig
+        See ``MP4Source``.
+    """
+
+    def __init__(self, frames: PictureConfig = AS_STORED) -> None:
+        super().__init__()
+        self._frames = frames
+        self.max_fps = frames.fps
+        self._file: _MappedFile | None = None
+        self._decoded = MP4Source(frames)
+        self.fallback_reason: str | None = None
+        """Reason why ``MP4Source`` reads the file, None if it does not. It may only be found when a frame is read"""
+
+    def _open(self, name: str) -> None:
+        check_is_file(name)
+        with naming(name):
+            try:
+                self._file = _MappedFile(name, self._frames)
+            except MediaError as error:
+                self._fall_back(name, error)
+
+    def _fall_back(self, name: str, error: MediaError) -> None:
+        if error.cause != "tables":
+            raise error
+        self._unmap()
+        self._decoded.open(name)
+        self.fallback_reason = error.message
+
+    def _unmap(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def _close(self) -> None:
+        self._unmap()
+        self._decoded.close()
+        self.fallback_reason = None
+
+    @property
+    def frame_index(self) -> FrameIndex:
+        """Presentation time of each frame, and the frame at which decoding begins for it."""
+        self._check_open()
+        return self._decoded.frame_index if self._file is None else self._file.frame_index
+
+    @property
+    def num_frames(self) -> int:
+        """Number of frames of the file."""
+        return len(self.frame_index)
+
+    @property
+    def fps(self) -> float:
+        """Average frames per second. For a single frame, the rate in the headers."""
+        return self.frame_index.fps
+
+    @property
+    def pts_seconds(self) -> np.ndarray:
+        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock of the sound."""
+        return self.frame_index.pts_seconds
+
+    @property
+    def sample_rate(self) -> int:
+        """Sample rate [Hz] of the audio track."""
+        self._check_open()
+        with naming(self._name):
+            return sample_rate_of(self._name)
+
+    def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
+        """Return sound of the file's best track. The container is opened for it. See ``MP4Source``."""
+        self._check_open()
+        with naming(self._name):
+            return read_sound(self._name, start_seconds, duration_seconds)
+
+    def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        num_read = 0
+        with naming(self._name):
+            try:
+                for frame in self._file.read(wanted) if self._file is not None else ():
+                    yield frame
+                    num_read += 1
+            except MediaError as error:
+                self._fall_back(self._name, error)
+        if self._file is None:
+            yield from self._decoded.get_frames(wanted[num_read:])

@@ -1,0 +1,227 @@
+"""Source of frames decoded from a media file. Every frame is exact, in any container."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from chordcache.config.picture import PictureConfig
+from chordcache.errors import FeatureAbsentError, MediaError, UsageError, printable
+from chordcache.media.audio import read_sound
+from chordcache.media.exact_frames import ExactFrames
+from chordcache.media.frame_index import FrameIndex
+from chordcache.media.geometry import Orientation
+from chordcache.media.scaling import PictureScaler
+from chordcache.sources.video_source import VideoSource
+
+Show: TypeAlias = Callable[[PictureScaler, Any], np.ndarray]
+"""Function that makes a frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB] from a decoded picture."""
+
+AS_STORED = PictureConfig(short_side=None)
+"""Config of upright frames with square pixels, as ``build`` makes them, in the source's size."""
+
+
+def check_is_file(path: str) -> None:
+    """Raise ``UsageError`` for an address of the network, which is not a file."""
+    if "://" in path:
+        raise UsageError(f"path: got '{printable(path)}', expected a file. Use StreamSource for an address.")
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Add the name of the file to errors about it."""
+    try:
+        yield
+    except FeatureAbsentError as error:
+        raise FeatureAbsentError(f"'{printable(path)}': {error}") from None
+    except MemoryError as error:  # a file may claim to need any amount
+        raise MediaError("decode", "oom", f"cannot read '{printable(path)}': {error or 'no memory'}") from None
+    except MediaError as error:
+        named = f"cannot read '{printable(path)}': "  # the source that took over may have added it
+        what = error.message if error.message.startswith(named) else named + error.message
+        raise MediaError(error.stage, error.cause, what, error.num_frames_ok) from error
+
+
+class Converter:
+    """A converter of pictures, in any order, to frames.
+
+    Parameters
+    ----------
+    frames : PictureConfig
+        Size, HDR and stereo treatment.
+    aspect : Fraction or None
+        Sample aspect ratio.
+    stated_size : tuple of int
+        (width, height) of the stored picture according to the headers.
+    show : Show, optional
+        Function that makes the frames. By default the scaler's RGB.
+    """
+
+    def __init__(
+        self,
+        frames: PictureConfig,
+        aspect: Fraction | None,
+        stated_size: tuple[int, int],
+        show: Show | None = None,
+    ) -> None:
+        self._show = show or PictureScaler.rgb
+        self._scaler = PictureScaler(frames, aspect)
+        self._stated_size = stated_size
+        self._is_settled = False
+
+    @property
+    def display_size(self) -> tuple[int, int]:
+        """(width, height) of the displayed source, [pixels]. Known after the first picture."""
+        return self._scaler.display_size
+
+    def rgb(self, picture: Any, first: Callable[[], Any], orientation: Orientation | None = None) -> np.ndarray:
+        """Convert a picture [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB].
+
+        Parameters
+        ----------
+        picture : av.VideoFrame
+            Any frame of the video.
+        first : callable
+            Function that returns the picture of frame 0, which fixes the size of all frames. It is called if the size
+            of ``picture`` differs from the headers.
+        orientation : Orientation, optional
+            Orientation from the container, if the picture does not have it.
+        """
+        if not self._is_settled:
+            is_like_first = (picture.width, picture.height) == self._stated_size
+            self._scaler.settle(picture if is_like_first else first())
+            self._scaler.orientation = orientation or self._scaler.orientation
+            self._is_settled = True
+        return self._show(self._scaler, picture)
+
+
+class _File:
+    """An open media file, and the converter of its pictures."""
+
+    def __init__(self, path: str, frames: PictureConfig, show: Show) -> None:
+        self._frames = ExactFrames(path)
+        media = self._frames.media
+        video, audio = media.require_video(), media.audio
+        codec = video.codec_context
+        self._converter = Converter(frames, video.sample_aspect_ratio, (codec.width, codec.height), show)
+        self.sample_rate = audio.codec_context.sample_rate if audio else None
+        self.sequential_reason, self.frame_index = self._frames.sequential_reason, self._frames.frame_index
+        self.joints = media.joints
+
+    def close(self) -> None:
+        self._frames.close()
+
+    def frame(self, number: int) -> np.ndarray:
+        return self._converter.rgb(self._frames.frame(number).picture, lambda: self._frames.frame(0).picture)
+
+    @property
+    def display_size(self) -> tuple[int, int]:
+        return self._converter.display_size
+
+
+class MP4Source(VideoSource):
+    """The frames of a media file (MP4 or any other container that ``scan`` supports), decoded on request.
+
+    Frame numbers count all frames that are shown, in the order in which they are shown. A cache's
+    ``Video.source_frames`` are such numbers. Opening a file reads all its packets and decodes none. A frame is then
+    decoded from the keyframe that it needs, or from the end of the last request. In some files (AVI, raw streams),
+    frames cannot be distinguished by their time. Such a file is decoded once as a whole when it is opened, and from its
+    start whenever a request goes back. See ``sequential_reason``.
+
+    Parameters
+    ----------
+    frames : PictureConfig
+        Size, HDR and stereo treatment, as for ``build``. By default the source's size. ``fps`` only matters to a
+        dataset of the source. It does not change frame numbers, because they are the source's.
+    """
+
+    def __init__(self, frames: PictureConfig = AS_STORED) -> None:
+        super().__init__()
+        if frames.buckets is not None:
+            raise UsageError(
+                "frames: got buckets, which are chosen for whole items, expected None for a source of single frames. "
+                "Build a cache with frames.buckets."
+            )
+        self._frames = frames
+        self.max_fps, self.stereo = frames.fps, frames.stereo
+        self._show: Show = PictureScaler.rgb
+        self._file: _File | None = None
+
+    def _open(self, name: str) -> None:
+        check_is_file(name)
+        with naming(name):
+            self._file = _File(name, self._frames, self._show)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    @property
+    def _opened(self) -> _File:
+        self._check_open()
+        assert self._file is not None
+        return self._file
+
+    @property
+    def display_size(self) -> tuple[int, int]:
+        """(width, height) of the displayed source, [pixels]. (0, 0) before a frame is read."""
+        return self._opened.display_size
+
+    @property
+    def sequential_reason(self) -> str | None:
+        """Reason why frames can only be counted from the start, None if the file can be decoded from any keyframe."""
+        return self._opened.sequential_reason
+
+    @property
+    def frame_index(self) -> FrameIndex:
+        """Presentation time of each frame, and the frame at which decoding begins for it."""
+        return self._opened.frame_index
+
+    @property
+    def num_frames(self) -> int:
+        """Number of frames of the file."""
+        return len(self.frame_index)
+
+    @property
+    def fps(self) -> float:
+        """Average frames per second. For a single frame, the rate in the headers."""
+        return self.frame_index.fps
+
+    @property
+    def pts_seconds(self) -> np.ndarray:
+        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock of the sound."""
+        return self.frame_index.pts_seconds
+
+    @property
+    def sample_rate(self) -> int:
+        """Sample rate [Hz] of the audio track."""
+        if self._opened.sample_rate is None:
+            raise FeatureAbsentError(f"'{printable(self._name)}': the file has no audio track")
+        return self._opened.sample_rate
+
+    def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
+        """Return sound of the file's best track, with all its channels and at its sample rate. See ``VideoSource``.
+
+        Raises
+        ------
+        FeatureAbsentError
+            If the file does not have an audio track.
+        MediaError
+            If the file cannot be read.
+        UsageError
+            If the chunk is longer than an hour, or no file is open.
+        """
+        self._check_open()
+        with naming(self._name):
+            return read_sound(self._name, start_seconds, duration_seconds, joints=self._opened.joints)
+
+    def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        for number in wanted:
+            with naming(self._name):
+                frame = self._opened.frame(number)
+            yield frame

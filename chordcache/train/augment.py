@@ -1,0 +1,308 @@
+"""Augmentation of a whole batch on its device: kornia's policies, MixUp and CutMix, then normalization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from kornia.augmentation.auto import AutoAugment, RandAugment, TrivialAugment
+from kornia.augmentation.auto.autoaugment.autoaugment import imagenet_policy
+from kornia.augmentation.auto.base import SUBPOLICY_CONFIG, PolicyAugmentBase
+from kornia.augmentation.auto.rand_augment.rand_augment import default_policy as rand_policy
+from kornia.augmentation.auto.trivial_augment.trivial_augment import default_policy as trivial_policy
+from kornia.augmentation.container.params import ParamItem
+from kornia.enhance import normalize
+
+from chordcache.arguments import check_at_least, check_share
+from chordcache.errors import UsageError
+from chordcache.features.registry import read_sides
+from chordcache.train.boxes import BOX_TYPES, is_boxes
+from chordcache.train.mixing import MIXED, WITHOUT_MEANING, check_motion, mixed
+from chordcache.train.samplers.clip_request import ClipRequest, RandomStream
+
+Operations = list[SUBPOLICY_CONFIG]
+
+_POLICIES: Mapping[str, tuple[Callable[[Operations], PolicyAugmentBase], Operations]] = {
+    "auto": (AutoAugment, imagenet_policy),
+    "rand": (lambda operations: RandAugment(n=2, m=9, policy=operations), rand_policy),
+    "trivial": (TrivialAugment, trivial_policy),
+}
+"""Policy of kornia by name, and the operations of its paper"""
+
+_GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
+"""Operations that move pixels"""
+
+_FEATURE_OF = {array: name for name, side in read_sides().items() for array in side.padding}
+"""Array of a batch to its feature"""
+
+_OF_NO_FEATURE = ("pts_seconds", "present", "caption_ids", "caption_mask", "labels")
+"""Tensors of a batch, of two axes or more, that do not belong to a feature"""
+
+_NO_FIELDS: Mapping[str, str] = MappingProxyType({})
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class BatchAugment:
+    """Augmentation that changes the frames of a batch on their device, mixes labels, and makes normalized floats.
+
+    The result only depends on the batch and the seed. The policy of a clip is drawn from the seed and from the clip's
+    ``sample_id``, so from its epoch and its index. A mix is drawn from the seed and from the ``sample_id`` of the first
+    clip of the batch. A run that is resumed therefore sees the same augmented batches, with any loader and any number
+    of workers. With batches of another size or another number of ranks, each clip keeps its policy but gets another
+    partner. torch's global generator is neither used nor changed.
+
+    All frames of a clip are changed in the same way, and each clip in a different way. Features beside frames are
+    accepted where the change has a meaning:
+
+    ==========  ======================================  ======================================================
+    setting     changes                                 refuses
+    ==========  ======================================  ======================================================
+    ``policy``  frames                                  flow, motion and pose, unless ``geometric=False``:
+                                                        rotation, shear and translation do not move them
+    "mixup"     frames, mel, waveform, labels           flow, motion, pose: a mean of two describes neither
+    "cutmix"    frames, flow, motion, labels            mel and waveform, which have no place in the picture;
+                                                        pose, which is that of a whole body
+    ==========  ======================================  ======================================================
+
+    Boxes, which are not a feature, are accepted where pose is. ``labels`` are mixed as ``label`` is. Both mixes refuse
+    features of plug-ins, for which the right way is unknown. Everything else in the batch, such as captions, stays
+    that of the clip itself.
+
+    Parameters
+    ----------
+    policy : {"trivial", "auto", "rand"}, optional
+        TrivialAugment, AutoAugment (ImageNet's policy) or RandAugment (n=2, m=9).
+    geometric : bool
+        False leaves out the policy's operations that move pixels: rotate, shear and translate. All that remain only
+        change colors and sharpness, so that flow, motion and pose stay valid.
+    mix : {"mixup", "cutmix"}, optional
+        Mix each clip with another one of the batch, and their labels in proportion.
+    mix_p : float
+        Probability with which a batch is mixed.
+    num_classes : int, optional
+        Number of labels. Needed for ``mix``.
+    features : iterable of str, optional
+        Features of the dataset. If a setting refuses one of them, the error then comes now. By default it comes with
+        the first batch.
+    fields : mapping of str to str, optional
+        ``dataset.fields``. If a setting refuses boxes among them, the error then comes now, as for ``features``. Lists
+        of numbers among them are then not mistaken for features of plug-ins.
+    seed : int
+        Seed of the augmentation alone.
+    mean, std : tuple of float
+        Mean and standard deviation of red, green and blue on a scale of 0 to 1. By default those of ImageNet.
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong, or a setting refuses one of ``features`` or ``fields``.
+
+    Notes
+    -----
+    Source: kornia's ``TrivialAugment``, ``AutoAugment`` and ``RandAugment``, whose papers its documentation names.
+    Equalize and auto-contrast use each frame separately. kornia draws from torch's global generator on the CPU. The
+    generator is seeded for each clip and put back afterwards. Do not draw from it in other threads meanwhile.
+
+    MixUp (Zhang et al. 2018, alpha=1) draws one share for each clip, uniform in [0, 1). A value of the result is
+    ``(1 - share) * own + share * partner``. Mel is mixed in dB.
+    A waveform of int16 is rounded.
+
+    CutMix (Yun et al. 2019, alpha=1) draws one box for each clip, with the shape of the picture and sides rounded down
+    to whole pixels. The box lies inside of the picture, at each place with the same probability. The share of the
+    partner's label is the box's part of the area of the picture in the batch, padding included. A cell of flow or
+    motion is the partner's if its center lies in the box: at ``top <= y < bottom`` and ``left <= x < right``. Flow of
+    the size of the frames is thus cut at the same pixels. In motion, cells are 16 pixels wide, the last of a row or
+    column may be narrower.
+
+    Examples
+    --------
+    >>> augment = BatchAugment(policy="trivial", mix="cutmix", num_classes=400)
+    >>> batch = {"frames": torch.zeros(2, 16, 3, 32, 32, dtype=torch.uint8), "label": torch.tensor([7, 399])}
+    >>> batch["sample_id"] = ["0:12", "0:5"]  # as the dataset returns it: epoch 0, samples 12 and 5
+    >>> augmented = augment(batch)
+    >>> {name: (tuple(augmented[name].shape), augmented[name].dtype) for name in ("frames", "label")}
+    {'frames': ((2, 16, 3, 32, 32), torch.float32), 'label': ((2, 400), torch.float32)}
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: str | None = None,
+        geometric: bool = True,
+        mix: str | None = None,
+        mix_p: float = 1.0,
+        num_classes: int | None = None,
+        features: Iterable[str] = (),
+        fields: Mapping[str, str] = _NO_FIELDS,
+        seed: int = 0,
+        mean: Sequence[float] = IMAGENET_MEAN,
+        std: Sequence[float] = IMAGENET_STD,
+    ) -> None:
+        for name, value, valid in (("policy", policy, tuple(_POLICIES)), ("mix", mix, tuple(MIXED))):
+            if value is not None and value not in valid:
+                raise UsageError(f"{name}: got {value!r}, expected one of {', '.join(valid)}, or None")
+        check_share(mix_p=mix_p)
+        check_at_least(0, seed=seed)
+        if isinstance(features, str):
+            raise UsageError(f"features: got {features!r}, expected a sequence of names such as ({features!r},)")
+        if mix is not None and (num_classes is None or num_classes < 1):
+            raise UsageError(f"num_classes: got {num_classes!r}, expected the number of labels, since mix={mix!r}")
+        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+            raise UsageError(f"mean and std: got {mean!r} and {std!r}, expected three colors each, std above 0")
+        self._moves_pixels = policy is not None and geometric
+        self._mix, self._mix_p = mix, mix_p
+        self._check_features("features", features)
+        self._fields = frozenset(fields)
+        self._check_boxes("fields", [name for name, kind in fields.items() if kind in BOX_TYPES])
+        self._policy = None if policy is None else _made(policy, geometric)
+        self._num_classes = num_classes or 0
+        self._seed = seed
+        self._mean, self._std = (torch.tensor(values, dtype=torch.float32, device="cpu") for values in (mean, std))
+
+    @torch.no_grad()
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Augment one batch.
+
+        Parameters
+        ----------
+        batch : mapping
+            ``frames`` [shape=(B, T, 3, H, W), dtype=uint8, 0 to 255] on any device. With ``mix`` also ``label``
+            [shape=(B,), dtype=int64, -1 for none], and any of ``flows``, ``motion``, ``motion_covered``, ``audio`` and
+            ``waveform`` that ``mix`` changes, on the same device. With ``policy`` or ``mix`` also ``sample_id``, a list
+            of B str as ``ChordVideoDataset`` returns them.
+
+        Returns
+        -------
+        dict
+            The batch with ``frames`` [same shape, dtype=float32, normalized] and, with ``mix``, the mixed arrays and
+            ``label`` [shape=(B, num_classes), dtype=float32], as ``cross_entropy`` takes it. Rows add up to 1, minus
+            the share of clips without a label. In ``lengths``, a mixed array then has the larger size of both clips,
+            and ``present`` is True where both clips have the feature.
+
+        Raises
+        ------
+        UsageError
+            If ``frames`` has another shape or dtype, if a label is not below ``num_classes``, if ``sample_id`` is
+            missing, or if the batch has an array that a setting refuses.
+        """
+        self._check(batch)
+        out = dict(batch)
+        frames = batch["frames"].to(torch.float32) / 255
+        requests = self._requests(batch) if self._policy is not None or self._mix is not None else []
+        if self._policy is not None:
+            frames = _varied(self._policy, frames, requests)
+        if self._mix is not None:
+            out["frames"] = frames
+            random = requests[0].generator(RandomStream.MIX)
+            out |= mixed(out, self._mix, p=self._mix_p, num_classes=self._num_classes, random=random)
+            frames = out["frames"]
+        mean, std = (values.to(frames.device, non_blocking=True) for values in (self._mean, self._std))
+        out["frames"] = normalize(frames.flatten(0, 1), mean, std).view(frames.shape)
+        return out
+
+    def _check(self, batch: Mapping[str, Any]) -> None:
+        if "frames" not in batch:
+            raise UsageError(f"batch: got {', '.join(batch)}, expected also frames. Add 'frames' to features.")
+        frames = batch["frames"]
+        if frames.dtype != torch.uint8 or frames.ndim != 5 or frames.shape[2] != 3:
+            raise UsageError(
+                f"frames: got {frames.dtype} of shape {tuple(frames.shape)}, expected uint8 of shape (B, T, 3, H, W)"
+            )
+        self._check_boxes("batch", [name for name, value in batch.items() if is_boxes(value)])
+        named = [(name, value) for name, value in batch.items() if name not in self._fields]
+        arrays = [name for name, value in named if isinstance(value, torch.Tensor) and value.ndim > 1]
+        self._check_features("batch", [_FEATURE_OF.get(name, name) for name in arrays if name not in _OF_NO_FEATURE])
+        if self._mix == "cutmix" and "motion" in batch:
+            check_motion(batch)
+        # On a GPU this check would wait for all of its queued work. There, one_hot's own assertion fails instead
+        if self._mix is not None and not batch["label"].is_cuda and int(batch["label"].max()) >= self._num_classes:
+            raise UsageError(
+                f"num_classes: got {self._num_classes}, expected more than {batch['label'].max()}, a label of the batch"
+            )
+
+    def _check_features(self, what: str, names: Iterable[str]) -> None:
+        """Raise ``UsageError`` for the first feature that a setting has no meaning for."""
+        sides = read_sides()
+        for name in names:
+            if self._moves_pixels and name in sides and sides[name].is_spatial:
+                raise UsageError(
+                    f"{what}: got '{name}' with a policy that moves pixels, expected no feature with places. Rotation, "
+                    f"shear and translation change frames only: {name} would not fit them. Pass geometric=False to "
+                    "leave these operations out. A crop such as RandomResizedCrop moves all features."
+                )
+            if self._mix is not None and name not in MIXED[self._mix]:
+                reason = WITHOUT_MEANING[self._mix].get(name, "How to mix the feature of a plug-in is unknown")
+                raise UsageError(
+                    f"{what}: got '{name}' with mix='{self._mix}', expected only {', '.join(MIXED[self._mix])}. "
+                    f"{reason}. Leave '{name}' out, or choose another mix."
+                )
+
+    def _check_boxes(self, what: str, names: Sequence[str]) -> None:
+        """Raise ``UsageError`` if there are boxes, and a setting does not move them with the pixels."""
+        if names and self._moves_pixels:
+            raise UsageError(
+                f"{what}: got boxes in '{names[0]}' with a policy that moves pixels, expected no boxes. Rotation, "
+                "shear and translation change frames only: boxes would not fit them. Pass geometric=False to leave "
+                "these operations out. A crop such as RandomResizedCrop moves boxes too."
+            )
+        if names and self._mix is not None:
+            raise UsageError(
+                f"{what}: got boxes in '{names[0]}' with mix='{self._mix}', expected no boxes. A mixed picture shows "
+                f"things of two clips. Leave '{names[0]}' out of the fields of the dataset."
+            )
+
+    def _requests(self, batch: Mapping[str, Any]) -> list[ClipRequest]:
+        """Return the keys of the random numbers of each clip."""
+        ids, num_clips = batch.get("sample_id", ()), len(batch["frames"])
+        try:
+            pairs = [tuple(map(int, sample_id.split(":"))) for sample_id in ids]
+            requests = [ClipRequest(seed=self._seed, epoch=epoch, index=index) for epoch, index in pairs]
+        except (AttributeError, TypeError, ValueError):
+            requests = []
+        if len(requests) != num_clips:
+            raise UsageError(
+                f"batch: got sample_id={ids!r}, expected a list of {num_clips} as ChordVideoDataset returns them. "
+                "Random numbers are drawn from it: keep it in transforms and collate functions."
+            )
+        return requests
+
+
+def _made(name: str, geometric: bool) -> PolicyAugmentBase:
+    """Make a policy of kornia."""
+    make, operations = _POLICIES[name]
+    if not geometric:
+        remaining = ([step for step in steps if step[0] not in _GEOMETRIC] for steps in operations)
+        operations = [steps for steps in remaining if steps]
+    with torch.device("cpu"):  # otherwise a policy would draw on torch's default device
+        return make(operations)
+
+
+def _varied(policy: PolicyAugmentBase, frames: torch.Tensor, requests: Sequence[ClipRequest]) -> torch.Tensor:
+    """Apply a policy to each clip of frames [shape=(B, T, 3, H, W)] as if it were one picture."""
+    size = torch.Size((1, *frames.shape[2:]))
+    drawn = []
+    # kornia draws all parameters before it applies them. It takes no generator, so that torch's is put back
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        for request in requests:
+            torch.default_generator.manual_seed(int(request.generator(RandomStream.AUGMENT).integers(2**63)))
+            drawn.append(policy.forward_parameters(size))
+    num_frames = frames.shape[1]
+    varied = [policy(clip, params=_repeated(items, num_frames)) for clip, items in zip(frames, drawn, strict=True)]
+    return torch.stack(varied)
+
+
+def _repeated(items: Sequence[ParamItem], num: int) -> list[ParamItem]:
+    """Repeat a picture's parameters ``num`` times, like kornia's VideoSequential, which does not accept policies."""
+    repeated = []
+    for item in items:
+        if isinstance(item.data, list):
+            repeated.append(ParamItem(item.name, _repeated(item.data, num)))
+        elif item.data is not None:
+            of_one = item.data.items()
+            data = {name: value.expand(num, *value.shape[1:]) if len(value) == 1 else value for name, value in of_one}
+            repeated.append(ParamItem(item.name, data))
+    return repeated

@@ -1,0 +1,221 @@
+"""The interface of a dataset of clips, which loaders and samplers use."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from chordcache.arguments import check_at_least
+from chordcache.errors import UsageError
+from chordcache.read.video import Video
+from chordcache.train.batch_memory import FrameBuffer, FrameMemory, allocate
+
+NO_LABELS = (
+    "classes: got no label in any sample, so that label is -1 everywhere, expected labels. Scan with --labels, then "
+    "run the same chordcache build: it adds labels without decoding."
+)
+"""Warning of a dataset that is asked for labels and has none"""
+
+
+class ClipDataset(Dataset[dict[str, Any]], ABC):
+    """Base class of the datasets of clips: ``ChordVideoDataset``, and the results of ``concat`` and ``subset``.
+
+    An index is an int in [-len, len), or ``(epoch, int)``.
+    """
+
+    _class_names: list[str]
+
+    @property
+    def classes(self) -> list[str]:
+        """Label names. The position of each name is its id. The access warns if no sample has a label."""
+        if not self._class_names:
+            warnings.warn(NO_LABELS, stacklevel=2)
+        return self._class_names
+
+    @classes.setter
+    def classes(self, names: list[str]) -> None:
+        self._class_names = names
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    @abstractmethod
+    def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
+        """Read one sample. Decode its frames into the caller's memory, if there is any for their shape.
+
+        Parameters
+        ----------
+        index : int or tuple of int
+            As in ``__getitem__``.
+        buffer : callable, optional
+            Function that takes the shape (T, h, w, 3) of the frames, and returns a uint8 tensor of that shape or None.
+            If it returns a tensor, ``frames`` is a permuted view of it instead of a contiguous tensor of its own. If it
+            returns an ``EncodedFrames``, that is ``frames``, and has the JPEGs.
+
+        Returns
+        -------
+        dict
+            The sample, see ``ChordVideoDataset``.
+        """
+
+    @abstractmethod
+    def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
+        """Describe a sample without reading any feature of its video.
+
+        The clip sampler may still read features. With ``on_miss`` a video that is not cached is opened.
+
+        Parameters
+        ----------
+        index : tuple of int
+            (epoch, position).
+
+        Returns
+        -------
+        Video, tuple of int
+            The video of the clip, with the caption of the sample. And the shape (T, h, w, 3) in which its frames are
+            decoded, even if "frames" is not in ``features``. With ``DenseClips`` the shape is (num_clips, T, h, w, 3).
+        """
+
+    def latents_shape(self, index: tuple[int, int]) -> tuple[int, ...]:
+        """Return the shape (t, C, h, w) of the latents of a sample (epoch, position), without reading them.
+
+        With ``DenseClips`` it is (num_clips, t, C, h, w).
+
+        Raises
+        ------
+        UsageError
+            If samples do not have latents.
+        """
+        raise UsageError(f"features: got {self!r}, expected a dataset with the feature latents")
+
+    @abstractmethod
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of all reads by plain indices from now on, also in the workers of a DataLoader.
+
+        Raises
+        ------
+        UsageError
+            If ``epoch`` is not an integer of at least 0.
+        """
+
+    @property
+    def counts_reads(self) -> bool:
+        """True while samples are read by plain indices without ``set_epoch``: each read is the sample's next epoch."""
+        return False
+
+    def state_dict(self) -> dict[str, bool]:
+        """Return ``counts_reads``. torchdata's ``StatefulDataLoader`` adds it to its own state."""
+        return {"counts_reads": self.counts_reads}
+
+    def load_state_dict(self, state: Mapping[str, bool]) -> None:
+        """Check that a run can resume.
+
+        Raises
+        ------
+        UsageError
+            If the run read samples by plain indices without ``set_epoch``. Their counts are in no state.
+        """
+        if state["counts_reads"]:
+            raise UsageError(
+                "state: got one of a run that reads plain indices, expected (epoch, index) of a ChordSampler, since "
+                "counts of reads are in no state. Use a ChordSampler, or call dataset.set_epoch before each pass."
+            )
+
+    @property
+    @abstractmethod
+    def label_ids(self) -> np.ndarray:
+        """Position in ``classes`` of every sample's label [shape=(len(self),), dtype=int64], -1 without a label.
+
+        No sidecar is read. The array is made at each access.
+        """
+
+    @property
+    def sample_weights(self) -> np.ndarray | None:
+        """Weight of every sample [shape=(len(self),), dtype=float64], for ``ChordSampler``. None without weights."""
+        return None
+
+    @property
+    @abstractmethod
+    def settings(self) -> Mapping[str, object]:
+        """Settings in which the samples of a batch agree, by parameter. Those that are unknown are left out."""
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """Annotations that samples have by ``fields=``, each with its type: of ``COLUMN_TYPES``, or "multi_hot"."""
+        fields = self.settings.get("fields", {})
+        assert isinstance(fields, Mapping)
+        return fields
+
+    def __getitem__(self, index: int | tuple[int, int]) -> dict[str, Any]:
+        """Read one sample.
+
+        Parameters
+        ----------
+        index : int or tuple of int
+            Position in [-len, len), or (epoch, position).
+
+        Returns
+        -------
+        dict
+            The sample, see ``ChordVideoDataset``.
+
+        Raises
+        ------
+        IndexError
+            If the position, or a frame number that the sampler chose, is out of range.
+        DamageError, FeatureAbsentError, NotFoundError
+            As in ``Cache.read``. A sample that cannot be read is not replaced with another one.
+        MediaError
+            If a video has to be read from its source, and the source is broken.
+        UsageError
+            If the cache has gained or lost videos, or has gained labels that are not in ``classes``. With
+            ``flow_mode="between"``, also if the sampler's frames go backwards.
+        """
+        return self.read_sample(index)
+
+    def __getitems__(self, indices: Sequence[int | tuple[int, int]]) -> list[dict[str, Any]]:
+        """Read the samples of a batch, for a DataLoader.
+
+        Each sample is what ``__getitem__`` returns, except for the memory of its frames. Clips of one shape are decoded
+        into one tensor (B, T, h, w, 3), and each ``frames`` is a permuted view of it. In a worker process that tensor
+        is in shared memory. The ``collate`` of ``make_loader`` passes the tensor on without a copy. Other collate
+        functions may copy it.
+
+        Raises
+        ------
+        IndexError, DamageError, FeatureAbsentError, NotFoundError, UsageError
+            As in ``__getitem__``.
+        """
+        memory = FrameMemory(len(indices), allocate)
+        return [self.read_sample(index, partial(memory.clip, i)) for i, index in enumerate(indices)]
+
+    def _split(self, index: int | tuple[int, int]) -> tuple[int | None, int]:
+        """Return the epoch of an index, None for a plain int, and the position in [0, len).
+
+        Raises
+        ------
+        IndexError
+            If the position is out of range.
+        UsageError
+            If the index is not an integer, or the epoch not an integer of at least 0.
+        """
+        try:
+            epoch, position = index if isinstance(index, tuple) else (None, index)
+            number = operator.index(position)
+        except (TypeError, ValueError):
+            what = f"index: got {index!r}, expected an integer, or (epoch, integer)"
+            raise UsageError(f"{what}. For several samples, take chordcache.subset(dataset, positions).") from None
+        number += len(self) if number < 0 else 0
+        if not 0 <= number < len(self):
+            raise IndexError(f"sample {position} is out of range for a dataset of {len(self)} samples")
+        if epoch is not None:
+            check_at_least(0, epoch=epoch)
+        return epoch, number

@@ -1,0 +1,337 @@
+"""Datasets made of others: several one after the other, or some samples of one."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from chordcache.errors import UsageError
+from chordcache.read.video import Video
+from chordcache.train.batch_memory import FrameBuffer
+from chordcache.train.class_names import class_names
+from chordcache.train.clip_dataset import ClipDataset
+from chordcache.train.samplers.distributed import check_not_of_torch
+from chordcache.train.samplers.weights import check_weights
+
+
+def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = None) -> ConcatenatedDataset:
+    """Join datasets into one, whose samples are those of the first, then those of the second, and so on.
+
+    The result can be used wherever a ``ChordVideoDataset`` can: in ``ClipLoader``, ``make_loader``, ``ChordSampler``,
+    ``BudgetBatchSampler``, a plain ``DataLoader``, and in ``concat`` and ``subset`` again. Its ``sample_id`` has its
+    own index, so that ``result[epoch, index]`` reads the sample again.
+
+    Each dataset draws the clips and crops of its samples from its own seed, from the epoch, and from the index that the
+    sample has in it. A sample is therefore the same in the result as in its dataset. Datasets of equal seeds use the
+    same random numbers for samples of the same index, on different videos.
+
+    If all datasets have the same ``classes``, these are the classes of the result. Otherwise its classes are all their
+    labels together, sorted, or numbered if all are whole numbers. ``label`` is the position there, and so are the
+    positions of ``labels``.
+
+    Parameters
+    ----------
+    datasets : iterable of ClipDataset
+        The datasets, at least one. A dataset may be in the list several times.
+    weights : sequence of float, optional
+        Share of the draws that each dataset gets in every epoch, [at least 0, in any unit]. ``ChordSampler``, which
+        the loaders use by default, then draws samples at random and with replacement, see there. Within a dataset,
+        samples are drawn by their own weights if it has any, or else all with the same probability. By default an
+        epoch has every sample once. If a dataset has weights of its own, it gets a share in proportion to its length.
+
+    Returns
+    -------
+    ConcatenatedDataset
+        The joined dataset. It reads from the given datasets, also from their counts of plain reads.
+
+    Raises
+    ------
+    UsageError
+        If ``datasets`` is empty, if one is not of chordcache, if their features, fields, ``missing``, the number of
+        frames in a clip or the size of the crop differ, as far as these are known, or if the weights are wrong.
+
+    Examples
+    --------
+    ::
+
+        both = concat([ChordVideoDataset("kinetics"), ChordVideoDataset("own")], weights=[0.7, 0.3])
+        loader = ClipLoader(both, batch_size=8)  # 70 % of the samples of an epoch are of kinetics, on average
+    """
+    return ConcatenatedDataset(datasets, weights)
+
+
+def subset(dataset: ClipDataset, positions: ArrayLike | slice | range) -> SubsetOfDataset:
+    """Select samples of a dataset by their positions.
+
+    The result can be used wherever the dataset can. Its ``sample_id`` has the position in the subset, so that
+    ``result[epoch, index]`` reads the sample again. Clips and crops are drawn as in the dataset: sample i of the result
+    is sample ``positions[i]`` of the dataset in the same epoch. ``BatchAugment`` draws from ``sample_id``, and so
+    differs between the two.
+
+    Parameters
+    ----------
+    dataset : ClipDataset
+        The dataset.
+    positions : array_like, slice or range
+        Positions [shape=(n,), dtype=int, in [-len, len)] in any order, repeats allowed, or a mask [shape=(len,),
+        dtype=bool].
+
+    Returns
+    -------
+    SubsetOfDataset
+        The selected samples, with the ``classes`` of the dataset. If the dataset has weights, each sample keeps its
+        weight. The result reads from the given dataset, also from its counts of plain reads.
+
+    Raises
+    ------
+    UsageError
+        If the dataset is not of chordcache, or ``positions`` selects nothing or is not as above.
+
+    Examples
+    --------
+    ::
+
+        labeled = subset(dataset, numpy.flatnonzero(dataset.label_ids >= 0))
+        loader = ClipLoader(labeled, batch_size=8, sampler=ChordSampler(labeled, weights="balanced", batch_size=8))
+    """
+    return SubsetOfDataset(dataset, positions)
+
+
+class _CombinedDataset(ClipDataset):
+    """Base class of datasets whose samples are those of others."""
+
+    @abstractmethod
+    def _locate(self, number: int) -> tuple[int, int]:
+        """Return the number of the dataset that has a sample, and the position of the sample in it."""
+
+    @property
+    @abstractmethod
+    def _datasets(self) -> Sequence[ClipDataset]: ...
+
+    def _class_id(self, place: int, label: int) -> int:
+        """Return the position in ``classes`` of a label of one of the datasets, -1 for none."""
+        return label
+
+    def _multi_hot(self, place: int, labels: torch.Tensor) -> torch.Tensor:
+        """Return the labels of a sample of one of the datasets, as positions in ``classes``."""
+        return labels
+
+    def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
+        """Read one sample, see ``ClipDataset``."""
+        epoch, number = self._split(index)
+        place, own = self._locate(number)
+        sample = self._datasets[place].read_sample(own if epoch is None else (epoch, own), buffer)
+        label = int(sample["label"])
+        if self._class_id(place, label) != label:
+            sample["label"] = torch.tensor(self._class_id(place, label), dtype=torch.int64)
+        if "labels" in self.fields:
+            sample["labels"] = self._multi_hot(place, sample["labels"])
+        drawn_epoch = sample["sample_id"].partition(":")[0]  # of a plain index, the dataset has chosen the epoch
+        return {**sample, "sample_id": f"{drawn_epoch}:{number}"}
+
+    def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
+        """Describe a sample, see ``ClipDataset``."""
+        place, own = self._locate(self._split(index)[1])
+        return self._datasets[place].describe((index[0], own))
+
+    def latents_shape(self, index: tuple[int, int]) -> tuple[int, ...]:
+        """Return the shape of the latents of a sample, see ``ClipDataset``."""
+        place, own = self._locate(self._split(index)[1])
+        return self._datasets[place].latents_shape((index[0], own))
+
+    @property
+    def counts_reads(self) -> bool:
+        """True while samples are read by plain indices without ``set_epoch``, see ``ClipDataset``."""
+        return any(dataset.counts_reads for dataset in self._datasets)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of all reads by plain indices, also of reads from the given datasets."""
+        for dataset in self._datasets:
+            dataset.set_epoch(epoch)
+
+
+class ConcatenatedDataset(_CombinedDataset):
+    """Several datasets, one after the other. See ``concat``, which has the parameters."""
+
+    def __init__(self, datasets: Iterable[ClipDataset], weights: Sequence[float] | None = None) -> None:
+        self._parts = tuple(datasets)
+        if not self._parts:
+            raise UsageError("datasets: got none, expected at least one")
+        for part in self._parts:
+            _check_dataset("datasets", part)
+        self._stops = np.cumsum([len(part) for part in self._parts])
+        self._settings = _agreed_settings(self._parts)
+        self._weights = None if weights is None else _checked_shares(weights, self._parts)
+        self.classes, self._ids = _joined_classes(self._parts)
+
+    @property
+    def _datasets(self) -> Sequence[ClipDataset]:
+        return self._parts
+
+    def __len__(self) -> int:
+        return int(self._stops[-1])
+
+    def __repr__(self) -> str:
+        weights = "" if self._weights is None else f", weights {', '.join(f'{w:g}' for w in self._weights)}"
+        return f"<concat of {len(self._parts)} datasets: {len(self)} samples{weights}>"
+
+    def _locate(self, number: int) -> tuple[int, int]:
+        place = int(np.searchsorted(self._stops, number, side="right"))
+        return place, number - (int(self._stops[place - 1]) if place else 0)
+
+    def _class_id(self, place: int, label: int) -> int:
+        return self._ids[place][label] if label >= 0 else -1
+
+    def _multi_hot(self, place: int, labels: torch.Tensor) -> torch.Tensor:
+        hot = labels.new_zeros(len(self._class_names))
+        hot[self._ids[place]] = labels
+        return hot
+
+    @property
+    def label_ids(self) -> np.ndarray:
+        """Position in ``classes`` of every sample's label, see ``ClipDataset``."""
+        # The last element is for -1
+        tables = [np.array([*ids, -1], np.int64) for ids in self._ids]
+        return np.concatenate([table[part.label_ids] for table, part in zip(tables, self._parts, strict=True)])
+
+    @property
+    def sample_weights(self) -> np.ndarray | None:
+        """Weight of every sample, see ``ClipDataset``. The weights of one dataset add up to its share."""
+        own = [part.sample_weights for part in self._parts]
+        if self._weights is None and all(weights is None for weights in own):
+            return None
+        lengths = [float(len(part)) for part in self._parts]
+        shares = lengths if self._weights is None else self._weights
+        return np.concatenate([_spread(*part) for part in zip(shares, self._parts, own, strict=True)])
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """Settings in which the samples of a batch agree, see ``ClipDataset``."""
+        return self._settings
+
+
+class SubsetOfDataset(_CombinedDataset):
+    """Some samples of a dataset. See ``subset``, which has the parameters."""
+
+    def __init__(self, dataset: ClipDataset, positions: ArrayLike | slice | range) -> None:
+        _check_dataset("dataset", dataset)
+        self._dataset = dataset
+        self._positions = _checked_positions(positions, len(dataset))
+        self.classes = list(dataset._class_names)
+
+    @property
+    def _datasets(self) -> Sequence[ClipDataset]:
+        return (self._dataset,)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __repr__(self) -> str:
+        return f"<subset of {len(self)} samples of {self._dataset!r}>"
+
+    def _locate(self, number: int) -> tuple[int, int]:
+        return 0, int(self._positions[number])
+
+    @property
+    def label_ids(self) -> np.ndarray:
+        """Position in ``classes`` of every sample's label, see ``ClipDataset``."""
+        ids: np.ndarray = self._dataset.label_ids[self._positions]
+        return ids
+
+    @property
+    def sample_weights(self) -> np.ndarray | None:
+        """Weight of every sample in the dataset, see ``ClipDataset``."""
+        weights = self._dataset.sample_weights
+        return None if weights is None else weights[self._positions]
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """Settings in which the samples of a batch agree, see ``ClipDataset``."""
+        return self._dataset.settings
+
+
+def _check_dataset(argument: str, dataset: object) -> None:
+    check_not_of_torch(dataset)
+    if not isinstance(dataset, ClipDataset):
+        raise UsageError(
+            f"{argument}: got a {type(dataset).__name__}, expected a ChordVideoDataset, or what concat or subset made"
+        )
+
+
+def _agreed_settings(parts: Sequence[ClipDataset]) -> Mapping[str, object]:
+    """Return the known settings of all parts, or raise ``UsageError`` for the first in which two of them differ."""
+    agreed: dict[str, object] = {}
+    source: dict[str, int] = {}
+    for place, part in enumerate(parts):
+        for name, value in part.settings.items():
+            if agreed.setdefault(name, value) != value:
+                raise UsageError(
+                    f"{name}: got {value!r} in dataset {place}, expected {agreed[name]!r} as in dataset "
+                    f"{source[name]}. Make the datasets with the same {name}, since their samples share batches."
+                )
+            source.setdefault(name, place)
+    return agreed
+
+
+def _joined_classes(parts: Sequence[ClipDataset]) -> tuple[list[str], list[list[int]]]:
+    """Return the classes of all parts together, and the ids in them of the classes of each part."""
+    first = list(parts[0]._class_names)
+    if all(list(part._class_names) == first for part in parts):
+        classes = first
+    else:
+        classes = class_names({name for part in parts for name in part._class_names})
+    ids = {name: number for number, name in enumerate(classes)}
+    return classes, [[ids[name] for name in part._class_names] for part in parts]
+
+
+def _checked_shares(weights: Sequence[float], parts: Sequence[ClipDataset]) -> list[float]:
+    try:
+        shares = np.array(weights, np.float64)
+    except (TypeError, ValueError):
+        shares = np.empty(0)
+    if shares.shape != (len(parts),):
+        raise UsageError(f"weights: got {weights!r}, expected {len(parts)} numbers, one for each dataset")
+    check_weights("weights", shares)
+    return [float(share) for share in shares]
+
+
+def _spread(share: float, part: ClipDataset, own: np.ndarray | None) -> np.ndarray:
+    """Distribute a share to the samples of a dataset, by their own weights if there are any."""
+    if own is None:
+        return np.full(len(part), share / len(part))
+    total = math.fsum(own)  # rounds the same way in any release of numpy: a resumed run compares weights bit by bit
+    if not total:
+        raise UsageError(f"weights: got a sum of 0 for the samples of {part!r}, expected a sum above 0. Leave it out.")
+    return own * (share / total)
+
+
+def _checked_positions(positions: ArrayLike | slice | range, length: int) -> np.ndarray:
+    """Return positions [shape=(n,), dtype=int64, in [0, length)], or raise ``UsageError``."""
+    if isinstance(positions, slice):
+        positions = range(length)[positions]
+    if isinstance(positions, range):
+        positions = np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
+    checked = np.asarray(positions)
+    if checked.dtype == bool and checked.shape == (length,):
+        checked = np.flatnonzero(checked)
+    if not checked.size:
+        raise UsageError(f"positions: got none, expected at least one of {length} samples")
+    if checked.ndim != 1 or checked.dtype.kind not in "iu":
+        raise UsageError(
+            f"positions: got {checked.dtype} of shape {checked.shape}, expected integers of shape (n,), a slice, or a "
+            f"mask of {length} bools"
+        )
+    wrong = (checked < -length) | (checked >= length)
+    if wrong.any():
+        raise UsageError(
+            f"positions: got {checked[np.argmax(wrong)]}, expected positions in [{-length}, {length}) as the dataset "
+            f"has {length} samples"
+        )
+    numbers = checked.astype(np.int64)
+    return np.where(numbers < 0, numbers + length, numbers)

@@ -1,0 +1,403 @@
+"""The dataset: combines a sampler and a clip reader, and returns tensors. The dataset decides nothing itself."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+
+from chordcache.arguments import check_at_least, checked_names
+from chordcache.errors import UsageError
+from chordcache.features.networks.latents_read_side import shape_of_clip
+from chordcache.features.read_side import EncodedFrames
+from chordcache.media.cropping import CropBox
+from chordcache.read.absences import settle_absences
+from chordcache.read.cache import Cache
+from chordcache.read.cached_videos import CachedVideos
+from chordcache.read.clips import ClipReader, FeatureReader
+from chordcache.read.crops import DEFAULT_SIZE, SpatialTransform, checked_crop
+from chordcache.read.selection import Videos
+from chordcache.read.video import Video
+from chordcache.sources.video_source import CachedSource, VideoSource
+from chordcache.train.batch_memory import FrameBuffer
+from chordcache.train.class_names import Classes, class_names
+from chordcache.train.clip_dataset import NO_LABELS, ClipDataset
+from chordcache.train.fields import all_labels, field_reader
+from chordcache.train.read_counts import ReadCounts
+from chordcache.train.samplers.by_name import checked_sampler
+from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, ClipSampler, RandomStream
+from chordcache.train.samplers.clip_samplers import RegularClipSampler
+from chordcache.train.video_sets import open_videos
+
+if TYPE_CHECKING:
+    from chordcache.config.config import Config
+    from chordcache.index.index_files import Index
+
+Result = TypeVar("Result")
+
+_SIXTEEN_IN_THE_MIDDLE = RegularClipSampler(num_frames=16, stride=4)
+
+
+class ChordVideoDataset(ClipDataset):
+    """Clips of a cache as tensors, for any DataLoader: no workers or many, fork, spawn or forkserver.
+
+    An index is an int or ``(epoch, int)``, and the clip and the crop of a sample are drawn from seed, epoch and index.
+    Each read by a plain int is a new epoch: 0 at the first read of the sample, then 1, in all workers of a DataLoader
+    together. A plain DataLoader with any sampler therefore draws new clips in each pass. ``set_epoch`` fixes the epoch
+    of plain ints instead. A sample is a dict of contiguous tensors and of the values below. ``__getitems__`` returns
+    ``frames`` as permuted views instead.
+
+    ====================  ==============================================================================
+    ``pts_seconds``       [shape=(T,), dtype=float64, seconds] presentation times on the source's clock
+    ``label``             [shape=(), dtype=int64] position in ``classes``, -1 without a label
+    ``caption``           str, "" without a caption
+    ``video``             str, the video's key
+    ``sample_id``         str, "epoch:index": ``dataset[epoch, index]`` reads the sample again, and ``BatchAugment``
+                          draws its random numbers from it
+    ====================  ==============================================================================
+
+    To these, each of ``features`` adds
+
+    ====================  ==============================================================================
+    frames                ``frames`` [shape=(T, 3, h, w), dtype=uint8, 0 to 255, RGB]
+    flow                  ``flows`` [shape=(T - 1, 2, h, w), dtype=float32, pixels of h x w, (dx, dy)] from each
+                          frame of the clip to the next; zero from a frame to itself
+    mel                   ``audio`` [shape=(n_mels, t) or (C, n_mels, t), dtype=float32, dB] from the earliest
+                          frame of the clip to the end of the latest, at equal length for equal duration
+    waveform              ``waveform`` [shape=(t,) or (C, t), dtype=float32 or int16] of the same seconds
+    motion                ``motion`` [shape=(T, 2, gh, gw), dtype=float32, pixels of h x w, (dx, dy)], see
+                          ``Cache.read``, and ``motion_covered`` [shape=(T, gh, gw), dtype=bool]; of an
+                          h x w picture, (gh, gw) is (ceil(h / 16), ceil(w / 16))
+    pose                  ``pose`` [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of h x w, visibility;
+                          NaN where no person is seen
+    latents               ``latents`` [shape=(t, C, h, w), dtype=float32 or float16] the rows that cover these frames
+    embed                 ``embed`` [shape=(T, D) or (T, N, D), dtype=float32 or float16] of the whole frames
+    text                  ``text`` [shape=(L, D), dtype=float32 or float16] all tokens of the caption
+    any other             the rows of these frames under the feature's name, as they are cached
+    ====================  ==============================================================================
+
+    Samples of one video follow each other: sample i is clip ``i % clips_per_video`` of video
+    ``i // clips_per_video``.
+
+    Parameters
+    ----------
+    cache : str, Path or Cache, optional
+        The cache to read. It can only be left out with ``source`` or ``on_miss="source"``. Each process opens the cache
+        itself.
+    clip_sampler : ClipSampler, str or mapping
+        The sampler of the frames, a name of ``cc.samplers``, or a config for ``make_sampler``. By default 16 frames, 4
+        apart, from the middle of the video. With ``DenseClips`` and ``RegularTimestampClips``, each array of a sample
+        has one more leading dimension.
+    features : sequence of str
+        The features to read. Without "frames" no picture is decoded.
+    size : tuple of int, None or "default"
+        (h, w) [pixels] of the center crop: frames are scaled until they cover it, then cut from the center. Flow,
+        motion and pose are cut and scaled with them. None leaves every feature at the size, and in the pixels, that it
+        is cached in. For motion, these are the pixels of the source. A batch then needs videos of one size. "default"
+        is (224, 224), or None with latents, which cannot be scaled.
+    crop : SpatialTransform, optional
+        The crop to use instead of the center at ``size``. It is drawn again for each sample of each epoch. Examples:
+        ``RandomResizedCrop((224, 224))``, ``HorizontalFlip(0.5, RandomResizedCrop((224, 224)))``, ``Resize``,
+        ``Pad``, ``CenterCrop``, or an object of your own. All features of a sample share one crop. One that latents
+        cannot have, since it scales, mirrors, or cuts through a latent, raises ``UsageError``.
+    flow_mode : {"between", "adjacent"}
+        "between" follows the flow from one frame of the clip to the next through all cached frames between them.
+        Frames must then ascend. "adjacent" is the flow of each frame, except the last, to the cached frame after it.
+        It is zero at the end of the video.
+    missing : {"error", "zeros", "skip"}
+        Policy for a feature that is recorded as absent from a video, such as the sound of a silent one. "error" raises
+        ``FeatureAbsentError`` now. "skip" leaves out the videos that lack a feature, also if they were not built with
+        it. "zeros" returns the value that ``collate`` pads with: 0, silence for mel, NaN for pose. It adds ``present``
+        [shape=(len(features),), dtype=bool] to each sample, and raises ``FeatureAbsentError`` where the shape is
+        unknown: features of plug-ins, mel with ``mono: false``, waveform with ``channels: all`` or
+        ``sample_rate: null``, motion with ``size=None``, and a video that has none of the features.
+    transform : callable, optional
+        Function applied last, to the tensor of ``frames`` alone. Its result replaces ``frames``. Spawned workers
+        pickle the function.
+    videos : iterable of str, callable, str or Path, optional
+        The videos to read. By default all, in the order of their keys. Give keys or paths as in ``Video.path``, which
+        are read in the order given, or a predicate that takes a ``Video``, or a split file: text with a key or a path
+        on each line, see ``docs/loading.md``. Videos in quarantine are left out, with one warning.
+    classes : sequence of str, optional
+        Label names. The position of each name is its id. By default all labels of the cache, sorted, whatever
+        ``videos`` selects, so that a training set and a validation set agree. Labels that are whole numbers keep their
+        value: "0", "2" and "10" are the ids 0, 2 and 10, of 11 classes.
+    clips_per_video : int
+        Samples taken of each video.
+    seed : int
+        Seed of the random numbers that samplers and crops draw.
+    index : Index, str or Path, optional
+        The output of ``scan``, or a hand-written list. The dataset then has the videos of the index, cached or not, in
+        its order and with its labels and captions, instead of all cached videos. A segment that is not cached is read
+        from its file, if that is cached whole. Videos in quarantine, and those that the scan could not read, are left
+        out, with one warning.
+    on_miss : {"error", "skip", "source", "build"}
+        Policy for a video of ``index`` or ``videos`` that is not cached. "error" raises ``NotFoundError`` now. "skip"
+        leaves it out, with a warning. The others need ``index``. "source" reads the video from its source, with the
+        same result as from the cache. "build" does the same, and a child of this process builds the video for
+        the next time. With "source" and "build", a video that was cached from another file
+        than the index names counts as not cached. A video that turns out to be damaged is read from its source, with a
+        warning. "build" also repairs it.
+    config : str, Path or Config, optional
+        The config of a cache that does not exist yet: with ``on_miss="build"`` it is made, and with
+        ``on_miss="source"`` and no ``cache`` all videos are read as if it were empty. By default the packaged defaults.
+    fields : sequence of str
+        Annotations of the index to add to each sample: "label", "labels", "caption", "captions" and extra columns, see
+        ``docs/loading.md``. "caption" then draws one of the captions of an item for each sample of each epoch. With
+        "labels", ``classes`` are by default the labels of all items, also of those that have several.
+    source : VideoSource, optional
+        A source that reads frames instead of a cache, such as ``MP4Source()``. ``videos`` is then a folder, a file, or
+        a sequence of them, or ``index`` names the videos. Only "frames" can be read, and only by samplers that need
+        frame times alone. A sample has the same values as from a cache of the same pictures in ``codec: raw``. The
+        first video is opened now, and each sample opens its file. ``CachedSource(cache)`` means ``cache=cache``. Live
+        sources are refused.
+
+    Raises
+    ------
+    NotFoundError
+        If the cache or the split file does not exist, or the cache does not have a video of that key or path.
+    FeatureAbsentError
+        If a video was cached without one of ``features``, see ``missing``.
+    UsageError
+        If another argument is wrong, ``videos`` selects none, a selected video's label is not in ``classes``, or
+        ``source`` cannot give what a feature or the sampler needs. For ``fields`` also as in
+        ``read.fields.field_reader``.
+    MediaError
+        If ``source`` cannot read the first video.
+
+    Examples
+    --------
+    ::
+
+        dataset = ChordVideoDataset("cache", clip_sampler=RandomClipSampler(16, stride=4), videos="train.txt")
+        for batch in torch.utils.data.DataLoader(dataset, batch_size=8, num_workers=4):
+            batch["frames"]  # (8, 16, 3, 224, 224) uint8
+    """
+
+    def __init__(
+        self,
+        cache: str | Path | Cache | None = None,
+        *,
+        clip_sampler: ClipSampler | type[ClipSampler] | Mapping[str, Any] | str = _SIXTEEN_IN_THE_MIDDLE,
+        features: str | Iterable[str] = ("frames",),
+        size: tuple[int, int] | str | None = "default",
+        crop: SpatialTransform | None = None,
+        flow_mode: str = "between",
+        missing: str = "error",
+        transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        videos: Videos | None = None,
+        classes: str | Iterable[str] | None = None,
+        clips_per_video: int = 1,
+        seed: int = 0,
+        index: Index | str | Path | None = None,
+        on_miss: str = "error",
+        config: Config | str | Path | None = None,
+        fields: str | Iterable[str] = (),
+        source: VideoSource | None = None,
+    ) -> None:
+        check_at_least(0, seed=seed)
+        check_at_least(1, clips_per_video=clips_per_video)
+        self._sampler = checked_sampler(clip_sampler)
+        names = checked_names("features", features, "features")
+        self._clips = ClipReader(
+            features=names,
+            spatial_transform=checked_crop(size, crop, None if "latents" in names else DEFAULT_SIZE),
+            flow_mode=flow_mode,
+            missing=missing,
+        )
+        self._videos = open_videos(
+            cache, videos, index=index, on_miss=on_miss, config=config, source=source, features=self._clips.features
+        )
+        settle_absences(self._videos, self._clips)
+        self._transform = transform
+        self._clips_per_video = clips_per_video
+        self._seed = seed
+        self._read_counts = ReadCounts(len(self))
+        self._fields = field_reader(
+            fields,
+            columns=self._videos.columns,
+            names=self._videos.annotation_names,
+            num_items=self._videos.num_named,
+            features=self._clips.features,
+            stereo=self._videos.stereo,
+        )
+        labels = self._labels()
+        if not labels and (classes is not None or {"label", "labels"} & self._fields.types.keys()):
+            warnings.warn(NO_LABELS, stacklevel=2)
+        classes = class_names(labels) if classes is None else classes
+        self._classes = Classes(checked_names("classes", classes, "label names"))
+        self.classes = self._classes.names
+        self._check_videos(labels)
+        if not isinstance(source, (CachedSource, type(None))):
+            self.describe((0, 0))  # the sampler may need more than the source gives
+        self._videos.close()  # opened again where samples are read, which is in the workers
+
+    def __len__(self) -> int:
+        return len(self._videos) * self._clips_per_video
+
+    def __repr__(self) -> str:
+        return f"<ChordVideoDataset of {self._videos!r}: {len(self._videos)} videos x {self._clips_per_video} clips>"
+
+    @property
+    def label_ids(self) -> np.ndarray:
+        """Position in ``classes`` of every sample's label, see ``ClipDataset``.
+
+        Raises
+        ------
+        UsageError
+            If the cache has gained or lost videos, or has gained labels that are not in ``classes``.
+        """
+        names, ids = self._videos.numbered_labels()
+        unknown = len(self._class_names)
+        table = np.array([*(self._classes.ids.get(name, unknown) for name in names), -1], np.int64)
+        ids_of_samples = table[ids]  # the last element is for -1
+        if np.any(ids_of_samples == unknown):
+            raise self._classes.unknown(names[ids[np.argmax(ids_of_samples == unknown)]], "the label of a video")
+        return np.repeat(ids_of_samples, self._clips_per_video)
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """Settings in which the samples of a batch agree, see ``ClipDataset``."""
+        crop = self._clips.spatial_transform
+        settings = {
+            "features": self._clips.features,
+            "fields": self._fields.types,
+            "missing": self._clips.missing,
+            "num_frames": getattr(self._sampler, "num_frames", None),
+            "size": getattr(getattr(crop, "of", None) or crop, "size", None),
+        }
+        return {name: value for name, value in settings.items() if value is not None}
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of all reads by plain indices, see ``ClipDataset``."""
+        ClipRequest(epoch=epoch)
+        self._read_counts.fix(epoch)
+
+    @property
+    def counts_reads(self) -> bool:
+        """True while samples are read by plain indices without ``set_epoch``, see ``ClipDataset``."""
+        return self._read_counts.is_counting
+
+    def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
+        """Read one sample, see ``ClipDataset``."""
+        return self._of_video(index, partial(self._sample, buffer))
+
+    def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
+        """Describe a sample, see ``ClipDataset``."""
+        return self._of_video(index, self._described)
+
+    def latents_shape(self, index: tuple[int, int]) -> tuple[int, ...]:
+        """Return the shape of the latents of a sample, see ``ClipDataset``."""
+        if "latents" not in self._clips.features:
+            return super().latents_shape(index)
+        return self._of_video(index, self._shape_of_latents)
+
+    def _shape_of_latents(self, request: ClipRequest, _: FeatureReader, video: Video) -> tuple[int, ...]:
+        numbers, crop = self._view(video, request)
+        clips = numbers.reshape(-1, numbers.shape[-1])  # all of them have the shape of the first
+        rows = clips[0] + video.first_row
+        shape = shape_of_clip(video.feature("latents"), rows, crop, (video.height, video.width))
+        return (*numbers.shape[:-1], *shape)
+
+    def _of_video(
+        self, index: int | tuple[int, int], function: Callable[[ClipRequest, FeatureReader, Video], Result]
+    ) -> Result:
+        """Return the result of a function for a sample's clip request, the reader of its video, and the video."""
+        epoch, number = self._split(index)
+        repeat, epoch = divmod(self._read_counts.epoch_of(number, epoch), EPOCHS)
+        request = ClipRequest(
+            seed=self._seed,
+            epoch=epoch,
+            repeat=repeat,
+            index=number,
+            clip=number % self._clips_per_video,
+            num_clips=self._clips_per_video,
+        )
+
+        def of(reader: FeatureReader, video: Video) -> Result:
+            video.read_features = self._clips.features
+            return function(request, reader, video)
+
+        return self._videos.read(number // self._clips_per_video, of)
+
+    def _view(self, video: Video, request: ClipRequest) -> tuple[np.ndarray, CropBox | None]:
+        """Choose the frames and the crop of a sample."""
+        numbers = np.asarray(self._sampler.frame_numbers(video, request), np.int64)
+        return numbers, self._clips.crop(video, request.generator(RandomStream.CROP))
+
+    def _described(self, request: ClipRequest, _: FeatureReader, video: Video) -> tuple[Video, tuple[int, ...]]:
+        shape = self._clips.frames_shape(video, *self._view(video, request))
+        if self._fields.draws_caption:
+            video = copy(video)
+            video.caption = self._fields.caption(video, request)
+        return video, shape
+
+    def _sample(
+        self, buffer: FrameBuffer | None, request: ClipRequest, reader: FeatureReader, video: Video
+    ) -> dict[str, Any]:
+        """Read one sample: choose frames, read the clip, make tensors."""
+        numbers, crop = self._view(video, request)
+        has_frames = "frames" in self._clips.features
+        memory = buffer(self._clips.frames_shape(video, numbers, crop)) if buffer and has_frames else None
+        arrays = self._clips.read(
+            reader,
+            video,
+            numbers,
+            crop,
+            one_thread=get_worker_info() is not None,
+            frames_out=memory.numpy() if isinstance(memory, torch.Tensor) else memory,
+        )
+        sample: dict[str, Any] = {} if memory is None else {"frames": memory}
+        if isinstance(memory, torch.Tensor):
+            sample["frames"] = memory.transpose(-1, -2).transpose(-2, -3)
+        sample |= {name: torch.from_numpy(array) for name, array in arrays.items()}
+        if self._transform is not None and "frames" in sample:
+            if isinstance(memory, EncodedFrames):
+                raise UsageError(
+                    "transform: got one with frames that a GPU decodes, expected None. Take augment= of ClipLoader."
+                )
+            sample["frames"] = self._transform(sample["frames"])
+        return {
+            **sample,
+            "pts_seconds": torch.from_numpy(video.pts_seconds[numbers]),
+            **_with_tensors(self._fields.read(video, numbers, crop, self._classes)),
+            "label": torch.tensor(self._classes.id_of(video.label, f"video '{video.key}'"), dtype=torch.int64),
+            "caption": self._fields.caption(video, request),
+            "video": video.key,
+            # Not a tensor, which would follow the batch to a GPU: to read it there waits for all queued work
+            "sample_id": f"{request.epoch + request.repeat * EPOCHS}:{request.index}",
+        }
+
+    def _labels(self) -> list[str]:
+        """Return the distinct labels of all videos, sorted. Those of items with several only if samples have them."""
+        several = self._videos.annotation_names().labels if "labels" in self._fields.types else ()
+        return sorted({*self._videos.labels, *several})
+
+    def _check_videos(self, labels: Iterable[str]) -> None:
+        """Raise now the error that a label would raise in the middle of an epoch."""
+        unknown = set(labels) - self._classes.ids.keys()
+        if not isinstance(self._videos, CachedVideos):
+            if unknown:
+                raise self._classes.unknown(min(unknown), "a label of the index")
+            return
+        for video in self._videos if unknown else ():
+            for label in all_labels(video) if "labels" in self._fields.types else [video.label]:
+                self._classes.id_of(label, f"video '{video.key}'")
+
+
+def _with_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with tensors in place of arrays, also of those in boxes."""
+    out = dict(values)
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            out[name] = torch.from_numpy(value)
+        elif isinstance(value, Mapping):
+            out[name] = _with_tensors(value)
+    return out

@@ -1,0 +1,177 @@
+"""Fields of a sample: annotations of the index, as values that collate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chordcache.arguments import checked_names
+from chordcache.errors import UsageError, printable
+from chordcache.features.registry import read_sides
+from chordcache.media.cropping import CropBox
+from chordcache.read.video import Video
+from chordcache.storage.annotation_names import AnnotationNames
+from chordcache.train.boxes import BOX_TYPES, clip_boxes
+from chordcache.train.class_names import Classes
+from chordcache.train.samplers.clip_request import ClipRequest, RandomStream
+
+_BUILT_IN: Mapping[str, str] = {"label": "int", "labels": "multi_hot", "caption": "str", "captions": "list[str]"}
+"""Field that is not an extra column to its type"""
+
+_OTHERS = ("pts_seconds", "video", "sample_id", "present", "lengths", "caption_ids", "caption_mask")
+"""Names in a sample or a batch that do not belong to a field"""
+
+_INT64 = range(-(2**63), 2**63)
+
+_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
+    "int": lambda value: np.array(value, np.int64),
+    "bool": lambda value: np.array(value, np.bool_),
+    "float": lambda value: np.array(math.nan if value is None else value, np.float64).astype(np.float32),
+    "str": lambda value: "" if value is None else value,
+    "list[int]": lambda value: np.array(value or [], np.int64),
+    "list[float]": lambda value: np.array(value or [], np.float64).astype(np.float32),
+    "list[str]": lambda value: list(value or []),
+}
+"""Type of a column to the function that makes the value of a sample"""
+
+_WITHOUT_MISSING = ("int", "bool")
+"""Types that do not have a value for "missing" """
+
+
+@dataclass(frozen=True)
+class FieldReader:
+    """A reader of the fields of a sample."""
+
+    types: Mapping[str, str]
+    """Field to its type: of ``COLUMN_TYPES``, or "multi_hot" """
+
+    @property
+    def draws_caption(self) -> bool:
+        """True if the caption of a sample is drawn from all captions of its item."""
+        return "caption" in self.types
+
+    def caption(self, video: Video, request: ClipRequest) -> str:
+        """Return the caption of a sample, "" without one. It is drawn if the field was requested."""
+        captions = all_captions(video) if self.draws_caption else ()
+        if len(captions) > 1:
+            return captions[int(request.generator(RandomStream.CAPTION).integers(len(captions)))]
+        return captions[0] if captions else video.caption or ""
+
+    def read(self, video: Video, numbers: np.ndarray, crop: CropBox | None, classes: Classes) -> dict[str, Any]:
+        """Return the fields of a sample other than ``label`` and ``caption``, with arrays instead of tensors.
+
+        Raises
+        ------
+        UsageError
+            If an item does not have a value in a column of integers or bools, or has a label that is not in
+            ``classes``. Also as in ``clip_boxes``.
+        """
+        values: dict[str, Any] = {}
+        for name, kind in self.types.items():
+            if kind in BOX_TYPES:
+                values[name] = clip_boxes(name, kind, video, numbers, crop)
+            elif name == "labels":
+                values[name] = classes.multi_hot(all_labels(video), f"video '{video.key}'")
+            elif name == "captions":
+                values[name] = list(all_captions(video))
+            elif name not in _BUILT_IN:
+                values[name] = _converted(name, kind, video)
+        return values
+
+
+def all_captions(video: Video) -> tuple[str, ...]:
+    """Return the distinct captions of an item, its ``caption`` first."""
+    return tuple(dict.fromkeys((*([video.caption] if video.caption else []), *video.captions)))
+
+
+def all_labels(video: Video) -> tuple[str, ...]:
+    """Return the distinct labels of an item, its ``label`` first."""
+    return tuple(dict.fromkeys((*([] if video.label is None else [video.label]), *video.labels)))
+
+
+def _converted(name: str, kind: str, video: Video) -> Any:
+    """Return the value of an extra column, as a sample has it."""
+    value = video.extra.get(name)
+    numbers = value if isinstance(value, list | tuple) else [value]
+    if value is None and kind in _WITHOUT_MISSING:
+        raise UsageError(
+            f"fields: got '{name}' ({kind}), which video '{video.key}' does not have, expected a value in every item. "
+            f"{_how_to_select(name)}"
+        )
+    if kind in ("int", "list[int]") and any(number not in _INT64 for number in numbers if number is not None):
+        raise UsageError(f"fields: got '{name}' of video '{video.key}', {value}, expected integers of 64 bits")
+    with np.errstate(over="ignore"):  # beyond float32 is infinity
+        return _CONVERTERS[kind](value)
+
+
+def _how_to_select(name: str) -> str:
+    return f"Select items by videos=lambda video: video.extra.get({name!r}) is not None."
+
+
+def field_reader(
+    fields: Iterable[str],
+    *,
+    columns: Mapping[str, str],
+    names: Callable[[], AnnotationNames],
+    num_items: int | None,
+    features: Collection[str],
+    stereo: str,
+) -> FieldReader:
+    """Check the names of fields, and make their reader.
+
+    Parameters
+    ----------
+    fields : iterable of str
+        Names of the fields.
+    columns : mapping of str to str
+        Extra column to its type, if it is not text.
+    names : callable
+        Function that returns the names that annotations use. It is called if there are fields.
+    num_items : int or None
+        Number of items that ``names`` counts. None if the dataset does not have all of them.
+    features : collection of str
+        Features of the dataset.
+    stereo : str
+        Eye of stereo pictures that the dataset reads, as ``frames.stereo`` of a config.
+
+    Raises
+    ------
+    UsageError
+        If a name is unknown, or a sample has something else of this name. If an item of the dataset does not have a
+        value in a column of integers or bools. If boxes are requested and the cache has one eye of stereo pictures.
+    """
+    requested = checked_names("fields", fields, "names of annotations")
+    if not requested:
+        return FieldReader({})
+    column_names = names()
+    known = {**dict.fromkeys(column_names.extra, "str"), **columns, **_BUILT_IN}
+    taken = {*_OTHERS, *features, *(array for side in read_sides().values() for array in side.padding)}
+    for name in requested:
+        if name not in known:
+            have = ", ".join(map(printable, (*_BUILT_IN, *sorted(known.keys() - _BUILT_IN.keys()))))
+            raise UsageError(f"fields: got '{printable(name)}', expected one of {have}")
+        if name in taken:
+            raise UsageError(
+                f"fields: got '{name}', expected a name that a sample does not have yet. Name the column differently."
+            )
+        _check_complete(name, known[name], column_names, num_items)
+    with_boxes = [name for name in requested if known[name] in BOX_TYPES]
+    if with_boxes and stereo != "as_is":
+        raise UsageError(
+            f"fields: got '{with_boxes[0]}', boxes of the whole picture, for a cache of the {stereo} eye, expected a "
+            "cache with frames.stereo: as_is. Leave the field out."
+        )
+    return FieldReader({name: known[name] for name in requested})
+
+
+def _check_complete(name: str, kind: str, found: AnnotationNames, num_items: int | None) -> None:
+    num_missing = 0 if num_items is None or name in _BUILT_IN else num_items - found.extra.get(name, 0)
+    if num_missing and kind in _WITHOUT_MISSING:
+        raise UsageError(
+            f"fields: got '{name}' ({kind}), which {num_missing} of {num_items} items do not have, expected a value in "
+            f"every item. {_how_to_select(name)}"
+        )

@@ -1,0 +1,406 @@
+"""Loaders that make batches ahead of the consumer, in threads or in a DataLoader's processes."""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from torch.profiler import record_function
+from torch.utils.data import DataLoader
+
+from chordcache.arguments import check_at_least, did_you_mean
+from chordcache.config.config import Config
+from chordcache.errors import UsageError
+from chordcache.train.batch_memory import RecycledMemory, allocate_pinned
+from chordcache.train.batch_under_way import Batch, BatchUnderWay, Collate, SideStream
+from chordcache.train.clip_dataset import ClipDataset
+from chordcache.train.collate import collate
+from chordcache.train.from_config import AugmentingCollate, ConfigLike, loader_parts, within
+from chordcache.train.gpu_decode import nvjpeg_decoder
+from chordcache.train.instantiate import make_named
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler
+from chordcache.train.samplers.distributed import ChordSampler, check_not_of_torch
+
+
+@overload
+def make_loader(
+    dataset: ClipDataset,
+    batch_size: int | None,
+    num_workers: int,
+    *,
+    sampler: ChordSampler | BudgetBatchSampler | None = None,
+    shuffle: bool = True,
+    drop_last: bool = False,
+    prefetch_factor: int = 2,
+    start_method: str | None = None,
+    collate: Collate = collate,
+) -> DataLoader[Any]: ...
+
+
+@overload
+def make_loader(
+    dataset: ClipDataset | ConfigLike, *, config: ConfigLike | None = None
+) -> ClipLoader | DataLoader[Any]: ...
+
+
+def make_loader(
+    dataset: Any,
+    batch_size: int | None = None,
+    num_workers: int | None = None,
+    *,
+    config: ConfigLike | None = None,
+    **options: Any,
+) -> ClipLoader | DataLoader[Any]:
+    """Make a DataLoader whose workers decode each batch into one tensor in shared memory.
+
+    The workers persist from epoch to epoch, use one thread each, and start by ``start_method``. Batches are pinned
+    where there is CUDA. Each pass is a new epoch, or the one that ``loader.sampler.set_epoch`` chose.
+    ``loader.sampler.state_dict(num_batches_consumed=n)`` returns the position of a run. ``len(loader)`` is the number
+    of batches in a whole epoch.
+
+    ``make_loader("chordcache.yaml")`` makes the loader and the dataset that the section ``train`` of a config
+    describes. ``make_loader(dataset, config="chordcache.yaml")`` makes the loader of such a config for another dataset.
+    The config then has all other arguments.
+
+    Parameters
+    ----------
+    dataset : ClipDataset, Config, mapping, str or Path
+        The dataset to read: a ``ChordVideoDataset``, or what ``concat`` or ``subset`` made. Or a config, its plain
+        data, or its YAML file, see ``make_dataset``.
+    batch_size : int or None
+        Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
+    num_workers : int
+        Processes that read. 0 reads in this process, when a batch is requested.
+    config : Config, mapping, str or Path, optional
+        A config that describes the loader. Do not give any argument but ``dataset`` with it.
+    sampler : ChordSampler or BudgetBatchSampler, optional
+        The order of the samples. By default shuffled, with seed 0, or drawn by the weights of the dataset.
+    shuffle : bool
+        False for the order of the dataset, as in validation. Only without ``sampler``.
+    drop_last : bool
+        Leave out a last batch that is not full.
+    prefetch_factor : int
+        Batches that each worker prepares ahead.
+    start_method : {"fork", "forkserver", "spawn"}, optional
+        Start method of the workers. By default Python's on this platform.
+    collate : callable
+        Function that makes a batch from a list of samples, such as
+        ``functools.partial(chordcache.collate, tokenizer=...)``.
+
+    Returns
+    -------
+    torch.utils.data.DataLoader or ClipLoader
+        A DataLoader, unless a config names the loader "threads". It yields the batches that ``collate`` makes.
+        ``frames`` [shape=(B, T, 3, h, w), dtype=uint8] is a permuted view of (B, T, h, w, 3). ``.contiguous()``, best
+        called on the device, puts the channels first in memory too.
+
+    Raises
+    ------
+    ConfigError
+        If a name or an argument in a config does not exist, or an argument is missing.
+    UsageError
+        If an argument is wrong.
+    """
+    is_config = isinstance(dataset, (Config, Mapping, str, Path))
+    _check_options(options)
+    if config is None and not is_config:
+        return _in_workers(dataset, batch_size, num_workers, **options)
+    counts = {"batch_size": batch_size, "num_workers": num_workers}
+    given = [*(name for name, value in counts.items() if value is not None), *options]
+    if given:
+        raise UsageError(f"{given[0]}: got a value and a config, expected one of them. Write it into the config.")
+    if config is None:
+        return _from_config(dataset, None)
+    if is_config:
+        raise UsageError("dataset and config: got two configs, expected one of them, or a dataset and a config")
+    return _from_config(config, dataset)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` for the first argument that only torch's DataLoader has."""
+    valid = [name for name in inspect.signature(_in_workers).parameters if name != "dataset"]
+    for name in options:
+        if name not in valid:
+            similar = f". Did you mean '{_OF_TORCH[name]}'?" if name in _OF_TORCH else did_you_mean(name, valid)
+            names = f"{', '.join(valid)}{similar}"
+            raise UsageError(f"{name}: got an argument that make_loader does not have, expected one of {names}")
+
+
+def _from_config(config: ConfigLike, dataset: ClipDataset | None) -> ClipLoader | DataLoader[Any]:
+    parts = loader_parts(config, dataset)
+    kinds: Mapping[str, Callable[..., Any]] = {"threads": ClipLoader, "workers": _in_workers}
+    given = {"dataset": parts.dataset, "sampler": parts.sampler, "collate": parts.collate}
+    if parts.loader.get("name") == "threads":
+        given["augment"] = parts.augment
+    elif parts.augment is not None:
+        given["collate"] = AugmentingCollate(parts.collate, parts.augment)
+    with within("train.loader"):
+        loader: ClipLoader | DataLoader[Any] = make_named("train.loader", kinds, parts.loader, **given)
+    return loader
+
+
+def _in_workers(
+    dataset: ClipDataset,
+    batch_size: int | None,
+    num_workers: int | None,
+    *,
+    sampler: ChordSampler | BudgetBatchSampler | None = None,
+    shuffle: bool = True,
+    drop_last: bool = False,
+    prefetch_factor: int = 2,
+    start_method: str | None = None,
+    collate: Collate = collate,
+) -> DataLoader[Any]:
+    """Make a DataLoader, see ``make_loader``."""
+    check_at_least(0, num_workers=num_workers)
+    assert num_workers is not None
+    check_at_least(1, prefetch_factor=prefetch_factor)
+    order = _checked_sampler(dataset, batch_size, sampler, shuffle=shuffle)
+    batches: dict[str, Any] = {"batch_sampler": order}
+    if batch_size is not None:
+        batches = {"batch_size": batch_size, "sampler": order, "drop_last": drop_last}
+    loader = DataLoader(
+        dataset,
+        **batches,
+        num_workers=num_workers,
+        collate_fn=collate,
+        pin_memory=torch.cuda.is_available(),
+        multiprocessing_context=start_method if num_workers else None,
+        persistent_workers=num_workers > 0,
+        prefetch_factor=prefetch_factor if num_workers else None,
+    )
+    vars(loader)["sampler"] = order  # also if it is the batch sampler: frameworks look here for a DistributedSampler
+    return loader
+
+
+_OF_TORCH = {
+    "batch_sampler": "sampler",
+    "collate_fn": "collate",
+    "generator": "sampler",
+    "multiprocessing_context": "start_method",
+}
+"""Argument of torch's DataLoader to the one of ``make_loader`` that takes its place"""
+
+_DECODERS = ("cpu", "cuda")
+
+
+class ClipLoader:
+    """Loader of batches that threads of this process decode, a few ahead. It starts, pickles and copies nothing.
+
+    JPEG is decoded without the GIL, straight into each batch's own tensor. With a CUDA ``device`` the batches are
+    pinned and copied on a separate stream, while the GPU works on earlier batches.
+
+    Each ``iter(loader)`` is a pass over one epoch: the one that ``set_epoch`` chose, or else the one after the last
+    pass. Use one pass at a time. Leaving a pass early ends its
+    threads, each after its current clip. An exception in a thread is raised unchanged where its batch was due.
+
+    Parameters
+    ----------
+    dataset : ClipDataset
+        The dataset to read, as in ``make_loader``. Several loaders may share one.
+    batch_size : int or None
+        Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
+    sampler : ChordSampler or BudgetBatchSampler, optional
+        The order of the samples. By default shuffled, with seed 0, or drawn by the weights of the dataset.
+    shuffle : bool
+        False for the order of the dataset, as in validation. Only without ``sampler``.
+    num_threads : int
+        Threads that read.
+    device : str or torch.device, optional
+        Device of the returned tensors. By default CPU memory, pinned where there is CUDA.
+    prefetch : int
+        Batches that are made ahead while the consumer uses one. 0 makes each batch when it is requested.
+    drop_last : bool
+        Leave out a last batch that is not full.
+    collate : callable
+        As in ``make_loader``.
+    augment : callable, optional
+        Function that takes each batch on its device and returns another one, such as a ``BatchAugment``. The thread
+        of the consumer calls it.
+    decode : {"cpu", "cuda"}
+        "cuda" decodes, cuts and scales the JPEGs of a batch on ``device``, with torchvision. ``frames`` is then a
+        contiguous tensor, and differs a little where it is scaled.
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong.
+
+    Examples
+    --------
+    ::
+
+        loader = ClipLoader(dataset, batch_size=8, num_threads=4, device="cuda")
+        for epoch in range(loader.epoch, 10):
+            loader.set_epoch(epoch)
+            for batch in loader:
+                batch["frames"]  # (8, 16, 3, 224, 224) uint8, a permuted view of (8, 16, 224, 224, 3)
+                state = loader.state_dict()  # this batch is done; load_state_dict goes on after it
+    """
+
+    def __init__(
+        self,
+        dataset: ClipDataset,
+        batch_size: int | None,
+        *,
+        sampler: ChordSampler | BudgetBatchSampler | None = None,
+        shuffle: bool = True,
+        num_threads: int = 4,
+        device: str | torch.device | None = None,
+        prefetch: int = 2,
+        drop_last: bool = False,
+        collate: Collate = collate,
+        augment: Callable[[Batch], Batch] | None = None,
+        decode: str = "cpu",
+    ) -> None:
+        check_at_least(1, num_threads=num_threads)
+        check_at_least(0, prefetch=prefetch)
+        check_not_of_torch(dataset)
+        if not callable(getattr(dataset, "read_sample", None)):
+            raise UsageError(
+                f"dataset: got a {type(dataset).__name__}, expected a ChordVideoDataset, or what chordcache.concat or "
+                "chordcache.subset made. Use a DataLoader for others."
+            )
+        self._dataset = dataset
+        self._batch_size = batch_size
+        self._sampler = _checked_sampler(dataset, batch_size, sampler, shuffle=shuffle)
+        self._num_threads = num_threads
+        self._prefetch = prefetch
+        self._drop_last = drop_last
+        self._collate = collate
+        self._augment = augment
+        self._device = None if device is None else torch.device(device)
+        if decode not in _DECODERS:
+            raise UsageError(f"decode: got {decode!r}, expected one of {', '.join(_DECODERS)}")
+        self._decode = nvjpeg_decoder(self._device or torch.device("cpu")) if decode == "cuda" else None
+        self._allocate = allocate_pinned if torch.cuda.is_available() else RecycledMemory(prefetch + 2).allocate
+        self._consumed = 0, 0
+        """Epoch, and number of its batches that this pass has returned"""
+
+    def __repr__(self) -> str:
+        size = "clips of a budget" if self._batch_size is None else f"{self._batch_size} clips"
+        device = "" if self._device is None else f", device {self._device}"
+        return (
+            f"<ClipLoader of {self._dataset!r}: {len(self)} batches of {size}, {self._num_threads} threads, "
+            f"epoch {self.epoch}{device}>"
+        )
+
+    @property
+    def sampler(self) -> ChordSampler | BudgetBatchSampler:
+        """Order of the samples. Lightning calls its ``set_epoch``, as that of a DataLoader."""
+        return self._sampler
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of this pass, or of the first one if none has begun."""
+        return self._sampler.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass. If that epoch's state was loaded, the pass covers the rest of it."""
+        self._sampler.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Return the number of batches in a whole epoch, also while a resumed pass has fewer."""
+        return self._num_batches(len(self._sampler))
+
+    @property
+    def num_batches_left(self) -> int:
+        """Number of batches in this pass, or in the first one if none has begun.
+
+        After ``load_state_dict`` it is what is left of the epoch, and less than ``len``.
+        """
+        return self._num_batches(self._sampler.num_left)
+
+    def _num_batches(self, num_samples: int) -> int:
+        if self._batch_size is None:
+            return num_samples  # a BudgetBatchSampler counts batches
+        return num_samples // self._batch_size if self._drop_last else -(-num_samples // self._batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the run after the last batch that was returned. See ``ChordSampler.state_dict``."""
+        epoch, num_batches = self._consumed
+        return self._sampler.state_dict(num_batches if epoch == self.epoch else 0)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume a run: the next pass begins with the batch after it. See ``ChordSampler.load_state_dict``."""
+        self._sampler.load_state_dict(state)
+        self._consumed = self.epoch, 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches of an epoch."""
+        epoch = self._sampler.next_epoch
+        self._consumed = epoch, 0
+        pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="chordcache-clips")
+        try:
+            for number, under_way in enumerate(self._ahead(pool), start=1):
+                with record_function("chordcache: wait for a batch"):
+                    batch = under_way.result()
+                if self._augment is not None:
+                    batch = self._augment(batch)
+                self._consumed = epoch, number
+                yield batch
+        finally:
+            # Without waiting: the garbage collector may run this in one of the threads that it would wait for
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ahead(self, pool: ThreadPoolExecutor) -> Iterator[BatchUnderWay]:
+        """Yield batches in their order, ``prefetch`` behind the batch that was started last."""
+        stream = SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
+        pending: deque[BatchUnderWay] = deque()
+        for indices in self._index_lists():
+            pending.append(
+                BatchUnderWay(self._dataset, indices, self._collate, self._allocate, self._device, stream, self._decode)
+            )
+            pending[-1].begin(pool)
+            if len(pending) > self._prefetch:
+                yield pending.popleft()
+        yield from pending
+
+    def _index_lists(self) -> Iterator[list[tuple[int, int]]]:
+        """Yield the samples of each batch."""
+        if isinstance(self._sampler, BudgetBatchSampler):
+            yield from self._sampler
+            return
+        pairs = iter(self._sampler)
+        while indices := list(islice(pairs, self._batch_size)):
+            if len(indices) == self._batch_size or not self._drop_last:
+                yield indices
+
+
+def _checked_sampler(
+    dataset: ClipDataset, batch_size: int | None, sampler: ChordSampler | BudgetBatchSampler | None, *, shuffle: bool
+) -> ChordSampler | BudgetBatchSampler:
+    check_not_of_torch(dataset)
+    if sampler is not None and not isinstance(sampler, (ChordSampler, BudgetBatchSampler)):
+        raise UsageError(
+            f"sampler: got a {type(sampler).__name__}, expected a ChordSampler, which takes the weights of samples as "
+            "weights= and splits samples across ranks, or a BudgetBatchSampler"
+        )
+    if sampler is not None and not shuffle:
+        raise UsageError(
+            "shuffle: got False and a sampler, expected one of them. Make the sampler with ChordSampler(shuffle=False)."
+        )
+    if batch_size is None or isinstance(sampler, BudgetBatchSampler):
+        if batch_size is not None or not isinstance(sampler, BudgetBatchSampler):
+            raise UsageError(
+                f"batch_size: got {batch_size} with a sampler of type {type(sampler).__name__}, expected None with a "
+                "BudgetBatchSampler, and a number with any other."
+            )
+        sampler.check_length(dataset)
+        return sampler
+    check_at_least(1, batch_size=batch_size)
+    if sampler is None:
+        return ChordSampler(dataset, batch_size=batch_size, shuffle=shuffle)
+    sampler.check_length(dataset)
+    if sampler.batch_size != batch_size:
+        raise UsageError(
+            f"sampler: got one with batch_size={sampler.batch_size}, expected {batch_size}. Make the sampler with "
+            f"ChordSampler(..., batch_size={batch_size})."
+        )
+    return sampler

@@ -1,0 +1,315 @@
+"""Builds of missed videos in the background, by one child of each reading process. The child ends with that process.
+
+The child shares the lock of the cache with other readers' children, and locks a file for each video, so that no video
+is built twice. The file keeps the record of the video until a child has the cache for itself, and writes the index and
+the catalog::
+
+    .on_demand/<key>                   the record; locked while the video is built
+    .on_demand/slot-<machine>-<k>      locked by a reader that has a child
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+from chordcache import progress
+from chordcache.building.build import build_as_before
+from chordcache.building.build_options import BuildOptions
+from chordcache.building.build_plan import plan_as_before
+from chordcache.building.existing_cache import tool_versions
+from chordcache.building.file_build import build_file
+from chordcache.building.tasks import planned_files
+from chordcache.digests import digest_file, hex64
+from chordcache.engine.child import Worker, max_attempts
+from chordcache.engine.choice import Engine
+from chordcache.engine.limits import Limits
+from chordcache.engine.pool import default_jobs
+from chordcache.engine.worker import Crash, Raised
+from chordcache.errors import ChordcacheError, DamageError, LockedError, NotFoundError, UsageError, printable
+from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import Index, temporary_index
+from chordcache.records import Record, VideoRecord
+from chordcache.storage.atomic import check_space, no_space_as_error
+from chordcache.storage.layout import key_of, sidecar_path
+from chordcache.storage.lock import locked, locked_beside
+from chordcache.storage.quarantine import Failure, Quarantine, read_quarantined
+from chordcache.storage.readable import list_folder
+from chordcache.storage.sealed_json import read_sealed, seal
+from chordcache.storage.sidecar import read_sidecar
+
+FOLDER = ".on_demand"
+
+_SHARE = 4
+"""One of so many processors of a machine builds, with the least priority: training comes first"""
+
+_MACHINE = hex64(Path("/proc/sys/kernel/random/boot_id").read_bytes())
+
+_IDLE_SECONDS = 5.0
+"""[seconds] Time without a miss after which the child ends. The next one needs a second to start."""
+
+_POLL_SECONDS = 0.5
+
+_PAUSE_SECONDS = 10.0
+"""[seconds] Pause after an error such as a full disk"""
+
+_DONE, _FAILED, _BUSY = "done", "failed", "busy"
+"""Results of a child: as it should be, in quarantine, or another process has a lock"""
+
+
+class BuildRequest(Record, frozen=True):
+    """A video to build, or to check and repair."""
+
+    record: VideoRecord
+    root_folder: str
+    """Absolute folder of the record's root"""
+    follow_symlinks: bool = False
+    """True if the scan followed links out of the root"""
+
+    @property
+    def key(self) -> str:
+        """Key of the video."""
+        return key_of(self.record)
+
+
+class Background:
+    """The background builds of this process for one cache."""
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._requests: queue.SimpleQueue[BuildRequest | None] = queue.SimpleQueue()
+        self._ended: dict[str, threading.Event] = {}
+        """Keys of the videos that wait or have failed. The event is set when the build has ended."""
+        self._has_slot = threading.Event()
+        self._problem = ""
+        threading.Thread(target=self._serve, name="chordcache background builds", daemon=True).start()
+
+    def ask(self, request: BuildRequest | None, *, waits: bool = False) -> str:
+        """Build a video soon, unless it waits already or has failed. None only writes index and catalog.
+
+        With ``waits``, return when the build has ended, or at once if other processes build. Return the problem that
+        builds had since the last call, or "".
+        """
+        ended = new = threading.Event()
+        if request is not None:
+            ended = self._ended.setdefault(request.key, new)
+        if ended is new:
+            self._requests.put(request)
+        if waits and self._has_slot.wait(_POLL_SECONDS):
+            ended.wait()
+        problem, self._problem = self._problem, ""
+        return problem
+
+    def _serve(self) -> None:
+        """Build what is asked for, without end. This is a thread of its own: Linux ends the child with it."""
+        while True:
+            request = self._requests.get()
+            try:
+                with _slot(self._cache), closing(Worker(_work, Limits())) as worker:
+                    self._has_slot.set()
+                    self._build_until_idle(worker, request)
+            except Exception as error:  # noqa: BLE001 # item boundary: the reader has the sources
+                self._has_slot.clear()
+                self._problem = str(error) or type(error).__name__
+                while self._ended:
+                    self._ended.popitem()[1].set()
+                time.sleep(_PAUSE_SECONDS)
+            self._has_slot.clear()
+
+    def _build_until_idle(self, worker: Worker, request: BuildRequest | None) -> None:
+        has_lists, lists_due = False, 0.0
+        while True:
+            if request is not None:
+                result = self._run(worker, request)
+                has_lists = False
+                if ended := self._ended.get(request.key):  # none after an error
+                    ended.set()
+                if result != _FAILED:  # it may be damaged later, or another reader that builds it may be killed
+                    self._ended.pop(request.key, None)
+            try:
+                wait_seconds = _IDLE_SECONDS if has_lists else max(0.0, lists_due - time.monotonic())
+                request = self._requests.get(timeout=wait_seconds)
+            except queue.Empty:
+                if has_lists:
+                    return
+                request, started = None, time.monotonic()
+                has_lists = self._run(worker, None) == _DONE  # else others build, and the last of them writes the lists
+                now = time.monotonic()
+                lists_due = now + max(_POLL_SECONDS, 20 * (now - started))  # each time, all lists are written
+
+    def _run(self, worker: Worker, request: BuildRequest | None, crash: Crash | None = None) -> str:
+        attempts = 0
+        while True:
+            (result,) = worker.run(0, [(self._cache, request, crash)])
+            if isinstance(result, Raised):
+                raise result.error
+            if not isinstance(result, Crash):
+                return str(result)
+            attempts += 1
+            if attempts >= max_attempts(result, Limits()):
+                if request is None or crash is not None:
+                    raise ChordcacheError(result.message)
+                return self._run(worker, request, replace(result, attempts=attempts))
+
+
+_backgrounds: dict[Path, Background] = {}
+"""Cache to the builds of this process"""
+
+_slots: set[int] = set()
+"""Files of the slots of this process"""
+
+_of_parents: list[object] = []
+"""In a forked process, the builds of its parent, which are neither used nor ended there"""
+
+
+def _leave_to_parent() -> None:
+    _of_parents.append(_backgrounds.copy())
+    _backgrounds.clear()
+    while _slots:
+        os.close(_slots.pop())
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def background_of(cache: Path) -> Background:
+    """Return the background builds of this process."""
+    return _backgrounds.get(cache) or _backgrounds.setdefault(cache, Background(cache))
+
+
+def prepare(cache: Path) -> None:
+    """Make the folder, and list the videos of readers that were killed. Raise ``UsageError`` if it is not writable."""
+    try:
+        (cache / FOLDER).mkdir(exist_ok=True)
+        (cache / FOLDER / f"slot-{_MACHINE}-0").touch()
+        if _names(cache):
+            background_of(cache).ask(None)
+    except OSError as error:
+        raise UsageError(
+            f"on_miss: got 'build' for cache '{printable(cache)}', which cannot be written to "
+            f"({error.strerror}), expected 'source'. Choose on_miss='source'."
+        ) from None
+
+
+@contextmanager
+def _slot(cache: Path) -> Iterator[None]:
+    """Wait until one more process of this machine may build, and hold its place."""
+    num_slots = max(1, default_jobs() // _SHARE)
+    while True:
+        for k in range(num_slots):
+            fd = os.open(cache / FOLDER / f"slot-{_MACHINE}-{k}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            _slots.add(fd)
+            try:
+                if _try_lock(fd):
+                    yield
+                    return
+            finally:
+                _slots.discard(fd)
+                os.close(fd)
+        time.sleep(_POLL_SECONDS)
+
+
+def _try_lock(fd: int) -> bool:
+    """Lock a file. Return False if another process has locked it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+# In the child
+
+
+def _work(task: tuple[Path, BuildRequest | None, Crash | None]) -> str:
+    """Build a video, or note the crash that its build ends with. Without a video, write index and catalog."""
+    cache, request, crash = task
+    os.nice(19)  # the sum is at most 19
+    try:
+        return _write_lists(cache) if request is None else _build(cache, request, crash)
+    except LockedError:
+        return _BUSY
+
+
+def _build(cache: Path, request: BuildRequest, crash: Crash | None) -> str:
+    path = cache / FOLDER / request.key
+    options = BuildOptions(rebuild=frozenset(_broken_files(cache, request.key)))
+    with locked_beside(cache), no_space_as_error(path), open(path, "a+b") as own, _index_of([request]) as index:
+        if not _try_lock(own.fileno()):
+            return _BUSY
+        own.truncate(0)
+        own.write(f"{seal(request)}\n".encode("ascii"))
+        own.flush()
+        plan = plan_as_before(cache, index, options=options)
+        quarantine = Quarantine(cache, tool_versions(), plan.on_damage)
+        with IndexRows(index) as rows:
+            ((task,),) = planned_files(plan, rows, quarantine, options)
+        if task.state != "missing":
+            return _FAILED if task.state == "failed" else _DONE
+        check_space(cache)
+        (outcome,) = build_file([task]) if crash is None else [None]
+        if crash is not None:
+            outcome = Failure(
+                task.key, task.item.root, task.item.path, "decode", crash.cause, crash.message, task.item.identity,
+                attempts=crash.attempts, fingerprints=task.fingerprints)  # fmt: skip
+        if not isinstance(outcome, Failure):
+            return _DONE
+        with open(cache / "quarantine.jsonl", "ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            quarantine.add(outcome)
+        return _FAILED
+
+
+def _broken_files(cache: Path, key: str) -> Iterator[str]:
+    """Yield the artefacts of a video that are not as written."""
+    with suppress(NotFoundError, DamageError):
+        sidecar = read_sidecar(cache, key)
+        for file, digest in {info.file: info.digest for info in sidecar.features if info.file is not None}.items():
+            try:
+                is_broken = digest_file(cache / file) != digest
+            except OSError:
+                is_broken = True
+            if is_broken:
+                yield file
+
+
+def _write_lists(cache: Path) -> str:
+    """Write the videos that were built, and those that failed, into the index and the catalog of the cache."""
+    with progress.paused(), locked(cache):
+        names, failed = _names(cache), read_quarantined(cache)
+        requests = []
+        for name in names:
+            with suppress(ChordcacheError):  # it was cut short, and its video is not built
+                request = read_sealed(cache / FOLDER / name, BuildRequest, "a request")
+                if request.key in failed or sidecar_path(cache, request.key).exists():
+                    requests.append(request)
+        for _, group in groupby(sorted(requests, key=_origin), key=_origin):
+            with _index_of(list(group)) as index:
+                build_as_before(cache, index, jobs=Engine("inline"), options=BuildOptions())
+        for name in names:
+            (cache / FOLDER / name).unlink()
+    return _DONE
+
+
+def _names(cache: Path) -> list[str]:
+    """Return the names of the files of records."""
+    return [name for name in list_folder(cache / FOLDER) if not name.startswith("slot-")]
+
+
+def _origin(request: BuildRequest) -> tuple[str, str, bool]:
+    """Return the values that the requests of one index have in common."""
+    return request.record.root, request.root_folder, request.follow_symlinks
+
+
+def _index_of(requests: list[BuildRequest]) -> AbstractContextManager[Index]:
+    root, folder, follow_symlinks = _origin(requests[0])
+    records, level = [request.record for request in requests], requests[0].record.level
+    return temporary_index(records, roots={root: folder}, level=level, follow_symlinks=follow_symlinks)

@@ -1,0 +1,357 @@
+"""The videos of an index, read from a cache, and the handling of videos that the cache does not have."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import warnings
+import weakref
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from chordcache.building.build import build
+from chordcache.building.build_options import BuildOptions
+from chordcache.config.config import Config, config_from_json
+from chordcache.config.yaml_files import load_config
+from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError, printable
+from chordcache.index.index_files import Index, read_index, temporary_index
+from chordcache.media.source_file import identity_or_none, real_folder
+from chordcache.read.cache import Cache
+from chordcache.read.cached_videos import stereo_of
+from chordcache.read.clips import HOW_TO_ADD, FeatureReader
+from chordcache.read.segment_of import segment_of
+from chordcache.read.video import Video
+from chordcache.records import VideoRecord
+from chordcache.storage.annotation_names import AnnotationNames
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.cache_header import Header, read_header
+from chordcache.storage.catalog import FeatureState
+from chordcache.storage.layout import key_hash, key_of, video_key
+from chordcache.storage.quarantine import Quarantined, read_quarantined
+from chordcache.storage.sidecar import read_sidecar
+from chordcache.train.misses.background import BuildRequest, background_of, prepare
+from chordcache.train.misses.from_source import SourceVideo, first_tiers, read_source
+from chordcache.train.misses.index_records import IndexRecords
+
+_FROM_CACHE = ("error", "skip")
+"""Values of ``on_miss`` with which no source is read"""
+
+Sample = TypeVar("Sample")
+
+
+class IndexedVideos:
+    """The videos of an index, cached or not, in its order and with its labels and captions.
+
+    Picklable. No video is opened before it is read.
+
+    Parameters
+    ----------
+    index : Index, str or Path
+        The output of ``scan``, or a hand-written list. Records of files that the scan could not read are left out, with
+        a warning.
+    cache : Cache, str or Path
+        The cache to read. If it does not exist and ``on_miss="build"``, it is made for ``features``. None reads all
+        videos from their sources, with ``on_miss="source"``.
+    features : sequence of str
+        The features that will be read.
+    on_miss : {"error", "skip", "source", "build"}
+        See ``ChordVideoDataset``.
+    config : Config, str, Path or None
+        The config of a cache that does not exist yet. None takes the packaged defaults.
+    videos : None
+        The argument of ``ChordVideoDataset``, which cannot be combined with an index.
+
+    Raises
+    ------
+    NotFoundError
+        If the index or the cache does not exist, or ``on_miss`` is "error" and a video is neither cached nor in
+        quarantine.
+    FeatureAbsentError
+        If the cache is not built for one of the features.
+    UsageError
+        If another argument is wrong, or index and cache have different folders for one root name.
+    """
+
+    def __init__(
+        self,
+        index: Index | str | Path | None,
+        cache: Cache | str | Path | None,
+        features: Sequence[str],
+        on_miss: str,
+        *,
+        config: Config | str | Path | None = None,
+        videos: object = None,
+    ) -> None:
+        if index is None:
+            raise UsageError(
+                f"on_miss: got {on_miss!r} without an index, expected 'error'. Give index=, which names the sources."
+            )
+        if videos is not None:
+            raise UsageError(
+                "videos: got a selection and an index, expected one of them. The index selects the videos."
+            )
+        self._index = index if isinstance(index, Index) else read_index(index)
+        self._features = tuple(features)
+        self._on_miss = on_miss
+        self.cache = self._cache_for(cache, config)
+        self._check(read_header(self.cache.path))
+        misses = _Misses(self.cache, self._features, on_miss)
+        self._records = IndexRecords(self._index, misses.cause_of, self.cache.path)
+        misses.check(self._index)
+        self._positions = np.asarray(misses.positions)
+        """Position of each video in the catalog when the dataset was made, -1 if its source is read"""
+        self.labels = self._records.labels
+        """The distinct labels of the index, sorted"""
+        self.columns: Mapping[str, str] = self._index.columns
+        """Extra column to its type, if it is not text"""
+        if on_miss == "build":
+            prepare(self.cache.path)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        return repr(self.cache)
+
+    def numbered_labels(self) -> tuple[list[str], np.ndarray]:
+        """Return ``labels``, and the position there of every video's label [shape=(len(self),), dtype=int32]."""
+        return self.labels, self._records.label_ids
+
+    def annotation_names(self) -> AnnotationNames:
+        """Return the names in the annotations of all videos."""
+        return self._records.annotation_names
+
+    @property
+    def num_named(self) -> int | None:
+        """Number of videos that ``annotation_names`` counts. None if it counts others too."""
+        return self._records.num_named
+
+    def feature_states(self, feature: str) -> np.ndarray:
+        """Return the ``FeatureState`` of a feature in every video [shape=(len(self),), dtype=uint8].
+
+        A video that is read from its source counts as CACHED.
+        """
+        states = np.append(self.cache.feature_states(feature), np.uint8(FeatureState.CACHED))  # the last is for -1
+        chosen: np.ndarray = states[self._positions]
+        return chosen
+
+    def keys_of(self, positions: np.ndarray) -> list[str]:
+        """Return the keys of some videos."""
+        return [key_of(self._records[int(position)]) for position in positions]
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Leave out the videos where the mask [shape=(len(self),), dtype=bool] is False."""
+        self._records.keep(mask)
+        self._positions = self._positions[mask]
+
+    @property
+    def stereo(self) -> str:
+        """Eye of stereo pictures that the cache has, as ``frames.stereo`` of its config."""
+        return stereo_of(self.cache)
+
+    def close(self) -> None:
+        """Close the cache in this process. It is opened again when a video is read."""
+        self.cache.close()
+
+    def _cache_for(self, cache: Cache | str | Path | None, config: Config | str | Path | None) -> Cache:
+        """Open the cache. If it need not exist and does not, make it without a video."""
+        if cache is None:
+            if self._on_miss != "source":
+                raise UsageError(
+                    f"cache: got None with on_miss='{self._on_miss}', expected a cache, or on_miss='source'"
+                )
+            folder = tempfile.mkdtemp(prefix="chordcache-")
+            weakref.finalize(self, _remove, folder, os.getpid())
+            return self._made(Path(folder, "cache"), config)
+        try:
+            opened = Cache(cache.path if isinstance(cache, Cache) else cache)
+        except NotFoundError:
+            if self._on_miss != "build" or isinstance(cache, Cache):
+                raise
+            return self._made(cache, config)
+        own = config_from_json(read_header(opened.path).config)
+        if own != (config if isinstance(config, Config) else load_config(config, own)):
+            raise UsageError(
+                f"config: got one that is not that of cache '{printable(opened.path)}', expected None for a cache that "
+                "exists. Leave config out, or build the cache with it."
+            )
+        return opened
+
+    def _made(self, cache: str | Path, config: Config | str | Path | None) -> Cache:
+        config, index = config if isinstance(config, Config) else load_config(config), self._index
+        tiers = first_tiers({name: tier.features(config) for name, tier in TIERS.items()}, self._features)
+        with temporary_index(
+            (), roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks
+        ) as nothing:
+            options = BuildOptions(wait=True)
+            build(nothing, cache, tiers=list(tiers), features=self._features, config=config, options=options)
+        return Cache(cache)
+
+    def _check(self, header: Header) -> None:
+        path = printable(self.cache.path)
+        for name in self._features:
+            if not any(name in names for names in header.features.values()):
+                have = ", ".join(dict.fromkeys(name for names in header.features.values() for name in names))
+                raise FeatureAbsentError(
+                    f"features: got '{name}', expected one of {have or 'none'}, which cache '{path}' is built for. "
+                    f"{HOW_TO_ADD}"
+                )
+        if self._on_miss in _FROM_CACHE:
+            return
+        for label, folder in self._index.roots.items():
+            there = header.roots.get(label, folder)
+            if there != folder:
+                raise UsageError(
+                    f"index: got root '{printable(label)}' in '{printable(folder)}', expected '{printable(there)}' as "
+                    f"in cache '{path}'. Scan with another NAME=PATH."
+                )
+        if self._index.path.resolve() == (self.cache.path / "index.jsonl").resolve():
+            raise UsageError(
+                f"index: got '{path}/index.jsonl', expected the index that 'chordcache scan' wrote. Builds rewrite the "
+                "index inside a cache."
+            )
+
+    def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
+        """Return the result of ``sample`` for a reader and a video.
+
+        If the cached video turns out to be damaged, ``sample`` is called a second time, for the source.
+
+        Raises
+        ------
+        NotFoundError
+            If the video is not cached any more, or its source does not exist.
+        MediaError
+            If the source cannot be read.
+        DamageError
+            If the cached video is damaged, with ``on_miss`` "error" or "skip".
+        """
+        record = self._records[position]
+        origin = SourceVideo(record, os.path.join(self._index.roots[record.root], record.path), None)
+        if self._on_miss in _FROM_CACHE:
+            key = origin.key if origin.key in self.cache else video_key(record.root, record.path)
+            return sample(self.cache, self._described(self.cache[key], record))
+        try:
+            video = self._cached(origin)
+            if video is not None:
+                return sample(self.cache, video)
+        except DamageError as error:
+            warnings.warn(f"{error}; its source is read instead", stacklevel=2)
+        if self._on_miss == "build" and (video := self._built(origin)) is not None:
+            return sample(self.cache, video)
+        header = read_header(self.cache.path)
+        if not (self._index.follow_symlinks or header.follow_symlinks):
+            origin = replace(origin, inside=real_folder(self._index.roots[record.root]))
+        with read_source(origin, header, self._features) as (reader, source):
+            return sample(reader, source)
+
+    def _cached(self, origin: SourceVideo) -> Video | None:
+        """Return the video if it is cached with all features, and from the file that is at its path now. Else None.
+
+        The sidecar is read instead of the catalog. The catalog does not have videos published after it was opened.
+        """
+        record = origin.record
+        for key in dict.fromkeys((origin.key, video_key(record.root, record.path))):
+            try:
+                sidecar = read_sidecar(self.cache.path, key)
+            except NotFoundError:
+                continue
+            if any(sidecar.feature(name) is None for name in self._features):
+                continue
+            if key != origin.key and sidecar.display_crop is not None:  # its bucket does not have all frames
+                continue
+            if sidecar.source != record.identity:  # another file may now be at the path
+                identity = identity_or_none(origin.path)
+                if identity not in (None, sidecar.source):
+                    continue
+            return self._described(Video(self.cache.path, sidecar), record)
+        return None
+
+    def _described(self, video: Video, record: VideoRecord) -> Video:
+        """Return the item with the label, the caption and the extra columns of the index."""
+        if video.segment == record.segment:
+            return Video(self.cache.path, video.sidecar.described(record))
+        video.read_features = self._features
+        return segment_of(video, record)
+
+    def _built(self, origin: SourceVideo) -> Video | None:
+        """Let the video be built in the background. Wait for it, and return it, if its source takes a whole decode."""
+        request = BuildRequest(origin.record, self._index.roots[origin.record.root], self._index.follow_symlinks)
+        is_decoded_once = set(self._features) != {"frames"}
+        problem = background_of(self.cache.path).ask(request, waits=is_decoded_once)
+        if problem:
+            cache = printable(self.cache.path)
+            warnings.warn(f"background builds of cache '{cache}' have stopped for now: {problem}", stacklevel=3)
+        return self._cached(origin) if is_decoded_once else None
+
+
+class _Misses:
+    """The records of an index that are not cached, in the order of the index."""
+
+    def __init__(self, cache: Cache, features: tuple[str, ...], on_miss: str) -> None:
+        self._cache = cache
+        self._on_miss = on_miss
+        self._has_frames_only = features == ("frames",)
+        self._cached = {key[-16:]: position for position, key in enumerate(cache.keys())}
+        """Hash at the end of each key to its position in the catalog"""
+        self._lacks = np.any([cache.feature_states(name) == FeatureState.NOT_BUILT for name in features], axis=0)
+        self._has_whole_files = config_from_json(read_header(cache.path).config).picture.buckets is None
+        """True if the item of a file has all of its frames, so that it serves the segments of the file"""
+        self._num_uncached = 0
+        self._first_uncached = ""
+        self.positions = array("q")
+        """Position in the catalog of each record that is kept, -1 if its source is read"""
+
+    @cached_property
+    def _failures(self) -> dict[str, Quarantined]:
+        return {key[-16:]: failure for key, failure in read_quarantined(self._cache.path).items()}
+
+    def cause_of(self, record: VideoRecord) -> str | None:
+        """Return the cause for which a record is in quarantine, "" if it is skipped, or None if it is kept."""
+        key = key_hash(record.root, record.path, record.segment)
+        position = self._cached.get(key, -1)
+        if position < 0 and self._has_whole_files and record.segment is not None:
+            position = self._cached.get(key_hash(record.root, record.path), -1)
+        if position >= 0 and not self._lacks[position]:
+            self.positions.append(position)
+            return None
+        failure = self._failures.get(key)
+        if failure is not None and self._still_holds(failure, record):
+            return failure.cause
+        if position >= 0 and self._on_miss in _FROM_CACHE:  # see ``settle_absences``
+            self.positions.append(position)
+            return None
+        if self._on_miss == "skip":
+            return ""
+        self._num_uncached += 1
+        self._first_uncached = self._first_uncached or record.path
+        self.positions.append(-1)
+        return None
+
+    def _still_holds(self, failure: Quarantined, record: VideoRecord) -> bool:
+        """Return whether the source would fail too, if it is read at all."""
+        if self._on_miss in _FROM_CACHE:
+            return True
+        is_another_file = None not in (failure.source, record.identity) and failure.source != record.identity
+        return not is_another_file and not (failure.fingerprints and self._has_frames_only)
+
+    def check(self, index: Index) -> None:
+        """Raise ``NotFoundError`` if a record must be cached and is not."""
+        if self._num_uncached and self._on_miss == "error":
+            raise NotFoundError(
+                f"index '{printable(index.path)}': got {self._num_uncached} of {len(self.positions)} videos that are "
+                f"not in {self._cache!r}, such as '{printable(self._first_uncached)}', expected all of them. Build "
+                "them, or leave them out with on_miss='skip', or read their files with on_miss='source'."
+            )
+
+
+def _remove(folder: str, pid: int) -> None:
+    """Remove a folder in the process that made it. Forked workers, which have a copy of its owner, leave it."""
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)

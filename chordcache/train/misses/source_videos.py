@@ -1,0 +1,181 @@
+"""The videos of a dataset that are read from files, without a cache."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from chordcache.errors import UsageError, printable
+from chordcache.index.index_files import Index, read_index
+from chordcache.index.walk import parse_roots
+from chordcache.media.source_file import identify, real_folder
+from chordcache.read.clips import FeatureReader
+from chordcache.read.video import Video
+from chordcache.records import FeatureInfo, VideoRecord
+from chordcache.sources.media_file import naming
+from chordcache.sources.video_source import VideoSource
+from chordcache.storage.annotation_names import AnnotationNames
+from chordcache.storage.catalog import FeatureState
+from chordcache.storage.layout import key_of
+from chordcache.storage.sidecar import Sidecar
+from chordcache.train.misses.index_records import IndexRecords
+from chordcache.train.misses.source_frames import SourceFrames, sidecar_of
+
+Sample = TypeVar("Sample")
+
+
+class SourceVideos:
+    """The videos of an index, of a folder or of some files, whose frames a source reads.
+
+    The videos have the keys that a cache would have for them. Picklable. Each sample opens its file with a copy of the
+    source.
+
+    Parameters
+    ----------
+    source : VideoSource
+        A closed source of files.
+    index : Index, str or Path, optional
+        The output of ``scan``, or a hand-written list, with labels and captions.
+    videos : str, Path, or iterable of them, optional
+        Folders and files. A folder has the videos that ``scan`` would find. Give these or an index.
+    features : sequence of str
+        The features that will be read.
+
+    Raises
+    ------
+    NotFoundError
+        If the index or a path does not exist.
+    UsageError
+        If the source is live, if it cannot give one of the features, or if another argument is wrong.
+    """
+
+    def __init__(
+        self, source: VideoSource, index: Index | str | Path | None, videos: object, features: Sequence[str]
+    ) -> None:
+        kind = type(source).__name__
+        if source.is_live:
+            raise UsageError(
+                f"source: got a {kind}, expected a source of files. A live source does not have a length, and cannot "
+                f"be read again. Loop over {kind}(...).open(...).get_frame(n), or record it and read the file."
+            )
+        for name in features:
+            if name != "frames":
+                raise UsageError(
+                    f"features: got '{name}' with a {kind}, expected only 'frames', which every source gives. For "
+                    "other features, use index= with on_miss='source' instead of source=, or build a cache."
+                )
+        if (index is None) == (videos is None):
+            given = "both" if videos is not None else "none"
+            raise UsageError(f"index and videos: got {given} with a {kind}, expected one of them")
+        self._source = source
+        self._records: Sequence[VideoRecord] | IndexRecords
+        self._follow_symlinks = False
+        if index is None:
+            self._roots, self._records = _found(videos)
+            self.labels: list[str] = []
+            """The distinct labels of the index, sorted"""
+            self._label_ids = np.full(len(self._records), -1, np.int32)
+            self.columns: Mapping[str, str] = {}
+            """Extra column to its type, if it is not text"""
+            self._annotation_names = AnnotationNames()
+        else:
+            index = index if isinstance(index, Index) else read_index(index)
+            self._roots, self._follow_symlinks = dict(index.roots), index.follow_symlinks
+            self._records = IndexRecords(index)
+            self.labels, self._label_ids = self._records.labels, self._records.label_ids
+            self.columns, self._annotation_names = index.columns, self._records.annotation_names
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        return f"<{type(self._source).__name__} of {', '.join(map(printable, self._roots.values()))}>"
+
+    def numbered_labels(self) -> tuple[list[str], np.ndarray]:
+        """Return ``labels``, and the position there of every video's label [shape=(len(self),), dtype=int32]."""
+        return self.labels, self._label_ids
+
+    def annotation_names(self) -> AnnotationNames:
+        """Return the names in the annotations of all videos."""
+        return self._annotation_names
+
+    def feature_states(self, feature: str) -> np.ndarray:
+        """Return CACHED for all videos. The only feature is frames, which every file gives."""
+        return np.full(len(self), FeatureState.CACHED, np.uint8)
+
+    def keys_of(self, positions: np.ndarray) -> list[str]:
+        """Return the keys that some videos have in a cache."""
+        return [key_of(self._records[int(position)]) for position in positions]
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Leave out no video, since none lacks a feature."""
+        assert mask.all()
+
+    @property
+    def num_named(self) -> int | None:
+        """Number of videos that ``annotation_names`` counts."""
+        return len(self)
+
+    @property
+    def stereo(self) -> str:
+        """Eye of stereo pictures that is read, as ``frames.stereo`` of a config."""
+        return self._source.stereo
+
+    def close(self) -> None:
+        """Do nothing. Files are only open while a sample is read."""
+
+    def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
+        """Return the result of ``sample`` for the frames of a file, and its video.
+
+        Raises
+        ------
+        MediaError
+            If the file cannot be read.
+        """
+        record = self._records[position]
+        folder = self._roots[record.root]
+        path = os.path.join(folder, record.path)
+        with naming(path):
+            identity = identify(path, None if self._follow_symlinks else real_folder(folder))
+        source = copy.deepcopy(self._source)  # an open source belongs to one thread
+        with source.open(path):
+            frames = SourceFrames(source, source.max_fps, record.segment)
+            shape = (frames.num_frames, *frames.read_first().shape)
+            info = FeatureInfo("frames", "source", "", {}, shape=shape, dtype="uint8")
+            is_whole = record.identity == identity and record.segment is None
+            content = record.content if is_whole else None
+            return sample(frames, _FileVideo(sidecar_of(record, identity, frames, info, content), frames))
+
+
+class _FileVideo(Video):
+    """A video whose frames a source reads."""
+
+    def __init__(self, sidecar: Sidecar, frames: SourceFrames) -> None:
+        super().__init__(Path(), sidecar)
+        self._timeline = {"pts_seconds": frames.pts_seconds, "source_frames": frames.source_frames}
+
+    def _array(self, name: str) -> np.ndarray:
+        if name not in self._timeline:
+            raise UsageError(
+                f"clip_sampler: got one that needs {name}, expected one that needs frame times only, because the video "
+                "is read with source=. Use index= with on_miss='source', or build a cache."
+            )
+        return self._timeline[name]
+
+
+def _found(videos: object) -> tuple[Mapping[str, str], Sequence[VideoRecord]]:
+    """Return the folder of each root, and a record of each video below folders and of each file."""
+    if isinstance(videos, (str, Path)):
+        videos = [videos]
+    if not isinstance(videos, Iterable) or callable(videos):
+        raise UsageError(f"videos: got {videos!r} with a source of files, expected a folder, or a sequence of paths")
+    corpora = parse_roots([os.fspath(path) for path in videos])
+    records = [VideoRecord(corpus.label, file.path) for corpus in corpora for file in corpus.files() if file.is_video]
+    if not records:
+        raise UsageError("videos: got no video, expected a folder with videos, or a sequence of paths")
+    return {corpus.label: corpus.folder for corpus in corpora}, records

@@ -1,0 +1,34 @@
+"""Samplers of clips by short names, for example ``cc.samplers.uniform(16)``. A config has the same names.
+
+Each name is the class, so that ``cc.samplers.random`` and ``cc.RandomClipSampler`` are the same.
+"""
+
+from __future__ import annotations
+
+from chordcache.train.samplers.clip_samplers import DenseClips as dense
+from chordcache.train.samplers.clip_samplers import KeyframeSampler as keyframe
+from chordcache.train.samplers.clip_samplers import RandomClipSampler as random
+from chordcache.train.samplers.clip_samplers import RegularClipSampler as regular
+from chordcache.train.samplers.clip_samplers import RegularTimestampClips as regular_timestamps
+from chordcache.train.samplers.clip_samplers import SamplerSchedule as schedule
+from chordcache.train.samplers.clip_samplers import UniformFrameSampler as uniform
+from chordcache.train.samplers.content_samplers import AdaptiveSampler as adaptive
+from chordcache.train.samplers.content_samplers import AudioPeakSampler as audio_peak
+from chordcache.train.samplers.latent_clips import LatentClipSampler as latent_clips
+
+__all__ = [
+    "adaptive",
+    "audio_peak",
+    "dense",
+    "keyframe",
+    "latent_clips",
+    "random",
+    "regular",
+    "regular_timestamps",
+    "schedule",
+    "uniform",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

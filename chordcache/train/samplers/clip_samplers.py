@@ -1,0 +1,304 @@
+"""Samplers that choose the frames of a clip, as a pure function of video, seed, epoch and sample index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from chordcache.arguments import check_at_least, check_positive
+from chordcache.errors import UsageError
+from chordcache.read.video import Video
+from chordcache.train.samplers.clip_request import ClipRequest, ClipSampler
+from chordcache.train.samplers.even_clips import EvenClipSampler
+
+
+@dataclass(frozen=True)
+class RegularClipSampler(EvenClipSampler):
+    """Sampler of clips at fixed places, the same in every epoch, for validation and tests.
+
+    A single clip is taken from the middle of the video. Of several clips, the first starts at the first frame, the last
+    ends at the last frame, and the others are spread evenly between them.
+
+    Parameters
+    ----------
+    num_frames : int
+        Number of frames of a clip.
+    stride : int, optional
+        Step from one frame to the next. 4 takes every fourth cached frame. By default 4, unless ``fps`` is given.
+    pad : {"repeat", "loop", "error"}
+        Padding of a video that is shorter than a clip. "repeat" repeats its last frame. "loop" starts the video again.
+        "error" raises ``UsageError``.
+    fps : float, optional
+        Rate [frames per second] of the clip, at any rate of the video. Frames are then chosen by their presentation
+        times. Do not give ``stride`` too.
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong. From ``frame_numbers``, with ``pad="error"``, if the video is shorter than a clip.
+
+    Notes
+    -----
+    Clip k of n starts at ``last_start * k // (n - 1)``, a single clip at ``last_start // 2``. ``last_start`` is
+    ``num_frames_of_video - 1 - (num_frames - 1) * stride``, at least 0.
+
+    With ``fps``, a start is a time, and ``last_start`` is ``(num_frames - 1) / fps`` seconds before the last frame.
+    Frame i of a clip is the cached frame whose presentation time is nearest to the start plus ``i / fps`` seconds.
+    In the middle between two frames, to within 1 ms, the earlier one is taken. Frames repeat if ``fps`` is above the
+    rate of the video. A clip is padded if one of its times is not before the end of the last frame. Where the clock of
+    a video is set back, its times continue one frame later.
+
+    Source: torchcodec's ``clips_at_regular_indices``, which rounds the same way. It takes a single clip from the start.
+
+    Examples
+    --------
+    In a video of 30 frames, 3 frames that are 5 apart span 11 frames. Clips therefore start in [0, 20):
+
+    >>> from types import SimpleNamespace
+    >>> video, sampler = SimpleNamespace(num_frames=30), RegularClipSampler(num_frames=3, stride=5)
+    >>> sampler.frame_numbers(video, ClipRequest()).tolist()
+    [9, 14, 19]
+    >>> [sampler.frame_numbers(video, ClipRequest(clip=k, num_clips=3)).tolist() for k in range(3)]
+    [[0, 5, 10], [9, 14, 19], [19, 24, 29]]
+    """
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        return self.clips(video).even_clip(request.clip, request.num_clips)
+
+
+POSITIONS = ("ends", "middle", "random")
+
+
+@dataclass(frozen=True)
+class UniformFrameSampler:
+    """Sampler of frames that are spread evenly over the whole video, for a model that sees each video as a few frames.
+
+    The step from one frame to the next depends on the length of the video. Frames of a video that has fewer than
+    ``num_frames`` repeat.
+
+    Parameters
+    ----------
+    num_frames : int
+        Number of frames of a sample.
+    position : {"ends", "middle", "random"}
+        "ends" takes the first frame, the last frame, and frames at equal steps between them. The other two divide the
+        video into ``num_frames`` equal parts. "middle" takes the frame in the middle of each part, "random" a random
+        frame of each part, which differs from epoch to epoch. Several clips of one video only differ with "random".
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong.
+
+    Notes
+    -----
+    Of N frames, frame i of n is ``i * (N - 1) // (n - 1)`` with "ends", or 0 if n is 1. With "middle" it is
+    ``(2 * i + 1) * N // (2 * n)``. With "random" it is drawn from ``[i * N // n, (i + 1) * N // n)``.
+
+    Source: "ends" is ``numpy.linspace(0, N - 1, n, dtype=int)``, as in the recipes of video language models, and
+    torchcodec's ``clips_at_regular_indices`` of one frame each. "middle" and "random" are the frames of TSN (Wang et
+    al. 2016) in tests and in training.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> video = SimpleNamespace(num_frames=100)
+    >>> UniformFrameSampler(5).frame_numbers(video, ClipRequest()).tolist()
+    [0, 24, 49, 74, 99]
+    >>> UniformFrameSampler(5, position="middle").frame_numbers(video, ClipRequest()).tolist()
+    [10, 30, 50, 70, 90]
+    """
+
+    num_frames: int = 16
+    position: str = "ends"
+
+    def __post_init__(self) -> None:
+        check_at_least(1, num_frames=self.num_frames)
+        if self.position not in POSITIONS:
+            raise UsageError(f"position: got {self.position!r}, expected one of {', '.join(POSITIONS)}")
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        numbers = np.arange(self.num_frames, dtype=np.int64)
+        if self.position == "ends":
+            return numbers * (video.num_frames - 1) // max(1, self.num_frames - 1)
+        if self.position == "middle":
+            return (2 * numbers + 1) * video.num_frames // (2 * self.num_frames)
+        starts, stops = (part * video.num_frames // self.num_frames for part in (numbers, numbers + 1))
+        return request.generator().integers(starts, np.maximum(stops, starts + 1))
+
+
+@dataclass(frozen=True)
+class RandomClipSampler(EvenClipSampler):
+    """Sampler of clips with a random start, different in each epoch, for training.
+
+    Every start that leaves room for a whole clip is equally likely. With ``fps``, a start is any time rather than that
+    of a frame. Several clips of one video are drawn independently.
+
+    Parameters
+    ----------
+    num_frames, stride, pad, fps
+        As in ``RegularClipSampler``.
+
+    Raises
+    ------
+    UsageError
+        As in ``RegularClipSampler``.
+
+    Notes
+    -----
+    Source: torchcodec's ``clips_at_random_indices``, and with ``fps`` its ``clips_at_random_timestamps``. It takes the
+    frame that is shown at each time. This sampler takes the nearest one, and clips start at most
+    ``(num_frames - 1) / fps`` seconds before the last frame instead of its end.
+
+    Examples
+    --------
+    16 frames that cover 2 seconds, whatever the rate of the video:
+
+    >>> RandomClipSampler(num_frames=16, fps=8)
+    RandomClipSampler(num_frames=16, stride=None, pad='repeat', fps=8)
+    """
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        clips = self.clips(video)
+        return clips.clip(clips.random_start(request.generator()))
+
+
+@dataclass(frozen=True)
+class DenseClips(EvenClipSampler):
+    """Sampler of several clips of a video in one sample, spread evenly over the video, for evaluation.
+
+    A sample's arrays have one more leading dimension: ``frames`` is (num_clips, T, 3, h, w), ``pts_seconds``
+    (num_clips, T), and so on. ``label``, ``caption`` and ``video`` are unchanged.
+
+    Parameters
+    ----------
+    num_frames, stride, pad, fps
+        As in ``RegularClipSampler``.
+    num_clips : int
+        Number of clips of each sample. They have the positions of the clips of ``RegularClipSampler``.
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong.
+    """
+
+    num_clips: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(1, num_clips=self.num_clips)
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample [shape=(num_clips, T)]. See ``ClipSampler``."""
+        clips = self.clips(video)
+        return np.stack([clips.even_clip(number, self.num_clips) for number in range(self.num_clips)])
+
+
+@dataclass(frozen=True)
+class RegularTimestampClips(EvenClipSampler):
+    """Sampler of all clips of a video that start at regular times, in one sample.
+
+    The number of clips depends on the length of the video. ``collate`` pads it. Arrays have one more leading dimension,
+    as with ``DenseClips``.
+
+    Parameters
+    ----------
+    num_frames, stride, pad, fps
+        As in ``RegularClipSampler``. With ``stride``, a clip starts at the frame nearest to its time.
+    seconds_between_clip_starts : float
+        Time from the start of one clip to the start of the next. The first clip starts at the first frame. The last one
+        is the last that does not need padding.
+
+    Raises
+    ------
+    UsageError
+        As in ``RegularClipSampler``.
+
+    Notes
+    -----
+    Source: torchcodec's ``clips_at_regular_timestamps``, with ``seconds_between_frames`` of ``1 / fps``. Clip k starts
+    ``k * seconds_between_clip_starts`` after the first frame, as long as all its times are before the end of the last
+    frame. torchcodec takes the frame that is shown at each time, and raises an error for a video that is shorter than a
+    clip. This sampler takes the nearest frame, and pads one clip.
+    """
+
+    seconds_between_clip_starts: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(seconds_between_clip_starts=self.seconds_between_clip_starts)
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample [shape=(number of clips, T)]. See ``ClipSampler``."""
+        clips = self.clips(video)
+        return np.stack([clips.clip(start) for start in clips.starts_every(self.seconds_between_clip_starts)])
+
+
+@dataclass(frozen=True)
+class KeyframeSampler(EvenClipSampler):
+    """Sampler of clips around keyframes. The middle frame of a clip is a keyframe of the source.
+
+    The cache holds the keyframes of every codec, see ``Video.keyframes``. Every keyframe is equally likely. Near the
+    ends of the video, clips are moved inside. If ``frames.fps`` left out a keyframe, the first cached frame after it
+    takes its place, because a keyframe often begins a scene. Clips of one frame are the keyframes. In a video without
+    keyframes, the first frame counts as one.
+
+    Parameters
+    ----------
+    num_frames, stride, pad, fps
+        As in ``RegularClipSampler``.
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong.
+    """
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        keyframes = video.keyframes
+        chosen = int(keyframes[request.generator().integers(len(keyframes))]) if len(keyframes) else 0
+        return self.clips(video).clip_around(chosen)
+
+
+@dataclass(frozen=True)
+class SamplerSchedule:
+    """Sampler that switches between samplers at given epochs. Workers follow, since each index has the epoch.
+
+    Parameters
+    ----------
+    stages : mapping of int to ClipSampler
+        Samplers by the first epoch of each. One epoch must be 0.
+
+    Raises
+    ------
+    UsageError
+        If epoch 0 does not have a sampler.
+
+    Examples
+    --------
+    >>> schedule = SamplerSchedule({0: RegularClipSampler(), 10: RandomClipSampler()})
+    >>> [type(schedule.at(epoch)).__name__ for epoch in (0, 9, 10, 99)]
+    ['RegularClipSampler', 'RegularClipSampler', 'RandomClipSampler', 'RandomClipSampler']
+    """
+
+    stages: Mapping[int, ClipSampler]
+
+    def __post_init__(self) -> None:
+        check_at_least(0, **{f"stages, epoch {epoch!r}": epoch for epoch in self.stages})
+        if 0 not in self.stages:
+            raise UsageError(f"stages: got epochs {', '.join(map(str, self.stages)) or 'none'}, expected one that is 0")
+
+    def at(self, epoch: int) -> ClipSampler:
+        """Return the sampler of an epoch."""
+        return self.stages[max(first for first in self.stages if first <= epoch)]
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        return self.at(request.epoch).frame_numbers(video, request)

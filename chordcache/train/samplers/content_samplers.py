@@ -1,0 +1,105 @@
+"""Samplers that prefer clips by their content: peaks of the sound, and motion."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from chordcache.arguments import check_positive
+from chordcache.read.video import Video
+from chordcache.train.samplers.clip_request import ClipRequest
+from chordcache.train.samplers.even_clips import EvenClipSampler
+
+
+@dataclass(frozen=True)
+class AudioPeakSampler(EvenClipSampler):
+    """Sampler of clips around the peaks of the sound. The middle frame of a clip is the one nearest to a peak.
+
+    The cache holds the peaks, see ``ContentFacts``. Every peak is equally likely. Near the ends of the video, clips are
+    moved inside. Peaks after the last frame are ignored. For a video without these facts or without peaks, clips are
+    drawn as ``RandomClipSampler`` does. Missing facts also give a warning.
+
+    Parameters
+    ----------
+    num_frames, stride, pad, fps
+        As in ``RegularClipSampler``.
+
+    Raises
+    ------
+    UsageError
+        As in ``RegularClipSampler``.
+    """
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        clips, random = self.clips(video), request.generator()
+        if video.content is None:
+            _warn_of_missing_facts("AudioPeakSampler: the sound of a video is not known")
+            return clips.clip(clips.random_start(random))
+        peaks = [peak for peak in video.content.audio_peaks_seconds if peak < video.duration_seconds]
+        if not peaks:
+            return clips.clip(clips.random_start(random))
+        # Peaks are on the clock of the video, also where that is set back
+        distances = np.abs(video.pts_seconds - video.pts_seconds[0] - peaks[random.integers(len(peaks))])
+        return clips.clip_around(int(np.argmin(distances)))
+
+
+@dataclass(frozen=True)
+class AdaptiveSampler(EvenClipSampler):
+    """Sampler that prefers clips with much motion. A start frame is drawn in proportion to the motion of its clip.
+
+    The cache holds the motion of each second, see ``ContentFacts``. For a video without these facts or without motion,
+    clips are drawn as ``RandomClipSampler`` does. Missing facts also give a warning.
+
+    Parameters
+    ----------
+    num_frames, stride, pad, fps
+        As in ``RegularClipSampler``.
+    temperature : float
+        A clip's weight is its mean motion to the power of ``1 / temperature``. Near 0, the clip with the most motion is
+        taken every time. At 1, a clip with twice the motion is taken twice as often. At large values, all clips are
+        equally likely.
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong.
+    """
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(temperature=self.temperature)
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        clips, random = self.clips(video), request.generator()
+        starts = clips.start_frames()
+        motion = _motion_of_starts(video, starts, clips.stops())
+        if motion is None or not motion.max() > 0:
+            return clips.clip(clips.random_start(random))
+        weights = (motion / motion.max()) ** (1 / self.temperature)
+        up_to = np.cumsum(weights)
+        chosen = np.searchsorted(up_to, random.random() * up_to[-1], side="right")
+        return clips.clip_from(int(starts[min(int(chosen), len(weights) - 1)]))
+
+
+def _motion_of_starts(video: Video, starts: np.ndarray, stops: np.ndarray) -> np.ndarray | None:
+    """Return the mean motion from each start to its stop [shape=stops.shape]. None if unknown."""
+    if video.content is None or not video.content.motion_per_second:
+        _warn_of_missing_facts("AdaptiveSampler: the motion of a video is not known")
+        return None
+    per_second = np.array(video.content.motion_per_second)
+    seconds = (video.pts_seconds - video.pts_seconds[0]).astype(np.int64)
+    up_to = np.concatenate([[0.0], np.cumsum(per_second[np.clip(seconds, 0, len(per_second) - 1)])])
+    means: np.ndarray = (up_to[stops] - up_to[starts]) / (stops - starts)
+    return means
+
+
+def _warn_of_missing_facts(what: str) -> None:
+    warnings.warn(
+        f"{what}, its clips are drawn evenly; scan with --level content and build again to add it", stacklevel=2
+    )

@@ -1,0 +1,229 @@
+"""``verify --repair`` and ``gc``: the commands that change a cache in which ``verify`` found damage."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
+from chordcache.arguments import as_items
+from chordcache.building.build import build_as_before
+from chordcache.building.build_options import BuildOptions
+from chordcache.building.existing_cache import check_sidecars, index_of
+from chordcache.building.fix_commands import gc_command
+from chordcache.engine import pool, terminal
+from chordcache.engine.choice import Engine, engine_of
+from chordcache.engine.display import Display, display_of
+from chordcache.engine.limits import Limits
+from chordcache.engine.signals import stop_signals
+from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
+from chordcache.index.index_files import Index, IndexWriter, read_index, temporary_index
+from chordcache.records import RunSummary, VideoRecord
+from chordcache.storage import atomic, layout, sealed_json
+from chordcache.storage.cache_header import Header, read_header
+from chordcache.storage.catalog import write_catalog
+from chordcache.storage.lock import locked
+from chordcache.storage.readable import iter_lines
+from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
+from chordcache.storage.sidecar import read_sidecar
+from chordcache.verifying.findings import Damage
+from chordcache.verifying.verify_lists import check_index, find_orphans
+
+
+def repair(
+    cache: str | Path,
+    damage: Sequence[Damage],
+    *,
+    jobs: int | Engine | None = None,
+    roots: Mapping[str, str] | None = None,
+    wait: bool = False,
+    limits: Limits | None = None,
+    progress: bool | Display = False,
+) -> RunSummary:
+    """Build again what ``verify`` found damaged or missing, and nothing else.
+
+    Parameters
+    ----------
+    cache : str or Path
+        The cache that was verified.
+    damage : sequence of Damage
+        Findings of ``verify``: the ``damage`` of its report, or some of it.
+    jobs, roots, progress
+        As in ``build``.
+    wait : bool
+        True to wait while another process writes to the cache.
+    limits : Limits, optional
+        Limits for one input.
+
+    Returns
+    -------
+    RunSummary
+        Counts of the videos that were built again.
+
+    Raises
+    ------
+    DamageError
+        If the index of the cache does not name a damaged video. Its source is then unknown.
+    LockedError
+        If another process writes to the cache, unless ``wait``.
+    """
+    folder = Path(cache).absolute()
+    rebuild = frozenset(finding.file for finding in _broken(damage))
+    read_header(folder)  # raises before a lock is made in a folder that is not a cache
+    say = functools.partial(terminal.say, shown=display_of(progress).messages)
+    engine = pool.prepared(engine_of(jobs))
+    options = BuildOptions(rebuild=rebuild, limits=limits or Limits())
+    with stop_signals(), locked(folder, say if wait else None), recorded(folder, "repair", jobs=engine.jobs) as notes:
+        build = functools.partial(build_as_before, folder, roots=roots, jobs=engine, options=options, notes=notes)
+        return _repair(folder, _broken(damage), options, functools.partial(build, progress=progress))
+
+
+def _broken(damage: Sequence[Damage]) -> list[Damage]:
+    return [finding for finding in damage if finding.kind in ("damaged", "missing")]
+
+
+def _repair(
+    folder: Path,
+    broken: Sequence[Damage],
+    options: BuildOptions,
+    build: Callable[[Index], RunSummary],
+) -> RunSummary:
+    """Repair the lists of a cache, then build the broken videos with a function that takes their index."""
+    header = read_header(folder)
+    artefacts = [finding for finding in broken if finding.key is not None and finding.file != "catalog.sqlite"]
+    if "index.jsonl" in options.rebuild:
+        _repair_index(folder, header)
+    for name in {"quarantine.jsonl", RUNS_FILE}.intersection(options.rebuild):
+        path = folder / name
+        atomic.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
+    records = _records_of(folder, {str(finding.key) for finding in artefacts})
+    write_catalog(folder)
+    if not records:
+        return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
+    with temporary_index(
+        records,
+        roots=header.roots,
+        level="packets",
+        follow_symlinks=header.follow_symlinks,
+        columns=header.columns,
+    ) as index:
+        return build(index)
+
+
+def _records_of(cache: Path, keys: set[str]) -> list[VideoRecord]:
+    if not keys:
+        return []
+    records = {}
+    for record in read_index(cache / "index.jsonl"):
+        key = layout.key_of(record)
+        if key in keys:
+            records[key] = record
+    if unknown := sorted(keys - set(records)):
+        raise DamageError(
+            f"'{printable(unknown[0])}' is damaged and the cache's index does not name its source; "
+            "run 'chordcache build' with an index that does"
+        )
+    return list(records.values())
+
+
+def _sound_lines(path: Path) -> list[str]:
+    return [line for data in iter_lines(path) if _is_sound(line := data.decode("ascii", "replace").rstrip("\r\n"))]
+
+
+def _is_sound(line: str) -> bool:
+    try:
+        sealed_json.unseal(line, "")
+    except ChordcacheError:
+        return False
+    return True
+
+
+def _repair_index(cache: Path, header: Header) -> None:
+    """Keep the sound lines. A lost record is restored from its sidecar, without the values that the scan measured."""
+    records: dict[str, VideoRecord] = {}
+    for key in layout.iter_keys(cache):
+        try:
+            sidecar = read_sidecar(cache, key)
+        except DamageError:
+            continue
+        records[key] = VideoRecord(sidecar.root, sidecar.path).described(sidecar)
+    path = cache / "index.jsonl"
+    for line in _sound_lines(path):
+        with suppress(DamageError):  # the first and the last line are not records
+            record = sealed_json.unseal_as(line, str(path), VideoRecord, "a record")
+            records[layout.key_of(record)] = record
+    with atomic.partial_folder(cache) as folder:
+        with IndexWriter(
+            folder / path.name,
+            roots=header.roots,
+            level="packets",
+            follow_symlinks=header.follow_symlinks,
+            columns=header.columns,
+        ) as writer:
+            for key in sorted(records):
+                writer.write(records[key])
+        atomic.publish(folder / path.name, path)
+
+
+def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry_run: bool = False) -> list[str]:
+    """Remove artefacts that no sidecar names: superseded generations, and those of videos that left the index.
+
+    An artefact whose video is in the index and has no sidecar stays: a build that was killed completes it, or the
+    sidecar is not copied yet. Files that chordcache did not make stay too, see ``kept_orphans``.
+
+    Parameters
+    ----------
+    cache : str or Path
+        A cache that no process builds. Readers that still use an old generation lose it.
+    only : sequence of str, optional
+        Remove only these files, as an earlier dry run returned them.
+    dry_run : bool
+        True to return the files without removing them.
+
+    Returns
+    -------
+    list of str
+        The orphaned files, relative to the cache.
+
+    Raises
+    ------
+    DamageError
+        If a sidecar or the index is damaged or missing, such as in a copy that is not complete. Artefacts would look
+        like garbage.
+    UnreadableError
+        If a list cannot be read.
+    LockedError
+        If a build is running.
+    """
+    folder = Path(cache).absolute()
+    read_header(folder)
+    chosen = None if only is None else set(as_items(only))
+    with locked(folder), nullcontext(RunNotes()) if dry_run else recorded(folder, "gc") as notes:
+        check_sidecars(folder)
+        index_of(folder)
+        for key in layout.iter_keys(folder):
+            read_sidecar(folder, key)
+        files = [
+            orphan.file
+            for orphan in find_orphans(folder)
+            if orphan.fix_command and (chosen is None or orphan.file in chosen)
+        ]
+        if not dry_run:
+            # A catalog that lags may name a file to remove. If the disk is full now, there is space after the removal
+            with suppress(NoSpaceError):
+                write_catalog(folder)
+            for file in files:
+                (folder / file).unlink()
+            atomic.remove_partials(folder, of_all_machines=True)
+            write_catalog(folder)
+        notes.counts = {"num_removed": len(files)}
+    return files
+
+
+def kept_orphans(cache: str | Path) -> list[Damage]:
+    """Return the orphans that ``verify`` finds and ``collect_garbage`` leaves, each with the reason."""
+    folder = Path(cache).absolute()
+    in_lists = check_index(folder, set(layout.iter_keys(folder)), read_header(folder).features)
+    orphans = (finding for finding in (*in_lists, *find_orphans(folder)) if finding.kind == "orphan")
+    return [orphan for orphan in orphans if orphan.fix_command != gc_command(folder)]

@@ -1,0 +1,350 @@
+"""``verify``: the check that all files exist, are what was written, decode, and still match their source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from chordcache.building.build_plan import fingerprints_of, resolve_features
+from chordcache.building.fix_commands import build_command, repair_command
+from chordcache.building.requested import Features
+from chordcache.building.up_to_date import is_stale
+from chordcache.config.config import Config, config_from_json
+from chordcache.digests import digest_file
+from chordcache.engine import pool
+from chordcache.engine.choice import Engine, engine_of
+from chordcache.engine.display import Display, display_of
+from chordcache.engine.run_progress import Progress
+from chordcache.engine.signals import stop_signals
+from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFoundError, UnreadableError, UsageError
+from chordcache.features.frames import record_decoder
+from chordcache.features.item_fields import fits
+from chordcache.media.source_file import bytes_changed, check_unchanged, hash_source, look, real_folder
+from chordcache.records import FeatureInfo
+from chordcache.storage import layout
+from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact, open_artefact
+from chordcache.storage.cache_header import read_header
+from chordcache.storage.quarantine import Quarantine
+from chordcache.storage.readable import unreadable
+from chordcache.storage.run_log import recorded
+from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.verifying.findings import Damage, VerifyReport
+from chordcache.verifying.verify_lists import check_catalog, check_index, check_runs, find_orphans
+from chordcache.verifying.verify_source import compare_with_source
+
+VERIFY_LEVELS = ("quick", "default", "deep")
+"""Levels of a check: sizes only, sizes and digests, or sizes, digests and a decode of every frame."""
+
+_Results: TypeAlias = "Generator[tuple[_Check, list[Damage] | pool.Crash], None, None]"
+
+
+@dataclass(frozen=True)
+class _Check:
+    """One video to check."""
+
+    cache: Path
+    key: str
+    level: str
+    config: Config
+    """Config of the cache"""
+    features: Features
+    """Features that builds requested"""
+    fingerprints: Mapping[str, str | None]
+    """Fingerprints of these features"""
+    roots: Mapping[str, str] | None
+    """Root label to the folder of the sources, or None if the sources are not checked"""
+    inside: Mapping[str, str]
+    """Root label to the real folder that links must not lead out of, or empty if links may"""
+
+
+def verify(
+    cache: str | Path = "cache",
+    *,
+    level: str = "default",
+    source: bool = False,
+    jobs: int | Engine | None = None,
+    roots: Mapping[str, str] | None = None,
+    progress: bool | Display = False,
+) -> VerifyReport:
+    """Check a cache. It changes nothing, except for one more line in ``runs.jsonl`` where that can be written.
+
+    Parameters
+    ----------
+    cache : str or Path
+        A folder that ``build`` made.
+    level : {"quick", "default", "deep"}
+        "quick" checks files and sizes. "default" also checks the digest of every file. "deep" also decodes every
+        record, and compares counts and times.
+    source : bool
+        True to check also whether the sources changed, decode random frames of each again, and compare pixels and
+        times.
+    jobs : int or Engine, optional
+        Number of worker processes, by default one for each processor.
+    roots : mapping of str to str, optional
+        Root label to the folder where its data is now, if it moved.
+    progress : bool or Display
+        True to show progress on standard error: a bar on a terminal, else a line every 30 seconds.
+
+    Returns
+    -------
+    VerifyReport
+        Its ``damage`` is empty if the cache is sound. ``repair`` accepts the damage.
+
+    Raises
+    ------
+    UsageError
+        If the level does not exist.
+    NotFoundError, DamageError, FormatVersionError
+        If the folder is not a cache, or its ``chordcache.json`` cannot be read.
+    UnreadableError
+        If the sidecars cannot be listed, so that nothing can be said about the videos.
+    """
+    if level not in VERIFY_LEVELS:
+        raise UsageError(f"level: got '{level}', expected one of {', '.join(VERIFY_LEVELS)}")
+    engine = engine_of(jobs)  # raises for a wrong number, also where no worker is needed
+    folder = Path(cache).absolute()
+    read_header(folder)  # raises before a log is made in a folder that is not a cache
+    engine = Engine(jobs=1) if level == "quick" and not source else pool.prepared(engine)
+    with recorded(folder, "verify", jobs=engine.jobs) as notes:
+        report = _verify(folder, level, source, engine, roots, display_of(progress))
+        notes.exit_code = report.exit_code
+        notes.counts = {"num_videos": report.num_videos, **report.counts()}
+    return report
+
+
+def verify_quickly(cache: Path) -> VerifyReport:
+    """Check files and sizes of a cache for a report, without a line in ``runs.jsonl``. Raises as ``verify`` does."""
+    return _verify(cache.absolute(), "quick", False, Engine(jobs=1), None, display_of(False))
+
+
+def _verify(
+    folder: Path, level: str, source: bool, engine: Engine, roots: Mapping[str, str] | None, display: Display
+) -> VerifyReport:
+    header = read_header(folder)
+    where = {**header.roots, **(roots or {})} if source else None
+    keys = sorted(layout.iter_keys(folder))
+    findings: list[Damage] = []
+    config = config_from_json(header.config)
+    fingerprints = fingerprints_of(resolve_features(header.features, config))
+    if source and level == "quick":
+        level = "default"  # an artefact must be intact before it is compared with its source
+    inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
+    of_all = _Check(folder, "", level, config, header.features, fingerprints, where, inside)
+    checks = (replace(of_all, key=key) for key in keys)
+    display = replace(display, messages=display.messages and display.verbose)  # the findings are the result
+    with stop_signals(), Progress("verify", display, total=len(keys), failed="damaged") as progress:
+        if level == "quick":
+            results: _Results = ((check, _check_video(check)) for check in checks)
+        else:
+            results = pool.run(
+                _check_video,
+                checks,
+                jobs=engine,
+                ordered=True,
+            )
+        with closing(results):
+            for check, damage in results:
+                damage = _of_crash(check, damage) if isinstance(damage, pool.Crash) else damage
+                findings += damage
+                if damage and damage[0].kind != "incomplete":  # it may be in quarantine, with the reason
+                    progress.fail(damage[0].file, damage[0].kind, damage[0].message)
+                else:
+                    progress.done(check.key)
+    findings = _counted(_without_quarantined(folder, findings), len(keys))
+    findings += check_catalog(folder, keys, header.features)
+    findings += check_index(folder, set(keys), header.features)
+    findings += check_runs(folder)
+    findings += find_orphans(folder)
+    return VerifyReport(findings, len(keys))
+
+
+def _check_video(check: _Check) -> list[Damage]:
+    """Return all findings about one video. It runs in a worker."""
+    file = layout.sidecar_file(check.key)
+    try:
+        sidecar = read_sidecar(check.cache, check.key)
+    except DamageError as error:
+        return [Damage("damaged", file, str(error), repair_command(check.cache), check.key)]
+    except NotFoundError as error:  # removed since it was listed
+        return [Damage("missing", file, str(error), repair_command(check.cache), check.key)]
+    except UnreadableError as error:
+        return [Damage("unreadable", file, str(error), "", check.key)]
+    damage: list[Damage] = []
+    for artefact in dict.fromkeys(info.file for info in sidecar.features if info.file is not None):
+        damage += _check_artefact(check, sidecar, [info for info in sidecar.features if info.file == artefact])
+    findings = damage + _check_features(check, sidecar)
+    if check.roots is not None and not damage:
+        findings += _check_source(check, sidecar, check.roots)
+    return findings
+
+
+def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:
+    """Return the damage of a video whose check ended its process. LMDB aborts on pages that contradict each other."""
+    if crash.cause != "signal":
+        raise ChordcacheError(f"cannot check '{check.key}': {crash.message}")
+    sidecar = read_sidecar(check.cache, check.key)
+    if check.roots is not None:  # the source may be what crashes the decoder
+        check = replace(check, roots=None)
+        ((_, result),) = pool.run(_check_video, [check], jobs=1)
+        if not isinstance(result, pool.Crash):
+            return result or [
+                Damage("stale", sidecar.path, f"its source cannot be read: {crash.message}", "", check.key)
+            ]
+    files = dict.fromkeys(info.file for info in sidecar.features if info.file is not None)
+    what = f"the process that read the video died: {crash.message}"
+    return [Damage("damaged", file, what, repair_command(check.cache), check.key) for file in files]
+
+
+def _without_quarantined(cache: Path, found: list[Damage]) -> list[Damage]:
+    """Leave out features that are missing because they could not be made: quarantine has them, with the reason."""
+    try:
+        quarantine = Quarantine(cache, {})
+    except (DamageError, UnreadableError):  # reported by check_index
+        return found
+    return [finding for finding in found if finding.kind != "incomplete" or quarantine.get(str(finding.key)) is None]
+
+
+def _counted(found: list[Damage], num_videos: int) -> list[Damage]:
+    """Join the findings about features that many videos lack: one finding for each feature of a tier."""
+    lacking: dict[tuple[str, str], list[Damage]] = {}
+    for finding in found:
+        if finding.kind == "incomplete":
+            lacking.setdefault((finding.message, finding.fix_command), []).append(finding)
+    rest = [finding for finding in found if finding.kind != "incomplete"]
+    for (message, fix_command), (first, *others) in lacking.items():
+        count = len(others) + 1
+        what = f"{count} of {num_videos} videos, such as this one: {message}"
+        rest.append(Damage("incomplete", first.file, what, fix_command, count=count) if others else first)
+    return rest
+
+
+def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
+    """Check that every requested feature exists and was made with the requested parameters."""
+    findings = []
+    for info in sidecar.features:
+        if info.feature in check.fingerprints and is_stale(info, check.fingerprints):
+            fix_command = build_command(check.cache, [info.tier], check.features.get(info.tier, ()))
+            what = f"its '{info.feature}' was made with other parameters than those of chordcache.json"
+            findings.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
+        elif not fits(info, sidecar):
+            fix_command = build_command(check.cache, [info.tier], check.features.get(info.tier, ()))
+            what = f"its '{info.feature}' was made of other values of {', '.join(info.uses)}"
+            findings.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
+    for tier, names in check.features.items():
+        for name in names:
+            if sidecar.feature(name, tier) is None:
+                fix_command = build_command(check.cache, [tier], names)
+                what = f"'{name}' was requested for tier {tier}, but is not cached there"
+                findings.append(Damage("incomplete", sidecar.path, what, fix_command, check.key))
+    return findings
+
+
+def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
+    """Check one file and the features in it."""
+    info = infos[0]
+    file = str(info.file)
+    path = check.cache / file
+    repair = repair_command(check.cache)
+    try:
+        num_bytes = os.path.getsize(path)
+        if num_bytes != info.num_bytes:
+            what = f"the file has {num_bytes} bytes, expected {info.num_bytes}"
+            return [Damage("damaged", file, what, repair, check.key)]
+        if check.level == "quick":
+            return []
+        digest = digest_file(path)
+    except FileNotFoundError:
+        return [Damage("missing", file, "the sidecar names it", repair, check.key)]
+    except PermissionError as error:
+        return [Damage("unreadable", file, str(unreadable(path, error)), "", check.key)]
+    except OSError as error:
+        what = f"the file cannot be read: {error.strerror}"
+        return [Damage("damaged", file, what, repair, check.key)]
+    if digest != info.digest:
+        what = f"its xxh3-128 is {digest}, expected {info.digest}"
+        return [Damage("damaged", file, what, repair, check.key)]
+    return _check_rows(check, sidecar, infos) if check.level == "deep" else []
+
+
+def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
+    """Read every row, decode every frame, and compare counts and times."""
+    file = str(infos[0].file)
+    path = check.cache / file
+    frames = next((info for info in infos if info.feature == "frames"), None)
+    decode = record_decoder(frames) if frames else None
+    last = ""
+
+    def look(name: str, number: int, row: Any) -> None:
+        nonlocal last
+        last = f"{name} {number}"
+        if decode is not None and name == "frames":
+            decode(number, row)
+
+    try:
+        with open_artefact(path, infos[0].num_bytes) as artefact:
+            pts_seconds, source_frames, keyframes = map(artefact.array, FRAME_ARRAYS)
+            for info in infos:
+                stored = artefact.layout(info.feature)
+                actual = (stored.num_rows, *stored.row_shape), str(stored.dtype)
+                if stored.dtype is not None and actual != (info.shape, info.dtype):
+                    raise DamageError(f"its '{info.feature}' is {actual}, expected {(info.shape, info.dtype)}")
+        num_frames = sidecar.num_frames
+        if len(pts_seconds) != num_frames or len(source_frames) != num_frames:
+            raise DamageError(f"the file has times of {len(pts_seconds)} frames, expected {num_frames}")
+        if pts_seconds[0] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
+            raise DamageError("its times disagree with the sidecar's")
+        if not _are_ascending(keyframes, num_frames):
+            raise DamageError(f"its keyframes are not ascending frame numbers below {num_frames}")
+        num_rows = {name: count for info in infos for name, count in info.num_rows.items()}
+        check_artefact(path, infos[0].num_bytes, num_rows, look=look)
+    except DamageError as error:
+        return [Damage("damaged", file, str(error), repair_command(check.cache), check.key, last or None)]
+    return []
+
+
+def _are_ascending(numbers: np.ndarray, stop: int) -> bool:
+    """Return whether an array is of frame numbers in [0, stop), each above the one before it."""
+    if numbers.dtype != np.int64 or numbers.ndim != 1:
+        return False
+    return not np.any(np.diff(numbers, prepend=-1, append=stop) <= 0)
+
+
+def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> list[Damage]:
+    """Check that the source is still the file that was cached, and shows what is cached."""
+    path = os.path.join(roots[sidecar.root], sidecar.path)
+    inside = check.inside.get(sidecar.root)
+    try:
+        state = look(path, inside)
+        if state.identity != sidecar.source:
+            what = "the source changed after it was cached"
+            return [Damage("stale", path, what, build_command(check.cache, check.features), check.key)]
+        is_rewritten = state.ctime_ns != sidecar.source_ctime_ns
+        findings = _compare(check, sidecar, path, is_rewritten=is_rewritten)
+        check_unchanged(path, state, inside)
+    except MediaError as error:
+        return [Damage("stale", path, f"the source cannot be compared: {error}", "", check.key)]
+    return findings
+
+
+def _compare(check: _Check, sidecar: Sidecar, path: str, *, is_rewritten: bool) -> list[Damage]:
+    """Decode the source again. The digests of the artefacts were checked, so any difference comes from the source."""
+    fix_command = build_command(check.cache, check.features) if is_rewritten and sidecar.source_hash else ""
+    try:
+        if sidecar.source_hash is not None:
+            digest = hash_source(path)
+            if digest != sidecar.source_hash:
+                raise bytes_changed(digest, sidecar.source_hash)
+        compare_with_source(check.cache, sidecar, check.config, path)
+    except MediaError as error:
+        what = f"the source, unchanged by its size and mtime: {error}"
+        return [Damage("stale", path, what, fix_command, check.key)]
+    except DamageError as error:  # its message names the file
+        file = next((info.file for info in sidecar.features if info.file and info.file in str(error)), sidecar.path)
+        return [Damage("damaged", file, str(error), repair_command(check.cache), check.key)]
+    return []

@@ -1,0 +1,152 @@
+"""The check of a cache's catalog, index and quarantine against its sidecars, and the search for files of no video."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from chordcache.building.fix_commands import build_command, completing_command, gc_command, repair_command
+from chordcache.building.requested import Features
+from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, UsageError, printable
+from chordcache.index.index_files import read_index
+from chordcache.storage import layout
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.catalog import Catalog
+from chordcache.storage.part_folders import PARTS, in_parts
+from chordcache.storage.quarantine import Quarantine
+from chordcache.storage.readable import iter_files, list_folder
+from chordcache.storage.run_log import RUNS_FILE, read_runs
+from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.verifying.findings import Damage
+
+_TOP_LEVEL = frozenset(
+    (
+        *("chordcache.json", "index.jsonl", "videos", "catalog.sqlite", "quarantine.jsonl", "runs.jsonl"),
+        *(".partial", ".lock", ".on_demand", PARTS),
+    )
+).union(TIERS)
+
+
+def check_catalog(cache: Path, keys: list[str], features: Features) -> list[Damage]:
+    """Compare the catalog with the sidecars. A video that only the catalog knows has lost its sidecar."""
+    file = "catalog.sqlite"
+    unseen, lagging = set(keys), set()
+    findings = []
+    try:
+        for key, sidecar in Catalog(cache).check():
+            if key not in unseen:
+                what = "the catalog names it"
+                findings.append(Damage("missing", layout.sidecar_file(key), what, repair_command(cache), key))
+            elif not _is_sidecar_of(cache, key, sidecar):
+                lagging.add(key)
+            unseen.discard(key)
+    except NotFoundError as error:
+        command = completing_command(cache, features) if in_parts(cache) else repair_command(cache)
+        return [Damage("missing", file, str(error), command)]
+    except (DamageError, UnreadableError) as error:
+        return [_of_error(cache, file, error)]
+    if late := lagging | unseen:
+        what = f"the catalog lags behind {len(late)} sidecars, such as '{min(late)}': a build is running or was killed"
+        findings.append(Damage("incomplete", file, what, completing_command(cache, features)))
+    return findings
+
+
+def _is_sidecar_of(cache: Path, key: str, sidecar: Sidecar) -> bool:
+    try:
+        return read_sidecar(cache, key) == sidecar
+    except (DamageError, UnreadableError):
+        return True  # reported with its video
+
+
+def _of_error(cache: Path, file: str, error: ChordcacheError) -> Damage:
+    """Return the finding about a list that cannot be read. To repair it does not help against a lack of permission."""
+    if isinstance(error, UnreadableError):
+        return Damage("unreadable", file, str(error), "")
+    return Damage("damaged", file, str(error), repair_command(cache))
+
+
+def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]:
+    """Check that every requested video is either cached or in quarantine, and that no others are cached."""
+    unnamed = set(keys)
+    missing: dict[str, str] = {}
+    """Key of each video that is not built to its path"""
+    num_records = 0
+    quarantine, findings = None, []
+    try:
+        quarantine = Quarantine(cache, {})
+    except (DamageError, UnreadableError) as error:
+        findings = [_of_error(cache, "quarantine.jsonl", error)]
+    try:
+        for record in read_index(cache / "index.jsonl"):
+            num_records += 1
+            key = layout.key_of(record)
+            unnamed.discard(key)
+            if key not in keys and quarantine is not None and quarantine.get(key) is None:
+                missing[key] = record.path
+    except NotFoundError as error:
+        return [*findings, Damage("missing", "index.jsonl", str(error), repair_command(cache))]
+    except (DamageError, UnreadableError, UsageError) as error:
+        return [*findings, _of_error(cache, "index.jsonl", error)]
+    if missing:
+        what = f"{len(missing)} of {num_records} indexed videos {'is' if len(missing) == 1 else 'are'} not built yet"
+        what += f", such as {', '.join(repr(printable(path)) for path in list(missing.values())[:3])}"
+        command = completing_command(cache, features)
+        only = next(iter(missing)) if len(missing) == 1 else None
+        findings.append(Damage("incomplete", "index.jsonl", what, command, only, count=len(missing)))
+    names = dict.fromkeys(name for names in features.values() for name in names)
+    prune_command = f"{build_command(cache, features, names)} --prune"
+    what = "the index of the last build does not name this video of its root"
+    return findings + [Damage("orphan", layout.sidecar_file(key), what, prune_command, key) for key in sorted(unnamed)]
+
+
+def check_runs(cache: Path) -> list[Damage]:
+    """Check that every line of the run log is what was written."""
+    try:
+        for _ in read_runs(cache):
+            pass
+    except (DamageError, UnreadableError) as error:
+        return [_of_error(cache, RUNS_FILE, error)]
+    return []
+
+
+def find_orphans(cache: Path) -> list[Damage]:
+    """Return the files that no sidecar names: superseded generations, and files that are not part of a cache.
+
+    An artefact is not an orphan while its sidecar may still come: the index names the video, and it has no sidecar,
+    since a build was killed, or a copy of the cache is not complete.
+    """
+    named: set[str] = set()
+    unknown: set[str] = set()
+    keys = set(layout.iter_keys(cache))
+    for key in keys:
+        try:
+            named.update(str(info.file) for info in read_sidecar(cache, key).features)
+        except (DamageError, UnreadableError):
+            unknown.add(key)  # this sidecar may have named any artefact of its video
+    sidecars = set(map(layout.sidecar_file, keys))
+    orphans: list[str] = []
+    early: list[str] = []
+    foreign = sorted(set(list_folder(cache)) - _TOP_LEVEL)
+    foreign += [file for file in iter_files(cache, "videos") if file not in sidecars]
+    for tier in TIERS:
+        for file in iter_files(cache, tier):
+            key = os.path.basename(file).partition(".")[0]
+            if not layout.is_artefact_file(tier, file):
+                foreign.append(file)
+            elif file not in named and key not in unknown:
+                (orphans if key in keys else early).append(file)
+    if early:
+        orphans += _without_indexed(cache, early)
+    return [Damage("orphan", file, "no sidecar names it", gc_command(cache)) for file in sorted(orphans)] + [
+        Damage("orphan", file, "chordcache did not make it, and gc leaves it; move it away", "")
+        for file in sorted(foreign)
+    ]
+
+
+def _without_indexed(cache: Path, files: list[str]) -> list[str]:
+    """Return the artefacts of videos that the index does not name. Without a sound index, it may name each of them."""
+    try:
+        keys = set(map(layout.key_of, read_index(cache / "index.jsonl")))
+    except (DamageError, NotFoundError, UnreadableError, UsageError):
+        return []
+    return [file for file in files if os.path.basename(file).partition(".")[0] not in keys]

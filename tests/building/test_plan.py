@@ -1,0 +1,187 @@
+"""The plan of a build: made once, printed by --dry-run, and the files of a video that it names."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers import processes
+from helpers.processes import files_of, sidecars
+
+import chordcache as cc
+from chordcache.building import build_plan as plans
+from chordcache.building.build_plan import make_plan
+from chordcache.config.config import config_from_json
+from chordcache.errors import UsageError
+from chordcache.storage.lock import locked
+
+Cli = Callable[..., Any]
+
+SMALL = {"frames": {"short_side": 48}, "features": {"flow": {"method": "dis", "preset": "ultrafast"}}}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    folder = tmp_path_factory.mktemp("plan")
+    make_video(folder / "videos" / "sound.mp4", num_frames=12, size=(64, 48), audio=True)
+    make_video(folder / "videos" / "silent.mp4", num_frames=9, size=(64, 48))
+    cc.scan([folder / "videos"], output=folder / "index.json")
+    return folder / "index.json"
+
+
+def plan_of(index: Path, cache: Path, *tiers: str, **config: Any) -> plans.BuildPlan:
+    options = cc.BuildOptions()
+    return make_plan(cache, index, config_from_json({**SMALL, **config}), tiers, None, roots=None, options=options)
+
+
+def test_each_feature_is_resolved_once(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+
+    def counted(name: str, config: Any, resolve: Callable[..., Any] = plans.resolve) -> Any:
+        names.append(name)
+        return resolve(name, config)
+
+    monkeypatch.setattr(plans, "resolve", counted)
+    cc.build(index, tmp_path / "cache", tiers=["lmdb", "npz", "hdf5"], config=config_from_json(SMALL), jobs=1)
+    assert sorted(names) == ["flow", "frames", "mel", "motion"]
+
+
+def test_a_plan_names_every_file_of_a_video(index: Path, tmp_path: Path) -> None:
+    plan = plan_of(index, tmp_path / "cache", "lmdb", "npz", "hdf5", hdf5={"features": ["frames", "mel"]})
+    assert [(each.tier, each.names) for each in plan.artefacts] == [
+        ("lmdb", ("frames",)), ("npz", ("motion",)), ("npz", ("mel",)), ("npz", ("flow",)), ("hdf5", ("frames", "mel")),
+    ]  # fmt: skip
+    assert not (tmp_path / "cache").exists()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.config = None  # type: ignore[misc,assignment]
+
+
+def test_a_video_has_at_most_five_files(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["lmdb", "npz"], config=config_from_json(SMALL))
+    for path, sidecar in sidecars(cache).items():
+        files = sorted(file for file in files_of(cache) if sidecar["key"] in file)
+        features = ["flow", "frames", "mel", "motion"] if path == "sound.mp4" else ["flow", "frames", "motion"]
+        assert sorted(Path(file).name.split(".")[1] for file in files if "videos" not in file) == features
+        assert len(files) == len(features) + 1
+
+
+def test_a_new_feature_adds_one_file(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["npz"], features=["flow"], config=config_from_json(SMALL))
+    before = files_of(cache)
+    cc.build(index, cache, tiers=["npz"], features=["mel"])
+    after = files_of(cache)
+    assert sorted(file.partition(".")[2].partition(".")[0] for file in after.keys() - before.keys()) == ["mel"]
+    assert all(after[file] == content for file, content in before.items() if file.endswith(".npz"))
+    assert cc.verify(cache, level="deep", source=True).damage == []
+
+
+def test_features_of_hdf5_are_made_together(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["hdf5"], features=["flow"], config=config_from_json(SMALL))
+    cc.build(index, cache, tiers=["hdf5"], features=["mel"])
+    for path, sidecar in sidecars(cache).items():
+        present = {each["feature"]: each["file"] for each in sidecar["features"] if "file" in each}
+        assert present.keys() == ({"flow", "mel"} if path == "sound.mp4" else {"flow"})
+        assert len(set(present.values())) == 1
+    cc.collect_garbage(cache)
+    assert cc.verify(cache, level="deep", source=True).damage == []
+
+
+def test_a_dropped_feature_needs_no_source(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    source = make_video(tmp_path / "videos" / "a.mp4", num_frames=8, size=(64, 48), audio=True)
+    cache = tmp_path / "cache"
+    index = cc.scan([tmp_path / "videos"])
+    cc.build(index, cache, tiers=["npz"], config=config_from_json(SMALL))
+    source.unlink()
+    drop = cc.BuildOptions(drop="mel", prune_many=True)
+    assert cc.build(index, cache, options=drop).num_up_to_date == 1
+    assert [each["feature"] for each in sidecars(cache)["a.mp4"]["features"]] == ["flow", "motion"]
+
+
+# The dry run
+
+
+def test_dry_run_states_what_the_build_does(index: Path, tmp_path: Path, run_cli: Cli) -> None:
+    (tmp_path / "small.yaml").write_text(yaml.dump(SMALL))
+    cache = tmp_path / "cache"
+    command = ("build", index, "-o", cache, "-c", tmp_path / "small.yaml", "--tier", "lmdb", "--tier", "npz")
+    first = run_cli(*command, "--dry-run")
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout.startswith(f"would build 2 of 2 videos into {cache} (up to date 0, failed before 0)\n")
+    reason, size = first.stdout.splitlines()[1:3]
+    assert reason == "        2 new"
+    assert re.fullmatch(
+        r"  roughly [\d.]+ kB, without motion in npz; mel in npz; flow in npz; 'chordcache plan' measures it", size
+    )
+    assert [line.split()[:2] for line in first.stdout.splitlines()[3:-1]] == [
+        ["lmdb", "frames"], ["npz", "motion"], ["npz", "mel"], ["npz", "flow"],
+    ]  # fmt: skip
+    assert '"preset": "ultrafast"' in first.stdout
+    assert not cache.exists()
+    assert run_cli(*command).returncode == 0
+    before = files_of(cache)
+    again = json.loads(run_cli(*command, "--dry-run", "--json").stdout)
+    assert (again["num_missing"], again["num_up_to_date"], again["num_failed"]) == (0, 2, 0)
+    assert again["config"]["frames"]["short_side"] == 48
+    assert again["features"]["npz"]["flow"]["method"] == "dis"
+    assert files_of(cache) == before
+
+
+def test_dry_run_refuses_a_root_of_another_folder(index: Path, tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, features=["frames"], jobs=1)
+    folder = tmp_path / "others" / Path(next(iter(cc.read_index(index).roots.values()))).name
+    make_video(folder / "z.mp4", num_frames=3)
+    other = cc.scan([folder], output=tmp_path / "other.json").path
+    for function in (cc.dry_run, cc.build):
+        with pytest.raises(UsageError, match="^root '.*' of this cache is"):
+            function(other, cache)
+
+
+def test_a_build_that_waited_plans_again(index: Path, tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "more/z.mp4", num_frames=3)
+    cc.scan([tmp_path / "more"], output=tmp_path / "index.json")
+    with contextlib.ExitStack() as stack:
+        with locked(tmp_path / "cache"):
+            run = stack.enter_context(processes.running(tmp_path, "build", "index.json", "--wait"))
+            assert processes.wait_until(lambda: "waiting until it ends" in run.stderr, 60)
+            make_video(tmp_path / "more/y.mp4", num_frames=3)
+            cc.scan([tmp_path / "more"], output=tmp_path / "index.json")
+        assert run.wait(60) == 0, run.stderr
+    assert len(cc.open_cache(tmp_path / "cache")) == 2
+
+
+def test_dry_run_counts_failures(tmp_path: Path, make_video: Callable[..., Path], run_cli: Cli) -> None:
+    make_video(tmp_path / "videos" / "a.mp4", num_frames=3, size=(64, 48))
+    (tmp_path / "videos" / "bad.mp4").write_bytes(b"\0" * 5000)
+    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json")
+    command = ("build", tmp_path / "index.json", "-o", tmp_path / "cache", "--dry-run", "--json")
+    counts = json.loads(run_cli(*command).stdout)
+    assert (counts["num_inputs"], counts["num_missing"], counts["num_failed"]) == (2, 1, 1)
+    counts = json.loads(run_cli(*command, "--retry-quarantined").stdout)
+    assert (counts["num_missing"], counts["num_failed"]) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("tiers", "features", "error", "match"),
+    [
+        (["zip"], None, UsageError, "^tiers: got 'zip', expected one of"),
+        (["lmdb"], ["taste"], UsageError, "^features: got 'taste', expected one of"),
+        (["lmdb"], ["flow"], UsageError, "tiers: got lmdb, expected one that takes 'flow'. Add npz or hdf5"),
+    ],
+)
+def test_dry_run_reports_wrong_arguments(
+    index: Path, tmp_path: Path, tiers: list[str], features: list[str] | None, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        cc.dry_run(index, tmp_path / "cache", tiers=tiers, features=features)
+    assert not (tmp_path / "cache").exists()

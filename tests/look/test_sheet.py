@@ -1,0 +1,314 @@
+"""The sheet of a video: each frame, keyframe and row of sound is at its time, and damage is named."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from helpers.ffmpeg import copy_start
+
+import chordcache as cc
+from chordcache.config.config import config_from_json
+from chordcache.errors import UsageError
+from chordcache.look import canvas as drawing
+from chordcache.look import draw_sheet, pictures
+from chordcache.look.canvas import MARK, TimeAxis
+from chordcache.look.sheet import Place, Sheet
+from chordcache.read.video import Video
+
+CONFIG = config_from_json({"features": {"flow": {"method": "dis", "preset": "ultrafast"}}})
+IRREGULAR_TICKS = [0, 1000, 2000, 3000, 9000, 10000, 11000, 20000, 21000, 40000]
+"""Times of ten frames, in thousandths of 1 / 25 s"""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path, make_video: Callable[..., Path]) -> cc.Cache:
+    """Two seconds with sound, a clip without, an irregular one, and one of a single frame."""
+    folder = tmp_path_factory.mktemp("sheet")
+    copy_start(clips / "animation" / "bigbuckbunny.mp4", 2, folder / "videos" / "bunny.mp4")
+    make_video(folder / "videos" / "quiet.mp4", num_frames=30, gop=7)
+    make_video(folder / "videos" / "irregular.mkv", num_frames=10, gop=3, pts_ticks=IRREGULAR_TICKS)
+    make_video(folder / "videos" / "one.mp4", num_frames=1)
+    summary = cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], config=CONFIG, jobs=1)
+    assert (summary.num_done, summary.num_failed) == (4, 0)
+    return cc.open_cache(folder / "cache")
+
+
+def named(cache: cc.Cache, stem: str) -> Video:
+    (found,) = (video for video in cache if video.path.startswith(stem))
+    return found
+
+
+def cut_out(drawn: Sheet, place: Place) -> np.ndarray:
+    return drawn.picture[place.y : place.y + place.height, place.x : place.x + place.width]
+
+
+@pytest.mark.parametrize("stem", ["bunny", "quiet", "irregular", "one"])
+@pytest.mark.parametrize("num_frames", [1, 5, 12])
+def test_each_frame_is_the_one_on_the_screen_in_the_middle_of_its_part_of_the_axis(cache, stem, num_frames):
+    video = named(cache, stem)
+    drawn = video.show(num_frames=num_frames)
+    count = min(num_frames, video.num_frames)
+    assert len(drawn.frames) == count
+    for number, place in enumerate(drawn.frames):
+        middle = video.start_seconds + (number + 0.5) * video.duration_seconds / count
+        on_screen = max(n for n, pts in enumerate(video.pts_seconds) if pts <= middle + 1e-6)
+        assert place.number == on_screen
+        assert place.seconds == video.pts_seconds[on_screen]
+        assert abs(place.x + place.width / 2 - drawn.axis.x_of(middle)) <= 1.5
+        frame = cache.read(video, "frames", indices=[on_screen])[0]
+        scaled = cv2.resize(frame, (place.width, place.height), interpolation=cv2.INTER_AREA)
+        assert np.array_equal(cut_out(drawn, place), scaled)
+
+
+@pytest.mark.parametrize("stem", ["bunny", "quiet", "irregular"])
+def test_keyframes_are_marked_at_their_times(cache, stem):
+    video = named(cache, stem)
+    drawn = video.show()
+    top, height = drawn.rows["keyframes"]
+    marked = np.flatnonzero((drawn.picture[top : top + height] == MARK).all(-1).all(0))
+    share = (video.pts_seconds[video.keyframes] - video.start_seconds) / video.duration_seconds
+    assert np.abs(marked - (drawn.axis.left + share * drawn.axis.width)).max() <= 0.5 + 1e-9
+    assert len(marked) == len(video.keyframes)
+
+
+def test_a_part_of_the_axis_has_its_frames_only(cache):
+    video = named(cache, "bunny")
+    drawn = video.show(num_frames=4, start_seconds=0.5, stop_seconds=1.25)
+    assert (drawn.axis.start_seconds, drawn.axis.stop_seconds) == (0.5, 1.25)
+    for place in drawn.frames:
+        assert 0.5 - 1 / 24 <= place.seconds < 1.25
+    assert drawn.axis.x_of(0.5) == drawn.axis.left
+    assert drawn.axis.x_of(1.25) == drawn.axis.left + drawn.axis.width
+
+
+def test_sound_is_at_its_time(cache):
+    """The row of the sheet is the spectrogram of the same seconds, cut from that of the whole video."""
+    video = named(cache, "bunny")
+    drawn = video.show(start_seconds=0.5, stop_seconds=1.5)
+    top, height = drawn.rows["mel"]
+    row = drawn.picture[top : top + height, drawn.axis.left : drawn.axis.left + drawn.axis.width]
+    mel = cache.read(video, "mel")  # 10 ms in a row
+    errors = {}
+    for first in range(mel.shape[1] - 100):
+        expected = pictures.mel_colors(mel[:, first : first + 100].T, row.shape[1], row.shape[0])
+        errors[first] = float(np.abs(expected.astype(int) - row).mean())
+    assert abs(min(errors, key=lambda first: errors[first]) - 50) <= 1
+    assert not (row[:, :-2] == 255).all((0, 2)).any()  # from the first column to the last
+
+
+def test_mel_is_read_in_parts_of_bounded_length(cache, monkeypatch):
+    video = named(cache, "bunny")
+    whole = np.moveaxis(cache.read(video, "mel"), -1, 0)
+    whole = whole.mean(1) if whole.ndim == 3 else whole
+    plain = video.show()
+    monkeypatch.setattr(pictures, "_MEL_SECONDS", 0.1)
+    lengths = []
+
+    def read(self, video, feature, *arguments, **options):
+        found = original(self, video, feature, *arguments, **options)
+        lengths.extend([found.shape[-1]] if feature == "mel" else [])
+        return found
+
+    original = cc.Cache.read
+    monkeypatch.setattr(cc.Cache, "read", read)
+    drawn = video.show()
+    assert max(lengths) < len(whole) / 10
+    assert np.array_equal(plain.picture, drawn.picture)
+    np.testing.assert_array_equal(pictures.mel_rows(cache, video, 0, video.num_frames, 10**6), whole)
+    few = pictures.mel_rows(cache, video, 0, video.num_frames, 20)
+    assert 20 <= len(few) <= 41
+    step = next(step for step in range(1, len(whole)) if -(-len(whole) // step) == len(few))
+    np.testing.assert_allclose(few[0], whole[:step].mean(0), rtol=1e-4)
+
+
+def test_motion_is_of_the_blocks_that_have_vectors(cache):
+    video = named(cache, "bunny")
+    numbers = np.arange(video.num_frames)
+    vectors, covered = (cache.read(video, name) for name in ("motion", "motion.covered"))
+    found = pictures.motion_lengths(cache, video, numbers)
+    for number in numbers.tolist():
+        lengths = np.hypot(*np.moveaxis(vectors[number].astype(np.float32), -1, 0))[covered[number] > 0]
+        assert found[number] == pytest.approx(lengths.mean(), rel=1e-3) if len(lengths) else np.isnan(found[number])
+
+
+def test_hidden_landmarks_have_no_place():
+    landmarks = np.array([[0, 0, 0, 1], [10, 5, 0, 0.4], [20, 10, 0, 0.6], [21, 5, 0, 1], [np.nan] * 4])
+    np.testing.assert_array_equal(
+        pictures.visible_landmarks(landmarks, 20, 10), [[0, 0], [np.nan] * 2, [1, 1], [np.nan] * 2, [np.nan] * 2]
+    )
+
+
+def test_absent_features_are_named_with_their_reason(cache):
+    drawn = named(cache, "quiet").show()
+    assert drawn.absent == {"mel": "no audio track"}
+    assert set(drawn.rows) == {"frames", "keyframes", "flow", "motion"}
+    assert drawn.damage == {}
+
+
+def test_one_frame_has_no_flow(cache):
+    drawn = named(cache, "one").show()
+    assert "flow" in drawn.absent
+    assert len(drawn.frames) == 1
+
+
+def test_many_frames_make_a_wider_sheet_of_readable_pictures(cache):
+    drawn = named(cache, "bunny").show(num_frames=48)
+    assert {place.width for place in drawn.frames} == {86}
+    assert all(b.x - a.x >= 90 for a, b in itertools.pairwise(drawn.frames))
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory, clips) -> cc.Cache:
+    """One HDF5 file with chains of packets, int8 flow of a smaller picture, and sound of two channels."""
+    folder = tmp_path_factory.mktemp("mixed")
+    config = {
+        "frames": {"codec": "mpeg4"},
+        "features": {"mel": {"mono": False}, "flow": {"method": "dis", "dtype": "int8", "short_side": 64}},
+        "hdf5": {"features": ["frames", "flow", "mel", "motion"]},
+    }
+    copy_start(clips / "animation" / "bigbuckbunny.mp4", 1, folder / "videos" / "bunny.mp4")
+    cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["hdf5"], config=config_from_json(config), jobs=1)
+    return cc.open_cache(folder / "cache")
+
+
+def test_other_codecs_and_shapes_are_drawn(mixed):
+    drawn = mixed[0].show()
+    assert (drawn.absent, drawn.damage) == ({}, {})
+    assert set(drawn.rows) == {"frames", "keyframes", "flow", "motion", "mel"}
+    for place in drawn.frames:
+        frame = mixed.read(0, "frames", indices=[place.number])[0]
+        scaled = cv2.resize(frame, (place.width, place.height), interpolation=cv2.INTER_AREA)
+        assert np.array_equal(cut_out(drawn, place), scaled)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_frames": 0}, "num_frames: got 0, expected a number from 1 to 48"),
+        ({"num_frames": 49}, "num_frames: got 49"),
+        ({"num_frames": True}, "num_frames: got True"),
+        ({"start_seconds": 50.0}, "start_seconds: got 50 with stop"),
+        ({"start_seconds": 1.0, "stop_seconds": 1.0}, "start_seconds: got 1 with stop 1"),
+        ({"stop_seconds": -1.0}, "start_seconds: got 0 with stop -1"),
+        ({"stop_seconds": math.nan}, "stop_seconds: got nan, expected a finite number"),
+        ({"start_seconds": math.inf}, "start_seconds: got inf"),
+    ],
+)
+def test_wrong_arguments(cache, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        named(cache, "bunny").show(**arguments)
+
+
+def test_times_outside_of_the_video_are_cut_to_it(cache):
+    video = named(cache, "bunny")
+    assert video.show(start_seconds=-3, stop_seconds=99).axis == video.show().axis
+
+
+def flipped(cache: cc.Cache, folder: Path, pattern: str) -> cc.Cache:
+    copy = Path(shutil.copytree(cache.path, folder / "cache"))
+    (file,) = copy.glob(pattern)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data)
+    return cc.open_cache(copy)
+
+
+def test_one_damaged_artefact_leaves_the_others(cache, tmp_path):
+    damaged = flipped(cache, tmp_path, "npz/*/bunny-*.mel.*")
+    drawn = named(damaged, "bunny").show()
+    assert list(drawn.damage) == ["mel"]
+    assert "is damaged" in drawn.damage["mel"]
+    assert set(drawn.rows) == {"frames", "keyframes", "flow", "motion"}
+
+
+def test_one_damaged_frame_leaves_the_others(cache, tmp_path):
+    damaged = flipped(cache, tmp_path, "lmdb/*/bunny-*")
+    video = named(damaged, "bunny")
+    drawn = video.show(num_frames=48)
+    same = [
+        np.array_equal(cut_out(drawn, a), cut_out(named(cache, "bunny").show(num_frames=48), a)) for a in drawn.frames
+    ]
+    assert sum(same) >= 46
+
+
+def test_a_cut_file_gives_a_sheet_that_names_it(cache, tmp_path):
+    copy = Path(shutil.copytree(cache.path, tmp_path / "cache"))
+    (file,) = copy.glob("lmdb/*/bunny-*")
+    os.truncate(file, 100)
+    drawn = named(cc.open_cache(copy), "bunny").show()
+    assert "got 100 bytes" in drawn.damage["frames"]
+    assert "flow" in drawn.rows
+
+
+def test_without_frames_the_other_rows_are_drawn(tmp_path, make_video):
+    make_video(tmp_path / "videos" / "a.mp4", num_frames=20, audio=True)
+    cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["npz"], config=CONFIG, jobs=1)
+    with cc.open_cache(tmp_path / "cache") as cache:
+        drawn = cache[0].show()
+    assert drawn.absent == {"frames": "not cached"}
+    assert set(drawn.rows) == {"flow", "motion", "mel"}
+
+
+def test_landmarks_are_drawn_over_the_frames(cache, monkeypatch):
+    video = named(cache, "quiet")
+    plain = video.show(num_frames=3)
+    landmarks = np.full((video.num_frames, 33, 4), np.nan, np.float32)
+    landmarks[:, 11] = 0, 0, 0, 1
+    landmarks[:, 12] = video.width, video.height, 0, 1
+    monkeypatch.setattr(draw_sheet._Drawing, "_poses", lambda self: {n: landmarks[n] for n in self.numbers})
+    drawn = video.show(num_frames=3)
+    for place in drawn.frames:
+        changed = (cut_out(plain, place) != cut_out(drawn, place)).any(-1)
+        assert changed[place.height // 2, place.width // 2]
+        assert not changed[0, -1]
+    landmarks[:, 12, 3] = 0.2
+    assert np.array_equal(video.show(num_frames=3).picture, plain.picture)
+
+
+def test_files_are_whole_and_read_by_others(cache, tmp_path):
+    drawn = named(cache, "bunny").show()
+    path = drawn.save(tmp_path / "sheet.png")
+    assert np.array_equal(cv2.imread(os.fspath(path))[..., ::-1], drawn.picture)
+    assert [each.name for each in tmp_path.iterdir()] == ["sheet.png"]
+    assert drawn._repr_png_() == path.read_bytes()
+    with pytest.raises(UsageError, match="cannot write the picture '.*/nowhere/sheet.png': No such file"):
+        drawn.save(tmp_path / "nowhere" / "sheet.png")
+    with pytest.raises(UsageError, match="cannot write the picture"):
+        drawn.save(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["sheet.png"]
+
+
+def test_without_opencv_the_error_says_what_to_install(cache):
+    code = "import sys; sys.modules['cv2'] = None\nimport chordcache as cc\ncc.open_cache(sys.argv[1])[0].show()"
+    result = subprocess.run([sys.executable, "-c", code, cache.path], capture_output=True, text=True, timeout=120)
+    assert "ImportError: no OpenCV (cv2) is installed; run: pip install 'chordcache[cv]'" in result.stderr
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.05, 1, 7, 61, 3000, 90000])
+@pytest.mark.parametrize("start", [0, 12.34, -3])
+def test_ticks_are_inside_and_their_labels_do_not_touch(seconds, start):
+    axis = TimeAxis(start, start + seconds, 100, 1400)
+    ticks = axis.ticks()
+    assert 1 <= len(ticks) <= 16
+    assert start - 1e-6 <= min(ticks) <= max(ticks) <= start + seconds + 1e-6
+    step = ticks[1] - ticks[0] if len(ticks) > 1 else 1
+    widths = [drawing.text_width(drawing.time_label(tick, step), drawing.SMALL) for tick in ticks]
+    assert all(b - a > w for a, b, w in zip(map(axis.x_of, ticks), map(axis.x_of, ticks[1:]), widths, strict=False))
+
+
+@pytest.mark.parametrize("text", ["", "short", "many words " * 50, "x" * 5000, "\u202eshown\x1b[31m", "a\u05d0" * 999])
+def test_texts_are_broken_into_lines_that_fit(text):
+    lines = drawing.wrapped(text, 300)
+    assert len(lines) <= 3
+    assert all(line.isascii() and line.isprintable() for line in lines)
+    assert all(drawing.text_width(line) <= 330 for line in lines)

@@ -1,0 +1,275 @@
+"""Boxes lie on what the pictures show: rectangles are painted at known places, and found in the frames of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import chordcache as cc  # noqa: E402
+from chordcache.config.config import Config, Hdf5Config  # noqa: E402
+from chordcache.config.picture import FramesConfig  # noqa: E402
+from chordcache.errors import UsageError  # noqa: E402
+from chordcache.index.index_files import IndexWriter  # noqa: E402
+from chordcache.read.crops import Pad  # noqa: E402
+from chordcache.records import VideoRecord  # noqa: E402
+from chordcache.train.samplers.clip_samplers import DenseClips  # noqa: E402
+
+SIZE = (320, 240)
+"""(width, height) of the displayed source of every clip, [pixels]. Except "turned", which is upright"""
+
+NUM_FRAMES = 24
+TICKS = np.cumsum([0, *(700 + 600 * (i % 2) for i in range(NUM_FRAMES - 1))]).tolist()
+"""Irregular presentation times, [1 / 25000 seconds]"""
+
+
+CONFIG = Config(frames=FramesConfig(short_side=150, codec="raw"), features={}, hdf5=Hdf5Config(features=("frames",)))
+
+
+def painted(number: int) -> tuple[int, int, int, int]:
+    """Place (x1, y1, x2, y2) of the rectangle in frame ``number``, in square pixels, before rotation."""
+    return 20 + 8 * number, 60 + 2 * number, 84 + 8 * number, 120 + 2 * number
+
+
+def planes_of(stretch: int) -> Callable[[int, int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        y, (u, v) = np.full((height, width), 16, np.uint8), np.full((2, height // 2, width // 2), 128, np.uint8)
+        x1, y1, x2, y2 = painted(number)
+        y[y1:y2, x1 // stretch : x2 // stretch] = 235
+        return y, u, v
+
+    return planes
+
+
+def turned(box: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    x1, y1, x2, y2 = box
+    return SIZE[1] - y2, x1, SIZE[1] - y1, x2
+
+
+VIDEOS: dict[str, dict[str, Any]] = {
+    "plain.mp4": {"size": SIZE},
+    "uneven.mp4": {"size": SIZE, "pts_ticks": TICKS},
+    "wide.mp4": {"size": (SIZE[0] // 2, SIZE[1]), "sample_aspect_ratio": Fraction(2), "planes": planes_of(2)},
+    "turned.mp4": {"size": SIZE, "rotation": 90},
+}
+
+
+def tracks_of(name: str) -> dict[str, list[dict[str, Any]]]:
+    """A box for each frame in pixels and in fractions, and boxes that no picture shows."""
+    ticks = TICKS if name == "uneven.mp4" else range(0, 1000 * NUM_FRAMES, 1000)
+    width, height = SIZE[::-1] if name == "turned.mp4" else SIZE
+    boxes, relative = [], []
+    for number, tick in reversed(list(enumerate(ticks))):  # in any order
+        x1, y1, x2, y2 = turned(painted(number)) if name == "turned.mp4" else painted(number)
+        base = {"time_seconds": tick / 25000 + 0.004 * (number % 3 - 1) * (number > 0), "track_id": number}
+        boxes.append({**base, "x1": x1, "y1": y1, "x2": x2, "y2": y2, "label": f"box {number}"})
+        relative.append({**base, "x1": x1 / width, "y1": y1 / height, "x2": x2 / width, "y2": y2 / height})
+    place = {"x1": 30, "y1": 80, "x2": 60, "y2": 100}
+    unseen = [
+        {"time_seconds": 99.0, **place},
+        {"time_seconds": -1.0, **place},
+        {"time_seconds": 0.0, "x1": -50, "y1": 0, "x2": -1, "y2": 10},
+        {"time_seconds": 0.0, **place, "x2": 30},
+    ]
+    return {"boxes": boxes + unseen, "relative": relative}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    folder = tmp_path_factory.mktemp("boxes")
+    columns = {"boxes": "boxes", "relative": "relative_boxes"}
+    with IndexWriter(folder / "i.json", roots={"root": str(folder)}, level=None, columns=columns) as writer:
+        for name, spec in VIDEOS.items():
+            options = {"crf": "2", "bf": "2"}
+            make_video(folder / name, **{"planes": planes_of(1), "num_frames": NUM_FRAMES, "options": options, **spec})
+            writer.write(VideoRecord(root="root", path=name, extra=tracks_of(name)))
+    summary = cc.build(folder / "i.json", folder / "cache", jobs=1, config=CONFIG)
+    assert (summary.num_done, summary.num_failed) == (len(VIDEOS), 0)
+    return folder / "cache"
+
+
+def dataset_of(cache: Path, **settings: Any) -> cc.ChordVideoDataset:
+    sampler = cc.RandomClipSampler(num_frames=5, stride=3)
+    return cc.ChordVideoDataset(cache, **{"clip_sampler": sampler, "fields": ("boxes",), **settings})
+
+
+def extent(frame: torch.Tensor) -> np.ndarray | None:
+    """(x1, y1, x2, y2) of the bright part of a frame [shape=(3, h, w)], None if it has none."""
+    bright = (frame.float().mean(0) > 127).numpy()
+    if not bright.any():
+        return None
+    columns, rows = np.flatnonzero(bright.any(0)), np.flatnonzero(bright.any(1))
+    return np.array([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1])
+
+
+CROPS: dict[str, dict[str, Any]] = {
+    "none": {"size": None},
+    "center": {"size": (100, 60)},
+    "resize": {"crop": cc.Resize((90, 210))},
+    "random": {"crop": cc.RandomResizedCrop((112, 128), scale=(0.2, 0.7))},
+    "flip": {"crop": cc.HorizontalFlip(1.0)},
+    "flip random": {"crop": cc.HorizontalFlip(0.5, cc.RandomResizedCrop((120, 112), scale=(0.2, 0.7)))},
+    "pad": {"crop": cc.HorizontalFlip(0.5, Pad((160, 160)))},
+}
+
+
+@pytest.mark.parametrize("field", ["boxes", "relative"])
+@pytest.mark.parametrize("crop", CROPS)
+def test_boxes_are_where_the_rectangles_are(cache: Path, crop: str, field: str) -> None:
+    dataset = dataset_of(cache, fields=(field,), **CROPS[crop])
+    num_seen = num_cut = 0
+    for epoch in range(4):
+        for i in range(len(VIDEOS)):
+            sample = dataset[epoch, i]
+            found, (height, width) = sample[field], sample["frames"].shape[-2:]
+            assert (found["boxes"] >= 0).all()
+            assert (found["boxes"] <= torch.tensor([width, height, width, height])).all()
+            for number, frame in enumerate(sample["frames"]):
+                seen = extent(frame)
+                boxes = found["boxes"][found["frame"] == number].numpy()
+                assert len(boxes) <= 1
+                if seen is None:
+                    assert not len(boxes) or min(boxes[0, 2:] - boxes[0, :2]) < 1.5
+                    num_cut += 1
+                else:
+                    np.testing.assert_allclose(boxes[0], seen, atol=1.01, err_msg=f"{dataset[epoch, i]['video']}")
+                    num_seen += 1
+    assert num_seen > 20
+    assert num_cut or "random" not in crop
+
+
+def test_form_of_a_sample(cache: Path) -> None:
+    dataset = dataset_of(cache, fields=("boxes", "relative"), size=None)
+    for i in range(len(VIDEOS)):
+        sample = dataset[0, i]
+        boxes = sample["boxes"]
+        assert sorted(boxes) == ["boxes", "frame", "label", "track_id"]
+        assert [boxes[name].dtype for name in ("boxes", "frame", "track_id")] == [torch.float32, *[torch.int64] * 2]
+        assert boxes["frame"].tolist() == list(range(5))
+        steps = boxes["track_id"].diff()
+        assert steps.tolist() == [3] * 4
+        assert boxes["label"] == [f"box {number}" for number in boxes["track_id"].tolist()]
+        assert sample["relative"]["label"] == [""] * 5
+        torch.testing.assert_close(boxes["boxes"], sample["relative"]["boxes"], atol=0.05, rtol=0)
+
+
+def test_repeated_frames_and_several_clips(cache: Path) -> None:
+    dataset = dataset_of(cache, clip_sampler=cc.RegularClipSampler(num_frames=30, stride=1), size=None)
+    ids = dataset[0]["boxes"]["track_id"].tolist()
+    assert dataset[0]["boxes"]["frame"].tolist() == list(range(30))
+    assert ids == [*range(NUM_FRAMES), *[NUM_FRAMES - 1] * 6]  # the last frame is repeated
+    dense = dataset_of(cache, clip_sampler=DenseClips(num_frames=4, stride=2, num_clips=3), size=None)[0]
+    assert dense["frames"].shape[:2] == (3, 4)
+    flat = dense["frames"].flatten(0, 1)
+    for number, box in zip(dense["boxes"]["frame"].tolist(), dense["boxes"]["boxes"].numpy(), strict=True):
+        np.testing.assert_allclose(box, extent(flat[number]), atol=1.01)
+    assert dense["boxes"]["frame"].tolist() == list(range(12))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "number"),
+    [
+        (-0.0005, 0), (-0.002, None), (0.019, 0), (0.02, 0), (0.0201, 1), (0.06, 1), (0.92, 23), (0.9605, 23),
+        (0.962, None),
+    ],
+)  # fmt: skip
+def test_a_box_belongs_to_the_nearest_frame(
+    tmp_path: Path, make_video: Callable[..., Path], seconds: float, number: int | None
+) -> None:
+    make_video(tmp_path / "a.mp4", num_frames=24)
+    box = {"time_seconds": seconds, "x1": 0, "y1": 0, "x2": 9, "y2": 9}
+    with IndexWriter(
+        tmp_path / "i.json", roots={"root": str(tmp_path)}, level=None, columns={"key": "boxes"}
+    ) as writer:
+        writer.write(VideoRecord(root="root", path="a.mp4", extra={"key": [box]}))
+    cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=1)
+    sampler = cc.RegularClipSampler(num_frames=24, stride=1)
+    found = dataset_of(tmp_path / "cache", clip_sampler=sampler, fields=("key",))[0]["key"]
+    assert found["frame"].tolist() == ([] if number is None else [number])
+    assert found["track_id"].tolist() == ([] if number is None else [-1])
+    assert found["boxes"].shape == (len(found["frame"]), 4)
+
+
+# Batches
+
+
+@pytest.mark.parametrize("loader", ["threads", "processes"])
+def test_batches(cache: Path, loader: str) -> None:
+    dataset = dataset_of(cache, crop=cc.RandomResizedCrop((40, 40), scale=(0.05, 0.2)))
+    order = cc.ChordSampler(dataset, shuffle=False, batch_size=4)
+    if loader == "threads":
+        (batch,) = cc.ClipLoader(dataset, batch_size=4, sampler=order, num_threads=2)
+    else:
+        (batch,) = cc.make_loader(dataset, batch_size=4, sampler=order, num_workers=1)
+    samples = [dataset[0, i]["boxes"] for i in range(4)]
+    assert len({len(sample["label"]) for sample in samples}) > 1
+    joined = batch["boxes"]
+    for i, sample in enumerate(samples):
+        of_sample = joined["sample"] == i
+        for name in ("boxes", "frame", "track_id"):
+            torch.testing.assert_close(joined[name][of_sample], sample[name])
+    assert joined["label"] == [label for sample in samples for label in sample["label"]]
+
+
+def test_a_batch_without_a_box(cache: Path) -> None:
+    samples = dataset_of(cache).__getitems__([0, 1])
+    for sample in samples:
+        sample["boxes"] = {
+            name: value[:0] if isinstance(value, torch.Tensor) else [] for name, value in sample["boxes"].items()
+        }
+    joined = cc.collate(samples)["boxes"]
+    assert (joined["boxes"].shape, joined["sample"].shape, joined["label"]) == ((0, 4), (0,), [])
+
+
+def test_from_the_source_as_from_the_cache(cache: Path) -> None:
+    crop = cc.HorizontalFlip(0.5, cc.RandomResizedCrop((64, 64)))
+    index = cache.parent / "i.json"
+    cached, source = (dataset_of(cache, index=index, crop=crop, on_miss=on_miss) for on_miss in ("error", "source"))
+    uncached = dataset_of(None, index=index, crop=crop, on_miss="source", config=CONFIG)  # type: ignore[arg-type]
+    for i in range(len(VIDEOS)):
+        for other in (source, uncached):
+            for name in ("boxes", "frame", "track_id"):
+                torch.testing.assert_close(cached[3, i]["boxes"][name], other[3, i]["boxes"][name], rtol=0, atol=0)
+
+
+def test_sidecars_have_the_displayed_size(cache: Path) -> None:
+    sizes = {video.path: (video.sidecar.display_width, video.sidecar.display_height) for video in cc.open_cache(cache)}
+    assert sizes == {"plain.mp4": SIZE, "uneven.mp4": SIZE, "wide.mp4": SIZE, "turned.mp4": SIZE[::-1]}
+
+
+# Refusals
+
+
+def test_one_eye_of_a_stereo_picture(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "a.mp4", num_frames=2)
+    with IndexWriter(
+        tmp_path / "i.json", roots={"root": str(tmp_path)}, level=None, columns={"boxes": "boxes"}
+    ) as writer:
+        writer.write(VideoRecord(root="root", path="a.mp4"))
+    config = Config(frames=FramesConfig(stereo="left", stereo_layout="side_by_side"), features={})
+    cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=1, config=config)
+    with pytest.raises(UsageError, match="got 'boxes', boxes of the whole picture, for a cache of the left eye"):
+        dataset_of(tmp_path / "cache")
+
+
+def test_augmentation(cache: Path) -> None:
+    pytest.importorskip("kornia")
+    dataset = dataset_of(cache, size=(32, 32))
+    batch = cc.collate(dataset.__getitems__([0, 1]))
+    for settings, match in (
+        ({"policy": "trivial"}, "boxes in 'boxes' with a policy that moves pixels"),
+        ({"mix": "mixup", "num_classes": 2}, "boxes in 'boxes' with mix='mixup'"),
+        ({"mix": "cutmix", "num_classes": 2}, "boxes in 'boxes' with mix='cutmix'"),
+    ):
+        with pytest.raises(UsageError, match=f"fields: got {match}"):
+            cc.BatchAugment(**settings, fields=dataset.fields)
+        with pytest.raises(UsageError, match=f"batch: got {match}"):
+            cc.BatchAugment(**settings)(batch)
+    augmented = cc.BatchAugment(policy="trivial", geometric=False, fields=dataset.fields)(batch)
+    assert augmented["boxes"] is batch["boxes"]

@@ -1,0 +1,216 @@
+"""Samples and batches of a cache with buckets: one shape in a batch, boxes in place, sources as the cache."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.resumed import assert_resumes
+
+torch = pytest.importorskip("torch")
+
+import chordcache as cc  # noqa: E402
+from chordcache.config.config import Config  # noqa: E402
+from chordcache.config.features import FlowConfig, MelConfig, MotionConfig, WaveformConfig  # noqa: E402
+from chordcache.config.picture import Bucket, FramesConfig  # noqa: E402
+from chordcache.index.index_files import IndexWriter  # noqa: E402
+from chordcache.records import VideoRecord  # noqa: E402
+from chordcache.train.samplers.budget_batches import form_batches  # noqa: E402
+from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
+
+BUCKETS = (Bucket(48, 80, 9), Bucket(80, 48, 9), Bucket(64, 64, 9), Bucket(48, 80, 10), Bucket(50, 80, 13))
+
+NUM_FRAMES = [9, 9, 9, 10, 12, 13, 15, 10, 20, 9, 11, 14]
+SIZES = [(160, 96), (96, 160), (128, 128), (320, 192), (160, 100), (320, 200)]
+"""(width, height) of videos 0, 6 ..., of 1, 7 ..."""
+
+
+class WholeVideos:
+    """All frames of each video."""
+
+    def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
+        return np.arange(video.num_frames)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> cc.Cache:
+    folder = tmp_path_factory.mktemp("buckets")
+    rows = []
+    for number, num_frames in enumerate(NUM_FRAMES):
+        make_video(folder / f"{number:02}.mp4", num_frames=num_frames, size=SIZES[number % 6], audio=True)
+        rows.append(f"{number:02}.mp4,{'word ' * number}\n")
+    (folder / "index.csv").write_text("path,caption\n" + "".join(rows))
+    features = {"flow": FlowConfig(method="dis"), "motion": MotionConfig(), "mel": MelConfig(),
+                "waveform": WaveformConfig()}  # fmt: skip
+    config = Config(frames=FramesConfig(buckets=BUCKETS), features=features)
+    summary = cc.build(folder / "index.csv", folder / "cache", tiers=("lmdb", "npz"), config=config, jobs=1)
+    assert summary.num_done == len(NUM_FRAMES)
+    return cc.open_cache(folder / "cache")
+
+
+def dataset_of(cache: cc.Cache, **options: Any) -> cc.ChordVideoDataset:
+    return cc.ChordVideoDataset(cache, **{"clip_sampler": WholeVideos(), "size": None, "clips_per_video": 5, **options})
+
+
+def ranks(dataset: cc.ChordVideoDataset, world_size: int, **budget: Any) -> list[cc.BudgetBatchSampler]:
+    return [
+        cc.BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=3, rank=rank, world_size=world_size), **budget)
+        for rank in range(world_size)
+    ]
+
+
+def test_every_bucket_is_used(cache: cc.Cache) -> None:
+    assert {video.bucket for video in cache} == set(BUCKETS)
+
+
+@pytest.mark.parametrize(
+    "budget", [{"max_frames": 40}, {"max_pixels": 48 * 80 * 40}, {"max_tokens": 30, "tokenizer": str.split}]
+)
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_batch_has_one_bucket_on_every_rank(cache: cc.Cache, budget: dict[str, Any], world_size: int) -> None:
+    dataset = dataset_of(cache)
+    seen: Counter[int] = Counter()
+    sizes = []
+    for sampler in ranks(dataset, world_size, **budget):
+        for batch in sampler:
+            described = [dataset.describe(sample) for sample in batch]
+            assert len({video.bucket for video, _ in described}) == 1
+            assert len({shape for _, shape in described}) == 1
+            seen.update(index for _, index in batch)
+            sizes.append(len(batch))
+    assert set(seen) == set(range(len(dataset)))
+    assert max(sizes) > 1
+    if world_size == 1:
+        assert set(seen.values()) == {1}
+
+
+@pytest.mark.parametrize("make", ["clip loader", "data loader"])
+def test_nothing_is_padded(cache: cc.Cache, make: str) -> None:
+    dataset = dataset_of(cache, features=("frames", "flow"))
+    (sampler,) = ranks(dataset, 1, max_frames=40)
+    if make == "clip loader":
+        loader: Any = cc.ClipLoader(dataset, None, sampler=sampler, num_threads=2)
+    else:
+        loader = cc.make_loader(dataset, None, 0, sampler=sampler)
+    num_samples = 0
+    for batch in loader:
+        frames = batch["frames"]
+        videos = [cache[key] for key in batch["video"]]
+        assert {video.bucket for video in videos} == {(*frames.shape[-2:], frames.shape[1])}
+        for video, clip, flow in zip(videos, frames, batch["flows"], strict=True):
+            assert np.array_equal(clip.permute(0, 2, 3, 1).numpy(), cache.read(video, "frames"))
+            assert flow.shape[0] == video.num_frames - 1
+        num_samples += len(videos)
+    assert num_samples == len(dataset)
+
+
+def test_clips_of_other_lengths_do_not_mix(cache: cc.Cache) -> None:
+    class RandomLength:
+        def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
+            return np.arange(4 + request.index % 3)
+
+    dataset = dataset_of(cache, clip_sampler=RandomLength())
+    (sampler,) = ranks(dataset, 1, max_frames=40)
+    for batch in sampler:
+        assert len({dataset.describe(sample)[1] for sample in batch}) == 1
+
+
+def test_a_cache_without_buckets_beside_it(cache: cc.Cache, tmp_path: Path) -> None:
+    index = Path(cache.path).parent / "index.csv"
+    cc.build(index, tmp_path / "plain", jobs=1, config=Config(frames=FramesConfig(short_side=48), features={}))
+    both = cc.concat([dataset_of(cache), dataset_of(cc.open_cache(tmp_path / "plain"))])
+    sampler = cc.BudgetBatchSampler(both, max_frames=60)
+    kinds = set()
+    for batch in sampler:
+        buckets = {both.describe(sample)[0].bucket for sample in batch}
+        assert len(buckets) == 1
+        kinds |= buckets
+    assert kinds == {*BUCKETS, None}
+
+
+def test_a_loader_resumes(cache: cc.Cache) -> None:
+    dataset = dataset_of(cache)
+
+    def loader() -> cc.ClipLoader:
+        return cc.ClipLoader(dataset, None, sampler=cc.BudgetBatchSampler(dataset, max_frames=40), num_threads=2)
+
+    assert_resumes(loader, lambda batches: [batch["video"] for batch in batches])
+
+
+def test_kinds_do_not_share_a_batch() -> None:
+    batches = form_batches(range(6), [(4,)] * 6, 12, ["a", "b", "a", "a", "a", "b"])
+    assert batches == [[0, 2, 3], [1, 5], [4]]
+
+
+# From the source
+
+
+@pytest.mark.parametrize("features", [("frames",), ("frames", "flow", "motion", "mel", "waveform")])
+def test_a_source_gives_what_the_cache_gives(cache: cc.Cache, tmp_path: Path, features: tuple[str, ...]) -> None:
+    index = Path(cache.path).parent / "index.csv"
+    header = cc.open_cache(cache.path)
+    cc.build(
+        cc.read_index(_nothing(tmp_path, index)),
+        tmp_path / "empty",
+        tiers=("lmdb", "npz"),
+        jobs=1,
+        config=_config_of(header),
+    )
+    cached = dataset_of(cache, index=index, features=features, clips_per_video=1)
+    missed = dataset_of(
+        cc.open_cache(tmp_path / "empty"), index=index, on_miss="source", features=features, clips_per_video=1
+    )
+    for number in range(len(NUM_FRAMES)):
+        one, other = cached[number], missed[number]
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert torch.equal(value, other[name]) if isinstance(value, torch.Tensor) else value == other[name], name
+    assert [dataset.describe((0, 4))[0].bucket for dataset in (cached, missed)] == [(48, 80, 10)] * 2
+
+
+def _nothing(folder: Path, index: Path) -> Path:
+    with IndexWriter(folder / "nothing.json", roots=cc.read_index(index).roots, level=None):
+        return folder / "nothing.json"
+
+
+def _config_of(cache: cc.Cache) -> Config:
+    from chordcache.config.config import config_from_json
+    from chordcache.storage.cache_header import read_header
+
+    return config_from_json(read_header(cache.path).config)
+
+
+# Boxes
+
+
+@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+def test_boxes_are_where_the_rectangle_is(tmp_path: Path, make_video: Callable[..., Path], rotation: int) -> None:
+    """A rectangle in the picture, found in the cached pixels."""
+
+    def planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        y, (u, v) = np.full((height, width), 16, np.uint8), np.full((2, height // 2, width // 2), 128, np.uint8)
+        y[40:80, 140:200] = 235
+        return y, u, v
+
+    make_video(tmp_path / "a.mp4", size=(320, 160), num_frames=3, rotation=rotation, planes=planes)
+    box = {0: (140, 40, 200, 80), 90: (80, 140, 120, 200), 180: (120, 80, 180, 120), 270: (40, 120, 80, 180)}[rotation]
+    width, height = (320, 160) if rotation % 180 == 0 else (160, 320)
+    corners = dict(zip(("x1", "y1", "x2", "y2"), box, strict=True))
+    relative = {name: value / (width if name[0] == "x" else height) for name, value in corners.items()}
+    tracks = {"boxes": [{"time_seconds": 0.0, **corners}], "relative": [{"time_seconds": 0.0, **relative}]}
+    columns = {"boxes": "boxes", "relative": "relative_boxes"}
+    with IndexWriter(tmp_path / "i.json", roots={"root": str(tmp_path)}, level=None, columns=columns) as writer:
+        writer.write(VideoRecord(root="root", path="a.mp4", extra=tracks))
+    config = Config(frames=FramesConfig(buckets=(Bucket(128, 128, 2),)), features={})
+    cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=1, config=config)
+    for crop in ({"size": None}, {"size": (96, 96)}):
+        sample = dataset_of(cc.open_cache(tmp_path / "cache"), fields=("boxes", "relative"), **crop)[0]
+        bright = (sample["frames"][0].float().mean(0) > 127).numpy()
+        columns_of, rows_of = np.flatnonzero(bright.any(0)), np.flatnonzero(bright.any(1))
+        expected = [columns_of[0], rows_of[0], columns_of[-1] + 1, rows_of[-1] + 1]
+        for field in ("boxes", "relative"):
+            np.testing.assert_allclose(sample[field]["boxes"][0].numpy(), expected, atol=1.5)

@@ -1,0 +1,464 @@
+"""Batches within a budget: every sample once, over ranks, kills and changes of the world's size."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.resumed import assert_resumes
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader  # noqa: E402
+
+import chordcache as cc  # noqa: E402
+from chordcache.errors import UsageError  # noqa: E402
+from chordcache.train.samplers.budget_batches import form_batches  # noqa: E402
+from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
+from chordcache.train.samplers.clip_samplers import DenseClips, SamplerSchedule  # noqa: E402
+from chordcache.train.samplers.time_transforms import TimeWarp  # noqa: E402
+
+# More workers than processors are not a fault here; the tests want two on any machine
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+
+NUM_FRAMES = [4, 5, 6, 9, 12, 13, 25, 26, 40]
+SIZES = [(64, 48), (48, 64), (96, 48)]
+"""(width, height) of videos 0, 3, 6 ..., of 1, 4, 7 ..., of 2, 5, 8 ..."""
+
+
+class WholeVideos:
+    """All frames of each video."""
+
+    def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
+        return np.arange(video.num_frames)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> cc.Cache:
+    """Nine videos of other lengths, in three sizes, with longer and longer captions."""
+    folder = tmp_path_factory.mktemp("budget")
+    rows = []
+    for number, num_frames in enumerate(NUM_FRAMES):
+        make_video(folder / f"{number}.mp4", num_frames=num_frames, size=SIZES[number % 3])
+        rows.append(f"{number}.mp4,{'word ' * number}\n")
+    (folder / "index.csv").write_text("path,caption\n" + "".join(rows))
+    cc.build(folder / "index.csv", folder / "cache", tiers=("lmdb",), jobs=1)
+    return cc.open_cache(folder / "cache")
+
+
+def whole_videos(cache: cc.Cache, **options: Any) -> cc.ChordVideoDataset:
+    if "crop" not in options:
+        options = {"size": (32, 32), **options}
+    return cc.ChordVideoDataset(cache, **{"clip_sampler": WholeVideos(), "clips_per_video": 7, **options})
+
+
+def ranks(
+    dataset: cc.ChordVideoDataset, world_size: int, *, max_frames: int = 60, **options: Any
+) -> list[cc.BudgetBatchSampler]:
+    samplers = [cc.ChordSampler(dataset, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+    return [cc.BudgetBatchSampler(dataset, sampler, max_frames=max_frames) for sampler in samplers]
+
+
+def batches_of(sampler: cc.BudgetBatchSampler) -> list[tuple[int, ...]]:
+    batches = list(sampler)
+    assert {epoch for batch in batches for epoch, _ in batch} <= {sampler.epoch}
+    return [tuple(index for _, index in batch) for batch in batches]
+
+
+# Forming
+
+
+@given(
+    samples=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=80),
+    budget=st.integers(1600, 20000),
+    data=st.data(),
+)
+def test_batches_stay_within_the_budget_and_one_bucket(
+    samples: list[tuple[int, int]], budget: int, data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(len(samples))))
+    batches = form_batches(order, samples, budget)
+    assert sorted(number for batch in batches for number in batch) == list(range(len(samples)))
+    place = {number: position for position, number in enumerate(order)}
+    firsts = [place[batch[0]] for batch in batches]
+    assert firsts == sorted(firsts)
+    for batch in batches:
+        assert [place[number] for number in batch] == sorted(place[number] for number in batch)
+        lengths = np.array([samples[number] for number in batch])
+        assert len(batch) * lengths.max(0).prod() <= budget
+        assert (lengths.max(0) < 1.4143 * lengths.min(0)).all()
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=80), st.integers(1000, 5000))
+def test_a_batch_is_left_open_only_while_the_next_one_fits(lengths: list[int], budget: int) -> None:
+    batches = form_batches(range(len(lengths)), [(length,) for length in lengths], budget)
+    for number, batch in enumerate(batches):
+        bucket = math.floor(2 * math.log2(max(lengths[n] for n in batch)) + 1e-12)
+        later = [b for b in batches[number + 1 :] if math.floor(2 * math.log2(lengths[b[0]]) + 1e-12) == bucket]
+        if later:
+            longest = max(lengths[n] for n in (*batch, later[0][0]))
+            assert (len(batch) + 1) * longest > budget
+
+
+def test_little_is_padding() -> None:
+    generator = np.random.default_rng(5)
+    lengths = np.exp(generator.uniform(math.log(20), math.log(2000), 5000)).astype(int)
+    batches = form_batches(generator.permutation(5000).tolist(), [(int(n),) for n in lengths], 8000)
+    padded = sum(len(batch) * lengths[batch].max() for batch in batches)
+    assert lengths.sum() > 0.8 * padded
+    fixed = [lengths[i : i + 4].max() * 4 for i in range(0, 5000, 4)]  # as many as always fit
+    assert lengths.sum() < 0.6 * sum(fixed)
+    assert len(batches) < len(fixed) / 3
+
+
+# What a sample costs
+
+
+@pytest.mark.parametrize("budget", [40, 55, 1000])
+def test_frames(cache: cc.Cache, budget: int) -> None:
+    dataset = whole_videos(cache)
+    for batch in cc.BudgetBatchSampler(dataset, max_frames=budget):
+        frames = cc.collate(dataset.__getitems__(batch))["frames"]
+        assert frames.shape[0] * frames.shape[1] <= budget
+
+
+@pytest.mark.parametrize("options", [{"size": None}, {"crop": cc.Resize(short_side=32)}, {"size": (32, 40)}])
+def test_pixels(cache: cc.Cache, options: dict[str, Any]) -> None:
+    dataset = whole_videos(cache, **options)
+    budget = 40 * 96 * 48
+    costs = []
+    for batch in cc.BudgetBatchSampler(dataset, max_pixels=budget):
+        frames = cc.collate(dataset.__getitems__(batch))["frames"]
+        costs.append(frames.numel() // 3)
+        assert frames.shape[0] == len(batch)
+    assert max(costs) <= budget
+    assert len(costs) < len(dataset) / 2  # and it is made use of
+
+
+def test_several_clips_a_sample_cost_as_many(cache: cc.Cache) -> None:
+    dense = DenseClips(num_clips=3, num_frames=4, stride=1)
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=dense, size=(32, 32))
+    assert [len(batch) for batch in cc.BudgetBatchSampler(dataset, max_frames=30)] == [2, 2, 2, 2, 1]
+
+
+def test_tokens(cache: cc.Cache) -> None:
+    dataset = whole_videos(cache)
+    sampler = cc.BudgetBatchSampler(dataset, max_tokens=20, tokenizer=str.split)
+    found = list(sampler)
+    for batch in found:
+        assert len(batch) * max(1, *(len(dataset[pair]["caption"].split()) for pair in batch)) <= 20
+    assert max(len(batch) for batch in found) >= 7
+    assert sorted(index for batch in found for _, index in batch) == list(range(63))
+
+
+def test_tokens_of_a_tokenizer_file(cache: cc.Cache, tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"word": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "words.json"))
+    tokenizer = cc.CaptionTokenizer(tmp_path / "words.json")
+    dataset = whole_videos(cache)
+    batches = cc.BudgetBatchSampler(dataset, max_tokens=20, tokenizer=tokenizer)
+    loader = cc.ClipLoader(dataset, None, sampler=batches, collate=partial(cc.collate, tokenizer=tokenizer))
+    assert max(batch["caption_ids"].numel() for batch in loader) <= 20
+    batches.set_epoch(0)
+    assert list(batches) == list(cc.BudgetBatchSampler(dataset, max_tokens=20, tokenizer=str.split))
+
+
+def test_samples_are_measured_without_frames_too(cache: cc.Cache) -> None:
+    dataset = whole_videos(cache)
+    for index in (0, 8, 62):
+        video, shape = dataset.describe((3, index))
+        sample = dataset[3, index]
+        assert (video.key, shape) == (sample["video"], sample["frames"].permute(0, 2, 3, 1).shape)
+
+
+def test_clips_whose_length_is_random(cache: cc.Cache) -> None:
+    class DrawsLength:
+        def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
+            return np.arange(request.generator().integers(1, video.num_frames + 1))
+
+    drawn, schedule = DrawsLength(), SamplerSchedule({0: cc.RegularClipSampler(4, 1), 2: WholeVideos()})
+    for clip_sampler in (drawn, TimeWarp(schedule)):
+        dataset = whole_videos(cache, clip_sampler=clip_sampler)
+        sampler = cc.BudgetBatchSampler(dataset, max_frames=50)
+        for epoch in (0, 2, 1):
+            sampler.set_epoch(epoch)
+            for batch in sampler:
+                assert len(batch) * max(len(dataset[pair]["pts_seconds"]) for pair in batch) <= 50
+    sampler.set_epoch(1)
+    assert {len(batch) for batch in sampler} == {12, 63 - 5 * 12}  # of 4 frames each
+
+
+# Order and ranks
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("on_remainder", ["pad", "drop"])
+def test_ranks_get_every_batch_once_and_as_many_each(cache: cc.Cache, world_size: int, on_remainder: str) -> None:
+    dataset = whole_videos(cache)
+    samplers = ranks(dataset, world_size, on_remainder=on_remainder)
+    (whole,) = ranks(dataset, 1)
+    for epoch in (0, 3):
+        for sampler in (*samplers, whole):
+            sampler.set_epoch(epoch)
+        split = [batches_of(sampler) for sampler in samplers]
+        assert {len(each) for each in split} == {len(sampler) for sampler in samplers}
+        in_turn = [batch for round_ in zip(*split, strict=True) for batch in round_]
+        all_batches = batches_of(whole)
+        assert sorted(index for batch in all_batches for index in batch) == list(range(63))
+        if on_remainder == "pad":
+            spare = len(in_turn) - len(all_batches)
+            assert in_turn == all_batches + all_batches[:spare]
+            assert spare < world_size
+        else:
+            assert in_turn == all_batches[: len(in_turn)]
+            assert len(in_turn) > len(all_batches) - world_size
+
+
+def test_batches_depend_on_seed_and_epoch_alone(cache: cc.Cache) -> None:
+    dataset = whole_videos(cache)
+    found = {}
+    for seed in (0, 1):
+        for epoch in (0, 1, 0):
+            (sampler,) = ranks(dataset, 1, seed=seed)
+            sampler.set_epoch(epoch)
+            assert found.setdefault((seed, epoch), batches_of(sampler)) != batches_of(sampler)
+            sampler.set_epoch(epoch)
+            assert found[seed, epoch] == batches_of(sampler)
+    assert len({str(batches) for batches in found.values()}) == 4
+    (unshuffled,) = ranks(dataset, 1, shuffle=False)
+    assert [batch[0] for batch in batches_of(unshuffled)] == sorted(batch[0] for batch in batches_of(unshuffled))
+
+
+# State
+
+
+@pytest.mark.parametrize(("world_size", "later_world_size"), [(1, 1), (2, 2), (4, 2), (2, 3)])
+@pytest.mark.parametrize("num_batches", [0, 1, 3, 1000])
+def test_every_sample_once_when_the_world_changes(
+    cache: cc.Cache, world_size: int, later_world_size: int, num_batches: int
+) -> None:
+    dataset = whole_videos(cache)
+    before = ranks(dataset, world_size)
+    used = []
+    for sampler in before:
+        sampler.set_epoch(2)
+        used += batches_of(sampler)[:num_batches]
+    (state,) = {json.dumps(sampler.state_dict(num_batches_consumed=num_batches)) for sampler in before}
+    rest = []
+    for sampler in ranks(dataset, later_world_size):
+        sampler.load_state_dict(json.loads(state))
+        assert sampler.epoch == 2
+        sampler.set_epoch(2)
+        assert sampler.state_dict(0) == json.loads(state)
+        mine = list(sampler)
+        rest.append(len(mine))
+        used += [tuple(index for _, index in batch) for batch in mine]
+        assert sampler.state_dict()["num_consumed"] >= json.loads(state)["num_consumed"]
+        sampler.set_epoch(3)
+        assert sampler.state_dict(0)["num_consumed"] == 0
+    assert len(set(rest)) == 1
+    counts = Counter(used)
+    assert sorted(index for batch in counts for index in batch) == list(range(63))
+    assert sum(counts.values()) - len(counts) < world_size + later_world_size - 1
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"seed": 1}, "^state: got seed=1, expected 0 as in the sampler, since another one gives another order"),
+        ({"num_samples": 11}, "^state: got num_samples=11, expected 63 as in the sampler"),
+        ({"num_consumed": -1}, "^num_consumed: got -1"),
+        ({"batches": 5}, "^state: got one of other batches, expected max_frames=60 and the same samples"),
+        ({"batches": 5, "epoch": 3}, "^state: got one of other batches"),
+        ({"more": 1}, "^state: got keys .*, expected the state of a ChordSampler$"),
+    ],
+)
+def test_states_that_do_not_fit(cache: cc.Cache, change: dict[str, Any], match: str) -> None:
+    (sampler,) = ranks(whole_videos(cache), 1)
+    state = sampler.state_dict(2)
+    sampler.load_state_dict(state)
+    with pytest.raises(UsageError, match=match):
+        sampler.load_state_dict({**state, **change})
+    assert sampler.state_dict(0) == state
+
+
+class Faltering(WholeVideos):
+    """Fails in epochs that are not yet allowed."""
+
+    num_epochs = 1
+
+    def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
+        if request.epoch >= self.num_epochs:
+            raise cc.NotFoundError("the disk is away")
+        return super().frame_numbers(video, request)
+
+
+def test_an_epoch_that_cannot_be_formed(cache: cc.Cache) -> None:
+    clips = Faltering()
+    dataset = whole_videos(cache, clip_sampler=clips)
+    (sampler,) = ranks(dataset, 1)
+    before = batches_of(sampler)
+    with pytest.raises(cc.NotFoundError, match="the disk is away"):
+        sampler.set_epoch(1)
+    sampler.set_epoch(0)
+    assert (sampler.epoch, batches_of(sampler)) == (0, before)
+    with pytest.raises(cc.NotFoundError, match="the disk is away"):
+        batches_of(sampler)  # of the next epoch
+    clips.num_epochs = 2
+    sampler.set_epoch(1)
+    (expected,) = ranks(whole_videos(cache), 1)
+    expected.set_epoch(1)
+    assert batches_of(sampler) == batches_of(expected) != before
+
+
+def test_state_of_another_budget_or_another_sampler(cache: cc.Cache) -> None:
+    dataset = whole_videos(cache)
+    (sampler,) = ranks(dataset, 1)
+    with pytest.raises(UsageError, match="other batches"):
+        sampler.load_state_dict(cc.BudgetBatchSampler(dataset, max_frames=100).state_dict(1))
+    with pytest.raises(
+        UsageError, match="^state: got keys seed, shuffle, .*, expected the state of a BudgetBatchSampler$"
+    ):
+        sampler.load_state_dict(cc.ChordSampler(dataset).state_dict(1))
+    with pytest.raises(UsageError, match="^state: got keys seed, .*batches, expected the state of a ChordSampler$"):
+        cc.ChordSampler(dataset).load_state_dict(sampler.state_dict(1))
+
+
+def test_the_same_batches_from_cache_and_sources(cache: cc.Cache, tmp_path: Path) -> None:
+    videos = cache.path.parent
+    (tmp_path / "nothing.csv").write_text("path\n")
+    cc.build(cc.read_index(tmp_path / "nothing.csv"), tmp_path / "cache", tiers=("lmdb",), jobs=1)
+    samplers = []
+    for folder, on_miss in ((cache.path, "error"), (tmp_path / "cache", "source")):
+        dataset = cc.ChordVideoDataset(folder, index=videos / "index.csv", on_miss=on_miss, clip_sampler=WholeVideos())
+        samplers.append(cc.BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=5), max_frames=60))
+    assert batches_of(samplers[0]) == batches_of(samplers[1])
+    assert samplers[0].state_dict(1) == samplers[1].state_dict(1)
+
+
+# In loaders
+
+
+def contents(loader: Any) -> list[Any]:
+    return [(batch["video"], batch["frames"].contiguous().numpy().tobytes()) for batch in loader]
+
+
+def expected(dataset: cc.ChordVideoDataset, sampler: cc.BudgetBatchSampler) -> list[Any]:
+    return contents(cc.collate([dataset[pair] for pair in batch]) for batch in sampler)
+
+
+def test_all_loaders_yield_the_same(cache: cc.Cache) -> None:
+    dataset = whole_videos(cache)
+    clips = cc.ClipLoader(dataset, None, sampler=cc.BudgetBatchSampler(dataset, max_frames=60), num_threads=2)
+    made = cc.make_loader(dataset, None, 2, sampler=cc.BudgetBatchSampler(dataset, max_frames=60))
+    plain = DataLoader(
+        dataset, batch_sampler=cc.BudgetBatchSampler(dataset, max_frames=60), collate_fn=cc.collate, num_workers=0
+    )
+    sampler = cc.BudgetBatchSampler(dataset, max_frames=60)
+    for epoch in (0, 1):
+        for each in (clips, made.batch_sampler, plain.batch_sampler, sampler):
+            each.set_epoch(epoch)
+        assert contents(made) == contents(clips) == contents(plain) == expected(dataset, sampler)
+        assert len(clips) == len(made) == len(plain) == len(sampler)
+    if made._iterator is not None:
+        made._iterator._shutdown_workers()  # left to the garbage collector, torch waits for them at a time of its own
+
+
+@pytest.mark.parametrize("num_used", [0, 2, 1000])
+def test_clip_loader_resumes(cache: cc.Cache, num_used: int) -> None:
+    dataset = whole_videos(cache)
+    whole_pass, first, second = (
+        cc.ClipLoader(dataset, None, sampler=cc.BudgetBatchSampler(dataset, max_frames=60)) for _ in range(3)
+    )
+    whole = contents(whole_pass)
+    batches = iter(first)
+    used = contents(batch for _, batch in zip(range(num_used), batches, strict=False))
+    state = first.state_dict()
+    batches.close()
+    second.load_state_dict(state)
+    if len(used) == len(whole):
+        assert used == whole
+        assert (len(second), contents(second)) == (len(whole_pass), contents(whole_pass))  # the next epoch
+        return
+    assert (len(second), second.num_batches_left) == (len(whole), len(whole) - len(used))
+    assert used + contents(second) == whole
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11 with torch 2.13
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_stateful_loader_resumes(cache: cc.Cache, num_workers: int) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    dataset = whole_videos(cache)
+
+    def loader() -> Any:
+        batches = cc.BudgetBatchSampler(dataset, max_frames=60)
+        return stateful.StatefulDataLoader(
+            dataset, batch_sampler=batches, collate_fn=cc.collate, num_workers=num_workers
+        )
+
+    assert_resumes(loader, contents)
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({}, "^max_frames, max_pixels, max_tokens, max_latent_tokens: got none, expected one of them$"),
+        ({"max_frames": 9, "max_pixels": 9}, "^max_frames, .*: got max_frames, max_pixels, expected one of them$"),
+        ({"max_frames": 0}, "^max_frames: got 0, expected an integer of at least 1$"),
+        ({"max_tokens": 5}, "^max_tokens and tokenizer: got one, expected both .* or none$"),
+        ({"max_frames": 99, "tokenizer": str.split}, "^max_tokens and tokenizer: got one"),
+        (
+            {"max_frames": 39},
+            r"^max_frames: got 39, expected at least 40 for sample 56 of video '8-\w+'. Raise max_frames, or leave",
+        ),
+        (
+            {"max_pixels": 40 * 32 * 32 - 1},
+            r"^max_pixels: .*, expected at least 40960 for sample 56 of video '8-\w+'\.",
+        ),
+        (
+            {"max_frames": 60, "sampler": cc.ChordSampler(5)},
+            "^sampler: got one for 5 samples, expected 63 as in the dataset$",
+        ),
+    ],
+)
+def test_wrong_arguments(cache: cc.Cache, arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        cc.BudgetBatchSampler(whole_videos(cache), **arguments)
+
+
+def test_a_batch_size_and_a_budget(cache: cc.Cache) -> None:
+    dataset = whole_videos(cache)
+    batches = cc.BudgetBatchSampler(dataset, max_frames=60)
+    for make in (cc.ClipLoader, partial(cc.make_loader, num_workers=0)):
+        for batch_size, sampler in ((4, batches), (None, None), (None, cc.ChordSampler(dataset))):
+            with pytest.raises(UsageError, match="^batch_size: got .*, expected None with a BudgetBatchSampler"):
+                make(dataset, batch_size, sampler=sampler)
+    with pytest.raises(UsageError, match="^sampler: got one for 63 samples, expected 9 as in the dataset$"):
+        cc.ClipLoader(whole_videos(cache, clips_per_video=1), None, sampler=batches)
+
+
+def test_a_loaded_state_is_not_dropped_for_an_earlier_epoch(cache: cc.Cache) -> None:
+    dataset = whole_videos(cache)
+    first, second = (cc.BudgetBatchSampler(dataset, max_frames=60) for _ in range(2))
+    first.set_epoch(3)
+    whole = list(first)
+    second.load_state_dict(first.state_dict(num_batches_consumed=2))
+    with pytest.raises(UsageError, match="^epoch: got 1 after load_state_dict of a state of epoch 3"):
+        second.set_epoch(1)
+    second.sampler.set_epoch(3)  # as Lightning does, which looks for the sampler of a batch sampler
+    assert (len(second), second.num_left, list(second)) == (len(whole), len(whole) - 2, whole[2:])
+    second.set_epoch(1)
+    assert second.num_left == len(second)

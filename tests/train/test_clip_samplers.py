@@ -1,0 +1,642 @@
+"""Samplers choose frames by their arguments alone. Transforms move no pixel further than they must."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from helpers.ffmpeg import ffprobe_column
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chordcache.building.build import build
+from chordcache.errors import ConfigError, UsageError
+from chordcache.features.frames import cut_frames
+from chordcache.media.cropping import CropBox
+from chordcache.read.cache import Cache
+from chordcache.read.crops import CenterCrop
+from chordcache.train.samplers.by_name import make_sampler
+from chordcache.train.samplers.clip_request import ClipRequest
+from chordcache.train.samplers.clip_samplers import (
+    DenseClips,
+    KeyframeSampler,
+    RandomClipSampler,
+    RegularClipSampler,
+    RegularTimestampClips,
+    SamplerSchedule,
+    UniformFrameSampler,
+)
+from chordcache.train.samplers.content_samplers import AdaptiveSampler, AudioPeakSampler
+
+
+def video(num_frames: int) -> Any:
+    """All that these samplers look at."""
+    return SimpleNamespace(num_frames=num_frames)
+
+
+SAMPLERS = [RegularClipSampler, RandomClipSampler]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@given(
+    num_frames_of_video=st.integers(1, 200),
+    num_frames=st.integers(1, 20),
+    stride=st.integers(1, 12),
+    index=st.integers(0, 2**63),
+    clip=st.integers(0, 4),
+)
+def test_frames_are_in_range_and_a_stride_apart(
+    sampler: Any, num_frames_of_video: int, num_frames: int, stride: int, index: int, clip: int
+) -> None:
+    request = ClipRequest(seed=1, epoch=2, index=index, clip=clip, num_clips=5)
+    numbers = sampler(num_frames=num_frames, stride=stride).frame_numbers(video(num_frames_of_video), request)
+    assert numbers.shape == (num_frames,)
+    assert numbers.dtype == np.int64
+    assert numbers.min() >= 0
+    if num_frames_of_video > (num_frames - 1) * stride:
+        assert (np.diff(numbers) == stride).all()
+        assert numbers.max() < num_frames_of_video
+    else:  # too short: from the first frame on, the last one repeated
+        assert numbers.tolist() == [min(i * stride, num_frames_of_video - 1) for i in range(num_frames)]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(
+    ("num_frames_of_video", "expected"),
+    [(1, [0, 0, 0, 0]), (2, [0, 1, 1, 1]), (7, [0, 3, 6, 6]), (9, [0, 3, 6, 8]), (10, [0, 3, 6, 9])],
+)
+def test_short_video_repeats_its_last_frame(sampler: Any, num_frames_of_video: int, expected: list[int]) -> None:
+    clip_sampler = sampler(num_frames=4, stride=3)
+    for clip in range(3):
+        request = ClipRequest(clip=clip, num_clips=3)
+        assert clip_sampler.frame_numbers(video(num_frames_of_video), request).tolist() == expected
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_defaults_are_16_frames_4_apart(sampler: Any) -> None:
+    numbers = sampler().frame_numbers(video(1000), ClipRequest())
+    assert (numbers - numbers[0]).tolist() == list(range(0, 64, 4))
+
+
+@pytest.mark.parametrize(
+    ("num_frames_of_video", "num_clips", "starts"),
+    [
+        (61, 1, [0]),
+        (62, 1, [0]),
+        (63, 1, [1]),
+        (300, 1, [119]),  # 119 frames before the clip, 120 behind
+        (300, 2, [0, 239]),
+        (300, 3, [0, 119, 239]),
+        (300, 5, [0, 59, 119, 179, 239]),
+        (62, 4, [0, 0, 0, 1]),
+    ],
+)
+def test_uniform_starts(num_frames_of_video: int, num_clips: int, starts: list[int]) -> None:
+    sampler = RegularClipSampler(num_frames=16, stride=4)
+    clips = [
+        sampler.frame_numbers(video(num_frames_of_video), ClipRequest(clip=k, num_clips=num_clips))
+        for k in range(num_clips)
+    ]
+    assert [clip[0] for clip in clips] == starts
+    if num_clips > 1:
+        assert clips[0][0] == 0
+        assert clips[-1][-1] == num_frames_of_video - 1
+
+
+def test_uniform_ignores_seed_epoch_and_index() -> None:
+    sampler = RegularClipSampler(num_frames=4, stride=2)
+    one, other = ClipRequest(clip=1, num_clips=3), ClipRequest(seed=9, epoch=8, index=7, clip=1, num_clips=3)
+    assert sampler.frame_numbers(video(100), one).tolist() == sampler.frame_numbers(video(100), other).tolist()
+
+
+def starts(seed: int, epoch: int, indices: range, num_frames_of_video: int = 1001) -> list[int]:
+    sampler = RandomClipSampler(num_frames=1, stride=1)
+    requests = (ClipRequest(seed=seed, epoch=epoch, index=index) for index in indices)
+    return [int(sampler.frame_numbers(video(num_frames_of_video), request)[0]) for request in requests]
+
+
+def test_random_clips_are_pure() -> None:
+    forwards = starts(3, 5, range(50))
+    np.random.seed(0)
+    np.random.random(10)
+    assert starts(3, 5, range(49, -1, -1)) == forwards[::-1]
+    state = np.random.get_state()[2]
+    starts(3, 5, range(5))
+    assert np.random.get_state()[2] == state  # the global generator is left alone
+
+
+def test_random_clips_are_the_same_in_every_process_and_release() -> None:
+    # These values are part of what a seed promises; a change is a change of everybody's training runs
+    assert starts(0, 0, range(6)) == PINNED
+    code = "from test_clip_samplers import starts; print(starts(0, 0, range(6)))"
+    here = Path(__file__).parent
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": str(here.parent)},  # for tests/helpers
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.strip() == str(PINNED)
+
+
+PINNED = [34, 723, 953, 998, 121, 729]
+
+
+def test_random_clips_differ_by_seed_epoch_and_index() -> None:
+    drawn = [starts(seed, epoch, range(20)) for seed in range(3) for epoch in range(3)]
+    assert len({tuple(row) for row in drawn}) == 9
+    assert all(len(set(row)) > 15 for row in drawn)
+
+
+def test_random_starts_are_uniform_over_all_that_leave_room() -> None:
+    sampler = RandomClipSampler(num_frames=4, stride=3)  # spans 10 of 14: starts 0 to 4
+    found = [sampler.frame_numbers(video(14), ClipRequest(index=index))[0] for index in range(5000)]
+    counts = np.bincount(found)
+    assert len(counts) == 5
+    assert abs(counts - 1000).max() < 130  # 4.6 standard deviations
+
+
+def test_requests_share_no_stream() -> None:
+    words = {
+        ClipRequest(seed=seed, epoch=epoch, index=index).generator().bit_generator.random_raw()
+        for seed in (0, 1, 2**32, 2**64 - 1)
+        for epoch in (0, 1, 2**32)
+        for index in (0, 1, 2**32, 2**63)
+    }
+    assert len(words) == 4 * 3 * 4
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"num_frames": 0}, r"^num_frames: got 0, expected an integer of at least 1$"),
+        ({"num_frames": -3}, r"^num_frames: got -3,"),
+        ({"num_frames": 16.0}, r"^num_frames: got 16\.0,"),
+        ({"stride": 0}, r"^stride: got 0,"),
+        ({"stride": "4"}, r"^stride: got '4',"),
+    ],
+)
+def test_wrong_arguments(sampler: Any, arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        sampler(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"seed": -1}, "seed: got -1, expected an integer of at least 0"),
+        ({"epoch": -1}, "epoch: got -1"),
+        ({"index": -1}, "index: got -1"),
+        ({"clip": -1}, "clip: got -1"),
+        ({"num_clips": 0}, "num_clips: got 0, expected an integer of at least 1"),
+        ({"clip": 3, "num_clips": 3}, "num_clips: got 3, expected an integer of at least 4"),
+    ],
+)
+def test_wrong_requests(arguments: dict[str, int], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        ClipRequest(**arguments)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_samplers_are_values(sampler: Any) -> None:
+    one = sampler(num_frames=8, stride=2)
+    assert pickle.loads(pickle.dumps(one)) == one == sampler(num_frames=np.int64(8), stride=2)
+    with pytest.raises(AttributeError, match="cannot assign"):
+        one.stride = 3
+
+
+# The crop in the middle
+
+
+def crop_of(frames: np.ndarray, size: tuple[int, int]) -> CropBox:
+    return CenterCrop(size).choose(*frames.shape[1:3], np.random.default_rng())
+
+
+def gradient(height: int, width: int, num_frames: int = 2) -> np.ndarray:
+    """Red grows to the right, green downwards, blue with the frame's number."""
+    frames = np.empty((num_frames, height, width, 3), np.uint8)
+    frames[..., 0] = np.linspace(0, 255, width).round()
+    frames[..., 1] = np.linspace(0, 255, height).round()[:, None]
+    frames[..., 2] = np.arange(num_frames)[:, None, None] * 40
+    return frames
+
+
+@given(height=st.integers(1, 600), width=st.integers(1, 600), size=st.tuples(st.integers(1, 600), st.integers(1, 600)))
+def test_window_is_centered_as_large_as_can_be_and_in_proportion(
+    height: int, width: int, size: tuple[int, int]
+) -> None:
+    crop = CenterCrop(size).choose(height, width, np.random.default_rng())
+    top, left, crop_height, crop_width = crop.top, crop.left, crop.height, crop.width
+    assert 0 <= height - crop_height - 2 * top <= 1
+    assert 0 <= width - crop_width - 2 * left <= 1
+    assert (crop_height, crop_width)[height > crop_height] > 0
+    assert crop_height == height or crop_width == width
+    # Within half a pixel of the exact proportion, if that is half a pixel at all
+    if size[0] * width >= size[1] * height:  # the picture is the wider one
+        assert abs(crop_width - max(1, height * size[1] / size[0])) <= 0.5
+    else:
+        assert abs(crop_height - max(1, width * size[0] / size[1])) <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((256, 456), (224, 224)), ((456, 256), (112, 112)), ((64, 48), (224, 224)), ((99, 101), (33, 77))],
+)
+def test_resize_agrees_with_scaling_first_and_cutting_after(shape: tuple[int, int], size: tuple[int, int]) -> None:
+    import cv2
+
+    frames = gradient(*shape)
+    scale = max(size[0] / shape[0], size[1] / shape[1])
+    scaled_shape = max(size[0], round(shape[0] * scale)), max(size[1], round(shape[1] * scale))
+    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
+    top, left = (scaled_shape[0] - size[0]) // 2, (scaled_shape[1] - size[1]) // 2
+    expected = np.stack([cv2.resize(frame, scaled_shape[::-1], interpolation=method) for frame in frames])
+    expected = expected[:, top : top + size[0], left : left + size[1]]
+    found = cut_frames(frames, crop_of(frames, size))
+    assert found.shape == (2, *size, 3)
+    assert found.flags.c_contiguous
+    difference = np.abs(found.astype(int) - expected)
+    # Half a pixel of the smaller grid at most, where the gradients climb 255 over a side
+    assert difference.max() <= 1 + 255 / min(*shape, *size)
+    assert difference[..., 2].max() == 0
+
+
+def test_exact_crop_moves_no_pixel() -> None:
+    frames = gradient(256, 456)
+    found = cut_frames(frames, crop_of(frames, (256, 256)))
+    assert (found == frames[:, :, 100:356]).all()
+    assert found.flags.c_contiguous
+    assert np.shares_memory(cut_frames(frames, crop_of(frames, (256, 456))), frames)
+    assert cut_frames(frames[:0], crop_of(frames, (224, 224))).shape == (0, 224, 224, 3)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        np.zeros((2, 8, 8), np.uint8),
+        np.zeros((2, 8, 8, 4), np.uint8),
+        np.zeros((2, 8, 8, 3), np.float32),
+        np.zeros((2, 0, 8, 3), np.uint8),
+    ],
+)
+def test_wrong_frames(frames: np.ndarray) -> None:
+    with pytest.raises(UsageError, match=r"^frames: got .*, expected uint8 of shape \(T, H, W, 3\)$"):
+        cut_frames(frames, CropBox(0, 0, 8, 8, size=(4, 4)))
+
+
+FORKED = """
+import os, signal
+import cv2, numpy as np
+from chordcache.features.frames import cut_frames
+from chordcache.media.cropping import CropBox
+
+frames = np.full((2, 2160, 3840, 3), 7, np.uint8)
+cv2.setNumThreads(4)
+crop = CropBox(0, 840, 2160, 2160, size=(1080, 1080))
+for _ in range(3):
+    cut_frames(frames, crop)  # large enough for OpenCV to start its threads
+assert cv2.getNumThreads() == 4  # a caller's setting is left alone
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    assert (cut_frames(frames, crop, one_thread=True) == 7).all()
+    os._exit(cv2.getNumThreads())
+status = os.waitpid(child, 0)[1]
+assert os.waitstatus_to_exitcode(status) == 1, status  # threads
+"""
+
+
+def test_resize_in_a_forked_worker_whose_parent_used_threads() -> None:
+    # cv2.setNumThreads(1) hangs or crashes here: it joins threads that did not come along through the fork
+    result = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+# Short videos
+
+SHORT = {
+    "repeat": [0, 3, 6, 6, 6, 6],
+    "loop": [0, 3, 6, 2, 5, 1],  # 9, 12 and 15 in a video of 7
+}
+
+
+@pytest.mark.parametrize("kind", [RegularClipSampler, RandomClipSampler, DenseClips, AdaptiveSampler])
+@pytest.mark.parametrize("pad", SHORT)
+@pytest.mark.filterwarnings("ignore:AdaptiveSampler")
+def test_pad(kind: Any, pad: str) -> None:
+    short = SimpleNamespace(num_frames=7, content=None, key="a")
+    numbers = kind(num_frames=6, stride=3, pad=pad).frame_numbers(short, ClipRequest())
+    assert np.unique(numbers.reshape(-1, 6), axis=0).tolist() == [SHORT[pad]]
+
+
+def test_pad_error() -> None:
+    sampler = RandomClipSampler(num_frames=6, stride=3, pad="error")
+    assert len(sampler.frame_numbers(video(16), ClipRequest())) == 6
+    with pytest.raises(
+        UsageError, match="^video 'a': got 15 frames, expected 16 for a clip of 6 that are 3 apart. Choose pad="
+    ):
+        sampler.frame_numbers(SimpleNamespace(num_frames=15, key="a"), ClipRequest())
+    with pytest.raises(UsageError, match="^pad: got 'zeros', expected one of repeat, loop, error$"):
+        RegularClipSampler(pad="zeros")
+
+
+# Several clips
+
+
+def test_dense_clips_are_the_uniform_ones() -> None:
+    for num_clips in (1, 2, 5):
+        numbers = DenseClips(num_frames=4, stride=3, num_clips=num_clips).frame_numbers(video(100), ClipRequest(clip=0))
+        assert numbers.shape == (num_clips, 4)
+        for clip in range(num_clips):
+            request = ClipRequest(clip=clip, num_clips=num_clips)
+            assert numbers[clip].tolist() == RegularClipSampler(4, 3).frame_numbers(video(100), request).tolist()
+    with pytest.raises(UsageError, match="^num_clips: got 0"):
+        DenseClips(num_clips=0)
+
+
+# Frames of the whole video
+
+
+@given(num_frames_of_video=st.integers(1, 5000), num_frames=st.integers(1, 64))
+def test_uniform_frames(num_frames_of_video: int, num_frames: int) -> None:
+    def frames(position: str) -> list[int]:
+        sampler = UniformFrameSampler(num_frames, position=position)
+        return sampler.frame_numbers(video(num_frames_of_video), ClipRequest()).tolist()
+
+    # By fractions: numpy.linspace may round a whole number down to the one before
+    step = Fraction(num_frames_of_video - 1, max(1, num_frames - 1))
+    assert frames("ends") == [math.floor(step * i) for i in range(num_frames)]
+    part = Fraction(num_frames_of_video, num_frames)
+    assert frames("middle") == [math.floor(part * (i + Fraction(1, 2))) for i in range(num_frames)]
+    for i, number in enumerate(frames("random")):
+        start, stop = math.floor(part * i), math.floor(part * (i + 1))
+        assert start <= number < max(stop, start + 1)
+
+
+def test_uniform_frames_of_recipes() -> None:
+    found = UniformFrameSampler(8).frame_numbers(video(250), ClipRequest(index=3, clip=1, num_clips=2))
+    assert found.tolist() == np.linspace(0, 249, 8, dtype=int).tolist()
+    assert found.dtype == np.int64
+    tsn = (np.arange(8) * (250 / 8) + 250 / 16).astype(int)
+    assert UniformFrameSampler(8, position="middle").frame_numbers(video(250), ClipRequest()).tolist() == tsn.tolist()
+
+
+def test_uniform_random_frames() -> None:
+    sampler = UniformFrameSampler(4, position="random")
+    requests = [ClipRequest(seed=1, epoch=epoch, index=index) for epoch in range(2) for index in range(100)]
+    found = np.array([sampler.frame_numbers(video(20), request) for request in requests])
+    assert [sorted(set(part)) for part in found.T] == [list(range(i, i + 5)) for i in (0, 5, 10, 15)]
+    assert not np.array_equal(found[:100], found[100:])
+    again = np.array([sampler.frame_numbers(video(20), request) for request in requests[::-1]])
+    assert np.array_equal(found, again[::-1])
+
+
+def test_wrong_uniform_frames() -> None:
+    with pytest.raises(UsageError, match="^position: got 'start', expected one of ends, middle, random$"):
+        UniformFrameSampler(position="start")
+    with pytest.raises(UsageError, match="^num_frames: got 0"):
+        UniformFrameSampler(0)
+
+
+# Sound
+
+
+def sounding(peaks: list[float], num_frames: int = 100, fps: int = 10) -> Any:
+    """A video with peaks at these seconds; its clock does not start at 0."""
+    return SimpleNamespace(
+        num_frames=num_frames,
+        content=SimpleNamespace(audio_peaks_seconds=tuple(peaks)),
+        pts_seconds=7.5 + np.arange(num_frames) / fps,
+        duration_seconds=num_frames / fps,
+        key="a",
+    )
+
+
+@pytest.mark.parametrize("step", [{"stride": 2}, {"fps": 5}], ids=str)
+def test_audio_peaks_are_in_the_middle(step: dict[str, int]) -> None:
+    source = sounding([0.12, 3.04, 6.2, 9.96, 12.5])  # the last one is behind the last frame
+    clips = [AudioPeakSampler(5, **step).frame_numbers(source, ClipRequest(index=i)).tolist() for i in range(400)]
+    starts = [clip[0] for clip in clips]
+    assert all(clip == list(range(clip[0], clip[0] + 10, 2)) for clip in clips)
+    assert set(starts) == {0, 26, 58, 91}  # around 30 and 62, and moved inside at the ends
+    assert min(starts.count(start) for start in set(starts)) > 70  # 100, with a standard deviation of 9
+    again = [AudioPeakSampler(5, **step).frame_numbers(source, ClipRequest(index=i)).tolist() for i in range(400)]
+    assert again == clips
+
+
+def test_audio_peaks_with_a_clock_that_is_set_back() -> None:
+    source = sounding([3.04, 6.2])
+    source.pts_seconds[50:] -= 1  # the second peak is now at frame 72
+    clips = [AudioPeakSampler(5, 2).frame_numbers(source, ClipRequest(index=i)).tolist() for i in range(20)]
+    assert {clip[2] for clip in clips} == {30, 72}
+
+
+@pytest.mark.parametrize("source", [sounding([]), sounding([10.0, 11.0])], ids=["none", "behind the end"])
+def test_no_audio_peaks_are_random(source: Any) -> None:
+    for index in range(20):
+        request = ClipRequest(index=index)
+        found = AudioPeakSampler(3, 2).frame_numbers(source, request)
+        assert found.tolist() == RandomClipSampler(3, 2).frame_numbers(source, request).tolist()
+
+
+def test_unknown_audio_peaks_are_random() -> None:
+    source = sounding([])
+    source.content = None
+    requests = [ClipRequest(index=i) for i in range(20)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.resetwarnings()
+        found = [AudioPeakSampler(3, fps=8).frame_numbers(source, request).tolist() for request in requests]
+    assert found == [RandomClipSampler(3, fps=8).frame_numbers(source, request).tolist() for request in requests]
+    (warning,) = caught  # once, not for each sample
+    assert "AudioPeakSampler: the sound of a video is not known, its clips are drawn evenly" in str(warning.message)
+
+
+# Motion
+
+
+def moving(per_second: list[float], fps: int = 10) -> Any:
+    """A video of so much motion in each second; its clock does not start at 0."""
+    num_frames = len(per_second) * fps
+    content = SimpleNamespace(motion_per_second=tuple(per_second))
+    return SimpleNamespace(
+        num_frames=num_frames, content=content, pts_seconds=7.5 + np.arange(num_frames) / fps, key="a"
+    )
+
+
+def seconds_drawn(sampler: AdaptiveSampler, source: Any, num_draws: int = 3000) -> np.ndarray:
+    """Share of the clips that start in each second."""
+    starts = [sampler.frame_numbers(source, ClipRequest(index=i))[0] for i in range(num_draws)]
+    return np.bincount(np.array(starts) // 10, minlength=len(source.content.motion_per_second)) / num_draws
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_adaptive_draws_in_proportion_to_motion(temperature: float) -> None:
+    drawn = seconds_drawn(AdaptiveSampler(num_frames=1, temperature=temperature), moving([1, 4, 0, 2]))
+    weights = np.array([1, 4, 0, 2]) ** (1 / temperature)
+    assert drawn == pytest.approx(weights / weights.sum(), abs=0.04)  # a standard deviation is at most 0.009
+    assert drawn[2] == 0
+
+
+def test_adaptive_between_its_extremes() -> None:
+    assert seconds_drawn(AdaptiveSampler(num_frames=1, temperature=0.01), moving([1, 4, 0, 2])).tolist() == [0, 1, 0, 0]
+    even = seconds_drawn(AdaptiveSampler(num_frames=1, temperature=1000), moving([1, 4, 3, 2]))
+    assert even == pytest.approx([0.25] * 4, abs=0.04)
+
+
+def test_adaptive_looks_at_whole_clips() -> None:
+    source = moving([0] * 5 + [9] + [0] * 4)  # frames 50 to 59 move
+    clips = [AdaptiveSampler(5, 4).frame_numbers(source, ClipRequest(index=i)) for i in range(500)]
+    assert all(clip[0] <= 59 and clip[-1] >= 50 for clip in clips)
+    assert len({int(clip[0]) for clip in clips}) > 15  # of the 26 that reach into it
+    requests = [ClipRequest(seed=1, epoch=2, index=i) for i in range(20)]
+    once, again = ([AdaptiveSampler().frame_numbers(source, r).tolist() for r in requests] for _ in range(2))
+    assert once == again
+
+
+def test_adaptive_with_a_clock_that_is_set_back() -> None:
+    source = moving([0, 0, 3])
+    source.pts_seconds[20:] -= 100
+    clips = [AdaptiveSampler(2).frame_numbers(source, ClipRequest(index=i)) for i in range(20)]
+    assert all(0 <= clip[0] < clip[-1] < 30 for clip in clips)
+
+
+@pytest.mark.parametrize("per_second", [[], [0.0, 0.0, 0.0]])
+def test_adaptive_without_motion_is_random(per_second: list[float]) -> None:
+    source = SimpleNamespace(num_frames=30, content=SimpleNamespace(motion_per_second=tuple(per_second)))
+    source.pts_seconds = np.arange(30) / 10
+    requests = [ClipRequest(index=i) for i in range(20)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.resetwarnings()
+        found = [AdaptiveSampler(3, 2).frame_numbers(source, request).tolist() for request in requests]
+    assert found == [RandomClipSampler(3, 2).frame_numbers(source, request).tolist() for request in requests]
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == (0 if per_second else 1)  # once, not for each sample
+    assert all("its clips are drawn evenly; scan with --level content" in message for message in messages)
+
+
+@pytest.mark.parametrize("temperature", [0, -1.0, float("inf"), float("nan"), "1"])
+def test_wrong_temperatures(temperature: Any) -> None:
+    with pytest.raises(UsageError, match="^temperature: got .*, expected a number above 0$"):
+        AdaptiveSampler(temperature=temperature)
+
+
+# Real caches
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Cache:
+    folder = tmp_path_factory.mktemp("samplers")
+    make_video(folder / "a.mp4", num_frames=60, gop=20, options={"bf": "2", "sc_threshold": "0"})
+    (folder / "index.csv").write_text("path\na.mp4\n")
+    config = folder / "config.yaml"
+    config.write_text("features: {flow: null, mel: null}\n")
+    build(folder / "index.csv", folder / "cache", tiers=("lmdb", "npz"), config=config, jobs=1)
+    return Cache(folder / "cache")
+
+
+def test_keyframes_are_those_of_ffprobe(cache: Cache) -> None:
+    is_key = ffprobe_column(cache.path.parent / "a.mp4", "frame=key_frame")
+    keyframes = {number for number, value in enumerate(is_key) if value == "1"}
+    assert len(keyframes) == 3
+    found = [KeyframeSampler(1).frame_numbers(cache[0], ClipRequest(index=i)).tolist() for i in range(60)]
+    assert {number for (number,) in found} == keyframes
+    middles = [KeyframeSampler(5, 2).frame_numbers(cache[0], ClipRequest(index=i))[2] for i in range(60)]
+    assert set(middles) == {4, *(keyframes - {0})}  # a clip around the first one is moved inside
+
+
+def test_adaptive_on_a_real_cache(cache: Cache) -> None:
+    starts = {int(AdaptiveSampler(4, 2).frame_numbers(cache[0], ClipRequest(index=i))[0]) for i in range(50)}
+    assert min(starts) >= 0
+    assert max(starts) <= 60 - 7
+    assert len(starts) > 10
+
+
+def test_audio_peaks_on_a_real_cache(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    silent = make_video(tmp_path / "silent.mp4", num_frames=150, fps=25)
+    samples = np.zeros((1, 6 * 8000), np.int16)
+    for click in (1.29, 4.87):
+        samples[0, round(click * 8000) : round(click * 8000) + 80] = 20_000
+    with av.open(silent) as source, av.open(tmp_path / "clicks.mkv", "w") as out:
+        video_out = out.add_stream_from_template(source.streams.video[0])
+        audio_out = out.add_stream("pcm_s16le", rate=8000, layout="mono")
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = video_out
+                out.mux(packet)
+        frame = av.AudioFrame.from_ndarray(samples, "s16", "mono")
+        frame.sample_rate, frame.pts = 8000, 0
+        out.mux(audio_out.encode(frame))
+    (tmp_path / "index.csv").write_text("path\nclicks.mkv\n")
+    build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
+    clicks = Cache(tmp_path / "cache")[0]
+    for sampler in (AudioPeakSampler(5, 2), AudioPeakSampler(5, fps=12.5)):
+        clips = [sampler.frame_numbers(clicks, ClipRequest(index=i)) for i in range(20)]
+        assert {round(float(clicks.pts_seconds[clip[2]]), 2) for clip in clips} == {1.28, 4.88}
+
+
+# By name, and by epoch
+
+
+def test_samplers_by_name() -> None:
+    assert make_sampler({"name": "regular"}) == RegularClipSampler()
+    assert make_sampler({"name": "uniform", "position": "middle"}) == UniformFrameSampler(position="middle")
+    assert make_sampler({"name": "audio_peak", "fps": 8}) == AudioPeakSampler(fps=8)
+    regular = make_sampler({"name": "regular_timestamps", "seconds_between_clip_starts": 2})
+    assert regular == RegularTimestampClips(seconds_between_clip_starts=2)
+    assert make_sampler({"name": "keyframe", "num_frames": 2}) == KeyframeSampler(2)
+    assert make_sampler({"name": "dense", "num_clips": 3, "pad": "loop"}) == DenseClips(pad="loop", num_clips=3)
+    stages = {0: {"name": "random"}, 2: {"name": "adaptive", "temperature": 0.5}}
+    schedule = make_sampler({"name": "schedule", "stages": stages})
+    assert schedule == SamplerSchedule({0: RandomClipSampler(), 2: AdaptiveSampler(temperature=0.5)})
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "match"),
+    [
+        (
+            {"name": "best"},
+            ConfigError,
+            "'best', expected one of adaptive, audio_peak, dense, keyframe, latent_clips, random, regular, "
+            "regular_timestamps, uniform, schedule$",
+        ),
+        ({}, ConfigError, "^clip_sampler: got the name None, expected one of"),
+        (
+            {"name": "random", "num_clips": 2},
+            ConfigError,
+            "^clip_sampler 'random': got 'num_clips', expected one of num_frames, ",
+        ),
+        ({"name": "random", "stride": 0}, UsageError, "^stride: got 0"),
+        ({"name": "schedule"}, UsageError, "^stages: got epochs none, expected one that is 0$"),
+        (
+            {"name": "schedule", "stages": {1: {"name": "random"}}},
+            UsageError,
+            "^stages: got epochs 1, expected one that is 0$",
+        ),
+    ],
+)
+def test_wrong_configs(config: dict[str, Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        make_sampler(config)
+
+
+def test_schedule_follows_the_epoch_of_the_request() -> None:
+    early, late = RegularClipSampler(3, 2), DenseClips(3, 2, num_clips=2)
+    schedule = pickle.loads(pickle.dumps(SamplerSchedule({0: early, 4: late})))
+    for epoch, expected in {0: early, 3: early, 4: late, 50: late}.items():
+        request = ClipRequest(epoch=epoch)
+        assert (schedule.frame_numbers(video(40), request) == expected.frame_numbers(video(40), request)).all()

@@ -1,0 +1,655 @@
+"""Datasets together: joined, in part, and drawn by weights, in every loader, over ranks and after kills."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.ranks import exit_codes, run_ranks
+from helpers.resumed import assert_resumes
+from helpers.shares import bound, shares_of
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import (  # noqa: E402
+    ConcatDataset,
+    DataLoader,
+    DistributedSampler,
+    Subset,
+    WeightedRandomSampler,
+    random_split,
+)
+
+import chordcache as cc  # noqa: E402
+from chordcache.errors import UsageError  # noqa: E402
+from chordcache.train.clip_dataset import ClipDataset  # noqa: E402
+from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
+from chordcache.train.samplers.clip_samplers import SamplerSchedule  # noqa: E402
+
+# More workers than processors are not a fault here; the tests want two on any machine
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+
+
+LABELS = {
+    "a": ["run", "jump", "run", "run"],
+    "b": ["swim", "run", "swim", "swim", "swim", "swim"],
+    "c": ["run", "", "jump"],
+}
+"""Label of each video of each cache, in the order of the keys"""
+
+
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> dict[str, Path]:
+    """Three small caches of videos of one size."""
+    folder = tmp_path_factory.mktemp("combined")
+    for name, labels in LABELS.items():
+        rows = []
+        for number, label in enumerate(labels):
+            make_video(folder / name / f"{name}{number}.mp4", num_frames=40, size=(32, 32))
+            rows.append(f"{name}{number}.mp4,{label}\n")
+        (folder / name / "index.csv").write_text("path,label\n" + "".join(rows))
+        config = folder / "config.yaml"
+        config.write_text("features: {motion: null, flow: null, mel: null}\n")
+        summary = cc.build(folder / name / "index.csv", folder / f"cache-{name}", config=config, jobs=1)
+        assert summary.num_done == len(labels)
+    return {name: folder / f"cache-{name}" for name in LABELS}
+
+
+def dataset_of(cache: Path, **options: Any) -> cc.ChordVideoDataset:
+    options = {"clip_sampler": cc.RandomClipSampler(2, stride=3), "size": (16, 16), "seed": 3, **options}
+    return cc.ChordVideoDataset(cache, **options)
+
+
+@pytest.fixture
+def a(caches: dict[str, Path]) -> cc.ChordVideoDataset:
+    return dataset_of(caches["a"])
+
+
+@pytest.fixture
+def b(caches: dict[str, Path]) -> cc.ChordVideoDataset:
+    return dataset_of(caches["b"], seed=4, clips_per_video=2)
+
+
+def parts_of(sample: dict[str, Any], *left_out: str) -> dict[str, Any]:
+    return {
+        name: v.tolist() if isinstance(v, torch.Tensor) else v for name, v in sample.items() if name not in left_out
+    }
+
+
+def names_of(dataset: ClipDataset) -> list[str | None]:
+    """The label of each sample by ``label_ids``."""
+    return [dataset.classes[number] if number >= 0 else None for number in dataset.label_ids]
+
+
+def order_of(sampler: Any, epoch: int | None = None) -> list[tuple[int, int]]:
+    if epoch is not None:
+        sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+# Labels of all samples
+
+
+def test_label_ids_are_those_of_the_samples(caches: dict[str, Path]) -> None:
+    with cc.open_cache(caches["c"]) as cache:
+        keys = cache.keys()
+    for options in (
+        {},
+        {"clips_per_video": 3},
+        {"videos": keys[::-1]},
+        {"videos": lambda video: video.label != "run", "classes": ["walk", "jump"]},
+        {"classes": ["walk", "run", "jump"]},
+        {"index": caches["c"].parent / "c" / "index.csv"},
+        {"index": caches["c"].parent / "c" / "index.csv", "on_miss": "source", "classes": ["walk", "run", "jump"]},
+    ):
+        dataset = dataset_of(caches["c"], **options)
+        found = dataset.label_ids
+        assert found.dtype == np.int64
+        assert found.tolist() == [int(dataset[0, i]["label"]) for i in range(len(dataset))]
+    assert names_of(dataset_of(caches["c"])) == ["run", None, "jump"]
+
+
+def test_label_ids_of_a_cache_that_changed(
+    tmp_path: Path, make_video: Callable[..., Path], caches: dict[str, Path]
+) -> None:
+    make_video(tmp_path / "1.mp4", num_frames=10, size=(32, 32))
+    index = tmp_path / "index.csv"
+    index.write_text("path,label\n1.mp4,run\n")
+    cc.build(index, tmp_path / "cache", features=["frames"], jobs=1)
+    dataset = dataset_of(tmp_path / "cache")
+    with cc.open_cache(tmp_path / "cache") as cache:
+        pinned = dataset_of(tmp_path / "cache", videos=cache.keys())
+    make_video(tmp_path / "0.mp4", num_frames=10, size=(32, 32))
+    index.write_text("path,label\n0.mp4,jump\n1.mp4,run\n")
+    cc.build(index, tmp_path / "cache", features=["frames"], jobs=1)
+    with pytest.raises(UsageError, match="had 1 videos when the dataset was made"):
+        _ = dataset.label_ids
+    assert names_of(pinned) == ["run"]
+    index.write_text("path,label\n0.mp4,jump\n1.mp4,fly\n")
+    cc.build(index, tmp_path / "cache", features=["frames"], jobs=1)
+    with pytest.raises(UsageError, match=r"^classes: got \['run'\], expected also 'fly', the label of a video$"):
+        _ = pinned.label_ids
+
+
+# Joined
+
+
+def test_samples_of_joined_datasets_are_those_of_the_parts(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:
+    both = cc.concat([a, b])
+    assert (len(both), both.classes) == (4 + 12, ["jump", "run", "swim"])
+    assert names_of(both) == LABELS["a"] + [label for label in LABELS["b"] for _ in range(2)]
+    for epoch in (0, 5):
+        expected = [a[epoch, i] for i in range(4)] + [b[epoch, i] for i in range(12)]
+        for index, other in enumerate(expected):
+            sample = both[epoch, index]
+            assert parts_of(sample, "sample_id", "label") == parts_of(other, "sample_id", "label")
+            assert sample["sample_id"] == f"{epoch}:{index}"
+            assert sample["label"].dtype == torch.int64
+            assert both.classes[sample["label"]] == names_of(both)[index]
+            video, shape = both.describe((epoch, index))
+            assert (video.key, shape) == (sample["video"], (2, 16, 16, 3))
+    assert parts_of(both[2, -1]) == parts_of(both[2, 15])
+    for index in (16, -17, (0, 16)):
+        with pytest.raises(IndexError, match="is out of range for a dataset of 16 samples"):
+            _ = both[index]
+
+
+def test_plain_reads_of_joined_datasets_are_new_epochs(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:
+    both = cc.concat([a, b])
+    ids = [both[5]["sample_id"] for _ in range(3)]
+    assert ids == ["0:5", "1:5", "2:5"]
+    again = [both[tuple(map(int, sample_id.split(":")))] for sample_id in ids]
+    assert [s["pts_seconds"].tolist() for s in again] == [b[epoch, 1]["pts_seconds"].tolist() for epoch in range(3)]
+    both.set_epoch(7)
+    assert [both[5]["sample_id"], both[0]["sample_id"], b[1]["sample_id"]] == ["7:5", "7:0", "7:1"]
+    with pytest.raises(UsageError, match="^epoch: got -1"):
+        _ = both[-1, 0]
+
+
+def test_classes_that_agree_keep_their_order(caches: dict[str, Path]) -> None:
+    classes = ["swim", "run", "jump"]
+    one, other = (dataset_of(caches[name], classes=classes) for name in "ab")
+    both = cc.concat([one, other])
+    assert both.classes == classes
+    assert [int(both[0, i]["label"]) for i in range(10)] == both.label_ids.tolist()
+    other = dataset_of(caches["b"], classes=classes[::-1])
+    mixed = cc.concat([one, other])
+    assert mixed.classes == ["jump", "run", "swim"]
+    assert names_of(mixed) == names_of(both)
+    assert [mixed.classes[mixed[0, i]["label"]] for i in range(10)] == names_of(both)
+
+
+def test_a_sample_without_a_label_stays_without(a: cc.ChordVideoDataset, caches: dict[str, Path]) -> None:
+    both = cc.concat([dataset_of(caches["b"]), dataset_of(caches["c"])])
+    assert both.label_ids.tolist() == [2, 1, 2, 2, 2, 2, 1, -1, 0]
+    assert [int(both[0, i]["label"]) for i in range(9)] == both.label_ids.tolist()
+
+
+def test_copies_of_combined_datasets(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:
+    both = cc.subset(cc.concat([a, b], weights=[1, 3]), range(2, 9))
+    for other in (pickle.loads(pickle.dumps(both)), copy.deepcopy(both)):
+        assert [parts_of(other[1, i]) for i in range(7)] == [parts_of(both[1, i]) for i in range(7)]
+        assert other.sample_weights.tolist() == both.sample_weights.tolist()
+        assert repr(other) == repr(both)
+    assert repr(both) == "<subset of 7 samples of <concat of 2 datasets: 16 samples, weights 1, 3>>"
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (
+            {"clip_sampler": cc.RandomClipSampler(3)},
+            "^num_frames: got 3 in dataset 1, expected 2 as in dataset 0. Make the datasets with the same num_frames, ",
+        ),
+        ({"size": (8, 16)}, r"^size: got \(8, 16\) in dataset 1, expected \(16, 16\) as in dataset 0\."),
+        (
+            {"size": (224, 224), "crop": cc.HorizontalFlip(0.5, cc.RandomResizedCrop((8, 8)))},
+            r"^size: got \(8, 8\) in dataset 1, expected \(16, 16\) as in dataset 0\.",
+        ),
+        ({"missing": "zeros"}, "^missing: got 'zeros' in dataset 1, expected 'error' as in dataset 0."),
+    ],
+)
+def test_settings_that_differ(
+    a: cc.ChordVideoDataset, caches: dict[str, Path], options: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(UsageError, match=match):
+        cc.concat([a, dataset_of(caches["b"], **options)])
+
+
+def test_features_that_differ(a: cc.ChordVideoDataset, tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "videos" / "0.mp4", num_frames=10, size=(32, 32))
+    index, features = cc.scan([tmp_path / "videos"], jobs=1), ["frames", "motion"]
+    cc.build(index, tmp_path / "cache", tiers=("lmdb", "npz"), features=features, jobs=1)
+    other = dataset_of(tmp_path / "cache", features=("frames", "motion"))
+    with pytest.raises(UsageError, match=r"^features: got \('frames', 'motion'\) in dataset 1, expected \('frames',\)"):
+        cc.concat([a, other])
+
+
+def test_settings_that_are_unknown_do_not_differ(a: cc.ChordVideoDataset, caches: dict[str, Path]) -> None:
+    schedule = SamplerSchedule({0: cc.RegularClipSampler(2, 3), 2: cc.RandomClipSampler(2, 3)})
+    both = cc.concat([dataset_of(caches["b"], clip_sampler=schedule), a])
+    assert both.settings["num_frames"] == 2
+    with pytest.raises(UsageError, match="^num_frames: got 3 in dataset 1, expected 2 as in dataset 0"):
+        cc.concat([both, dataset_of(caches["c"], clip_sampler=cc.RandomClipSampler(3))])
+
+
+@pytest.mark.parametrize(
+    ("weights", "match"),
+    [
+        ([1], r"^weights: got \[1\], expected 2 numbers, one for each dataset$"),
+        (["x", "y"], r"^weights: got \['x', 'y'\], expected 2 numbers"),
+        ([1, -1], r"^weights: got -1.0 at position 1, expected finite numbers of at least 0$"),
+        ([float("nan"), 1], "^weights: got nan at position 0"),
+        ([0, 0], "^weights: got a sum of 0.0, expected a finite number above 0$"),
+    ],
+)
+def test_wrong_shares(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset, weights: Any, match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        cc.concat([a, b], weights=weights)
+
+
+def test_wrong_datasets(a: cc.ChordVideoDataset) -> None:
+    with pytest.raises(UsageError, match="^datasets: got none, expected at least one$"):
+        cc.concat([])
+    with pytest.raises(
+        UsageError, match="^datasets: got a list, expected a ChordVideoDataset, or what concat or subset"
+    ):
+        cc.concat([a, [1, 2]])
+    with pytest.raises(UsageError, match="^dataset: got a int, expected a ChordVideoDataset"):
+        cc.subset(5, [0])
+
+
+# In part
+
+
+@pytest.mark.parametrize(
+    ("positions", "expected"),
+    [
+        ([3, 0, -1, 3], [3, 0, 11, 3]),
+        (np.array([1, 2], np.uint8), [1, 2]),
+        (slice(None, None, 5), [0, 5, 10]),
+        (slice(-2, None), [10, 11]),
+        (range(4, 0, -2), [4, 2]),
+        (np.arange(12) % 6 == 1, [1, 7]),
+        ([True] + 11 * [False], [0]),
+    ],
+)
+def test_positions(b: cc.ChordVideoDataset, positions: Any, expected: list[int]) -> None:
+    some = cc.subset(b, positions)
+    assert (len(some), some.classes) == (len(expected), b.classes)
+    assert some.label_ids.tolist() == b.label_ids[expected].tolist()
+    for index, position in enumerate(expected):
+        sample = some[2, index]
+        assert parts_of(sample, "sample_id") == parts_of(b[2, position], "sample_id")
+        assert sample["sample_id"] == f"2:{index}"
+        assert some.describe((2, index))[0].key == sample["video"]
+
+
+@pytest.mark.parametrize(
+    ("positions", "match"),
+    [
+        ([], "^positions: got none, expected at least one of 12 samples$"),
+        (slice(5, 5), "^positions: got none"),
+        (np.zeros(12, bool), "^positions: got none"),
+        ([0, 12], r"^positions: got 12, expected positions in \[-12, 12\) as the dataset has 12 samples$"),
+        ([-13], r"^positions: got -13, expected"),
+        (
+            [0.5],
+            r"^positions: got float64 of shape \(1,\), expected integers of shape \(n,\), a slice, or a mask of 12",
+        ),
+        ([[0]], r"^positions: got int64 of shape \(1, 1\)"),
+        ([True], r"^positions: got bool of shape \(1,\)"),
+        (np.array([2**64 - 1], np.uint64), "^positions: got 18446744073709551615, expected"),
+    ],
+)
+def test_wrong_positions(b: cc.ChordVideoDataset, positions: Any, match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        cc.subset(b, positions)
+
+
+def test_subsets_of_joined_subsets(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:
+    some = cc.subset(cc.concat([cc.subset(a, [3, 1]), b]), [2, 1, 0])
+    assert [s["video"] for s in (some[1, i] for i in range(3))] == [b[0]["video"], a[1]["video"], a[3]["video"]]
+    assert [some[1, i]["sample_id"] for i in range(3)] == ["1:0", "1:1", "1:2"]
+    assert some[1, 2]["pts_seconds"].tolist() == a[1, 3]["pts_seconds"].tolist()
+
+
+# Weights
+
+
+@pytest.mark.parametrize("weights", [[0.7, 0.3], [7, 3], [1, 0], [0.02, 0.98]])
+def test_shares_of_joined_datasets(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset, weights: list[float]) -> None:
+    both = cc.concat([a, b], weights=weights)
+    sampler = cc.ChordSampler(both, num_samples=20_000, seed=9)
+    indices = [index for _, index in order_of(sampler)]
+    assert len(indices) == len(sampler) == 20_000
+    for place, share in enumerate(np.array(weights) / sum(weights)):
+        found = shares_of(indices, np.repeat([0, 1], [4, 12]), 2)[place]
+        assert abs(found - share) <= bound(share, 20_000)
+        start, length = ((0, 4), (4, 12))[place]
+        for index in range(start, start + length):  # each sample of a part has the same probability
+            assert abs(indices.count(index) / 20_000 - share / length) <= bound(share / length, 20_000)
+
+
+def test_weights_of_nested_datasets(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:
+    assert cc.concat([a, b]).sample_weights is None
+    inner = cc.concat([a, b], weights=[3, 1])
+    assert inner.sample_weights.tolist() == [3 / 4] * 4 + [1 / 12] * 12
+    outer = cc.concat([a, inner], weights=[1, 4])
+    assert outer.sample_weights.tolist() == pytest.approx([1 / 4] * 4 + [3 / 4] * 4 + [1 / 12] * 12)
+    by_length = cc.concat([a, inner])
+    assert by_length.sample_weights.tolist() == pytest.approx([1] * 4 + [3] * 4 + [1 / 3] * 12)
+    assert by_length.sample_weights[4:].sum() == pytest.approx(16)
+    assert cc.subset(inner, [3, 4, 3]).sample_weights.tolist() == [3 / 4, 1 / 12, 3 / 4]
+    nothing = cc.subset(cc.concat([a, b], weights=[0, 1]), range(4))
+    with pytest.raises(UsageError, match="^weights: got a sum of 0.0, expected"):
+        cc.ChordSampler(nothing)
+    with pytest.raises(UsageError, match="^weights: got a sum of 0 for the samples of <subset of 4 samples"):
+        cc.ChordSampler(cc.concat([nothing, b]))
+
+
+def test_classes_are_balanced(b: cc.ChordVideoDataset, caches: dict[str, Path]) -> None:
+    # The class "fly" has no sample and gets no share
+    dataset = cc.concat(
+        [dataset_of(caches["a"]), cc.subset(dataset_of(caches["c"], classes=["fly", "run", "jump"]), [0])]
+    )
+    sampler = cc.ChordSampler(dataset, weights="balanced", num_samples=20_000)
+    indices = [index for _, index in order_of(sampler)]
+    labels = np.array([dataset.classes.index(name) for name in [*LABELS["a"], "run"]])
+    found = dict(zip(dataset.classes, shares_of(indices, labels, 3), strict=True))
+    assert found.keys() == {"fly", "jump", "run"}
+    assert found["fly"] == 0
+    assert abs(found["jump"] - 0.5) <= bound(0.5, 20_000)
+    for index in np.flatnonzero(labels == dataset.classes.index("run")):
+        assert abs(indices.count(index) / 20_000 - 0.5 / 4) <= bound(0.5 / 4, 20_000)
+
+
+def test_balance_needs_labels(caches: dict[str, Path]) -> None:
+    dataset = dataset_of(caches["c"])
+    with pytest.raises(
+        UsageError, match="^weights: got 'balanced' for 1 samples without a label, expected a label for"
+    ):
+        cc.ChordSampler(dataset, weights="balanced")
+    labeled = cc.subset(dataset, np.flatnonzero(dataset.label_ids >= 0))  # as the message says
+    assert {index for _, index in cc.ChordSampler(labeled, weights="balanced", num_samples=50)} == {0, 1}
+    with pytest.raises(UsageError, match="^weights: got 'balanced' for a dataset without label_ids, expected"):
+        cc.ChordSampler(5, weights="balanced")
+
+
+def test_weights_of_a_sampler_replace_those_of_the_dataset(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:
+    both = cc.concat([a, b], weights=[1, 0])
+    assert {index for _, index in cc.ChordSampler(both, num_samples=500)} == set(range(4))
+    own = np.arange(16) == 7
+    assert {index for _, index in cc.ChordSampler(both, weights=own, num_samples=500)} == {7}
+    assert {index for _, index in cc.ChordSampler(both, weights="balanced", num_samples=500)} == set(range(16))
+
+
+def test_draws_of_one_sample_are_different_clips(caches: dict[str, Path]) -> None:
+    dataset = dataset_of(caches["a"], clip_sampler=cc.RandomClipSampler(1))
+    sampler = cc.ChordSampler(dataset, weights=[0, 1, 0, 0], num_samples=30)
+    pairs = [order_of(sampler, epoch) for epoch in (0, 1)]
+    assert len({pair for each in pairs for pair in each}) == 60
+    samples = [dataset[pair] for each in pairs for pair in each]
+    assert len({float(sample["pts_seconds"][0]) for sample in samples}) > 25  # of 40 frames
+    for sample in samples[:5]:
+        again = dataset[tuple(map(int, sample["sample_id"].split(":")))]
+        assert parts_of(again) == parts_of(sample)
+    plain = [dataset[epoch, 1] for epoch in (0, 1)]
+    assert [parts_of(sample) for sample in (samples[0], samples[30])] == [parts_of(sample) for sample in plain]
+
+
+def test_draws_of_one_sample_have_the_epoch_of_their_pass(caches: dict[str, Path]) -> None:
+    seen = []
+
+    class Records(cc.RandomClipSampler):
+        def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
+            seen.append((request.epoch, request.repeat))
+            return super().frame_numbers(video, request)
+
+    dataset = dataset_of(caches["a"], clip_sampler=SamplerSchedule({0: Records(1), 3: cc.RegularClipSampler(1)}))
+    for pair in order_of(cc.ChordSampler(dataset, weights=[0, 1, 0, 0]), 2):
+        _ = dataset[pair]
+    assert seen == [(2, 0), (2, 1), (2, 2), (2, 3)]
+
+
+def test_augmentation_of_draws_of_one_sample_differs(a: cc.ChordVideoDataset) -> None:
+    kornia = pytest.importorskip("kornia")
+    assert kornia
+    both = cc.concat([a, a], weights=[1, 0])
+    loader = cc.ClipLoader(both, 8, sampler=cc.ChordSampler(both, weights=np.arange(8) == 1, batch_size=8))
+    (batch,) = loader
+    batch["frames"] = batch["frames"][:1].expand(8, -1, -1, -1, -1).clone()
+    augment = cc.BatchAugment(policy="trivial", seed=1)
+    frames = augment(batch)["frames"]
+    assert len({clip.numpy().tobytes() for clip in frames}) > 4
+    assert torch.equal(augment(batch)["frames"], frames)
+
+
+# Ranks
+
+
+RANK = """
+import json, os, sys
+import torch
+from torch import distributed
+import chordcache as cc
+
+folder, stop_at, *caches = sys.argv[1], int(sys.argv[2]), *sys.argv[3:]
+parts = [cc.ChordVideoDataset(cache, clip_sampler=cc.RandomClipSampler(2), size=(16, 16)) for cache in caches]
+dataset = cc.subset(cc.concat(parts, weights=[0.7, 0.3]), range(1, 10))
+distributed.init_process_group("gloo")
+sampler = cc.ChordSampler(dataset, num_samples=23, seed=5, batch_size=2)
+loader = cc.ClipLoader(dataset, 2, sampler=sampler, num_threads=2)
+if os.path.exists(folder + "/state.json"):
+    loader.load_state_dict(json.load(open(folder + "/state.json")))
+steps = 0
+with open(f"{folder}/seen-{os.getpid()}.txt", "a") as seen:
+    for epoch in range(loader.epoch, 2):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            total = torch.tensor([len(batch["label"])])
+            distributed.all_reduce(total)  # a rank that has fewer batches would leave the others here
+            for sample_id, label, time in zip(batch["sample_id"], batch["label"], batch["pts_seconds"]):
+                seen.write(f"{epoch} {sample_id} {int(label)} {time.tolist()}\\n")
+            seen.flush()
+            if distributed.get_rank() == 0:
+                with open(folder + "/state.json.new", "w") as file:
+                    json.dump(loader.state_dict(), file)
+                os.replace(folder + "/state.json.new", folder + "/state.json")
+            distributed.barrier()
+            steps += 1
+            if steps == stop_at:
+                os.kill(os.getpid(), 9)
+distributed.destroy_process_group()
+"""
+
+
+def lines_in(folder: Path) -> Counter[str]:
+    return Counter(line for path in folder.glob("seen-*.txt") for line in path.read_text().splitlines())
+
+
+@pytest.mark.parametrize(("world_size", "later_world_size"), [(2, 2), (2, 1)])
+def test_ranks_that_are_killed_go_on(
+    caches: dict[str, Path], tmp_path: Path, world_size: int, later_world_size: int
+) -> None:
+    folders = [caches["a"], caches["b"]]
+    parts = [cc.ChordVideoDataset(f, clip_sampler=cc.RandomClipSampler(2), size=(16, 16)) for f in folders]
+    dataset = cc.subset(cc.concat(parts, weights=[0.7, 0.3]), range(1, 10))
+    expected: Counter[str] = Counter()
+    for epoch in range(2):
+        sampler = cc.ChordSampler(dataset, num_samples=23, seed=5)
+        for pair in order_of(sampler, epoch):
+            sample = dataset[pair]
+            expected[f"{epoch} {sample['sample_id']} {int(sample['label'])} {sample['pts_seconds'].tolist()}"] += 1
+    assert (
+        exit_codes(run_ranks(RANK, tmp_path, world_size, 8, *folders)) == [-signal.SIGKILL] * world_size
+    )  # in the second epoch
+    assert exit_codes(run_ranks(RANK, tmp_path, later_world_size, 0, *folders)) == [0] * later_world_size
+    found = lines_in(tmp_path)
+    assert found.keys() == expected.keys()
+    assert (found - expected).total() <= 2  # the padding of each epoch
+
+
+# In loaders
+
+
+def contents(loader: Any) -> list[tuple[str, str, int, bytes]]:
+    return [
+        (sample_id, video, int(label), frames.contiguous().numpy().tobytes())
+        for batch in loader
+        for sample_id, video, label, frames in zip(
+            batch["sample_id"], batch["video"], batch["label"], batch["frames"], strict=True
+        )
+    ]
+
+
+def weighted_dataset(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> ClipDataset:
+    return cc.subset(cc.concat([a, b], weights=[0.7, 0.3]), range(15, 0, -1))
+
+
+@pytest.mark.parametrize("weights", [None, [0.7, 0.3], "balanced"])
+@pytest.mark.parametrize("method", ["threads", None, "fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_loaders_give_the_samples_of_the_sampler(
+    a: cc.ChordVideoDataset, b: cc.ChordVideoDataset, method: str | None, weights: Any
+) -> None:
+    dataset = cc.subset(cc.concat([a, b], weights=None if weights == "balanced" else weights), range(15, 0, -1))
+    given = {"weights": weights if weights == "balanced" else None}
+    sampler = cc.ChordSampler(dataset, batch_size=4, **given)
+    if method == "threads":
+        loader: Any = cc.ClipLoader(dataset, 4, sampler=sampler, num_threads=2)
+    else:
+        loader = cc.make_loader(dataset, 4, 2 if method else 0, sampler=sampler, start_method=method)
+    for epoch in (0, 1):
+        pairs = order_of(cc.ChordSampler(dataset, **given), epoch)
+        assert contents(loader) == contents([cc.collate([dataset[pair]]) for pair in pairs])
+    if method in ("fork", "spawn"):
+        loader._iterator._shutdown_workers()
+
+
+def test_loaders_take_the_weights_of_the_dataset(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:
+    dataset = weighted_dataset(a, b)
+    expected = [f"{epoch}:{index}" for epoch, index in cc.ChordSampler(dataset)]
+    assert len({name.partition(":")[2] for name in expected}) < len(expected)  # drawn, not permuted
+    for loader in (cc.ClipLoader(dataset, 4), cc.make_loader(dataset, 4, 0)):
+        assert [name for batch in loader for name in batch["sample_id"]] == expected
+
+
+def test_frames_of_a_joined_batch_are_one_tensor(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:
+    both = cc.concat([a, b])
+    samples = both.__getitems__([(0, 0), (0, 9), (0, 2)])
+    batch = cc.collate(samples)
+    assert batch["frames"].permute(0, 1, 3, 4, 2).is_contiguous()
+    assert batch["frames"].data_ptr() == samples[0]["frames"].data_ptr()  # not copied
+
+
+@pytest.mark.parametrize("num_used", [0, 1, 3])
+@pytest.mark.parametrize("budget", [False, True])
+def test_clip_loader_resumes(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset, num_used: int, budget: bool) -> None:
+    def loader() -> cc.ClipLoader:
+        dataset = weighted_dataset(a, b)
+        sampler = cc.ChordSampler(dataset, num_samples=21, batch_size=4)
+        if budget:
+            return cc.ClipLoader(dataset, None, sampler=cc.BudgetBatchSampler(dataset, sampler, max_frames=8))
+        return cc.ClipLoader(dataset, 4, sampler=sampler)
+
+    whole_loader = loader()
+    whole = [contents([batch]) for _ in range(2) for batch in whole_loader]
+    first, second = loader(), loader()
+    batches = iter(first)
+    used = [contents([next(batches)]) for _ in range(num_used)]
+    state = json.loads(json.dumps(first.state_dict()))
+    batches.close()
+    second.load_state_dict(state)
+    rest = [contents([batch]) for _ in range(2) for batch in second]
+    assert len(whole) == 2 * len(whole_loader)
+    assert used + rest == whole
+    assert sorted(pair for batch in whole[: len(whole_loader)] for pair, *_ in batch) == sorted(
+        f"{epoch}:{index}" for epoch, index in cc.ChordSampler(weighted_dataset(a, b), num_samples=21)
+    )
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11 with torch 2.13
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_stateful_loader_resumes(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset, num_workers: int) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    dataset = weighted_dataset(a, b)
+
+    def loader() -> Any:
+        sampler = cc.ChordSampler(dataset, weights="balanced", num_samples=13)
+        return stateful.StatefulDataLoader(
+            dataset, batch_size=2, sampler=sampler, collate_fn=cc.collate, num_workers=num_workers
+        )
+
+    assert_resumes(loader, contents)
+
+
+# Of torch
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_combinations_of_torch_in_a_plain_loader(
+    a: cc.ChordVideoDataset, b: cc.ChordVideoDataset, num_workers: int
+) -> None:
+    ours = cc.concat([a, cc.subset(b, range(6))])
+    halves = random_split(ours, [0.5, 0.5], generator=torch.Generator().manual_seed(1))
+    theirs = ConcatDataset([halves[1], Subset(ours, halves[0].indices)])
+    loader = DataLoader(theirs, 3, shuffle=True, num_workers=num_workers, persistent_workers=num_workers > 0)
+    for epoch in range(3):
+        found = sorted(contents(loader))
+        assert found == sorted(contents([cc.collate([ours[epoch, i]]) for i in range(len(ours))]))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_weighted_sampler_of_torch_in_a_plain_loader(
+    a: cc.ChordVideoDataset, b: cc.ChordVideoDataset, num_workers: int
+) -> None:
+    both = cc.concat([a, b])
+    sampler = WeightedRandomSampler(np.arange(16) == 5, 12)
+    found = contents(DataLoader(both, 4, sampler=sampler, num_workers=num_workers))
+    assert sorted(found) == sorted(contents([cc.collate([both[epoch, 5]]) for epoch in range(12)]))
+
+
+def test_combinations_of_torch_are_refused(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:
+    match = (
+        r"^dataset: got torch's {}, expected a dataset that is read by \(epoch, index\)\. Use "
+        r"chordcache\.concat\(datasets, weights=\.\.\.\) or chordcache\.subset\(dataset, positions\)\.$"
+    )
+    (split,) = random_split(a, [4])
+    for theirs in (ConcatDataset([a, b]), Subset(a, [0, 1]), split):
+        for use in (
+            cc.ChordSampler,
+            lambda dataset: cc.ClipLoader(dataset, 2),
+            lambda dataset: cc.ClipLoader(dataset, 2, sampler=cc.ChordSampler(4, batch_size=2)),
+            lambda dataset: cc.make_loader(dataset, 2, 0),
+            lambda dataset: cc.BudgetBatchSampler(dataset, max_frames=9),
+            lambda dataset: cc.concat([a, dataset]),
+            lambda dataset: cc.subset(dataset, [0]),
+        ):
+            with pytest.raises(UsageError, match=match.format(type(theirs).__name__)):
+                use(theirs)
+    with pytest.raises(
+        UsageError, match="^dataset: got a list, expected a ChordVideoDataset, or what chordcache.concat"
+    ):
+        cc.ClipLoader([1, 2], 2)
+
+
+def test_samplers_of_torch_are_refused(a: cc.ChordVideoDataset) -> None:
+    for sampler in (WeightedRandomSampler([1, 2, 3, 4], 4), DistributedSampler(a, 2, 0)):
+        match = (
+            f"^sampler: got a {type(sampler).__name__}, expected a ChordSampler, which takes the weights of samples as "
+        )
+        for use in (
+            lambda sampler: cc.ClipLoader(a, 2, sampler=sampler),
+            lambda sampler: cc.ClipLoader(a, None, sampler=sampler),
+            lambda sampler: cc.make_loader(a, 2, 0, sampler=sampler),
+            lambda sampler: cc.BudgetBatchSampler(a, sampler, max_frames=9),
+        ):
+            with pytest.raises(UsageError, match=match + "weights= and splits samples across ranks"):
+                use(sampler)

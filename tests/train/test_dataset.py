@@ -1,0 +1,706 @@
+"""The dataset returns the requested frames, under any DataLoader, and never another sample instead."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader, Sampler, get_worker_info  # noqa: E402
+
+from chordcache.building.build import build  # noqa: E402
+from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UsageError  # noqa: E402
+from chordcache.read.cache import Cache  # noqa: E402
+from chordcache.read.video import Video  # noqa: E402
+from chordcache.storage.sealed_json import seal  # noqa: E402
+from chordcache.train.class_names import class_names  # noqa: E402
+from chordcache.train.dataset import ChordVideoDataset  # noqa: E402
+from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
+from chordcache.train.samplers.clip_samplers import RandomClipSampler, RegularClipSampler  # noqa: E402
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# More workers than processors are not a fault here; the tests want two on any machine
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+
+
+# Media whose frames show their number
+
+STEP = 4
+"""Luma levels from one frame to the next, so that frame n is gray level ``n * STEP * 255 / 219``"""
+
+VIDEOS = {
+    "a/wide.mp4": ((96, 64), 50, "run", "a, b and c"),
+    "a/tall.mp4": ((64, 96), 40, "jump", ""),
+    "b/wide.mp4": ((96, 64), 30, "run", "über"),
+    "b/short.mp4": ((64, 64), 5, "", "five frames"),
+}
+"""Path: (width, height), frames, label, caption"""
+
+
+def gray_planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    u, v = np.full((2, height // 2, width // 2), 128, np.uint8)
+    return np.full((height, width), 16 + STEP * number, np.uint8), u, v
+
+
+def write_index(folder: Path) -> Path:
+    rows = [f'{path},{label},"{caption}"\n' for path, (_, _, label, caption) in VIDEOS.items()]
+    index = folder / "index.csv"
+    index.write_text("path,label,caption\n" + "".join(rows), encoding="utf-8")
+    return index
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Cache:
+    folder = tmp_path_factory.mktemp("dataset")
+    for path, (size, num_frames, _, _) in VIDEOS.items():
+        options = {"crf": "4", "bf": "2"}
+        make_video(folder / path, size=size, num_frames=num_frames, planes=gray_planes, options=options)
+    summary = build(write_index(folder), folder / "cache", jobs=1)
+    assert (summary.num_done, summary.num_failed) == (4, 0)
+    return Cache(folder / "cache")
+
+
+def key_of(cache: Cache, path: str) -> str:
+    (key,) = (video.key for video in cache if video.path == path)
+    return key
+
+
+def numbers_shown(frames: torch.Tensor) -> list[int]:
+    """Frame numbers read off the pictures (T, C, H, W); every pixel must agree."""
+    numbers = frames.double() * 219 / 255 / STEP
+    assert (numbers - numbers.round()).abs().max() < 0.45
+    rounded = numbers.round().long().flatten(1)
+    assert (rounded == rounded[:, :1]).all()
+    return rounded[:, 0].tolist()
+
+
+def numbers_asked_for(dataset: ChordVideoDataset, cache: Cache, index: int, epoch: int, **settings: Any) -> list[int]:
+    num_clips = settings.get("clips_per_video", 1)
+    video = cache[index // num_clips]
+    request = ClipRequest(settings.get("seed", 0), epoch, index, index % num_clips, num_clips)
+    return settings["clip_sampler"].frame_numbers(video, request).tolist()
+
+
+# Samples
+
+
+def test_sample(cache: Cache) -> None:
+    key = key_of(cache, "a/wide.mp4")
+    sample = ChordVideoDataset(cache.path, videos=[key])[0]
+    assert sorted(sample) == ["caption", "frames", "label", "pts_seconds", "sample_id", "video"]
+    assert sample["frames"].shape == (16, 3, 224, 224)
+    assert sample["frames"].dtype == torch.uint8
+    assert sample["frames"].is_contiguous()
+    assert numbers_shown(sample["frames"]) == [min(i * 4, 49) for i in range(16)]
+    assert sample["pts_seconds"].dtype == torch.float64
+    assert sample["pts_seconds"].tolist() == pytest.approx([min(i * 4, 49) / 25 for i in range(16)])
+    assert sample["label"].dtype == torch.int64
+    assert sample["label"].shape == ()
+    assert sample["label"] == 1  # classes are sorted: jump, run
+    assert sample["caption"] == "a, b and c"
+    assert sample["video"] == key
+
+
+@pytest.mark.parametrize(
+    "sampler", [RegularClipSampler(num_frames=6, stride=5), RandomClipSampler(num_frames=6, stride=5)]
+)
+@pytest.mark.parametrize("size", [None, (32, 48), (64, 64), (100, 90)])
+def test_frames_are_those_asked_for(cache: Cache, sampler: Any, size: tuple[int, int] | None) -> None:
+    settings = {"clip_sampler": sampler, "clips_per_video": 3, "seed": 5}
+    dataset = ChordVideoDataset(cache, size=size, **settings)
+    assert len(dataset) == 12
+    for index in range(12):
+        video, sample = cache[index // 3], dataset[2, index]
+        expected = numbers_asked_for(dataset, cache, index, epoch=2, **settings)
+        assert sample["frames"].shape == (6, 3, *(size or (video.height, video.width)))
+        assert numbers_shown(sample["frames"]) == expected
+        assert sample["pts_seconds"].tolist() == video.pts_seconds[expected].tolist()
+        assert sample["video"] == video.key
+
+
+def test_size_none_leaves_frames_as_they_are_cached(cache: Cache) -> None:
+    sampler = RegularClipSampler(num_frames=4, stride=1)
+    for position, sample in enumerate(ChordVideoDataset(cache, clip_sampler=sampler, size=None)):
+        expected = cache.read(position, indices=sampler.frame_numbers(cache[position], ClipRequest()))
+        assert sample["frames"].numpy().tolist() == expected.transpose(0, 3, 1, 2).tolist()
+
+
+def test_colors_and_positions_are_kept(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    def planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        y, u, v = gray_planes(20, width, height)
+        v[:, width // 4 :] = 200  # the right half is red, but for its bottom
+        y[height // 2 :], v[height // 4 :] = 16, 128
+        return y, u, v
+
+    make_video(tmp_path / "colors.mp4", size=(96, 64), num_frames=3, planes=planes, options={"crf": "4"})
+    (tmp_path / "index.csv").write_text("path\ncolors.mp4\n")
+    build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
+    for size in [None, (32, 32), (64, 64)]:
+        frames = ChordVideoDataset(tmp_path / "cache", size=size)[0]["frames"]
+        height, width = frames.shape[2:]
+        red, green, blue = frames[0, :, : height // 2 - 8, width // 2 + 8 :].double().mean((1, 2))
+        assert red > green + 80
+        assert red > blue + 80
+        assert frames[0, :, : height // 2 - 8, : width // 2 - 8].double().std() < 3
+        assert frames[0, :, height // 2 + 8 :].max() < 10
+
+
+def test_samples_without_label_or_caption(cache: Cache) -> None:
+    samples = {sample["video"]: sample for sample in ChordVideoDataset(cache)}
+    labels = {path: int(samples[key_of(cache, path)]["label"]) for path in VIDEOS}
+    assert labels == {"a/wide.mp4": 1, "a/tall.mp4": 0, "b/wide.mp4": 1, "b/short.mp4": -1}
+    captions = {path: samples[key_of(cache, path)]["caption"] for path in VIDEOS}
+    assert captions == {path: caption for path, (_, _, _, caption) in VIDEOS.items()}
+
+
+def test_short_video_repeats_its_last_frame(cache: Cache) -> None:
+    sample = ChordVideoDataset(cache, videos=[key_of(cache, "b/short.mp4")])[0]
+    assert numbers_shown(sample["frames"]) == [0, 4] + [4] * 14
+    assert sample["pts_seconds"].tolist() == pytest.approx([0, 0.16] + [0.16] * 14)
+
+
+def test_transform_comes_last(cache: Cache) -> None:
+    seen = []
+
+    def halves(frames: torch.Tensor) -> torch.Tensor:
+        seen.append((frames.shape, frames.dtype))
+        return frames.float() / 2
+
+    plain, halved = ChordVideoDataset(cache)[0], ChordVideoDataset(cache, transform=halves)[0]
+    assert seen == [((16, 3, 224, 224), torch.uint8)]
+    assert torch.equal(halved["frames"], plain["frames"].float() / 2)
+    assert halved["label"] == plain["label"]
+
+
+def test_samples_own_their_memory(cache: Cache) -> None:
+    dataset = ChordVideoDataset(cache, size=None)
+    first = dataset[0]["frames"]
+    before = first.clone()
+    first.zero_()
+    assert torch.equal(dataset[0]["frames"], before)
+
+
+# Indices and epochs
+
+
+def test_length_and_indices(cache: Cache) -> None:
+    dataset = ChordVideoDataset(cache, clips_per_video=3, size=(32, 32))
+    assert len(dataset) == 12
+    assert [sample["video"] for sample in dataset] == [key for key in cache.keys() for _ in range(3)]  # noqa: SIM118
+    assert torch.equal(dataset[-1]["frames"], dataset[11]["frames"])
+    assert torch.equal(dataset[np.int64(-12)]["frames"], dataset[torch.tensor(0)]["frames"])
+    for index in (12, -13, (0, 12), (1, -13)):
+        with pytest.raises(IndexError, match=r"^sample -?1[23] is out of range for a dataset of 12 samples$"):
+            dataset[index]
+    with pytest.raises(UsageError, match="^index: got 1.0, expected an integer"):
+        dataset[1.0]
+
+
+def test_epochs(cache: Cache) -> None:
+    sampler = RandomClipSampler(num_frames=3, stride=2)
+    dataset = ChordVideoDataset(cache, clip_sampler=sampler, size=(32, 32), clips_per_video=4, seed=1)
+
+    def epoch_of(indices: Any) -> list[list[int]]:
+        return [numbers_shown(dataset[index]["frames"]) for index in indices]
+
+    first, second = epoch_of(range(16)), epoch_of(range(16))  # each read of a sample is its next epoch
+    assert first != second
+    assert epoch_of((0, i) for i in range(16)) == first
+    assert epoch_of((1, i) for i in range(16)) == second
+    assert epoch_of((0, i - 16) for i in range(16)) == first  # a negative index is the same sample
+    dataset.set_epoch(3)
+    third = epoch_of(range(16))
+    assert third != first
+    assert epoch_of(range(16)) == third
+    assert epoch_of((3, i) for i in range(16)) == third
+    assert epoch_of((0, i) for i in range(16)) == first
+    dataset = ChordVideoDataset(cache, clip_sampler=sampler, size=(32, 32), clips_per_video=4, seed=2)
+    assert epoch_of(range(16)) != first
+
+
+def test_user_sampler(cache: Cache) -> None:
+    class LastFrames:
+        def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+            return np.array([video.num_frames - 1, 0, request.clip])
+
+    dataset = ChordVideoDataset(cache, clip_sampler=LastFrames(), clips_per_video=2)
+    assert numbers_shown(dataset[3]["frames"]) == [cache[1].num_frames - 1, 0, 1]
+
+
+def test_sampler_out_of_range_is_an_error(cache: Cache) -> None:
+    class TooFar:
+        def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+            return np.array([0, video.num_frames])
+
+    with pytest.raises(IndexError, match=r"clip_sampler: got \d+, expected a frame number in"):
+        ChordVideoDataset(cache, clip_sampler=TooFar())[0]
+
+
+# Which videos
+
+
+def selected(dataset: ChordVideoDataset) -> list[str]:
+    return [dataset[i]["video"] for i in range(len(dataset))]
+
+
+def test_all_videos_in_the_order_of_their_keys(cache: Cache) -> None:
+    assert selected(ChordVideoDataset(cache)) == cache.keys() == sorted(cache.keys())
+
+
+def test_videos_as_keys(cache: Cache) -> None:
+    keys = cache.keys()
+    assert selected(ChordVideoDataset(cache, videos=[keys[2], keys[0], keys[2]])) == [keys[2], keys[0], keys[2]]
+    assert selected(ChordVideoDataset(cache, videos=iter(keys[1:]))) == keys[1:]
+
+
+def test_videos_as_predicate(cache: Cache) -> None:
+    dataset = ChordVideoDataset(cache, videos=lambda video: video.label == "run")
+    assert selected(dataset) == [video.key for video in cache if video.path in ("a/wide.mp4", "b/wide.mp4")]
+    pickle.dumps(dataset)  # the predicate does not come along
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_videos_as_split_file(cache: Cache, tmp_path: Path, kind: Callable[[Path], Any], newline: str) -> None:
+    split = tmp_path / "train.txt"
+    key = key_of(cache, "b/wide.mp4")
+    lines = ["\ufeff# training", "", "a/wide.mp4", f"  {key}  ", "   ", "# b/short.mp4", "a/tall.mp4"]
+    split.write_bytes(newline.join(lines).encode())
+    expected = [key_of(cache, path) for path in ("a/wide.mp4", "b/wide.mp4", "a/tall.mp4")]
+    assert selected(ChordVideoDataset(cache, videos=kind(split))) == expected
+
+
+def test_split_entry_that_matches_nothing(cache: Cache, tmp_path: Path) -> None:
+    split = tmp_path / "train.txt"
+    split.write_text("a/wide.mp4\n\nc/wide.mp4\n")
+    with pytest.raises(
+        NotFoundError, match=r"train\.txt', line 3: got 'c/wide\.mp4', expected the key or the path of a video"
+    ):
+        ChordVideoDataset(cache, videos=split)
+    split.write_text("a/wide.mp4\n\nwide.mp4\n")
+    with pytest.raises(UsageError, match=r"line 3: got 'wide\.mp4', expected a key. Several videos have this path"):
+        ChordVideoDataset(cache, videos=split)
+
+
+def test_split_path_in_two_roots(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    for root in ("one", "two"):
+        make_video(tmp_path / root / "clip.mp4", num_frames=3)
+        (tmp_path / root / "index.csv").write_text("path\nclip.mp4\n")
+        build(tmp_path / root / "index.csv", tmp_path / "cache", jobs=1)
+    keys = Cache(tmp_path / "cache").keys()
+    assert len(keys) == 2
+    (tmp_path / "train.txt").write_text("clip.mp4\n")
+    with pytest.raises(UsageError, match=f"expected a key. Several videos have this path: {', '.join(keys)}"):
+        ChordVideoDataset(tmp_path / "cache", videos=tmp_path / "train.txt")
+    (tmp_path / "train.txt").write_text(keys[1])
+    assert selected(ChordVideoDataset(tmp_path / "cache", videos=tmp_path / "train.txt")) == [keys[1]]
+
+
+def test_path_that_is_not_utf8_in_split_file(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    name = os.fsdecode(b"caf\xe9.mp4")
+    make_video(tmp_path / "plain.mp4", num_frames=3).rename(tmp_path / name)
+    (tmp_path / "index.csv").write_bytes(b"path\ncaf\xe9.mp4\n")
+    build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
+    (tmp_path / "train.txt").write_bytes(b"caf\xe9.mp4\n")
+    assert len(ChordVideoDataset(tmp_path / "cache", videos=tmp_path / "train.txt")) == 1
+
+
+def test_videos_that_do_not_exist(cache: Cache, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="videos: got 'no-such-key', expected the key or the path of a"):
+        ChordVideoDataset(cache, videos=[cache.keys()[0], "no-such-key"])
+    with pytest.raises(UsageError, match="videos: got 0, expected keys"):
+        ChordVideoDataset(cache, videos=[0])
+    with pytest.raises(NotFoundError, match=r"cannot read split file '.*none\.txt': No such file or directory"):
+        ChordVideoDataset(cache, videos=tmp_path / "none.txt")
+    with pytest.raises(NotFoundError, match="Is a directory"):
+        ChordVideoDataset(cache, videos=tmp_path)
+
+
+@pytest.mark.parametrize("videos", [[], lambda video: False, "empty.txt"])
+def test_no_video_selected(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, videos: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.txt").write_text("# nothing yet\n")
+    with pytest.raises(UsageError, match=r"^(videos|split file 'empty.txt'): got no video, expected at least one"):
+        ChordVideoDataset(cache, videos=videos)
+
+
+def test_no_such_cache(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        ChordVideoDataset(tmp_path / "nothing")
+
+
+def test_a_cache_of_another_version(cache: Cache, tmp_path: Path) -> None:
+    header = json.loads((cache.path / "chordcache.json").read_text())
+    del header["xxh3_128"]
+    (tmp_path / "chordcache.json").write_text(seal({**header, "format_version": 99}) + "\n")
+    with pytest.raises(FormatVersionError, match=f"{tmp_path}.*version 99, expected 3. Read it with"):
+        ChordVideoDataset(tmp_path)
+
+
+def test_a_cache_without_its_catalog(cache: Cache, tmp_path: Path) -> None:
+    shutil.copy(cache.path / "chordcache.json", tmp_path)
+    with pytest.raises(
+        NotFoundError,
+        match="has no catalog: its first build is running, or was killed; run the same 'chordcache build'",
+    ):
+        ChordVideoDataset(tmp_path)
+
+
+# Classes
+
+
+def test_classes(cache: Cache) -> None:
+    run = [key_of(cache, "a/wide.mp4")]
+    assert ChordVideoDataset(cache).classes == ["jump", "run"]
+    only_runs = ChordVideoDataset(cache, videos=run)
+    assert only_runs.classes == ["jump", "run"]  # of the whole cache, so that splits agree
+    assert only_runs[0]["label"] == 1
+    given = ChordVideoDataset(cache, videos=run, classes=("swim", "run", "walk", "jump"))
+    assert given.classes == ["swim", "run", "walk", "jump"]
+    assert given[0]["label"] == 1
+    assert ChordVideoDataset(cache, videos=run, classes=["run"])[0]["label"] == 0  # none of the others matters
+
+
+def test_numbers_as_labels_keep_their_value(make_video: Callable[..., Path], tmp_path: Path) -> None:
+    """The ids 0, 2 and 10 of a published list are the ids that a model learns, and not 0, 2 and 1 of their texts."""
+    wanted = {"a.mp4": "10", "b.mp4": "0", "c.mp4": "2"}
+    for name in wanted:
+        make_video(tmp_path / "videos" / name, num_frames=3)
+    rows = "".join(f"videos/{name},{label}\n" for name, label in wanted.items())
+    (tmp_path / "list.csv").write_text("path,label\n" + rows)
+    build(tmp_path / "list.csv", tmp_path / "cache", jobs=1)
+    for dataset in (
+        ChordVideoDataset(tmp_path / "cache", size=None),
+        ChordVideoDataset(tmp_path / "cache", index=tmp_path / "list.csv", size=None),
+    ):
+        assert len(dataset.classes) == 11
+        for sample in (dataset[number] for number in range(3)):
+            name = Path(Cache(tmp_path / "cache")[sample["video"]].path).name
+            assert dataset.classes[sample["label"]] == wanted[name] == str(int(sample["label"]))
+            assert dataset.classes.index(wanted[name]) == sample["label"]
+
+
+@pytest.mark.parametrize("labels", [{"0", "2", "ten"}, {"007", "-1", "x"}, {"20261122", "20261123"}, {"²"}])
+def test_other_labels_are_sorted(labels: set[str]) -> None:
+    assert class_names(labels) == sorted(labels)
+
+
+def test_label_that_is_not_in_classes(cache: Cache) -> None:
+    key = key_of(cache, "a/tall.mp4")
+    match = rf"^classes: got \['run'\], expected also 'jump', the label of video '{key}'$"
+    with pytest.raises(UsageError, match=match):
+        ChordVideoDataset(cache, classes=["run"])
+    with pytest.raises(UsageError, match=match):
+        ChordVideoDataset(cache, videos=cache.keys(), classes=["run"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"classes": "run"}, r"^classes: got \['run'\], expected also 'jump'"),
+        ({"classes": ["run", "jump", "run"]}, "^classes: got .*distinct"),
+        ({"classes": [1, 2]}, "^classes: got"),
+        ({"clips_per_video": 0}, "clips_per_video: got 0, expected an integer of at least 1"),
+        ({"clips_per_video": 1.5}, r"clips_per_video: got 1\.5"),
+        ({"seed": -1}, "^seed: got -1, expected an integer of at least 0$"),
+        ({"size": 224}, r"^size: got 224, expected \(height, width\) in pixels, or None$"),
+        ({"size": (224,)}, r"^size: got \(224,\)"),
+        ({"size": (0, 224)}, r"^size: got \(0, 224\)"),
+        ({"size": (224.0, 224)}, "^size: got"),
+    ],
+)
+def test_wrong_arguments(cache: Cache, arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        ChordVideoDataset(cache, **arguments)
+
+
+def test_wrong_epochs(cache: Cache) -> None:
+    dataset = ChordVideoDataset(cache)
+    with pytest.raises(UsageError, match="^epoch: got -1, expected an integer of at least 0$"):
+        dataset.set_epoch(-1)
+    with pytest.raises(UsageError, match="^epoch: got -1"):
+        dataset[-1, 0]
+
+
+# DataLoader
+
+
+class TwoEpochs(Sampler):
+    """(epoch, index) of two epochs, each backwards."""
+
+    def __init__(self, num_samples: int, first: int = 0) -> None:
+        self.num_samples, self.first = num_samples, first
+
+    def __len__(self) -> int:
+        return 2 * self.num_samples
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for epoch in (self.first, self.first + 1):
+            yield from ((epoch, index) for index in reversed(range(self.num_samples)))
+
+
+def batches_of(dataset: ChordVideoDataset, workers: int = 0, method: str | None = None) -> list[Any]:
+    return list(iterate(DataLoader(dataset, batch_size=3, num_workers=workers, multiprocessing_context=method)))
+
+
+def iterate(loader: DataLoader) -> Iterator[Any]:
+    batches = iter(loader)
+    try:
+        yield from batches
+    except Exception:
+        # A worker that is asked to leave while its queue's thread is inside torch aborts: let all of them finish first
+        for _ in range(len(loader)):
+            with contextlib.suppress(Exception):
+                next(batches, None)
+        raise
+    finally:
+        # Left to the garbage collector, torch waits 5 s for each worker of a loader that raised
+        getattr(batches, "_shutdown_workers", lambda: None)()
+
+
+def assert_equal_batches(found: list[Any], expected: list[Any]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert sorted(one) == sorted(other)
+        for name in ("frames", "pts_seconds", "label"):
+            assert torch.equal(one[name], other[name])
+        assert (one["caption"], one["video"]) == (other["caption"], other["video"])
+
+
+LOADERS = [(0, None), (2, "fork"), (2, "spawn"), (2, "forkserver")]
+
+
+@pytest.mark.parametrize(("workers", "method"), LOADERS)
+@pytest.mark.parametrize("size", [(48, 48), (300, 300)])  # OpenCV uses its threads for the larger one
+def test_loader(cache: Cache, workers: int, method: str | None, size: tuple[int, int]) -> None:
+    sampler = RandomClipSampler(num_frames=4, stride=3)
+    dataset = ChordVideoDataset(cache, clip_sampler=sampler, size=size, clips_per_video=3, seed=2)
+    dataset.set_epoch(0)
+    alone = [dataset[i] for i in range(len(dataset))]  # so LMDB, SQLite and OpenCV are in use before the fork
+    batches = batches_of(dataset, workers, method)
+    assert len(batches) == 4
+    for number, batch in enumerate(batches):
+        samples = alone[3 * number : 3 * number + 3]
+        assert batch["frames"].shape == (3, 4, 3, *size)
+        assert batch["frames"].dtype == torch.uint8
+        assert batch["pts_seconds"].dtype == torch.float64
+        assert batch["label"].dtype == torch.int64
+        for name in ("frames", "pts_seconds", "label"):
+            assert torch.equal(batch[name], torch.stack([sample[name] for sample in samples]))
+        assert batch["caption"] == [sample["caption"] for sample in samples]
+        assert batch["video"] == [sample["video"] for sample in samples]
+    assert_equal_batches(batches_of(dataset, workers, method), batches)  # a second generation of workers
+    assert torch.equal(dataset[0]["frames"], alone[0]["frames"])  # and the parent still reads
+
+
+@pytest.mark.parametrize(("workers", "method"), LOADERS)
+def test_epoch_travels_with_the_index(cache: Cache, workers: int, method: str | None) -> None:
+    sampler = RandomClipSampler(num_frames=3, stride=2)
+    settings = {"clip_sampler": sampler, "clips_per_video": 3, "seed": 4}
+    dataset = ChordVideoDataset(cache, size=(32, 32), **settings)
+    order = TwoEpochs(len(dataset))
+    loader = DataLoader(
+        dataset,
+        batch_size=5,
+        sampler=order,
+        num_workers=workers,
+        multiprocessing_context=method,
+        persistent_workers=workers > 0,
+    )
+    shown = {}
+    for first in (0, 2):  # the same workers, which saw epochs 0 and 1, serve 2 and 3
+        order.first = first
+        found = [numbers_shown(clip) for batch in loader for clip in batch["frames"]]
+        expected = [numbers_asked_for(dataset, cache, index, epoch, **settings) for epoch, index in order]
+        assert found == expected
+        shown[first] = found
+    assert shown[0] != shown[2]
+
+
+def test_set_epoch_reaches_new_workers(cache: Cache) -> None:
+    dataset = ChordVideoDataset(cache, clip_sampler=RandomClipSampler(num_frames=3, stride=2), size=(32, 32))
+    for epoch in range(2):
+        dataset.set_epoch(epoch)
+        assert_equal_batches(batches_of(dataset, 2, "fork"), batches_of(dataset))
+
+
+class Boom:
+    """A transform that fails in the workers alone."""
+
+    def __call__(self, frames: torch.Tensor) -> torch.Tensor:
+        if get_worker_info() is not None:
+            raise DamageError("boom")
+        return frames
+
+
+def damaged_copy(cache: Cache, folder: Path, path: str) -> Path:
+    """A copy of the cache in which one video's frames file is cut short."""
+    subprocess.run(["cp", "-r", cache.path, folder], check=True)
+    artefact = folder / str(cache[key_of(cache, path)].feature("frames").file)
+    os.truncate(artefact, artefact.stat().st_size // 2)
+    return folder
+
+
+@pytest.mark.parametrize(("workers", "method"), LOADERS)
+def test_damage_is_an_error_and_nothing_is_put_in_its_place(
+    cache: Cache, tmp_path: Path, workers: int, method: str | None
+) -> None:
+    dataset = ChordVideoDataset(damaged_copy(cache, tmp_path / "cache", "a/tall.mp4"), size=(32, 32))
+    bad = cache.keys().index(key_of(cache, "a/tall.mp4"))
+    loader = DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=method)
+    served: list[str] = []
+    with pytest.raises(DamageError, match="is damaged"):
+        served.extend(sample["video"] for sample in iterate(loader))
+    assert served == cache.keys()[:bad]
+    with pytest.raises(DamageError, match=r"is damaged: got \d+ bytes, expected \d+; run 'chordcache verify"):
+        dataset[bad]
+
+
+def test_errors_of_a_transform_come_through(cache: Cache) -> None:
+    dataset = ChordVideoDataset(cache, size=(32, 32), transform=Boom())
+    assert len(batches_of(dataset)) == 2
+    with pytest.raises(DamageError, match="boom"):
+        batches_of(dataset, 2, "spawn")
+
+
+def test_videos_of_several_sizes_do_not_batch(cache: Cache) -> None:
+    with pytest.raises(RuntimeError, match="equal size"):
+        batches_of(ChordVideoDataset(cache, size=None))
+
+
+# Pickles
+
+
+def test_pickle_is_small_and_opens_nothing(cache: Cache) -> None:
+    for dataset in (ChordVideoDataset(cache), ChordVideoDataset(cache, videos=cache.keys() * 75)):
+        before = dataset[0]
+        data = pickle.dumps(dataset)
+        num_key_bytes = 0 if len(dataset) == 4 else len(dataset) * max(map(len, cache.keys()))
+        assert len(data) < 3_000 + num_key_bytes + 4 * len(dataset)  # with the number of reads of each sample
+        copy = pickle.loads(data)
+        assert torch.equal(copy[0]["frames"], before["frames"])
+        assert copy.classes == dataset.classes
+
+
+def test_dataset_in_a_new_process(cache: Cache, tmp_path: Path) -> None:
+    dataset = ChordVideoDataset(cache, clip_sampler=RandomClipSampler(num_frames=3, stride=2), size=(32, 32), seed=3)
+    expected = [numbers_shown(dataset[2, i]["frames"]) for i in range(4)]
+    (tmp_path / "dataset.pickle").write_bytes(pickle.dumps(dataset))
+    code = """
+import pickle, sys
+dataset = pickle.load(open(sys.argv[1], "rb"))
+assert "cv2" not in sys.modules and "av" not in sys.modules
+from test_dataset import numbers_shown
+print([numbers_shown(dataset[2, i]["frames"]) for i in range(4)])
+"""
+    command = [sys.executable, "-c", code, tmp_path / "dataset.pickle"]
+    result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == str(expected)
+
+
+# A cache that grows under a training run
+
+
+def test_cache_that_grew(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    names = ["b", "c", "a"]  # the third comes first in the order of keys
+    for name in names:
+        make_video(tmp_path / f"{name}.mp4", size=(64, 64), num_frames=8, planes=gray_planes, options={"crf": "4"})
+    (tmp_path / "index.csv").write_text("path,label\nb.mp4,x\nc.mp4,x\n")
+    build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
+    sampler = RegularClipSampler(num_frames=2, stride=2)
+    everything = ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, size=None)
+    with Cache(tmp_path / "cache") as cache:
+        keys = cache.keys()
+    chosen = ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, size=None, videos=keys)
+    unread = ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, size=None)
+    expected = batches_of(everything)
+    (tmp_path / "index.csv").write_text("path,label\na.mp4,new\nb.mp4,x\nc.mp4,x\n")
+    build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
+    assert_equal_batches(batches_of(chosen, 2, "fork"), expected)
+    assert_equal_batches(batches_of(everything), expected)  # this process looks at the catalog that it opened
+    for method in ("fork", "spawn"):
+        with pytest.raises(UsageError, match="had 2 videos when the dataset was made. Recreate the dataset"):
+            batches_of(everything, 2, method)
+    with pytest.raises(UsageError, match="had 2 videos when the dataset was made. Recreate the dataset"):
+        unread[0]
+    assert len(ChordVideoDataset(tmp_path / "cache")) == 3
+
+
+# The demo
+
+
+@pytest.fixture(scope="module")
+def red_and_blue(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    """A cache of four videos whose labels can be seen, and one without a label."""
+    folder = tmp_path_factory.mktemp("demo")
+    rows = []
+    for number, label in enumerate(["red", "blue", "red", "blue", ""]):
+
+        def planes(frame: int, width: int, height: int, label: str = label) -> tuple[np.ndarray, ...]:
+            y, u, v = gray_planes(frame % 40, width, height)
+            {"red": v, "blue": u}.get(label, v)[:] = 200
+            return y, u, v
+
+        make_video(folder / f"{number}.mp4", size=(96, 64), num_frames=60, planes=planes)
+        rows.append(f"{number}.mp4,{label}\n")
+    (folder / "index.csv").write_text("path,label\n" + "".join(rows))
+    build(folder / "index.csv", folder / "cache", jobs=1)
+    return folder / "cache"
+
+
+def run_demo(cache: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", REPOSITORY / "scripts/train_demo.py", cache, *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def losses_of(last_line: str) -> tuple[float, float]:
+    found = re.fullmatch(
+        r"batch \d+ ms \(median\), \d+\.\d samples/s, \d+% of the time waiting for data, "
+        r"loss (\d+\.\d+) at first, (\d+\.\d+) at last",
+        last_line,
+    )
+    assert found, last_line
+    return float(found[1]), float(found[2])
+
+
+def test_demo_learns_labels(red_and_blue: Path) -> None:
+    # Not of 4: every eighth batch of those is of one class, which batch normalization may stumble over at the end
+    result = run_demo(red_and_blue, "--steps", "30", "--workers", "1", "--batch-size", "8")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == "64 clips an epoch, learning 2 classes"
+    assert [line.split()[1] for line in lines[1:-1]] == ["1", "10", "20", "30"]
+    first, last = losses_of(lines[-1])
+    assert last < first / 2
+
+
+def test_demo_learns_the_direction_of_time_without_labels(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "clip.mp4", num_frames=40, planes=gray_planes)
+    (tmp_path / "index.csv").write_text("path\nclip.mp4\n")
+    build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
+    result = run_demo(tmp_path / "cache", "--steps", "3", "--batch-size", "2", "--workers", "0")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == "64 clips an epoch, learning time's direction"
+    losses_of(lines[-1])
+
+
+def test_demo_says_what_is_wrong(tmp_path: Path) -> None:
+    result = run_demo(tmp_path / "none")
+    assert result.returncode == 10
+    assert result.stderr.startswith("train_demo: error: ")
+    assert "Traceback" not in result.stderr

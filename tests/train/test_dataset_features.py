@@ -1,0 +1,694 @@
+"""Flow, sound, motion and pose of a clip belong to its frames: the same crop, the same moments, the same pixels."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from helpers.ffmpeg import copy_start
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader  # noqa: E402
+
+import chordcache as cc  # noqa: E402
+from chordcache.config.config import config_from_json  # noqa: E402
+from chordcache.errors import FeatureAbsentError, UsageError  # noqa: E402
+from chordcache.features import registry  # noqa: E402
+from chordcache.features.flow import compose_flow, cut_flow  # noqa: E402
+from chordcache.features.frames import cut_frames  # noqa: E402
+from chordcache.features.motion import cut_motion, grid_size  # noqa: E402
+from chordcache.features.pose import cut_pose  # noqa: E402
+from chordcache.media.cropping import CropBox  # noqa: E402
+from chordcache.read.crops import CenterCrop  # noqa: E402
+from chordcache.read.video import Video  # noqa: E402
+from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
+
+# More workers than processors are not a fault here; the tests want two on any machine
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+
+EVERYTHING = ("frames", "flow", "mel", "motion")
+REAL = {"bunny.mp4": "animation/bigbuckbunny.mp4", "bikes.mp4": "street/bikes.mp4"}
+"""Clip with sound, 1280x720; without, 640x272"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """A sampler that gives the same numbers for each video."""
+
+    numbers: tuple[int, ...]
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        return np.array(self.numbers)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path, make_video: Callable[..., Path]) -> cc.Cache:
+    """Two seconds of two real clips, and a short one without sound and motion vectors; flow at half the size."""
+    folder = tmp_path_factory.mktemp("clip-features")
+    for name, source in REAL.items():
+        copy_start(clips / source, 2, folder / "videos" / name)
+    make_video(folder / "videos" / "vp9.webm", num_frames=6, size=(320, 240), codec="libvpx-vp9")
+    (folder / "pixels.py").write_text(PLUG_INS)
+    config = {
+        "features": {
+            "flow": {"method": "dis", "preset": "medium", "short_side": 128},
+            "mean": {"extractor": "pixels:Mean"},
+            "beat": {"extractor": "pixels:Beat"},
+            "sound": {"extractor": "pixels:Sound"},
+        }
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{Path(cc.__file__).parent.parent}")
+        index = cc.scan([folder / "videos"])
+        summary = cc.build(index, folder / "cache", tiers=["lmdb", "npz"], config=config_from_json(config), jobs=1)
+    assert (summary.num_done, summary.num_failed) == (3, 0)
+    return cc.open_cache(folder / "cache")
+
+
+PLUG_INS = '''
+import numpy as np
+from chordcache.features.base import Extractor
+
+
+class Mean(Extractor):
+    def add_frame(self, frame):
+        return {self.name: frame.rgb().mean((0, 1))[None]}
+
+
+class Beat(Extractor):
+    """Row j is j, every 20 ms."""
+
+    def finish(self):
+        self.facts.update(start_seconds=0.0, row_seconds=0.02, silence=-1.0)
+        return {self.name: np.arange(50.0)[:, None]}
+
+    def num_rows(self, num_frames):
+        return None
+
+
+class Brightest(Extractor):
+    """All landmarks on the middle of what is bright, in a picture that is not too small."""
+
+    def __init__(self, name, stride):
+        super().__init__(name)
+
+    def begin(self, video):
+        return None if video.width > 64 else "nothing fits in"
+
+    def add_frame(self, frame):
+        y, x = np.nonzero(frame.luma(None) > 128)
+        landmark = x.mean() + 0.5, y.mean() + 0.5, 10, 1
+        return {self.name: np.full((1, 33, 4), landmark, np.float32)}
+
+
+class Sound(Extractor):
+    def begin(self, video):
+        return None if video.has_sound else "too quiet"
+
+    def add_frame(self, frame):
+        return {self.name: np.ones((1, 2))}
+'''
+
+
+def video_of(cache: cc.Cache, path: str) -> Video:
+    (video,) = (video for video in cache if video.path == path)
+    return video
+
+
+def sample_of(cache: cc.Cache, path: str, numbers: tuple[int, ...], **settings: Any) -> dict[str, Any]:
+    key = video_of(cache, path).key
+    return cc.ChordVideoDataset(cache, videos=[key], clip_sampler=Numbers(numbers), **settings)[0]
+
+
+def crop_of(picture: tuple[int, int], size: tuple[int, int]) -> CropBox:
+    return CenterCrop(size).choose(*picture, np.random.default_rng())
+
+
+# Composition
+
+
+def bilinear(field: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """A field [shape=(H, W, 2)] at places, in float64; beyond the border as on it."""
+    height, width = field.shape[:2]
+    x, y = np.clip(x, 0, width - 1), np.clip(y, 0, height - 1)
+    left, top = np.minimum(x.astype(int), width - 2), np.minimum(y.astype(int), height - 2)
+    right_share, lower_share = (x - left)[..., None], (y - top)[..., None]
+    upper = field[top, left] * (1 - right_share) + field[top, left + 1] * right_share
+    lower = field[top + 1, left] * (1 - right_share) + field[top + 1, left + 1] * right_share
+    return upper * (1 - lower_share) + lower * lower_share
+
+
+def composed(steps: np.ndarray) -> np.ndarray:
+    total = np.zeros(steps.shape[1:])
+    y, x = np.mgrid[: total.shape[0], : total.shape[1]]
+    for step in steps.astype(np.float64):
+        total += bilinear(step, x + total[..., 0], y + total[..., 1])
+    return total
+
+
+def rotation(height: int, width: int, degrees: float) -> np.ndarray:
+    """Flow of a picture that turns about its middle [shape=(H, W, 2)]."""
+    y, x = np.mgrid[:height, :width] - np.array([height - 1, width - 1])[:, None, None] / 2
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    return np.stack([cos * x - sin * y - x, sin * x + cos * y - y], axis=-1).astype(np.float32)
+
+
+def test_turns_add_up() -> None:
+    """Three small turns are a large one: a sum of the three fields, pixel by pixel, is not."""
+    steps = np.stack([rotation(60, 80, 4)] * 3)
+    inner = np.s_[20:40, 25:55]  # stays inside the picture, and turns linearly, so that bilinear is exact
+    expected = rotation(60, 80, 12)[inner]
+    assert np.abs(compose_flow(steps)[inner] - expected).max() < 0.01
+    assert np.abs(steps.sum(0)[inner] - expected).max() > 0.2
+
+
+def test_composition_of_real_flow(cache: cc.Cache) -> None:
+    for path in REAL:
+        steps = cache.read(video_of(cache, path), "flow", 3, 9)
+        found, expected = compose_flow(steps), composed(steps)
+        assert found.dtype == np.float32
+        assert np.abs(expected).max() > 2
+        # OpenCV rounds places to 1/32 pixel, which shows where fields are rough
+        assert np.abs(found - expected).mean() < 0.01
+        assert np.quantile(np.abs(found - expected), 0.999) < 0.2
+
+
+def test_one_step_is_itself() -> None:
+    steps = rotation(20, 30, 3)[None].astype(np.float16)
+    np.testing.assert_array_equal(compose_flow(steps), steps[0].astype(np.float32))
+
+
+def test_beyond_the_border_is_as_on_it() -> None:
+    steps = np.zeros((2, 10, 12, 2), np.float32)
+    steps[0, ..., 0] = 100
+    steps[1, :, -1, 1] = 7  # the last column
+    np.testing.assert_array_equal(compose_flow(steps), np.broadcast_to(np.float32([100, 7]), (10, 12, 2)))
+
+
+# Flow in a sample
+
+TEXTURE = cv2.GaussianBlur(np.random.default_rng(3).integers(0, 256, (240, 480), np.uint8), (0, 0), 3)
+TEXTURE = cv2.normalize(TEXTURE, None, 16, 235, cv2.NORM_MINMAX)
+
+
+def sliding(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A texture that moves by (3, 1) pixels a frame."""
+    left, top = 150 - 3 * number, 50 - number
+    u, v = np.full((2, height // 2, width // 2), 128, np.uint8)
+    return np.ascontiguousarray(TEXTURE[top : top + height, left : left + width]), u, v
+
+
+@pytest.fixture(scope="module")
+def slide(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    folder = tmp_path_factory.mktemp("slide")
+    make_video(folder / "videos" / "slide.mp4", num_frames=24, size=(240, 160), planes=sliding, options={"crf": "8"})
+    config = config_from_json({"features": {"flow": {}, "mel": None, "motion": None}})
+    cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], config=config, jobs=1)
+    return folder / "cache"
+
+
+@pytest.mark.parametrize(("mode", "steps"), [("between", (1, 4, 7)), ("adjacent", (1, 1, 1))])
+@pytest.mark.parametrize(("size", "scale"), [(None, 1), ((80, 80), 0.5), ((160, 160), 1), ((240, 120), 1.5)])
+def test_flow_of_a_picture_that_slides(
+    slide: Path, mode: str, steps: tuple[int, ...], size: tuple[int, int] | None, scale: float
+) -> None:
+    sampler = Numbers((2, 3, 7, 14))
+    dataset = cc.ChordVideoDataset(slide, features=["flow"], clip_sampler=sampler, size=size, flow_mode=mode)
+    flows = dataset[0]["flows"]
+    assert flows.shape == (3, 2, *(size or (160, 240)))
+    assert flows.dtype == torch.float32
+    assert flows.is_contiguous()
+    medians = flows.flatten(2).median(2).values
+    expected = scale * torch.tensor(steps)[:, None] * torch.tensor([3.0, 1.0])
+    torch.testing.assert_close(medians, expected, rtol=0.01, atol=0.05)
+
+
+def test_flow_as_it_is_stored(cache: cc.Cache) -> None:
+    video = video_of(cache, "bunny.mp4")
+    stored = cache.read(video, "flow").astype(np.float32).transpose(0, 3, 1, 2)
+    numbers = (5, 9, 12, video.num_frames - 1)
+    adjacent = sample_of(cache, "bunny.mp4", numbers, features=["flow"], flow_mode="adjacent", size=None)
+    np.testing.assert_array_equal(adjacent["flows"].numpy(), stored[list(numbers[:-1])])
+    neighbors = sample_of(cache, "bunny.mp4", (5, 6, 7), features=["flow"], size=None)
+    np.testing.assert_array_equal(neighbors["flows"].numpy(), stored[5:7])
+
+
+@pytest.mark.parametrize("mode", ["between", "adjacent"])
+def test_a_frame_that_is_repeated_does_not_move(cache: cc.Cache, mode: str) -> None:
+    """Six frames, of which the last stands in for ten more."""
+    settings = {"features": ["frames", "flow"], "flow_mode": mode, "missing": "zeros", "size": (64, 64)}
+    key = video_of(cache, "vp9.webm").key
+    sampler = cc.RegularClipSampler(num_frames=5, stride=3)
+    sample = cc.ChordVideoDataset(cache, videos=[key], clip_sampler=sampler, **settings)[0]
+    moves = sample["flows"].abs().flatten(1).sum(1) > 0
+    assert moves.tolist() == [True, True, False, False]  # 0, 3, 5, 5, 5
+    assert torch.equal(sample["frames"][2], sample["frames"][4])
+    flows = sample_of(cache, "bunny.mp4", (8, 8, 9), features=["flow"], flow_mode=mode)["flows"]
+    assert [bool(flow.any()) for flow in flows] == [False, True]
+
+
+def test_flow_of_one_frame(cache: cc.Cache) -> None:
+    assert sample_of(cache, "bikes.mp4", (4,), features=["flow"])["flows"].shape == (0, 2, 224, 224)
+    assert sample_of(cache, "bikes.mp4", (4,), features=["flow"], size=None)["flows"].shape == (0, 2, 128, 302)
+
+
+def test_backwards(cache: cc.Cache) -> None:
+    key = video_of(cache, "bunny.mp4").key
+    match = (
+        f"^flow_mode: got 'between' for frame 5 of video '{key}' after frame 9, expected frames in ascending order. "
+        "Choose flow_mode='adjacent' or another sampler.$"
+    )
+    last = video_of(cache, "bunny.mp4").num_frames - 1
+    with pytest.raises(UsageError, match=match):
+        sample_of(cache, "bunny.mp4", (9, 5), features=["flow"])
+    flows = sample_of(cache, "bunny.mp4", (9, last, 5), features=["flow"], flow_mode="adjacent", size=None)["flows"]
+    stored = cache.read(key, "flow", 9, 10).astype(np.float32)
+    np.testing.assert_array_equal(flows[0].numpy(), stored[0].transpose(2, 0, 1))
+    assert not flows[1].any()  # the last frame has no flow
+
+
+@pytest.mark.parametrize("size", [(112, 112), (90, 224), (200, 80)])
+@pytest.mark.parametrize("path", REAL)
+def test_flow_leads_back_to_the_frame(cache: cc.Cache, path: str, size: tuple[int, int]) -> None:
+    """Frame i + 1, fetched back along the flow, is nearer to frame i: than it was, than along a flow of half the
+    scale, and than along that of a crop above or to the left."""
+    sample = sample_of(cache, path, tuple(range(0, 40, 2)), features=["frames", "flow"], size=size)
+    y, x = np.mgrid[: size[0], : size[1]].astype(np.float32)
+    luma = sample["frames"].float().mean(1).numpy()
+    errors = []
+    for first, second, flow in zip(luma[:-1], luma[1:], sample["flows"].numpy(), strict=True):
+        shifted = [np.roll(flow, size[axis - 1] // 8, axis=axis) for axis in (1, 2)]
+        for dx, dy in (flow, 0 * flow, flow / 2, *shifted):
+            fetched = cv2.remap(second, x + dx, y + dy, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+            errors.append(np.abs(fetched - first).mean())
+    right, *wrong = np.reshape(errors, (-1, 5)).mean(0)
+    assert right < 0.95 * min(wrong)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (100, 40), (128, 228)])
+def test_resized_flow_is_the_flow_of_resized_pictures(size: tuple[int, int]) -> None:
+    """A turning picture in closed form, for flow that is stored as large as the picture, or not."""
+    picture = (128, 228)
+    crop = crop_of(picture, size)
+    top, left, height, width = crop.top, crop.left, crop.height, crop.width
+    y, x = np.mgrid[: size[0], : size[1]]
+    down, across = size[0] / height, size[1] / width
+    source_y, source_x = (y + 0.5) / down + top - 0.5, (x + 0.5) / across + left - 0.5
+    expected = bilinear(rotation(*picture, 5).astype(np.float64), source_x, source_y) * [across, down]
+    inner = np.s_[3:-3, 3:-3]
+    found = cut_flow(rotation(*picture, 5), crop, picture=picture)
+    np.testing.assert_allclose(found[inner], expected[inner], atol=0.01)
+    for factor in (0.5, 2):
+        stored = rotation(int(128 * factor), int(228 * factor), 5)
+        found = cut_flow(stored, crop, picture=picture)
+        np.testing.assert_allclose(found[inner], expected[inner], atol=0.05)
+
+
+def test_pixels_that_are_not_square_in_the_flow() -> None:
+    flow = np.full((100, 50, 2), (1, 1), np.float32)
+    found = cut_flow(flow, crop_of((100, 200), (50, 100)), picture=(100, 200))
+    np.testing.assert_allclose(found, np.broadcast_to([2, 0.5], (50, 100, 2)))
+
+
+# Sound
+
+
+def test_sound_of_a_clip(cache: cc.Cache) -> None:
+    sample = sample_of(cache, "bunny.mp4", (10, 14, 18, 22), features=["mel"])
+    expected = cache.read(video_of(cache, "bunny.mp4"), "mel", 10, 23)
+    assert expected.shape == (80, 52)  # 13 frames of 40 ms
+    assert sample["audio"].dtype == torch.float32
+    assert sample["audio"].is_contiguous()
+    np.testing.assert_array_equal(sample["audio"].numpy(), expected)
+    backwards = sample_of(cache, "bunny.mp4", (22, 10, 18, 18), features=["mel"])
+    assert torch.equal(backwards["audio"], sample["audio"])
+
+
+@pytest.mark.parametrize(("fps", "num_rows"), [(24, 38), ("30000/1001", 30), (25, 36), ("24000/1001", 38)])
+def test_sound_of_equal_clips_is_of_equal_length(
+    tmp_path: Path, make_video: Callable[..., Path], fps: int | str, num_rows: int
+) -> None:
+    make_video(tmp_path / "videos" / "tone.mp4", num_frames=60, fps=Fraction(fps), audio=True)
+    config = config_from_json({"features": {"flow": None, "motion": None}})
+    cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["npz"], config=config, jobs=1)
+    with cc.open_cache(tmp_path / "cache") as cache:
+        # nine frames at 24 fps are 37.5 rows, give or take what the clock's rounding does
+        lengths = {cache.read(0, "mel", start, start + 9).shape[1] for start in range(52)}
+        assert lengths == {num_rows}
+        video = cache[0]
+        info = video.feature("mel")
+        with np.load(cache.path / str(info.file)) as npz:
+            times = info.facts["start_seconds"] + 0.01 * np.arange(len(npz["mel"]))
+            first = int(np.flatnonzero(times >= video.pts_seconds[7] - 1e-9)[0])
+            np.testing.assert_array_equal(cache.read(0, "mel", 7, 16), npz["mel"][first : first + num_rows].T)
+
+
+# Motion
+
+
+def test_motion_as_it_is_stored(cache: cc.Cache) -> None:
+    video = video_of(cache, "bunny.mp4")
+    sample = sample_of(cache, "bunny.mp4", (7, 3, 3), features=["motion"], size=None)
+    assert sorted(sample) == ["caption", "label", "motion", "motion_covered", "pts_seconds", "sample_id", "video"]
+    motion = cache.read(video, "motion", indices=[7, 3, 3]).astype(np.float32).transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(sample["motion"].numpy(), motion)
+    np.testing.assert_array_equal(sample["motion_covered"].numpy(), cache.read(video, "motion.covered")[[7, 3, 3]])
+    assert sample["motion"].dtype == torch.float32
+    assert sample["motion_covered"].dtype == torch.bool
+    assert sample["motion"].is_contiguous()
+
+
+@pytest.mark.parametrize("size", [(224, 224), (112, 200), (240, 100)])
+@pytest.mark.parametrize(("path", "source"), [("bunny.mp4", (720, 1280)), ("bikes.mp4", (272, 640))])
+def test_motion_of_a_window(cache: cc.Cache, path: str, source: tuple[int, int], size: tuple[int, int]) -> None:
+    video = video_of(cache, path)
+    facts = video.feature("motion").facts
+    assert (facts["height"], facts["width"]) == source
+    motion, covered = cache.read(video, "motion", 6, 8), cache.read(video, "motion.covered", 6, 8)
+    assert np.abs(motion).max() > 4
+    sample = sample_of(cache, path, (6, 7), features=["motion"], size=size)
+    assert sample["motion"].shape == (2, 2, *grid_size(*size))
+    crop = crop_of((video.height, video.width), size)
+    top, left, height, width = crop.top, crop.left, crop.height, crop.width
+    for row in range(grid_size(*size)[0]):
+        for column in range(grid_size(*size)[1]):
+            y = (16 * row + min(16 * row + 16, size[0])) / 2 * height / size[0] + top
+            x = (16 * column + min(16 * column + 16, size[1])) / 2 * width / size[1] + left
+            cell = int(y * source[0] / video.height // 16), int(x * source[1] / video.width // 16)
+            assert sample["motion_covered"][:, row, column].tolist() == covered[:, cell[0], cell[1]].tolist()
+            per_pixel = video.width / source[1] * size[1] / width, video.height / source[0] * size[0] / height
+            expected = motion[:, cell[0], cell[1]].astype(np.float64) * per_pixel
+            np.testing.assert_allclose(sample["motion"][:, :, row, column], expected, rtol=1e-5)
+
+
+def test_motion_of_a_picture_of_the_same_size_is_as_stored() -> None:
+    random = np.random.default_rng(1)
+    motion = random.normal(size=(3, 4, 6, 2)).astype(np.float16)
+    covered = random.random((3, 4, 6)) < 0.5
+    found = cut_motion(motion, covered, crop_of((60, 90), (60, 90)), source=(60, 90), picture=(60, 90))
+    np.testing.assert_array_equal(found[0], motion.astype(np.float32))
+    np.testing.assert_array_equal(found[1], covered)
+
+
+# Pose
+
+
+def test_landmarks_stay_where_they_stand() -> None:
+    """A dot in a picture, and a landmark on it: both come out at the same place."""
+    picture, size = (120, 200), (60, 60)
+    frames = np.zeros((1, *picture, 3), np.uint8)
+    frames[0, 80:88, 120:128] = 255
+    pose = np.array([[[124, 84, -20, 0.75]]], np.float32)
+    found = cut_pose(pose, crop_of(picture, size))
+    y, x = np.nonzero(cut_frames(frames, crop_of(picture, size))[0, ..., 0] > 127)
+    np.testing.assert_allclose(found[0, 0], [x.mean() + 0.5, y.mean() + 0.5, -10, 0.75])
+    no_landmarks = np.full((2, 33, 4), np.nan, np.float32)
+    np.testing.assert_array_equal(cut_pose(no_landmarks, crop_of(picture, size)), no_landmarks)
+    assert found.dtype == np.float32
+
+
+def dot(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A square that comes down the middle."""
+    y = np.full((height, width), 16, np.uint8)
+    y[4 + 5 * number : 12 + 5 * number, width // 2 : width // 2 + 8] = 235
+    u, v = np.full((2, height // 2, width // 2), 128, np.uint8)
+    return y, u, v
+
+
+@pytest.fixture
+def poses(tmp_path: Path, make_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> cc.Cache:
+    """A cache with the feature "pose", made by something that finds landmarks without MediaPipe."""
+    for name, size in (("a.mp4", (160, 96)), ("small.mp4", (64, 64))):
+        make_video(tmp_path / "videos" / name, num_frames=8, size=size, planes=dot, options={"crf": "4"})
+    (tmp_path / "landmarks.py").write_text(PLUG_INS)
+    monkeypatch.syspath_prepend(tmp_path)
+    pose = registry._BUILT_IN["pose"]._replace(extractor="landmarks:Brightest")
+    monkeypatch.setitem(registry._BUILT_IN, "pose", pose)
+    monkeypatch.setattr("chordcache.engine.pool.run", lambda build, tasks, **_: ((task, build(task)) for task in tasks))
+    config = config_from_json({"features": {"flow": None, "mel": None, "motion": None, "pose": {"stride": 1}}})
+    summary = cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["lmdb", "npz"], config=config)
+    assert summary.num_done == 2
+    return cc.open_cache(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("size", [None, (48, 48), (96, 96), (60, 120)])
+def test_pose_of_a_clip(poses: cc.Cache, size: tuple[int, int] | None) -> None:
+    numbers = (6, 1, 1)
+    sample = sample_of(poses, "a.mp4", numbers, features=["frames", "pose"], size=size)
+    assert sample["pose"].shape == (3, 33, 4)
+    assert sample["pose"].dtype == torch.float32
+    for picture, landmarks in zip(sample["frames"].float().mean(1), sample["pose"], strict=True):
+        y, x = np.nonzero(picture.numpy() > 128)
+        assert landmarks[0, 0] == pytest.approx(x.mean() + 0.5, abs=0.6)
+        assert landmarks[0, 1] == pytest.approx(y.mean() + 0.5, abs=0.6)
+        scale = max(size[0] / 96, size[1] / 160) if size else 1  # the picture covers the crop
+        assert landmarks[0, 2] == pytest.approx(10 * scale, rel=0.02)
+        assert landmarks[0, 3] == 1
+
+
+def test_pose_that_is_missing(poses: cc.Cache) -> None:
+    with pytest.raises(FeatureAbsentError, match=r"1 of 1 videos have no pose, such as 'small-.*' \(nothing fits in\)"):
+        sample_of(poses, "small.mp4", (0, 1), features=["pose"])
+    sample = sample_of(poses, "small.mp4", (0, 1), features=["pose"], missing="zeros")
+    assert sample["pose"].shape == (2, 33, 4)
+    assert sample["pose"].isnan().all()
+
+
+# Features of plug-ins
+
+
+def test_rows_of_a_plug_in(cache: cc.Cache) -> None:
+    video = video_of(cache, "bunny.mp4")
+    sample = sample_of(cache, "bunny.mp4", (9, 4, 4), features=["mean", "beat"])
+    np.testing.assert_array_equal(sample["mean"].numpy(), cache.read(video, "mean")[[9, 4, 4]])
+    # frames 4 to 9 of 40 ms each are the rows 8 to 19 of 20 ms
+    assert sample["beat"].flatten().tolist() == list(range(8, 20))
+
+
+# What is missing
+
+
+def test_present_lists_the_features_of_a_video(cache: cc.Cache) -> None:
+    features = ("mel", "frames", "motion", "flow", "mean")
+    settings = {"features": features, "missing": "zeros", "size": (100, 90)}
+    there = {path: sample_of(cache, path, (0, 2, 4), **settings) for path in (*REAL, "vp9.webm")}
+    assert {path: sample["present"].tolist() for path, sample in there.items()} == {
+        "bunny.mp4": [True, True, True, True, True],
+        "bikes.mp4": [False, True, True, True, True],
+        "vp9.webm": [False, True, False, True, True],
+    }
+    assert there["vp9.webm"]["present"].dtype == torch.bool
+    bunny, vp9 = there["bunny.mp4"], there["vp9.webm"]
+    for name in ("motion", "motion_covered", "audio"):
+        assert vp9[name].shape == bunny[name].shape
+        assert vp9[name].dtype == bunny[name].dtype
+        assert bunny[name].any()
+        assert torch.all(vp9[name] == (-100 if name == "audio" else 0))
+    np.testing.assert_array_equal(bunny["audio"].numpy(), cache.read(video_of(cache, "bunny.mp4"), "mel", 0, 5))
+    assert "present" not in sample_of(cache, "bunny.mp4", (0, 2), features=features)
+
+
+@pytest.mark.parametrize(
+    ("feature", "match"),
+    [
+        ("mel", r"have no mel, such as 'vp9-.*' \(no audio track\)"),
+        ("motion", r"have no motion, such as 'vp9-.*' \(codec 'vp9' exports no"),
+        ("sound", r"have no sound, such as 'vp9-.*' \(too quiet\)"),
+    ],
+)
+def test_missing_is_an_error(cache: cc.Cache, feature: str, match: str) -> None:
+    with pytest.raises(FeatureAbsentError, match=match):
+        sample_of(cache, "vp9.webm", (0, 1), features=[feature])
+
+
+@pytest.mark.parametrize(
+    ("feature", "why"), [("motion", "codec 'vp9' exports no motion vectors"), ("sound", "too quiet")]
+)
+def test_zeros_of_unknown_shape(cache: cc.Cache, feature: str, why: str) -> None:
+    match = (
+        rf"^missing: got 'zeros' for '{feature}' of video 'vp9-.*', which is absent \({why}.*\), expected a feature of"
+    )
+    with pytest.raises(FeatureAbsentError, match=match):
+        sample_of(cache, "vp9.webm", (0, 1), features=[feature, "frames"], missing="zeros", size=None)
+
+
+@pytest.mark.parametrize(("size", "shape"), [(None, (4, 16)), ((4, 4), (4, 4))])
+def test_flow_that_is_missing(
+    tmp_path: Path, make_video: Callable[..., Path], size: tuple[int, int] | None, shape: tuple[int, int]
+) -> None:
+    make_video(tmp_path / "videos" / "tiny.mp4", size=(16, 4), num_frames=4)
+    config = config_from_json({"features": {"flow": {"method": "dis"}, "mel": None, "motion": None}})
+    cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["lmdb", "npz"], config=config, jobs=1)
+    settings = {"features": ["flow", "frames"], "clip_sampler": Numbers((0, 1, 3)), "size": size, "missing": "zeros"}
+    sample = cc.ChordVideoDataset(tmp_path / "cache", **settings)[0]
+    assert sample["frames"].shape == (3, 3, *shape)
+    assert sample["flows"].shape == (2, 2, *shape)
+    assert sample["present"].tolist() == [False, True]
+    with pytest.raises(FeatureAbsentError, match="too small for DIS"):
+        cc.ChordVideoDataset(tmp_path / "cache", **{**settings, "missing": "error"})[0]
+
+
+def test_sound_of_several_channels_that_is_missing(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "videos" / "a.mp4", num_frames=10, audio=True)
+    make_video(tmp_path / "videos" / "silent.mp4", num_frames=10)
+    config = config_from_json({"features": {"flow": None, "motion": None, "mel": {"mono": False, "n_mels": 12}}})
+    cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["npz"], config=config, jobs=1)
+    settings = {"features": ["mel"], "clip_sampler": Numbers((0, 4))}
+    assert cc.ChordVideoDataset(tmp_path / "cache", missing="skip", **settings)[0]["audio"].shape == (1, 12, 20)
+    with pytest.raises(
+        FeatureAbsentError, match=r"such as 'silent-.*' \(no audio track\). 1 have none of the features"
+    ):
+        cc.ChordVideoDataset(tmp_path / "cache", missing="zeros", **settings)
+
+
+# Arguments
+
+
+def test_a_feature_that_the_cache_lacks(cache: cc.Cache, slide: Path) -> None:
+    have = {info.feature for info in cache[0].sidecar.features}
+    assert have == {"frames", "flow", "mel", "motion", "mean", "beat", "sound"}
+    for missing in ("error", "zeros"):
+        with pytest.raises(
+            FeatureAbsentError,
+            match="^features: got 'depth', expected one of .*, which are cached for video '.*'. Add it",
+        ) as error:
+            cc.ChordVideoDataset(cache, features=["frames", "depth"], missing=missing)
+        assert set(str(error.value).partition("one of ")[2].partition(", which")[0].split(", ")) == have
+        with pytest.raises(
+            FeatureAbsentError, match="^features: got 'mel', expected one of frames, flow, which are cached .* has it.$"
+        ):
+            cc.ChordVideoDataset(slide, features=["mel"], missing=missing)
+    with pytest.raises(FeatureAbsentError, match="^features: got 'motion.covered', expected one of"):
+        cc.ChordVideoDataset(cache, features=["motion.covered"])
+
+
+def test_a_video_that_was_cached_without_a_feature(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    for name, features in (("a", ["frames", "mel"]), ("b", ["frames"])):
+        make_video(tmp_path / name / f"{name}.mp4", num_frames=10, audio=True)
+        index = cc.scan([tmp_path / name])
+        tiers = ["lmdb", "npz"] if "mel" in features else ["lmdb"]
+        config = config_from_json({"features": {"flow": None, "motion": None}})
+        cc.build(index, tmp_path / "cache", tiers=tiers, config=config, jobs=1)
+    settings = {"features": ["mel"], "clip_sampler": Numbers((0, 4))}
+    assert cc.ChordVideoDataset(tmp_path / "cache", missing="skip", **settings)[0]["audio"].shape == (80, 20)
+    with pytest.raises(FeatureAbsentError, match="which 1 of 2 videos were not built with .* video 'b-"):
+        cc.ChordVideoDataset(tmp_path / "cache", missing="zeros", **settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"features": ["flow", "mel", "flow"]}, "^features: got .*, expected a sequence of distinct features$"),
+        ({"features": [3]}, r"^features: got \[3\], expected"),
+        ({"features": []}, "^features: got none, expected at least one$"),
+        (
+            {"features": ["label"]},
+            "^features: got 'label', expected a feature. A sample has something else of this name.$",
+        ),
+        ({"flow_mode": "next"}, "^flow_mode: got 'next', expected one of between, adjacent$"),
+        ({"missing": None}, "^missing: got None, expected one of error, zeros, skip$"),
+    ],
+)
+def test_wrong_arguments(cache: cc.Cache, arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        cc.ChordVideoDataset(cache, **arguments)
+
+
+@pytest.mark.parametrize("feature", ["flow", "mel", "motion", "mean", "beat"])
+@pytest.mark.parametrize("numbers", [(0, 1000), (-1, 3)])
+def test_frames_that_are_not_there(cache: cc.Cache, feature: str, numbers: tuple[int, ...]) -> None:
+    num_frames = video_of(cache, "bunny.mp4").num_frames
+    wrong = min(numbers) if min(numbers) < 0 else 1000
+    match = rf"^clip_sampler: got {wrong}, expected a frame number in \[0, {num_frames}\) for video 'bunny-.*'\. Choose"
+    with pytest.raises(IndexError, match=match):
+        sample_of(cache, "bunny.mp4", numbers, features=[feature])
+
+
+def test_transform_is_for_frames_alone(cache: cc.Cache) -> None:
+    settings = {"features": EVERYTHING, "transform": lambda frames: -frames.float()}
+    plain = sample_of(cache, "bunny.mp4", (3, 4, 5), features=EVERYTHING)
+    turned = sample_of(cache, "bunny.mp4", (3, 4, 5), **settings)
+    assert torch.equal(turned["frames"], -plain["frames"].float())
+    for name in ("flows", "audio", "motion", "motion_covered"):
+        assert torch.equal(turned[name], plain[name])
+    assert "frames" not in sample_of(cache, "bunny.mp4", (3, 4), features=["flow"], transform=settings["transform"])
+
+
+# DataLoader
+
+
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (2, "spawn"), (2, "forkserver")])
+def test_loader(cache: cc.Cache, workers: int, method: str | None) -> None:
+    dataset = cc.ChordVideoDataset(
+        cache,
+        features=EVERYTHING,
+        clip_sampler=cc.RandomClipSampler(num_frames=3, stride=2),
+        clips_per_video=4,
+        videos=[video_of(cache, path).key for path in (*REAL, "vp9.webm")],
+        size=(96, 96),
+        missing="zeros",
+    )
+    dataset.set_epoch(0)
+    alone = [dataset[i] for i in range(len(dataset))]  # so that everything is in use before the fork
+    loader = DataLoader(
+        dataset,
+        batch_size=6,
+        num_workers=workers,
+        multiprocessing_context=method,
+        persistent_workers=workers > 0,
+    )
+    for _ in range(2):
+        for batch, samples in zip(loader, (alone[:6], alone[6:]), strict=True):
+            assert batch["frames"].shape == (6, 3, 3, 96, 96)
+            assert batch["flows"].shape == (6, 2, 2, 96, 96)
+            assert batch["audio"].shape == (6, 80, 20)
+            assert batch["motion"].shape == (6, 3, 2, 6, 6)
+            assert batch["motion_covered"].shape == (6, 3, 6, 6)
+            assert batch["present"].shape == (6, 4)
+            for name in ("frames", "flows", "audio", "motion", "motion_covered", "present"):
+                assert torch.equal(batch[name], torch.stack([sample[name] for sample in samples]))
+
+
+# What is loaded
+
+
+@pytest.mark.parametrize(
+    ("features", "size", "stride", "needs_opencv"),
+    [
+        (("frames",), None, 2, False),
+        (("frames",), (256, 256), 2, False),  # a crop of the cached size is only cut out
+        (("frames", "flow", "mel", "motion"), None, 1, False),
+        (("motion", "mel"), (96, 96), 2, False),
+        (("flow",), None, 2, True),
+        (("flow",), (96, 96), 1, True),
+        (("frames",), (96, 96), 2, True),
+    ],
+)
+def test_opencv_is_imported_only_where_it_is_needed(
+    cache: cc.Cache, features: tuple[str, ...], size: tuple[int, int] | None, stride: int, needs_opencv: bool
+) -> None:
+    code = """
+import json, sys, chordcache as cc
+path, key, features, size, stride = map(json.loads, sys.argv[1:])
+sampler = cc.RegularClipSampler(num_frames=3, stride=stride)
+cc.ChordVideoDataset(path, videos=[key], features=features, size=size, clip_sampler=sampler)[0]
+assert not {"av", "librosa", "joblib", "click"} & set(sys.modules)
+print("cv2" in sys.modules)
+"""
+    arguments = [str(cache.path), video_of(cache, "bunny.mp4").key, features, size, stride]
+    command = [sys.executable, "-c", code, *map(json.dumps, arguments)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == str(needs_opencv)

@@ -1,0 +1,223 @@
+"""Datasets that read files through a source have the samples of a cache."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import chordcache as cc  # noqa: E402
+from chordcache.config.config import config_from_json  # noqa: E402
+from chordcache.config.picture import FramesConfig, PictureConfig  # noqa: E402
+from chordcache.errors import MediaError, NotFoundError, UsageError  # noqa: E402
+from chordcache.sources.live import CameraSource, StreamSource  # noqa: E402
+from chordcache.sources.mapped_mp4 import MappedMP4Source  # noqa: E402
+from chordcache.sources.video_source import CachedSource, VideoSource  # noqa: E402
+from chordcache.train.samplers.clip_samplers import KeyframeSampler  # noqa: E402
+from chordcache.train.samplers.content_samplers import AdaptiveSampler  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+
+RAW = {"frames": {"codec": "raw", "short_side": 48, "fps": 12}}
+PICTURE = FramesConfig(short_side=48, fps=12).picture
+SAMPLER = cc.RandomClipSampler(num_frames=4, stride=2)
+SOURCES = [cc.MP4Source, MappedMP4Source]
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    folder = tmp_path_factory.mktemp("sources") / "videos"
+    (folder / "run").mkdir(parents=True)
+    options = {"bf": "3", "x264-params": "b-adapt=0"}
+    make_video(folder / "a.mp4", num_frames=40, size=(96, 64), options=options, audio=True)
+    make_video(folder / "run" / "b.mp4", num_frames=33, size=(96, 64), rotation=90)
+    make_video(folder / "run" / "c.mp4", num_frames=30, size=(128, 64))
+    (folder / "notes.txt").write_text("not a video")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def index(videos: Path) -> cc.Index:
+    return cc.scan([videos], level="content", labels="dir", output=videos.parent / "index.json")
+
+
+@pytest.fixture(scope="module")
+def cache(index: cc.Index, videos: Path) -> Path:
+    cc.build(index, videos.parent / "cache", tiers=["lmdb"], config=config_from_json(RAW), jobs=1)
+    return videos.parent / "cache"
+
+
+def assert_same(one: dict[str, Any], other: dict[str, Any], but: tuple[str, ...] = ()) -> None:
+    assert one.keys() == other.keys()
+    for name in one.keys() - set(but):
+        if isinstance(one[name], torch.Tensor):
+            assert (one[name].dtype, one[name].shape) == (other[name].dtype, other[name].shape)
+            assert torch.equal(one[name], other[name]), name
+        else:
+            assert one[name] == other[name], name
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("sampler", [SAMPLER, cc.RandomClipSampler(num_frames=4, fps=5)])
+def test_samples_are_those_of_a_raw_cache(
+    cache: Path, index: cc.Index, source: type[cc.MP4Source | MappedMP4Source], sampler: Any
+) -> None:
+    options: dict[str, Any] = {"clip_sampler": sampler, "size": (40, 40), "seed": 2}
+    dataset = cc.ChordVideoDataset(source=source(PICTURE), index=index, **options)
+    # A clip is drawn from the index of the sample, and a cache alone has its videos in another order
+    expected = cc.ChordVideoDataset(cache, videos=list(_keys(dataset)), **options)
+    assert len(dataset) == len(expected) == 3
+    assert dataset.classes == expected.classes == ["run"]
+    assert dataset.label_ids.tolist() == expected.label_ids.tolist() == [-1, 0, 0]
+    for epoch in range(3):
+        for number in range(3):
+            assert_same(dataset[epoch, number], expected[epoch, number])
+
+
+def _keys(dataset: cc.ChordVideoDataset) -> Iterator[str]:
+    for number in range(len(dataset)):
+        yield dataset.describe((0, number))[0].key
+
+
+def test_samples_are_near_those_of_a_jpeg_cache(index: cc.Index, tmp_path: Path) -> None:
+    config = config_from_json({"frames": {"short_side": 48, "fps": 12}})
+    cc.build(index, tmp_path / "cache", tiers=["lmdb"], config=config, jobs=1)
+    one = cc.ChordVideoDataset(tmp_path / "cache", videos=lambda video: video.path == "a.mp4", size=None)
+    other = cc.ChordVideoDataset(source=cc.MP4Source(PICTURE), index=index, classes=one.classes, size=None)
+    (place,) = (number for number, key in enumerate(_keys(other)) if key == one[0]["video"])
+    found, expected = other[0, place], one[0, 0]
+    assert_same(found, expected, but=("frames", "sample_id"))
+    error = (found["frames"].float() - expected["frames"].float()).square().mean()
+    assert 10 * np.log10(255**2 / float(error)) > 30
+
+
+@pytest.mark.parametrize("given", ["folder", "files", "paths"])
+def test_videos_of_folders_and_files(cache: Path, videos: Path, given: str) -> None:
+    files = [videos / "a.mp4", videos / "run" / "b.mp4", videos / "run" / "c.mp4"]
+    chosen: Any = {"folder": str(videos), "files": list(map(str, files)), "paths": files}[given]
+    dataset = cc.ChordVideoDataset(source=cc.MP4Source(PICTURE), videos=chosen, size=(40, 40), clip_sampler=SAMPLER)
+    assert len(dataset) == 3
+    with pytest.warns(UserWarning, match="^classes: got no label in any sample"):
+        assert dataset.classes == []
+    assert dataset.label_ids.tolist() == [-1, -1, -1]
+    keys = list(_keys(dataset))
+    assert dataset[0]["label"] == -1
+    if given == "folder":
+        expected = cc.ChordVideoDataset(cache, videos=keys, size=(40, 40), clip_sampler=SAMPLER)
+        for number in range(3):
+            assert_same(dataset[0, number], expected[0, number], but=("label",))
+
+
+def test_a_cached_source_is_the_cache(cache: Path) -> None:
+    for source in (CachedSource(cache), CachedSource(cc.open_cache(cache))):
+        dataset = cc.ChordVideoDataset(source=source, size=(40, 40), clip_sampler=SAMPLER)
+        assert_same(dataset[0, 1], cc.ChordVideoDataset(cache, size=(40, 40), clip_sampler=SAMPLER)[0, 1])
+
+
+class _Halves(cc.MP4Source):
+    """A source of one's own."""
+
+    def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        for frame in super()._read(wanted):
+            yield frame // 2
+
+
+def test_a_source_of_ones_own(videos: Path) -> None:
+    options: dict[str, Any] = {"videos": videos / "a.mp4", "size": None, "clip_sampler": SAMPLER}
+    plain = cc.ChordVideoDataset(source=cc.MP4Source(), **options)[0, 0]
+    halves = cc.ChordVideoDataset(source=_Halves(), **options)[0, 0]
+    assert torch.equal(halves["frames"], plain["frames"] // 2)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_loaders(videos: Path, source: type[cc.MP4Source | MappedMP4Source]) -> None:
+    dataset = cc.ChordVideoDataset(source=source(PICTURE), videos=videos, size=(40, 40), clips_per_video=3)
+    batches = [list(cc.ClipLoader(dataset, 2, num_threads=n)) for n in (1, 3)]
+    batches += [list(cc.make_loader(dataset, 2, n)) for n in (0, 2)]
+    batches.append(list(cc.ClipLoader(pickle.loads(pickle.dumps(dataset)), 2)))
+    for found in batches[1:]:
+        for one, other in zip(found, batches[0], strict=True):
+            assert_same({**one, "lengths": 0}, {**other, "lengths": 0})
+
+
+def test_content_of_a_scan_is_used(index: cc.Index, cache: Path) -> None:
+    sampler = AdaptiveSampler(num_frames=4, stride=2)
+    dataset = cc.ChordVideoDataset(source=cc.MP4Source(PICTURE), index=index, clip_sampler=sampler, size=(40, 40))
+    expected = cc.ChordVideoDataset(cache, videos=list(_keys(dataset)), clip_sampler=sampler, size=(40, 40))
+    assert_same(dataset[1, 0], expected[1, 0])
+
+
+# A config
+
+
+@pytest.mark.parametrize(("name", "source"), [("mp4", cc.MP4Source), ("mapped_mp4", MappedMP4Source)])
+def test_a_config_switches_the_source(
+    cache: Path, videos: Path, index: cc.Index, name: str, source: type[VideoSource]
+) -> None:
+    train: dict[str, Any] = {
+        "dataset": {"size": [40, 40]},
+        "clip_sampler": {"name": "random", "num_frames": 4, "stride": 2},
+    }
+    config: dict[str, Any] = {**RAW, "train": {**train, "source": {"name": name, "path": str(videos)}}}
+    dataset = cc.make_dataset(config)
+    assert type(dataset._videos._source) is source
+    in_order = {"videos": list(_keys(dataset))}
+    cached = {**train, "source": {"name": "cache", "path": str(cache)}, "dataset": {**train["dataset"], **in_order}}
+    of_cache = cc.make_dataset({**RAW, "train": cached})
+    for number in range(3):
+        assert_same(dataset[0, number], of_cache[0, number], but=("label",))
+    config["train"]["source"] = {"name": name}
+    of_index = cc.make_dataset(config, index=index)
+    assert of_index.classes == ["run"]
+    with pytest.raises(UsageError, match="^train.source: got the name 'stream', expected one of cache, mp4, mapped_m"):
+        cc.make_dataset({"train": {"source": {"name": "stream"}}})
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"features": ["frames", "mel"]}, "^features: got 'mel' with a MP4Source, expected only 'frames'.* on_miss="),
+        ({"cache": "cache"}, "^cache: got a value and source=MP4Source, expected one of them"),
+        ({"on_miss": "source"}, "^on_miss: got a value and source=MP4Source"),
+        ({"config": "x.yaml"}, "^config: got a value and source=MP4Source"),
+        ({"index": "index.json"}, "^index and videos: got both with a MP4Source, expected one of them"),
+        ({"videos": None}, "^index and videos: got none with a MP4Source, expected one of them"),
+        ({"videos": lambda video: True}, "^videos: got <function .* with a source of files, expected a folder"),
+        ({"videos": []}, "^videos: got no video, expected a folder with videos"),
+        ({"clip_sampler": KeyframeSampler(4)}, "^clip_sampler: got one that needs keyframes, expected one that needs"),
+        ({"source": "cache"}, "^source: got 'cache', expected a VideoSource such as"),
+        (
+            {"source": StreamSource()},
+            r"^source: got a StreamSource, expected a source of files. A live .* Loop over St",
+        ),
+        ({"source": CameraSource()}, "^source: got a CameraSource, expected a source of files"),
+        ({"source": 3}, "^source: got 3, expected a VideoSource such as"),
+    ],
+)
+def test_wrong_arguments(videos: Path, arguments: dict[str, Any], match: str) -> None:
+    options = {"source": cc.MP4Source(), "videos": videos, **arguments}
+    with pytest.raises(UsageError, match=match):
+        cc.ChordVideoDataset(**options)
+
+
+def test_videos_that_cannot_be_read(videos: Path, tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(NotFoundError, match="no such corpus"):
+        cc.ChordVideoDataset(source=cc.MP4Source(), videos=tmp_path / "none.mp4")
+    (tmp_path / "broken.mp4").write_bytes(b"not a video")
+    with pytest.raises(MediaError, match=r"cannot read '.*broken.mp4'"):
+        cc.ChordVideoDataset(source=cc.MP4Source(), videos=tmp_path)
+    with pytest.raises(UsageError, match="^cache: got a value and source=CachedSource"):
+        cc.ChordVideoDataset(cache, source=CachedSource(cache))
+    (tmp_path / "broken.mp4").unlink()
+    (tmp_path / "link.mp4").symlink_to(videos / "a.mp4")
+    with pytest.raises(UsageError, match="^videos: got no video"):
+        cc.ChordVideoDataset(source=cc.MP4Source(PictureConfig(short_side=None)), videos=tmp_path)

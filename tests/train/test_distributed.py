@@ -1,0 +1,338 @@
+"""Every sample once an epoch: over ranks, workers, kills and changes of the world's size."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.ranks import exit_codes, run_ranks
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chordcache.errors import UsageError
+from chordcache.train.samplers.distributed import ChordSampler
+
+
+def ranks(num_samples: int, world_size: int, **options: Any) -> list[ChordSampler]:
+    return [ChordSampler(num_samples, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+
+
+def indices(sampler: ChordSampler, epoch: int | None = None) -> list[int]:
+    if epoch is not None:
+        sampler.set_epoch(epoch)
+    pairs = list(sampler)
+    assert {e for e, _ in pairs} <= {sampler.epoch}
+    return [index for _, index in pairs]
+
+
+# One process's view of all ranks
+
+WORLDS = {"num_samples": st.integers(1, 60), "world_size": st.integers(1, 9), "seed": st.integers(0, 2**64 - 1)}
+
+
+@given(**WORLDS, shuffle=st.booleans(), epoch=st.integers(0, 5))
+def test_padding_repeats_as_few_as_can_be(
+    num_samples: int, world_size: int, seed: int, shuffle: bool, epoch: int
+) -> None:
+    split = [indices(s, epoch) for s in ranks(num_samples, world_size, seed=seed, shuffle=shuffle)]
+    assert {len(each) for each in split} == {-(-num_samples // world_size)}
+    in_turn = [index for round_ in zip(*split, strict=True) for index in round_]
+    assert sorted(in_turn[:num_samples]) == list(range(num_samples))  # each once, before padding
+    assert in_turn[num_samples:] == (in_turn[:num_samples] * world_size)[: len(in_turn) - num_samples]
+
+
+@given(num_samples=st.integers(9, 60), world_size=st.integers(1, 9), epoch=st.integers(0, 5))
+def test_dropping_leaves_out_less_than_one_round(num_samples: int, world_size: int, epoch: int) -> None:
+    split = [indices(s, epoch) for s in ranks(num_samples, world_size, on_remainder="drop")]
+    assert {len(each) for each in split} == {num_samples // world_size}
+    seen = [index for each in split for index in each]
+    assert len(set(seen)) == len(seen)
+
+
+def test_dropping_leaves_out_others_in_each_epoch() -> None:
+    left_out = [
+        set(range(10)) - {i for s in ranks(10, 4, on_remainder="drop") for i in indices(s, e)} for e in range(20)
+    ]
+    assert {len(each) for each in left_out} == {2}
+    assert len({frozenset(each) for each in left_out}) > 10
+
+
+def test_order_depends_on_seed_and_epoch_alone() -> None:
+    orders = {(seed, epoch): indices(ChordSampler(50, seed=seed), epoch) for seed in range(3) for epoch in range(3)}
+    assert len({tuple(order) for order in orders.values()}) == 9
+    np.random.seed(1)
+    assert indices(ChordSampler(50, seed=2), 1) == orders[2, 1]
+    assert indices(ChordSampler(50, shuffle=False), 7) == list(range(50))
+
+
+def test_order_is_that_of_every_release() -> None:
+    # Part of what a seed promises: a run that goes on with another numpy, or on a mixed cluster, relies on it
+    assert indices(ChordSampler(8, seed=0)) == [7, 3, 4, 1, 6, 5, 0, 2]
+    assert indices(ChordSampler(8, seed=1), 3) == [6, 7, 5, 2, 4, 0, 3, 1]
+
+
+def test_every_place_is_equally_likely() -> None:
+    first = Counter(indices(ChordSampler(5), epoch)[0] for epoch in range(2000))
+    assert all(320 < count < 480 for count in first.values())  # 400 each; a standard deviation is 18
+
+
+# State
+
+
+@given(
+    **WORLDS,
+    batch_size=st.integers(1, 7),
+    later_world_size=st.integers(1, 9),
+    share=st.floats(0, 1),
+    on_remainder=st.sampled_from(["pad", "drop"]),
+)
+def test_every_sample_once_when_the_world_changes(
+    num_samples: int,
+    world_size: int,
+    seed: int,
+    batch_size: int,
+    later_world_size: int,
+    share: float,
+    on_remainder: str,
+) -> None:
+    if on_remainder == "drop" and num_samples < max(world_size, later_world_size):
+        return
+    options = {"seed": seed, "batch_size": batch_size, "on_remainder": on_remainder}
+    before = ranks(num_samples, world_size, **options)
+    split = [indices(sampler, 4) for sampler in before]
+    num_batches = int(share * -(-len(split[0]) // batch_size))
+    used = [index for each in split for index in each[: num_batches * batch_size]]
+    (state,) = {json.dumps(sampler.state_dict(num_batches_consumed=num_batches)) for sampler in before}
+    after = ranks(num_samples, later_world_size, **{**options, "batch_size": 3})
+    for sampler in after:
+        sampler.load_state_dict(json.loads(state))
+        sampler.set_epoch(4)  # as a loop over epochs does, also over the one that was begun
+    rest = [indices(sampler) for sampler in after]
+    assert len({len(each) for each in rest}) == 1
+    seen = Counter(used + [index for each in rest for index in each])
+    num_seen_twice = sum(seen.values()) - len(seen)
+    if on_remainder == "drop":
+        assert num_seen_twice == 0
+        assert len(seen) > num_samples - max(world_size, later_world_size)
+    else:
+        assert len(seen) == num_samples
+        assert num_seen_twice < world_size + later_world_size
+    whole = ranks(num_samples, later_world_size, on_remainder=on_remainder)
+    assert {len(indices(sampler, 5)) for sampler in after} == {len(whole[0])}
+
+
+def test_a_state_is_taken_up_once() -> None:
+    sampler = ChordSampler(10, batch_size=2)
+    whole = indices(sampler)
+    sampler.load_state_dict(sampler.state_dict(num_batches_consumed=3))
+    assert (len(sampler), sampler.num_left, indices(sampler)) == (10, 4, whole[6:])
+    assert (indices(sampler, 0), sampler.num_left) == (whole, 10)  # the same epoch again is all of it
+
+
+def test_state_while_a_resumed_pass_runs() -> None:
+    sampler = ChordSampler(10, batch_size=2, rank=0, world_size=1)
+    whole = indices(sampler)
+    state = sampler.state_dict(num_batches_consumed=2)
+    sampler.load_state_dict(state)
+    assert sampler.state_dict(0) == state
+    pairs = iter(sampler)
+    assert [next(pairs)[1] for _ in range(3)] == whole[4:7]
+    assert sampler.state_dict(1)["num_consumed"] == 6
+    assert sampler.state_dict()["num_consumed"] == 7  # all that was drawn
+    assert sampler.state_dict(3)["num_consumed"] == 10
+    sampler.load_state_dict(sampler.state_dict(3))
+    assert indices(sampler, 0) == []  # the epoch is over, and no sample comes again
+    sampler.load_state_dict({**state, "num_consumed": 10})
+    assert len(sampler) == 10
+    assert len(indices(sampler)) == 10
+    assert sampler.epoch == 1
+
+
+def test_a_loaded_state_is_not_dropped_for_an_earlier_epoch() -> None:
+    sampler = ChordSampler(10, batch_size=2)
+    sampler.load_state_dict({**sampler.state_dict(0), "epoch": 3, "num_consumed": 4})
+    with pytest.raises(UsageError, match="^epoch: got 0 after load_state_dict of a state of epoch 3, expected"):
+        sampler.set_epoch(0)  # as a framework does that counts its own passes
+    sampler.set_epoch(3)
+    assert len(indices(sampler)) == 6
+    assert len(indices(sampler, 0)) == 10  # once the pass has begun, any epoch may follow
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"seed": 1}, "^state: got seed=1, expected 0 as in the sampler, since another one gives another order"),
+        ({"num_samples": 11}, "^state: got num_samples=11, expected 10"),
+        ({"shuffle": False}, "^state: got shuffle=False, expected True"),
+        ({"epoch": -1}, "^epoch: got -1"),
+        ({"num_consumed": "3"}, "^num_consumed: got '3'"),
+        ({"more": 1}, "^state: got keys seed, .*more, expected the state of a ChordSampler$"),
+    ],
+)
+def test_states_that_do_not_fit(change: dict[str, Any], match: str) -> None:
+    sampler = ChordSampler(10)
+    with pytest.raises(UsageError, match=match):
+        sampler.load_state_dict({**sampler.state_dict(0), **change})
+    assert sampler.state_dict(0) == ChordSampler(10).state_dict(0)  # and it is as it was
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"dataset": 0}, "^dataset: got 0, expected an integer of at least 1$"),
+        ({"dataset": 5, "seed": -1}, "^seed: got -1"),
+        ({"dataset": 5, "batch_size": 0}, "^batch_size: got 0"),
+        ({"dataset": 5, "on_remainder": "wrap"}, "^on_remainder: got 'wrap', expected one of pad, drop$"),
+        ({"dataset": 5, "rank": 1}, "^rank and world_size: got 1 and None, expected both or neither$"),
+        ({"dataset": 5, "rank": 2, "world_size": 2}, "^world_size: got 2, expected an integer of at least 3$"),
+        ({"dataset": 5, "rank": -1, "world_size": 2}, "^rank: got -1"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        ChordSampler(**arguments)
+
+
+def test_too_few_samples_to_drop() -> None:
+    with pytest.raises(UsageError, match="^world_size: got 4, expected at most 3, the number of samples. .*'pad'.$"):
+        list(ChordSampler(3, rank=0, world_size=4, on_remainder="drop"))
+
+
+def test_a_million_samples() -> None:
+    sampler = ChordSampler(1_000_000, rank=1, world_size=3)
+    pairs = iter(sampler)
+    drawn = np.array([next(pairs)[1] for _ in range(1000)])
+    assert len(sampler) == 333_334
+    assert len(np.unique(drawn)) == 1000
+    assert 450_000 < drawn.mean() < 550_000  # 9,129 is a standard deviation
+
+
+# Under loaders of others
+
+
+def test_plain_loader_gives_the_same_order_with_any_number_of_workers() -> None:
+    torch_data = pytest.importorskip("torch.utils.data")
+    epochs = []
+    for num_workers in (0, 1, 2):
+        sampler = ChordSampler(13, seed=5, batch_size=3)
+        loader = torch_data.DataLoader(
+            Echo(), batch_size=3, sampler=sampler, num_workers=num_workers, persistent_workers=num_workers > 0
+        )
+        found = []
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            found.append([pair for batch in loader for pair in zip(*(t.tolist() for t in batch), strict=True)])
+        epochs.append(found)
+    assert epochs[0] == epochs[1] == epochs[2]
+    assert epochs[0] == [[(epoch, i) for i in indices(ChordSampler(13, seed=5), epoch)] for epoch in range(2)]
+
+
+class Echo:
+    """A dataset whose samples are what it was asked for."""
+
+    def __len__(self) -> int:
+        return 13
+
+    def __getitem__(self, pair: tuple[int, int]) -> tuple[int, int]:
+        return pair
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11 with torch 2.13
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_stateful_loader_resumes_after_what_was_used(num_workers: int) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loader() -> Any:
+        return stateful.StatefulDataLoader(
+            Echo(), batch_size=2, sampler=ChordSampler(13, seed=5), num_workers=num_workers
+        )
+
+    whole = [batch[1].tolist() for batch in loader()]
+    first = loader()
+    batches = iter(first)
+    used = [next(batches)[1].tolist() for _ in range(3)]
+    state = first.state_dict()
+    del batches
+    second = loader()
+    second.load_state_dict(state)
+    assert used + [batch[1].tolist() for batch in second] == whole
+
+
+# Under torch.distributed
+
+RANK = """
+import json, os, sys
+import torch
+from torch import distributed
+from chordcache.train.samplers.distributed import ChordSampler
+
+folder, num_samples, stop_at, on_remainder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+sampler = ChordSampler(num_samples, seed=7, batch_size=2, on_remainder=on_remainder)  # before the ranks are known
+distributed.init_process_group("gloo")
+rank, world_size = distributed.get_rank(), distributed.get_world_size()
+if os.path.exists(folder + "/state.json"):
+    sampler.load_state_dict(json.load(open(folder + "/state.json")))
+steps = 0
+with open(f"{folder}/seen-{os.getpid()}.txt", "a") as seen:
+    for epoch in range(sampler.epoch, 3):
+        sampler.set_epoch(epoch)
+        batch, num_batches = [], 0
+        pairs = list(sampler)
+        for start in range(0, len(pairs), 2):
+            batch = pairs[start : start + 2]
+            total = torch.tensor([len(batch)])
+            distributed.all_reduce(total)  # a rank that has fewer batches would leave the others here
+            assert total == len(batch) * world_size, (rank, total, batch)
+            seen.writelines(f"{epoch} {index}\\n" for _, index in batch)
+            seen.flush()
+            if rank == 0:
+                state = sampler.state_dict(num_batches_consumed=start // 2 + 1)
+                with open(folder + "/state.json.new", "w") as file:
+                    json.dump(state, file)
+                os.replace(folder + "/state.json.new", folder + "/state.json")
+            distributed.barrier()
+            steps += 1
+            if steps == stop_at:
+                os.kill(os.getpid(), 9)
+distributed.destroy_process_group()
+"""
+
+
+def seen(folder: Path) -> dict[int, Counter[int]]:
+    found: dict[int, Counter[int]] = {}
+    for path in folder.glob("seen-*.txt"):
+        for line in path.read_text().splitlines():
+            epoch, index = map(int, line.split())
+            found.setdefault(epoch, Counter())[index] += 1
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("world_size", "later_world_size", "num_samples", "on_remainder"),
+    [(4, 2, 27, "pad"), (2, 4, 27, "drop")],
+)
+def test_distributed_run_that_is_killed_and_goes_on(
+    tmp_path: Path, world_size: int, later_world_size: int, num_samples: int, on_remainder: str
+) -> None:
+    per_epoch = -(-(num_samples // world_size if on_remainder == "drop" else -(-num_samples // world_size)) // 2)
+    in_second_epoch = per_epoch + 2
+    killed = run_ranks(RANK, tmp_path, world_size, num_samples, in_second_epoch, on_remainder)
+    assert set(exit_codes(killed)) == {-signal.SIGKILL}
+    ended = run_ranks(RANK, tmp_path, later_world_size, num_samples, -1, on_remainder)
+    assert exit_codes(ended) == [0] * later_world_size
+    epochs = seen(tmp_path)
+    assert sorted(epochs) == [0, 1, 2]
+    for epoch, counts in epochs.items():
+        sizes = {0: [world_size], 1: [world_size, later_world_size], 2: [later_world_size]}[epoch]
+        if on_remainder == "pad":
+            assert sorted(counts) == list(range(num_samples))
+            assert sum(counts.values()) - num_samples < sum(sizes)
+        else:
+            assert max(counts.values()) == 1
+            assert len(counts) > num_samples - max(sizes)

@@ -1,0 +1,377 @@
+"""Clips by time: the frames nearest to regular times, at any rate, with any clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import chordcache as cc
+from chordcache.building.build import build
+from chordcache.errors import UsageError
+from chordcache.train.samplers.by_name import make_sampler
+from chordcache.train.samplers.clip_request import ClipRequest
+from chordcache.train.samplers.clip_samplers import (
+    DenseClips,
+    KeyframeSampler,
+    RandomClipSampler,
+    RegularClipSampler,
+    RegularTimestampClips,
+)
+from chordcache.train.samplers.content_samplers import AdaptiveSampler, AudioPeakSampler
+
+FIRST_OF_TWO = ClipRequest(clip=0, num_clips=2)
+"""A request for which RegularClipSampler starts at the first frame"""
+
+
+def timed(pts_seconds: Any, frame_seconds: float) -> Any:
+    """All that samplers by time look at."""
+    pts = np.asarray(pts_seconds, float)
+    return SimpleNamespace(
+        key="a",
+        num_frames=len(pts),
+        pts_seconds=pts,
+        duration_seconds=float(np.ptp(pts)) + frame_seconds,
+    )
+
+
+def constant(rate: float | Fraction, num_frames: int, *, digits: int = 15) -> Any:
+    """A video of constant rate, whose clock does not start at 0 and is rounded to so many digits."""
+    pts = [round(7.5 + float(number / Fraction(rate)), digits) for number in range(num_frames)]
+    return timed(pts, float(1 / Fraction(rate)))
+
+
+def nearest_by_fractions(target: Fraction, rate: Fraction) -> int:
+    """Round a time to a frame number: a half downwards, and up to 1 ms more."""
+    return -((Fraction(1, 2) - (target - Fraction(1, 1000)) * rate) // 1)
+
+
+def nearest_of_all(times: np.ndarray, targets: np.ndarray) -> list[int]:
+    """Compare each target with every frame. If it lies in the middle of two, to within 1 ms, take the earlier one."""
+    found = []
+    for target in targets:
+        distances = [abs(time - target) for time in times]
+        nearest = distances.index(min(distances))
+        is_middle = nearest and abs((times[nearest - 1] + times[nearest]) / 2 - target) <= 0.001
+        found.append(nearest - 1 if is_middle else nearest)
+    return found
+
+
+# Frames by time
+
+
+@pytest.mark.parametrize("digits", [15, 3], ids=["exact", "milliseconds"])
+@pytest.mark.parametrize("rate", [24, 25, 30, 60, Fraction(24000, 1001), Fraction(30000, 1001)], ids=str)
+@pytest.mark.parametrize("fps", [1, 8, 10, 12, 16, 20])
+def test_constant_rates(rate: Fraction, fps: int, digits: int) -> None:
+    source = constant(rate, 400, digits=digits)
+    found = RegularClipSampler(num_frames=6, fps=fps).frame_numbers(source, FIRST_OF_TWO)
+    assert found.tolist() == [nearest_by_fractions(Fraction(i, fps), rate) for i in range(6)]
+    assert found.dtype == np.int64
+
+
+def test_film_at_8_frames_per_second() -> None:
+    film = Fraction(24000, 1001)
+    found = RegularClipSampler(num_frames=16, fps=8).frame_numbers(constant(film, 100, digits=3), FIRST_OF_TWO)
+    assert found.tolist() == list(range(0, 48, 3))
+    # Targets are 2.997 frames apart: after 50 seconds they are one frame behind a stride of 3
+    found = RegularClipSampler(num_frames=400, fps=8).frame_numbers(constant(film, 1400), FIRST_OF_TWO)
+    assert found[-1] == 3 * 399 - 1
+
+
+@pytest.mark.parametrize("digits", [15, 3], ids=["exact", "milliseconds"])
+def test_ties_take_the_earlier_frame(digits: int) -> None:
+    found = RegularClipSampler(num_frames=20, fps=10).frame_numbers(constant(25, 100, digits=digits), FIRST_OF_TWO)
+    assert found.tolist() == [5 * i // 2 for i in range(20)]  # 0 2 5 7 10 ..., of which 2.5 and 7.5 are ties
+
+
+def test_ties_of_videos_with_very_many_frames() -> None:
+    source = constant(2000, 1000)  # a frame lasts half as long as the tolerance
+    found = RegularClipSampler(num_frames=6, fps=500).frame_numbers(source, FIRST_OF_TWO)
+    assert found.tolist() == [0, 4, 8, 12, 16, 20]
+
+
+@given(
+    steps=st.lists(st.floats(0.0101, 0.7), min_size=1, max_size=40),
+    fps=st.floats(1.5, 90),
+    num_frames=st.integers(1, 12),
+    index=st.integers(0, 2**40),
+)
+def test_variable_rates(steps: list[float], fps: float, num_frames: int, index: int) -> None:
+    times = np.concatenate([[0.0], np.cumsum(steps)])
+    source, request = timed(times - 3, 0.05), ClipRequest(seed=1, epoch=2, index=index)
+    found = RandomClipSampler(num_frames, fps=fps).frame_numbers(source, request)
+    start = request.generator().random() * max(0, times[-1] - (num_frames - 1) / fps)
+    targets = start + np.arange(num_frames) / fps
+    # A target that is exactly 1 ms from the middle of two frames may be rounded to either side
+    middles = (times[1:] + times[:-1]) / 2
+    is_exact = np.abs(np.abs(targets[:, None] - middles) - 0.001).min(axis=1) > 1e-9
+    assert found[is_exact].tolist() == nearest_of_all(times, targets[is_exact])
+    assert (np.diff(found) >= 0).all()
+
+
+def test_more_frames_per_second_than_the_video_has() -> None:
+    found = RegularClipSampler(num_frames=8, fps=8, pad="error").frame_numbers(constant(2, 40), FIRST_OF_TWO)
+    assert found.tolist() == [0, 0, 0, 1, 1, 1, 1, 2]  # 2 and 6 are ties
+
+
+@pytest.mark.parametrize("pad", ["repeat", "loop"])
+@pytest.mark.parametrize(
+    "kind", [RegularClipSampler, RandomClipSampler, DenseClips, RegularTimestampClips, AdaptiveSampler]
+)
+@pytest.mark.filterwarnings("ignore:AdaptiveSampler")
+def test_one_frame(kind: Any, pad: str) -> None:
+    source = constant(25, 1)
+    source.content = None
+    found = kind(num_frames=16, fps=8, pad=pad).frame_numbers(source, ClipRequest(index=3))
+    assert found.reshape(-1, 16)[0].tolist() == [0] * 16
+
+
+def test_one_frame_fills_its_duration() -> None:
+    sampler = RegularClipSampler(num_frames=4, fps=8, pad="error")
+    assert sampler.frame_numbers(constant(2, 1), ClipRequest()).tolist() == [0] * 4  # until 0.375 of 0.5 seconds
+    with pytest.raises(UsageError, match=r"got 0\.04 seconds"):
+        sampler.frame_numbers(constant(25, 1), ClipRequest())
+
+
+@pytest.mark.parametrize("digits", [15, 3], ids=["exact", "milliseconds"])
+@pytest.mark.parametrize("rate", [12, 24])
+def test_a_rate_that_divides_that_of_the_video_is_a_stride(rate: int, digits: int) -> None:
+    for num_frames_of_video in (1, 5, 15, 121):
+        source = constant(rate, num_frames_of_video, digits=digits)
+        for pad in ("repeat", "loop"):
+            by_time = DenseClips(num_frames=4, fps=rate / 5, pad=pad, num_clips=2)
+            by_number = DenseClips(num_frames=4, stride=5, pad=pad, num_clips=2)
+            found, expected = (sampler.frame_numbers(source, ClipRequest()) for sampler in (by_time, by_number))
+            assert found.tolist() == expected.tolist()
+
+
+# Clocks
+
+
+@pytest.mark.parametrize("kind", [RegularClipSampler, RandomClipSampler, DenseClips, RegularTimestampClips])
+@pytest.mark.parametrize("num_frames", [5, 60])
+@pytest.mark.parametrize("pad", ["repeat", "loop"])
+def test_clock_that_is_set_back_goes_on(kind: Any, num_frames: int, pad: str) -> None:
+    straight, back = constant(10, 60), constant(10, 60)
+    back.pts_seconds[20:] -= 100
+    back.pts_seconds[40:] -= 3
+    back.duration_seconds = float(np.ptp(back.pts_seconds)) + 0.1
+    sampler = kind(num_frames=num_frames, fps=8, pad=pad)
+    for index in range(5):
+        found, expected = (sampler.frame_numbers(source, ClipRequest(index=index)) for source in (back, straight))
+        assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("pts", [[0.0, 0.0, 0.0, 0.1], [3.0, 2.0, 1.0, 0.0], [0.0, 5000.0, 5000.1, -9.0]])
+def test_odd_clocks(pts: list[float]) -> None:
+    for index in range(20):
+        found = RandomClipSampler(num_frames=7, fps=8).frame_numbers(timed(pts, 0.1), ClipRequest(index=index))
+        assert (np.diff(found) >= 0).all()
+        assert 0 <= found[0] <= found[-1] < 4
+
+
+# The end of the video
+
+
+def test_short_videos() -> None:
+    source, arguments = constant(10, 10), {"num_frames": 12, "fps": 8}  # targets 0, 0.125 ... 1.375 in [0, 1)
+    inside = [0, 1, 2, 4, 5, 6, 7, 9]  # 1.25, 2.5, 3.75 ...
+    for index in range(5):
+        found = RandomClipSampler(**arguments).frame_numbers(source, ClipRequest(index=index))
+        assert found.tolist() == [*inside, 9, 9, 9, 9]
+    found = RandomClipSampler(**arguments, pad="loop").frame_numbers(source, ClipRequest())
+    assert found.tolist() == [*inside, *inside[:4]]
+    with pytest.raises(
+        UsageError,
+        match=r"^video 'a': got 1 seconds, expected more than 1\.375 for a clip of 12 frames at 8 per second\. Choose",
+    ):
+        RandomClipSampler(**arguments, pad="error").frame_numbers(source, ClipRequest())
+
+
+@pytest.mark.parametrize("end", [0.9995, 1, 1.0005])
+def test_end_of_a_video_whose_times_are_rounded(end: float) -> None:
+    source = timed(np.arange(10) / 10, end - 0.9)
+    assert RegularClipSampler(8, fps=8, pad="error").frame_numbers(source, ClipRequest())[-1] == 9
+    with pytest.raises(UsageError):
+        RegularClipSampler(9, fps=8, pad="error").frame_numbers(source, ClipRequest())
+    assert RegularClipSampler(9, fps=8, pad="loop").frame_numbers(source, ClipRequest()).tolist()[-2:] == [9, 0]
+
+
+# Random clips
+
+
+def drawn(seed: int, epoch: int) -> list[list[int]]:
+    sampler, source = RandomClipSampler(num_frames=4, fps=8), constant(Fraction(24000, 1001), 500)
+    requests = [ClipRequest(seed=seed, epoch=epoch, index=index) for index in range(20)]
+    return [sampler.frame_numbers(source, request).tolist() for request in requests]
+
+
+def test_random_clips_by_time_are_pure() -> None:
+    before = [drawn(seed, epoch) for seed in range(2) for epoch in range(2)]
+    np.random.seed(0)
+    assert [drawn(seed, epoch) for seed in range(2) for epoch in range(2)] == before
+    assert len({clip[0] for clips in before for clip in clips}) > 60
+    assert before[0][:3] == PINNED  # part of what a seed promises
+
+
+PINNED = [[6, 9, 12, 15], [168, 171, 174, 177], [425, 428, 431, 434]]
+
+
+def test_random_starts_are_uniform_over_time() -> None:
+    # A second of 60 frames, and ten frames that last a second each
+    source = timed([*np.arange(60) / 60, *range(1, 11)], 1)
+    requests = [ClipRequest(index=index) for index in range(2000)]
+    starts = np.array([RandomClipSampler(num_frames=1, fps=8).frame_numbers(source, r)[0] for r in requests])
+    shares = np.bincount(starts, minlength=70)[61:] / len(starts)
+    assert shares == pytest.approx([*[0.1] * 8, 0.05], abs=0.03)  # half a second is nearest to the last frame
+
+
+# Other samplers by time
+
+
+def test_keyframes_by_time() -> None:
+    source = constant(30, 300)
+    source.keyframes = np.array([50, 150, 250])
+    clips = [KeyframeSampler(5, fps=10).frame_numbers(source, ClipRequest(index=i)) for i in range(40)]
+    assert {tuple(clip) for clip in clips} == {tuple(range(key - 6, key + 7, 3)) for key in (50, 150, 250)}
+    clips = [KeyframeSampler(5, fps=1).frame_numbers(source, ClipRequest(index=i)) for i in range(40)]
+    assert {(clip[0], clip[-1]) for clip in clips} == {(0, 120), (90, 210), (179, 299)}  # moved inside
+
+
+def test_adaptive_by_time() -> None:
+    source = constant(20, 200)
+    source.content = SimpleNamespace(motion_per_second=(0, 0, 0, 0, 0, 9, 0, 0, 0, 0))  # frames 100 to 119 move
+    clips = [AdaptiveSampler(5, fps=5).frame_numbers(source, ClipRequest(index=i)) for i in range(300)]
+    by_number = [AdaptiveSampler(5, stride=4).frame_numbers(source, ClipRequest(index=i)) for i in range(300)]
+    assert np.array_equal(clips, by_number)
+    assert all(clip[0] <= 119 and clip[-1] >= 100 for clip in clips)
+
+
+@pytest.mark.parametrize("step", [{"stride": 4}, {"fps": 5}], ids=str)
+def test_adaptive_draws_the_last_start_too(step: dict[str, int]) -> None:
+    source = constant(20, 200)
+    source.content = SimpleNamespace(motion_per_second=(0,) * 9 + (9,))  # frames 180 to 199 move
+    clips = [AdaptiveSampler(2, **step).frame_numbers(source, ClipRequest(index=i)) for i in range(500)]
+    assert {clip[0] for clip in clips} == set(range(176, 196))
+    short = constant(20, 3)
+    short.content = SimpleNamespace(motion_per_second=(9,))
+    assert AdaptiveSampler(2, **step).frame_numbers(short, ClipRequest()).tolist() == [0, 2]
+
+
+# Clips at regular timestamps
+
+
+@pytest.mark.parametrize("rate", [10, 25, Fraction(30000, 1001)], ids=str)
+@pytest.mark.parametrize(("num_frames", "fps"), [(1, 8), (4, 2), (16, 8)])
+@pytest.mark.parametrize("between", ["0.5", "1", "1.7"])
+def test_regular_timestamps(rate: Fraction, num_frames: int, fps: int, between: str) -> None:
+    num_frames_of_video = round(9.3 * rate)
+    sampler = RegularTimestampClips(num_frames, fps=fps, seconds_between_clip_starts=float(between))
+    found = sampler.frame_numbers(constant(rate, num_frames_of_video), ClipRequest())
+    clips = [[k * Fraction(between) + Fraction(i, fps) for i in range(num_frames)] for k in range(100)]
+    inside = [clip for clip in clips if clip[-1] < num_frames_of_video / Fraction(rate)]
+    last = num_frames_of_video - 1
+    assert found.tolist() == [[min(nearest_by_fractions(t, rate), last) for t in clip] for clip in inside]
+
+
+def test_regular_timestamps_with_a_stride() -> None:
+    sampler = RegularTimestampClips(num_frames=4, stride=3, seconds_between_clip_starts=2)
+    starts = {69: [0, 20, 40], 70: [0, 20, 40, 60]}  # 60, 63, 66 and 69 just fit
+    for num_frames_of_video, expected in starts.items():
+        found = sampler.frame_numbers(constant(10, num_frames_of_video), ClipRequest())
+        assert found.tolist() == [[start, start + 3, start + 6, start + 9] for start in expected]
+
+
+@pytest.mark.parametrize("step", [{"stride": 2}, {"fps": 5}], ids=str)
+def test_regular_timestamps_of_a_short_video(step: dict[str, int]) -> None:
+    sampler = RegularTimestampClips(num_frames=4, seconds_between_clip_starts=0.1, **step)
+    assert sampler.frame_numbers(constant(10, 5), ClipRequest()).tolist() == [[0, 2, 4, 4]]
+    with pytest.raises(UsageError, match="^video 'a': got"):
+        RegularTimestampClips(num_frames=4, pad="error", **step).frame_numbers(constant(10, 5), ClipRequest())
+
+
+@pytest.mark.parametrize("between", [0, -1.0, float("nan"), None])
+def test_wrong_seconds_between_clips(between: Any) -> None:
+    with pytest.raises(UsageError, match="^seconds_between_clip_starts: got .*, expected a number above 0$"):
+        RegularTimestampClips(seconds_between_clip_starts=between)
+
+
+# Arguments
+
+BY_TIME = [
+    RegularClipSampler,
+    RandomClipSampler,
+    DenseClips,
+    KeyframeSampler,
+    AdaptiveSampler,
+    AudioPeakSampler,
+    RegularTimestampClips,
+]
+
+
+@pytest.mark.parametrize("kind", BY_TIME)
+def test_stride_and_fps_exclude_each_other(kind: Any) -> None:
+    with pytest.raises(UsageError, match=r"^stride and fps: got 4 and 8, expected one of them\. Give stride to choose"):
+        kind(stride=4, fps=8)
+    assert (kind().stride, kind().fps) == (4, None)
+    assert (kind(fps=8).stride, kind(fps=8).fps) == (None, 8)
+
+
+@pytest.mark.parametrize("fps", [0, -8, float("inf"), "8"])
+def test_wrong_fps(fps: Any) -> None:
+    with pytest.raises(UsageError, match="^fps: got .*, expected a number above 0$"):
+        RandomClipSampler(fps=fps)
+
+
+def test_samplers_by_time_by_name() -> None:
+    assert make_sampler({"name": "random", "num_frames": 8, "fps": 2.5}) == RandomClipSampler(8, fps=2.5)
+    with pytest.raises(UsageError, match="^stride and fps: got"):
+        make_sampler({"name": "random", "stride": 4, "fps": 8})
+
+
+# Real caches
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    """Two videos, one of constant rate and one whose frames lie at random times."""
+    folder = tmp_path_factory.mktemp("timed")
+    ticks = np.cumsum(np.random.default_rng(0).integers(300, 3000, 60))
+    make_video(folder / "a.mp4", num_frames=60, fps=25)
+    make_video(folder / "b.mp4", num_frames=60, fps=25, pts_ticks=(ticks - ticks[0]).tolist(), options={"bf": "0"})
+    (folder / "index.csv").write_text("path\na.mp4\nb.mp4\n")
+    build(folder / "index.csv", folder / "cache", jobs=1)
+    return folder / "cache"
+
+
+def test_dataset_of_clips_by_time(cache: Path) -> None:
+    sampler = {"name": "random", "num_frames": 6, "fps": 8}
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=sampler, size=(32, 32), clips_per_video=8, seed=5)
+    with cc.open_cache(cache) as videos:
+        for index in range(16):
+            pts = videos[index // 8].pts_seconds
+            start = ClipRequest(seed=5, index=index).generator().random() * (np.ptp(pts) - 5 / 8)
+            targets = pts[0] + start + np.arange(6) / 8
+            found = dataset[index]["pts_seconds"].numpy()
+            assert found.tolist() == pts[nearest_of_all(pts, targets)].tolist()
+            assert np.abs(found - targets).max() <= np.diff(pts).max() / 2 + 0.001
+    assert np.diff(pts).max() > 4 * np.diff(pts).min()
+
+
+def test_batch_of_clips_at_regular_timestamps(cache: Path) -> None:
+    sampler = RegularTimestampClips(4, fps=8, seconds_between_clip_starts=0.5)
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=sampler, size=(32, 32))
+    batch = cc.collate([dataset[0], dataset[1]])
+    with cc.open_cache(cache) as videos:
+        num_clips = [len(np.arange(0, video.duration_seconds - 3 / 8, 0.5)) for video in videos]
+    assert batch["lengths"]["frames"][:, :2].tolist() == [[n, 4] for n in num_clips]
+    assert num_clips[0] < num_clips[1]
+    assert batch["frames"].shape == (2, num_clips[1], 4, 3, 32, 32)

@@ -1,0 +1,342 @@
+"""Datasets and loaders that a config names are those that are made by hand."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("kornia")
+from torch.utils.data import DataLoader  # noqa: E402
+
+import chordcache as cc  # noqa: E402
+from chordcache.config.config import Config, config_from_json, config_to_json  # noqa: E402
+from chordcache.config.yaml_files import load_config  # noqa: E402
+from chordcache.errors import ConfigError, UsageError  # noqa: E402
+from chordcache.read.crops import Pad  # noqa: E402
+from chordcache.train.from_config import CROPS  # noqa: E402
+from chordcache.train.samplers.by_name import SAMPLERS, TIME_TRANSFORMS  # noqa: E402
+from chordcache.train.samplers.time_transforms import FrameDrop, TimeWarp  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+PRESET = REPOSITORY / "configs" / "train.yaml"
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    folder = tmp_path_factory.mktemp("videos")
+    for number in range(4):
+        make_video(folder / f"{number}.mp4", num_frames=20 + number, size=(96, 64), audio=True)
+    rows = "".join(f"{n}.mp4,{'run' if n % 2 else 'walk'},video {n}\n" for n in range(4))
+    (folder / "index.csv").write_text("path,label,caption\n" + rows)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cache(videos: Path) -> Path:
+    cc.build(videos / "index.csv", videos / "cache", tiers=["lmdb"], config=PRESET, jobs=1)
+    return videos / "cache"
+
+
+@pytest.fixture
+def train(cache: Path) -> dict[str, Any]:
+    """The section of the preset, with this cache."""
+    section: dict[str, Any] = yaml.safe_load(PRESET.read_text())["train"]
+    section["source"]["path"] = str(cache)
+    return section
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    assert type(found) is type(expected)
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name in expected:
+            assert_equal(found[name], expected[name])
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_equal(one, other)
+    elif isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
+    else:
+        assert found == expected
+
+
+def by_hand(cache: Path) -> cc.ChordVideoDataset:
+    """The dataset of the preset."""
+    return cc.ChordVideoDataset(
+        cache,
+        clips_per_video=4,
+        clip_sampler=FrameDrop(TimeWarp(cc.RandomClipSampler(16, stride=2), speed=(0.8, 1.25)), p=0.05),
+        crop=cc.HorizontalFlip(0.5, cc.RandomResizedCrop((112, 112), scale=(0.3, 1.0))),
+    )
+
+
+# Datasets
+
+
+def test_dataset_is_the_one_made_by_hand(train: dict[str, Any], cache: Path, tmp_path: Path) -> None:
+    path = tmp_path / "chordcache.yaml"
+    path.write_text(yaml.safe_dump({"train": train}))
+    expected = by_hand(cache)
+    for config in ({"train": train}, path, str(path), load_config(path)):
+        dataset = cc.make_dataset(config)
+        assert dataset._sampler == expected._sampler
+        assert dataset._clips == expected._clips
+        assert len(dataset) == len(expected) == 16
+    for epoch in (0, 3):
+        for position in (0, 7, 15):
+            assert_equal(dataset[epoch, position], expected[epoch, position])
+
+
+def test_each_section_is_switched_by_its_name(train: dict[str, Any]) -> None:
+    def changed(**sections: Any) -> cc.ChordVideoDataset:
+        return cc.make_dataset({"train": {**train, **sections}})
+
+    sampler = {"name": "regular", "num_frames": 4}
+    assert changed(clip_sampler=sampler, time_transform=None)._sampler == cc.RegularClipSampler(4)
+    one = changed(clip_sampler=sampler, time_transform={"name": "temporal_crop", "num_frames": 2})
+    assert one._sampler == TIME_TRANSFORMS["temporal_crop"](cc.RegularClipSampler(4), 2)
+    assert changed(crop={"name": "pad", "size": [32, 48]})._clips.spatial_transform == Pad((32, 48))
+    assert changed(crop=None, dataset={"size": [8, 8]})._clips.spatial_transform == cc.CenterCrop((8, 8))
+
+
+def test_arguments_replace_those_of_the_config(train: dict[str, Any], cache: Path) -> None:
+    train["source"]["path"] = "elsewhere"
+    dataset = cc.make_dataset(
+        {"train": train}, cache=cache, clip_sampler={"name": "regular"}, size=(16, 16), clips_per_video=1
+    )
+    assert dataset._sampler == cc.RegularClipSampler()
+    assert dataset._clips.spatial_transform == cc.CenterCrop((16, 16))
+    assert len(dataset) == 4
+
+
+def test_a_missing_cache_is_built_with_the_same_config(train: dict[str, Any], videos: Path, tmp_path: Path) -> None:
+    train["dataset"] = {"index": str(videos / "index.csv"), "on_miss": "source"}
+    del train["source"]
+    dataset = cc.make_dataset({"frames": {"short_side": 32}, "train": train}, crop=None, size=None)
+    assert dataset[0]["frames"].shape == (16, 3, 32, 48)
+
+
+def test_every_name_is_documented() -> None:
+    text = (REPOSITORY / "docs" / "loading.md").read_text()
+    names = [
+        *SAMPLERS,
+        *TIME_TRANSFORMS,
+        *CROPS,
+        "mp4",
+        "mapped_mp4",
+        "batch",
+        "pad_and_tokenize",
+        "distributed",
+        "budget",
+        "threads",
+    ]
+    assert not [name for name in (*names, "workers") if f"`{name}`" not in text]
+
+
+# Loaders
+
+
+def passes(loader: Any, num: int = 2) -> list[list[dict[str, Any]]]:
+    return [list(loader) for _ in range(num)]
+
+
+def augment_by_hand() -> cc.BatchAugment:
+    return cc.BatchAugment(policy="trivial", mix="mixup", num_classes=2, features=("frames",))
+
+
+def test_threads(train: dict[str, Any], cache: Path) -> None:
+    loader = cc.make_loader({"train": train})
+    assert type(loader) is cc.ClipLoader
+    augment = augment_by_hand()
+    expected = [[augment(b) for b in each] for each in passes(cc.ClipLoader(by_hand(cache), 2, num_threads=2))]
+    assert_equal(passes(loader), expected)
+    assert expected[0][0]["label"].shape == (2, 2)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_workers(train: dict[str, Any], cache: Path, num_workers: int) -> None:
+    train["loader"] = {"name": "workers", "batch_size": 4, "num_workers": num_workers}
+    loader = cc.make_loader({"train": train})
+    assert type(loader) is DataLoader
+    assert (loader.num_workers, loader.batch_size) == (num_workers, 4)
+    augment = augment_by_hand()
+    expected = [[augment(b) for b in each] for each in passes(cc.ClipLoader(by_hand(cache), 4))]
+    assert_equal(passes(loader), expected)
+
+
+@pytest.mark.slow
+def test_spawned_workers_augment(train: dict[str, Any]) -> None:
+    threads = list(cc.make_loader({"train": train}))
+    train["loader"] = {"name": "workers", "batch_size": 2, "num_workers": 1, "start_method": "spawn"}
+    assert_equal(list(cc.make_loader({"train": train})), threads)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_training_from_a_config(train: dict[str, Any], num_workers: int) -> None:
+    train["loader"] = {"name": "workers", "batch_size": 4, "num_workers": num_workers}
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = cc.make_loader({"train": train})
+    num_seen = 0
+    for _ in range(2):
+        for batch in loader:
+            loss = torch.nn.functional.cross_entropy(model(batch["frames"].mean((1, 3, 4))), batch["label"])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            num_seen += len(batch["label"])
+    assert num_seen == 32
+    assert torch.isfinite(loss)
+
+
+def test_loader_of_another_dataset(train: dict[str, Any], cache: Path) -> None:
+    del train["augment"]
+    dataset = cc.subset(by_hand(cache), [3, 1])
+    loader = cc.make_loader(dataset, config={"train": train})
+    assert_equal(list(loader), list(cc.ClipLoader(dataset, 2)))
+
+
+def test_order(train: dict[str, Any], cache: Path) -> None:
+    del train["augment"]
+    dataset = by_hand(cache)
+    train["sampler"] = {"name": "distributed", "shuffle": False, "rank": 1, "world_size": 2}
+    order = cc.ChordSampler(dataset, shuffle=False, rank=1, world_size=2, batch_size=2)
+    assert_equal(list(cc.make_loader({"train": train})), list(cc.ClipLoader(dataset, 2, sampler=order)))
+    train["sampler"] = {"name": "budget", "max_frames": 48, "sampler": {"name": "distributed", "seed": 5}}
+    batches = cc.BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=5), max_frames=48)
+    for loader in ({"name": "threads"}, {"name": "workers", "num_workers": 0}):
+        found = list(cc.make_loader({"train": {**train, "loader": loader}}))
+        assert [len(batch["label"]) for batch in found] == [3, 3, 3, 3, 3, 1]
+        assert_equal(found, list(cc.ClipLoader(dataset, None, sampler=copy.deepcopy(batches))))
+
+
+def test_captions(train: dict[str, Any], tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"video": 1, "?": 0}, unk_token="?"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    train["collate"] = {"name": "pad_and_tokenize", "tokenizer": str(tmp_path / "tokenizer.json")}
+    batch = next(iter(cc.make_loader({"train": train})))
+    assert batch["caption_ids"].tolist() == [[1, 0], [1, 0]]
+
+
+def test_loader_with_two_sets_of_arguments(train: dict[str, Any], cache: Path) -> None:
+    with pytest.raises(UsageError, match="^batch_size: got a value and a config"):
+        cc.make_loader({"train": train}, 4)
+    with pytest.raises(UsageError, match="^drop_last: got a value and a config"):
+        cc.make_loader(by_hand(cache), config={"train": train}, drop_last=True)
+    with pytest.raises(UsageError, match="^dataset and config: got two configs"):
+        cc.make_loader({"train": train}, config={"train": train})
+    with pytest.raises(UsageError, match="^num_workers: got None"):
+        cc.make_loader(by_hand(cache), 4)
+    with pytest.raises(ConfigError, match="^train.loader: got none, expected a section"):
+        cc.make_loader({"train": {**train, "loader": None}})
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "match"),
+    [
+        ("source", {"name": "tape"}, "^train.source: got the name 'tape', expected one of cache, mp4, mapped_mp4$"),
+        ("source", {"name": "cache"}, "^train.source 'cache': got no 'path', expected a value"),
+        ("dataset", {"speed": 1}, "^train.dataset: got 'speed', expected one of features, size, "),
+        (
+            "clip_sampler",
+            {"name": "best"},
+            "^train.clip_sampler: got the name 'best', expected one of adaptive, audio_peak, ",
+        ),
+        ("clip_sampler", {"name": "random", "n": 1}, "^train.clip_sampler 'random': got 'n', expected one of num_fr"),
+        ("time_transform", [{"name": "x"}], "^train.time_transform: got the name 'x', expected one of time_warp, fra"),
+        ("time_transform", [{"name": "temporal_crop"}], "^train.time_transform 'temporal_crop': got no 'num_frames'"),
+        ("crop", {"name": "zoom"}, "^train.crop: got the name 'zoom', expected one of center_crop, random_resized_"),
+        ("crop", {"name": "pad", "p": 1}, "^train.crop 'pad': got 'p', expected one of size$"),
+        ("crop", {"name": "horizontal_flip", "of": {"name": "x"}}, "^train.crop.of: got the name 'x', expected one of"),
+        ("crop", {"name": "horizontal_flip", "of": 3}, "^train.crop.of: got 3, expected a mapping with a name"),
+        ("augment", {"name": "x"}, "^train.augment: got the name 'x', expected one of batch$"),
+        ("augment", {"name": "batch", "x": 1}, "^train.augment 'batch': got 'x', expected one of policy, geometric, "),
+        ("collate", {"name": "x"}, "^train.collate: got the name 'x', expected one of pad, pad_and_tokenize$"),
+        ("collate", {"name": "pad", "x": 1}, "^train.collate 'pad': got 'x', expected a name only$"),
+        ("sampler", {"name": "x"}, "^train.sampler: got the name 'x', expected one of distributed, budget$"),
+        ("sampler", {"name": "distributed", "dataset": 1}, "^train.sampler 'distributed': got 'dataset', expected one"),
+        ("loader", {"name": "x"}, "^train.loader: got the name 'x', expected one of threads, workers$"),
+        ("loader", {"name": "threads", "num_workers": 1}, "^train.loader 'threads': got 'num_workers', expected one"),
+        ("loader", {"name": "threads"}, "^train.loader 'threads': got no 'batch_size'"),
+    ],
+)
+def test_unknown_names_and_arguments(train: dict[str, Any], section: str, value: Any, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        cc.make_loader({"train": {**train, section: value}})
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "match"),
+    [
+        ("clip_sampler", {"name": "random", "stride": 0}, "^train.clip_sampler: stride: got 0, expected"),
+        ("crop", {"name": "pad", "size": 3}, r"^train.crop: size: got 3, expected \(height, width\)"),
+        ("augment", {"name": "batch", "mix": "x"}, "^train.augment: mix: got 'x', expected one of"),
+        ("loader", {"name": "threads", "batch_size": 0}, "batch_size: got 0, expected"),
+        ("dataset", {"size": [64, 64]}, r"^train.dataset: size: got \(64, 64\) and a crop, expected one of them"),
+    ],
+)
+def test_wrong_values(train: dict[str, Any], section: str, value: Any, match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        cc.make_loader({"train": {**train, section: value}})
+
+
+@pytest.mark.parametrize(
+    ("value", "match"),
+    [
+        ([1], r"^train: got \[1\], expected a mapping of sections"),
+        ({"optimizer": {}}, "^train.optimizer: got an unknown key, expected one of source, dataset, clip_sampler, "),
+        ({"crop": {"size": 3}}, r"^train.crop: got {'size': 3}, expected a mapping with a name"),
+        ({"loader": "threads"}, "^train.loader: got 'threads', expected a mapping with a name"),
+        ({"time_transform": [1]}, "^train.time_transform: got 1, expected a mapping with a name"),
+        ({"dataset": 1}, "^train.dataset: got 1, expected a mapping of arguments"),
+        ({"crop": {"name": "pad", "size": {1}}}, "^train: got a value other than plain data"),
+    ],
+)
+def test_sections_that_are_not_configs(value: Any, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        config_from_json({"train": value})
+
+
+# Caches do not depend on the section
+
+
+def test_builds_do_not_depend_on_the_section(train: dict[str, Any], videos: Path, tmp_path: Path) -> None:
+    plain, trained = config_from_json({}), config_from_json({"train": train})
+    assert plain == trained
+    assert config_to_json(plain) == config_to_json(trained)
+    assert config_from_json(config_to_json(trained)).train == {}
+    assert trained.train == train
+    assert Config(train=train) == Config()
+    headers = []
+    for num_done, config in ((4, plain), (0, trained), (0, plain)):
+        summary = cc.build(videos / "index.csv", tmp_path / "cache", tiers=["lmdb"], config=config, jobs=1)
+        assert (summary.num_done, summary.num_up_to_date) == (num_done, 4 - num_done)
+        headers.append((tmp_path / "cache" / "chordcache.json").read_bytes())
+    assert headers == headers[:1] * 3
+
+
+def test_caches_merge_whatever_their_sections(train: dict[str, Any], videos: Path, tmp_path: Path) -> None:
+    for name, config in (("a", config_from_json({})), ("b", config_from_json({"train": train}))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.mp4").symlink_to(videos / "0.mp4")
+        index = cc.scan([f"{name}={tmp_path / name}"], follow_symlinks=True)
+        cc.build(index, tmp_path / f"cache-{name}", tiers=["lmdb"], config=config, jobs=1)
+    cc.merge([tmp_path / "cache-a", tmp_path / "cache-b"], tmp_path / "both")
+    with cc.open_cache(tmp_path / "both") as both:
+        assert len(both) == 2

@@ -1,0 +1,158 @@
+"""The decode of JPEGs on a device: everything but the GPU itself, with a decoder of the CPU in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+
+import chordcache as cc
+from chordcache.config.config import config_from_json
+from chordcache.errors import DamageError, UsageError
+
+torch = pytest.importorskip("torch")
+
+from chordcache.features.read_side import EncodedFrames  # noqa: E402
+from chordcache.read.crops import CenterCrop, Pad, Resize  # noqa: E402
+from chordcache.train.gpu_decode import decode_clips  # noqa: E402
+from chordcache.train.samplers.clip_samplers import DenseClips  # noqa: E402
+
+SAMPLER = cc.RegularClipSampler(num_frames=4, stride=2)
+
+
+def on_cpu(jpegs: Sequence[bytes]) -> list[Any]:
+    """Decode as a GPU would, into channels first."""
+    return [torch.from_numpy(simplejpeg.decode_jpeg(jpeg).transpose(2, 0, 1).copy()) for jpeg in jpegs]
+
+
+@pytest.fixture(scope="module")
+def cache(clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    config = config_from_json({"frames": {"short_side": 96}, "features": dict.fromkeys(("flow", "motion", "mel"))})
+    cc.build(cc.scan([clips / "street", clips / "people"], jobs=1), folder, config=config, jobs=1)
+    return folder
+
+
+def decoded(dataset: cc.ChordVideoDataset, number: int) -> Any:
+    sample = dataset.read_sample((0, number), EncodedFrames)
+    assert isinstance(sample["frames"], EncodedFrames)
+    (frames,) = decode_clips([sample["frames"]], on_cpu)
+    return frames
+
+
+@pytest.mark.parametrize(
+    "crop",
+    [
+        None,
+        CenterCrop((64, 64)),
+        cc.HorizontalFlip(1.0, CenterCrop((96, 80))),
+        cc.RandomResizedCrop((48, 48)),
+        Resize(short_side=120),
+        Pad((112, 112)),
+    ],
+    ids=repr,
+)
+def test_samples_are_those_of_the_cpu(cache: Path, crop: Any) -> None:
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, **({"crop": crop} if crop else {"size": None}))
+    for number in range(len(dataset)):
+        expected, found = dataset[(0, number)]["frames"], decoded(dataset, number)
+        assert found.shape == expected.shape
+        assert found.dtype == torch.uint8
+        error = torch.mean((found.float() - expected.float()) ** 2)
+        assert 10 * torch.log10(255**2 / error.clamp(min=1e-9)) >= 40
+        if crop is None:
+            assert torch.equal(found, expected)
+
+
+def test_padding_is_black(cache: Path) -> None:
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, crop=Pad((112, 112)))
+    for number in range(len(dataset)):
+        frames = decoded(dataset, number)
+        assert not frames[:, :, 0].any()
+        assert frames[:, :, 56].any()
+
+
+def test_several_clips_of_a_sample(cache: Path) -> None:
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=DenseClips(4, stride=2, num_clips=3), crop=CenterCrop((64, 64)))
+    expected, found = dataset[(0, 0)]["frames"], decoded(dataset, 0)
+    assert found.shape == expected.shape == (3, 4, 3, 64, 64)
+    assert (found.float() - expected.float()).abs().mean() < 2
+
+
+def test_a_loader_makes_the_same_batches(cache: Path) -> None:
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, size=(64, 64), clips_per_video=3)
+    loaders = [cc.ClipLoader(dataset, batch_size=4, num_threads=2) for _ in range(2)]
+    loaders[1]._decode = on_cpu
+    for expected, found in zip(*loaders, strict=True):
+        assert found.keys() == expected.keys()
+        assert found["frames"].shape == expected["frames"].shape
+        assert found["frames"].is_contiguous()
+        assert (found["frames"].float() - expected["frames"].float()).abs().mean() < 2
+        assert found["video"] == expected["video"]
+        assert torch.equal(found["label"], expected["label"])
+
+
+def test_clips_of_one_shape_share_memory(cache: Path) -> None:
+    """So that collate does not copy them."""
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, size=(64, 64))
+    samples = [dataset.read_sample((0, number), EncodedFrames)["frames"] for number in (0, 1, 2)]
+    samples[1] = EncodedFrames(samples[1].shape, samples[1].jpegs[:3], samples[1].crop)
+    samples[1].shape = (3, 64, 64, 3)
+    frames = decode_clips(samples, on_cpu)
+    assert [each.shape[0] for each in frames] == [4, 3, 4]
+    assert frames[2].data_ptr() - frames[0].data_ptr() == frames[0].numel()
+
+
+# What cannot be decoded
+
+
+def noise(number: int, width: int, height: int) -> tuple[np.ndarray, ...]:
+    random = np.random.default_rng(number)
+    sizes = ((height, width), (height // 2, width // 2), (height // 2, width // 2))
+    return tuple(random.integers(60, 200, size, dtype=np.uint8) for size in sizes)
+
+
+def test_without_a_gpu(cache: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER)
+    for device in (None, "cpu", "cuda"):
+        with pytest.raises(
+            UsageError, match=r"decode: got 'cuda' with device '\w+', expected a GPU that torch can use"
+        ):
+            cc.ClipLoader(dataset, batch_size=2, device=device, decode="cuda")
+    with pytest.raises(UsageError, match="decode: got 'gpu', expected one of cpu, cuda"):
+        cc.ClipLoader(dataset, batch_size=2, decode="gpu")
+
+
+def test_other_codecs_are_refused(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "videos/a.mp4")
+    config = config_from_json({"frames": {"codec": "mpeg4"}, "features": dict.fromkeys(("flow", "motion", "mel"))})
+    cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", config=config, jobs=1)
+    dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=None)
+    with pytest.raises(UsageError, match="got codec mpeg4, expected jpeg"):
+        dataset.read_sample((0, 0), EncodedFrames)
+    dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=None, transform=lambda frames: frames)
+    with pytest.raises(UsageError, match="got codec mpeg4|transform: got one"):
+        dataset.read_sample((0, 0), EncodedFrames)
+
+
+def test_damage_is_found_before_a_gpu_sees_it(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "videos/a.mp4", size=(640, 480), planes=noise)  # LMDB keeps small records in its tree
+    cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", jobs=1)
+    dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=None)
+    jpeg = dataset.read_sample((0, 0), EncodedFrames)["frames"].jpegs[2]
+    (path,) = (tmp_path / "cache/lmdb").rglob("*.lmdb")
+    data = bytearray(path.read_bytes())
+    data[data.index(jpeg) + len(jpeg) // 2] ^= 8
+    dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=None)
+    aside = path.with_name("aside")
+    aside.write_bytes(data)
+    aside.replace(path)
+    with pytest.raises(DamageError, match=r"record \d+ is not what was written"):
+        dataset.read_sample((0, 0), EncodedFrames)
+    assert np.frombuffer(jpeg[:2], ">u2")[0] == 0xFFD8

@@ -1,0 +1,521 @@
+"""Loaders yield every sample of the dataset, in order, ahead of the consumer; and end when they are left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import processes
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader  # noqa: E402
+
+from chordcache.building.build import build  # noqa: E402
+from chordcache.errors import DamageError, UsageError  # noqa: E402
+from chordcache.read.cache import Cache  # noqa: E402
+from chordcache.read.video import Video  # noqa: E402
+from chordcache.train.batch_memory import RecycledMemory  # noqa: E402
+from chordcache.train.collate import collate  # noqa: E402
+from chordcache.train.dataset import ChordVideoDataset  # noqa: E402
+from chordcache.train.loader import ClipLoader, make_loader  # noqa: E402
+from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
+from chordcache.train.samplers.clip_samplers import DenseClips, RandomClipSampler, RegularClipSampler  # noqa: E402
+from chordcache.train.samplers.distributed import ChordSampler  # noqa: E402
+
+# More workers than processors are not a fault here; the tests want two on any machine
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+
+SAMPLER = RandomClipSampler(num_frames=4, stride=2)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Cache:
+    """Five videos of one size, with flow and sound, and labels for two of them."""
+    folder = tmp_path_factory.mktemp("loader")
+    for number in range(5):
+        make_video(folder / f"{number}.mp4", num_frames=20 + number, size=(96, 64), audio=True)
+    (folder / "index.csv").write_text("path,label\n" + "".join(f"{n}.mp4,{'run' if n < 2 else ''}\n" for n in range(5)))
+    config = folder / "config.yaml"
+    config.write_text("features: {flow: {method: dis}, motion: null}\n")
+    summary = build(folder / "index.csv", folder / "cache", tiers=("lmdb", "npz"), config=config, jobs=1)
+    assert summary.num_done == 5
+    return Cache(folder / "cache")
+
+
+def dataset_of(cache: Cache, **options: Any) -> ChordVideoDataset:
+    return ChordVideoDataset(
+        cache, **{"clip_sampler": SAMPLER, "clips_per_video": 5, "seed": 3, "size": None, **options}
+    )
+
+
+def expected_batches(dataset: ChordVideoDataset, batch_size: int, epoch: int = 0, **order: Any) -> list[dict[str, Any]]:
+    """By single samples and torch.stack alone."""
+    sampler = ChordSampler(dataset, **order)
+    sampler.set_epoch(epoch)
+    samples = [dataset[pair] for pair in sampler]
+    return [stacked(samples[i : i + batch_size]) for i in range(0, len(samples), batch_size)]
+
+
+def stacked(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    columns = {name: [sample[name] for sample in samples] for name in samples[0]}
+    batch = {n: torch.stack(v) if isinstance(v[0], torch.Tensor) else v for n, v in columns.items()}
+    shaped = {name: value for name, value in columns.items() if isinstance(value[0], torch.Tensor) and value[0].ndim}
+    return {**batch, "lengths": {name: torch.tensor([each.shape for each in value]) for name, value in shaped.items()}}
+
+
+def assert_equal(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in other.items():
+            if isinstance(value, torch.Tensor):
+                assert (one[name].dtype, one[name].shape) == (value.dtype, value.shape)
+                assert torch.equal(one[name], value)
+            elif isinstance(value, dict):
+                assert_equal([one[name]], [value])
+            else:
+                assert one[name] == value
+
+
+def our_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("chordcache-clips")]
+
+
+def assert_threads_end() -> None:
+    assert processes.wait_until(lambda: not our_threads(), 30), our_threads()
+
+
+# What comes out
+
+FEATURES = ("frames", "flow", "mel")
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("size", [None, (64, 96), (48, 48), (80, 64)])  # as cached, the same by name, smaller, larger
+def test_batches_are_those_of_the_dataset(cache: Cache, size: tuple[int, int] | None, num_threads: int) -> None:
+    dataset = dataset_of(cache, size=size, features=FEATURES)
+    loader = ClipLoader(dataset, 4, num_threads=num_threads)
+    assert len(loader) == 7
+    for epoch in (0, 1):
+        loader.set_epoch(epoch)
+        assert_equal(list(loader), expected_batches(dataset, 4, epoch))
+    assert_threads_end()
+
+
+@pytest.mark.parametrize(
+    "method", [None, "fork", *(pytest.param(m, marks=pytest.mark.slow) for m in ("spawn", "forkserver"))]
+)
+def test_worker_processes_give_the_same(cache: Cache, method: str | None) -> None:
+    dataset = dataset_of(cache, size=(48, 48), features=FEATURES)
+    loader = make_loader(dataset, 4, 0 if method is None else 2, start_method=method)
+    for epoch in (0, 1):
+        loader.sampler.set_epoch(epoch)
+        found = list(loader)
+        assert_equal(found, expected_batches(dataset, 4, epoch))
+        if method is not None:
+            assert found[0]["frames"].is_shared()
+    assert loader.persistent_workers == (method is not None)
+    shut_down(loader)
+
+
+def shut_down(loader: DataLoader[Any]) -> None:
+    """Left to the garbage collector, torch waits for its workers at a time of its own."""
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()
+
+
+def test_workers_use_one_thread(cache: Cache) -> None:
+    class CountsThreads(ChordVideoDataset):
+        def read_sample(self, *args: Any) -> dict[str, Any]:
+            import cv2
+
+            sample = super().read_sample(*args)
+            return {**sample, "threads": torch.tensor([torch.get_num_threads(), cv2.getNumThreads()])}
+
+    loader = make_loader(CountsThreads(cache, size=(80, 64)), 5, 1, start_method="fork")
+    (batch,) = loader
+    assert batch["threads"].tolist() == [[1, 1]] * 5
+    shut_down(loader)
+
+
+@pytest.mark.parametrize("size", [None, (48, 48)])
+def test_frames_of_a_batch_are_one_tensor_with_the_channels_last(cache: Cache, size: tuple[int, int] | None) -> None:
+    dataset = dataset_of(cache, size=size)
+    for batch in (next(iter(ClipLoader(dataset, 4))), collate(dataset.__getitems__([0, 7, 7, 3]))):
+        assert batch["frames"].shape == (4, 4, 3, *(size or (64, 96)))
+        assert batch["frames"].permute(0, 1, 3, 4, 2).is_contiguous()
+    samples = dataset.__getitems__([0, 7, 7, 3])
+    assert collate(samples)["frames"].data_ptr() == samples[0]["frames"].data_ptr()  # not copied
+    assert collate(samples[::-1])["frames"].data_ptr() != samples[3]["frames"].data_ptr()  # not as it lies there
+    assert torch.equal(collate(samples[::-1])["frames"], collate(samples)["frames"].flip(0))
+    assert torch.equal(collate(samples[:2])["frames"], collate(samples)["frames"][:2])
+
+
+def test_plain_loader_and_default_collate(cache: Cache) -> None:
+    dataset = dataset_of(cache, features=FEATURES)
+    expected = expected_batches(dataset, 4, shuffle=False)
+    for batch in expected:
+        del batch["lengths"]  # what our collate adds
+    assert_equal(list(DataLoader(dataset, batch_size=4)), expected)
+
+
+def test_batches_are_not_written_over(cache: Cache) -> None:
+    dataset = dataset_of(cache)
+    kept = list(ClipLoader(dataset, 5, num_threads=2))
+    parts = [batch["frames"][1].numpy()[2:] for batch in ClipLoader(dataset, 5, num_threads=2)]  # the whole is gone
+    assert_equal(kept, expected_batches(dataset, 5))
+    assert all((part == batch["frames"][1].numpy()[2:]).all() for part, batch in zip(parts, kept, strict=True))
+
+
+def test_memory_of_batches_is_used_again_when_it_is_free(cache: Cache) -> None:
+    loader = ClipLoader(dataset_of(cache), 5, num_threads=2, prefetch=1)
+    kept = next(iter(loader))["frames"][0, :, 0].numpy()  # a part of a part
+    expected = kept.copy()
+    places = {batch["frames"].data_ptr() for _ in range(5) for batch in loader}  # 25 batches, of which few are alive
+    assert len(places) < 10
+    assert torch.from_numpy(kept).data_ptr() not in places
+    assert (kept == expected).all()
+
+
+def test_memory_that_is_kept_is_bounded() -> None:
+    memory = RecycledMemory(2)
+    tensors = [memory.allocate((100, 4)) for _ in range(5)]
+    places = [tensor.data_ptr() for tensor in tensors]
+    parts = [tensor[10:, 1] for tensor in tensors]
+    del tensors
+    assert not memory._kept
+    del parts[:4]
+    assert len(memory._kept) == 2
+    smaller, larger = memory.allocate((3, 5)), memory.allocate((101, 4))
+    assert smaller.data_ptr() in places[:4]
+    assert larger.data_ptr() not in places
+    assert (smaller.shape, larger.shape) == ((3, 5), (101, 4))
+    assert not memory._kept
+
+
+def test_several_clips_a_sample(cache: Cache) -> None:
+    dense = DenseClips(num_clips=3, num_frames=4, stride=2)
+    dataset = dataset_of(cache, clip_sampler=dense, clips_per_video=1, features=FEATURES, size=(48, 48))
+    batch = next(iter(ClipLoader(dataset, 2, sampler=ChordSampler(dataset, shuffle=False, batch_size=2))))
+    assert batch["frames"].shape == (2, 3, 4, 3, 48, 48)
+    assert batch["flows"].shape == (2, 3, 3, 2, 48, 48)
+    assert batch["audio"].shape[:3] == (2, 3, 80)
+    single = dataset_of(
+        cache, clip_sampler=RegularClipSampler(4, 2), clips_per_video=3, features=FEATURES, size=(48, 48)
+    )
+    for video in range(2):
+        for name, value in stacked([single[3 * video + clip] for clip in range(3)]).items():
+            if name in ("frames", "flows", "audio", "pts_seconds"):
+                assert torch.equal(batch[name][video], value)
+    assert torch.equal(dataset[1]["frames"], batch["frames"][1])
+
+
+def test_sampler_by_name(cache: Cache) -> None:
+    dataset = dataset_of(cache, clip_sampler={"name": "random", "num_frames": 4, "stride": 2})
+    assert_equal(list(ClipLoader(dataset, 4)), expected_batches(dataset_of(cache), 4))
+
+
+def test_transform_comes_last_in_batches_too(cache: Cache) -> None:
+    dataset = dataset_of(cache, transform=halved)
+    assert_equal(list(ClipLoader(dataset, 4)), expected_batches(dataset, 4))
+
+
+def halved(frames: torch.Tensor) -> torch.Tensor:
+    return frames.float() / 2
+
+
+def test_device(cache: Cache) -> None:
+    dataset = dataset_of(cache)
+    batches = list(ClipLoader(dataset, 4, device="meta"))
+    assert [batch["frames"].device.type for batch in batches] == ["meta"] * 7
+    assert batches[0]["frames"].stride() == expected_strides(batches[0]["frames"].shape)
+
+
+def expected_strides(shape: Any) -> tuple[int, ...]:
+    batch, frames, _, height, width = shape
+    return torch.empty(batch, frames, height, width, 3).permute(0, 1, 4, 2, 3).stride()
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 8, 25, 40])
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+def test_a_limit_above_the_number_of_videos(cache: Cache, batch_size: int, drop_last: bool, prefetch: int) -> None:
+    loader = ClipLoader(dataset_of(cache), batch_size, drop_last=drop_last, prefetch=prefetch)
+    sizes = [len(batch["frames"]) for batch in loader]
+    whole, rest = divmod(25, batch_size)
+    assert sizes == [batch_size] * whole + [rest] * (rest > 0 and not drop_last)
+    assert len(loader) == len(sizes)
+
+
+def test_ranks(cache: Cache) -> None:
+    dataset = dataset_of(cache)
+    samplers = [ChordSampler(dataset, rank=rank, world_size=2, batch_size=4) for rank in range(2)]
+    loaders = [ClipLoader(dataset, 4, sampler=sampler, num_threads=1) for sampler in samplers]
+    epochs = [list(loader) for loader in loaders]
+    assert [len(epoch) for epoch in epochs] == [4, 4]
+    order = [index for _, index in ChordSampler(dataset)]
+    for rank, epoch in enumerate(epochs):
+        mine = [*order[rank::2], order[0]][:13]
+        assert [key for batch in epoch for key in batch["video"]] == [dataset[index]["video"] for index in mine]
+
+
+# Ahead, but not too far
+
+
+def test_a_bounded_number_of_batches_ahead(cache: Cache) -> None:
+    asked: list[int] = []
+
+    class Records(RegularClipSampler):
+        def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+            asked.append(request.index)
+            return super().frame_numbers(video, request)
+
+    loader = ClipLoader(dataset_of(cache, clip_sampler=Records(2, 1)), 2, num_threads=3, prefetch=2)
+    batches = iter(loader)
+    for number in range(1, 4):
+        next(batches)
+        assert processes.wait_until(lambda number=number: len(asked) == 2 * (number + 2), 30)
+    assert not processes.wait_until(lambda: len(asked) > 10, 0.3)
+    batches.close()
+    assert_threads_end()
+
+
+# Leaving
+
+
+def test_break_and_begin_again(cache: Cache) -> None:
+    dataset = dataset_of(cache)
+    loader = ClipLoader(dataset, 4, num_threads=2)
+    for epoch in range(5):
+        for batch in loader:
+            assert_equal([batch], expected_batches(dataset, 4, epoch)[:1])
+            break
+        assert_threads_end()
+    assert_equal(list(loader), expected_batches(dataset, 4, 5))
+
+
+def test_error_of_the_consumer(cache: Cache) -> None:
+    with pytest.raises(ZeroDivisionError):
+        for batch in ClipLoader(dataset_of(cache), 4):
+            _ = batch["label"].tolist()[0] / 0
+    gc.collect()
+    assert_threads_end()
+
+
+def test_iterator_that_is_dropped(cache: Cache) -> None:
+    batches = iter(ClipLoader(dataset_of(cache), 4))
+    next(batches)
+    del batches
+    gc.collect()
+    assert_threads_end()
+
+
+LEFT = """
+import sys
+from chordcache import ChordVideoDataset, ClipLoader
+batches = iter(ClipLoader(ChordVideoDataset(sys.argv[1], clips_per_video=50), 8, num_threads=3))
+print(len(next(batches)["frames"]))
+"""
+
+
+@pytest.mark.slow
+def test_process_that_ends_in_the_middle_ends(cache: Cache) -> None:
+    result = subprocess.run([sys.executable, "-c", LEFT, cache.path], capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "8\n", "")
+
+
+def test_two_loaders_on_one_dataset(cache: Cache) -> None:
+    dataset = dataset_of(cache)
+    one = ClipLoader(dataset, 4, num_threads=2)
+    other = ClipLoader(dataset, 4, sampler=ChordSampler(dataset, seed=9, batch_size=4), num_threads=2)
+    pairs = list(zip(one, other, strict=True))
+    assert_equal([pair[0] for pair in pairs], expected_batches(dataset, 4))
+    assert_equal([pair[1] for pair in pairs], expected_batches(dataset, 4, seed=9))
+
+
+SHARED = """
+import sys
+import chordcache as cc
+cache = cc.open_cache(sys.argv[1])
+dataset = cc.ChordVideoDataset(cache, clip_sampler=cc.RandomClipSampler(4, 2), clips_per_video=5, size=None)
+for _ in range(100):
+    for number, batch in enumerate(cc.ClipLoader(dataset, 2, num_threads=2)):
+        if number == 2:
+            break
+    cc.ChordVideoDataset(cache)
+    cache.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_cache_that_is_shared_and_closed_while_threads_read(cache: Cache) -> None:
+    result = subprocess.run([sys.executable, "-c", SHARED, cache.path], capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_worker_that_is_killed(cache: Cache, start_method: str) -> None:
+    loader = make_loader(dataset_of(cache), 1, 2, start_method=start_method, prefetch_factor=1)
+    batches = iter(loader)
+    next(batches)
+    os.kill(batches._workers[1].pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"worker \(pid.*\) (exited unexpectedly|is killed by signal)"):
+        list(batches)
+    shut_down(loader)
+
+
+def test_forked_workers_while_threads_read(cache: Cache) -> None:
+    dataset = dataset_of(cache)
+    expected = expected_batches(dataset, 4)
+    batches = iter(ClipLoader(dataset, 4, num_threads=2))
+    first = next(batches)
+    loader = make_loader(dataset, 4, 2, start_method="fork")
+    assert_equal(list(loader), expected)
+    shut_down(loader)
+    assert_equal([first, *batches], expected)
+
+
+# Errors
+
+
+class Fails:
+    """A sampler that fails at one sample."""
+
+    def __init__(self, index: int, error: Exception) -> None:
+        self.index, self.error = index, error
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        if request.index == self.index:
+            raise self.error
+        return np.arange(3)
+
+
+@pytest.mark.parametrize("error", [DamageError("gone"), KeyError("x"), IndexError("far"), StopIteration("end")])
+def test_an_error_is_raised_in_place_of_its_batch(cache: Cache, error: Exception) -> None:
+    dataset = dataset_of(cache, clip_sampler=Fails(9, error))
+    loader = ClipLoader(dataset, 2, sampler=ChordSampler(dataset, shuffle=False, batch_size=2), num_threads=3)
+    batches = iter(loader)
+    assert [len(next(batches)["frames"]) for _ in range(4)] == [2] * 4  # samples 0 to 7
+    with pytest.raises(type(error)) as raised:
+        if isinstance(error, StopIteration):
+            with pytest.raises(RuntimeError, match="StopIteration"):
+                next(batches)
+            raise error
+        next(batches)
+    assert raised.value is error
+    assert loader.state_dict()["num_consumed"] == 8
+    assert_threads_end()
+
+
+def test_damage_is_raised_as_it_is(cache: Cache, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(cache.path, tmp_path / "cache")
+    dataset = dataset_of(Cache(tmp_path / "cache"))
+    artefact = tmp_path / "cache" / str(Cache(tmp_path / "cache")[2].feature("frames").file)
+    artefact.write_bytes(artefact.read_bytes()[:-4096])
+    with pytest.raises(DamageError, match="run 'chordcache verify --repair "):
+        list(ClipLoader(dataset, 4))
+    loader = make_loader(dataset, 4, 1)
+    with pytest.raises(DamageError, match="run 'chordcache verify --repair "):
+        list(loader)
+    shut_down(loader)
+
+
+def test_videos_of_several_sizes_want_a_size(cache: Cache, tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "a.mp4", size=(64, 48), num_frames=9)
+    make_video(tmp_path / "b.mp4", size=(48, 64), num_frames=9)
+    (tmp_path / "index.csv").write_text("path\na.mp4\nb.mp4\n")
+    build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
+    dataset = ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=None)
+    samples = dataset.__getitems__([(0, 0), (0, 1)])
+    assert [torch.equal(sample["frames"], dataset[0, i]["frames"]) for i, sample in enumerate(samples)] == [True, True]
+    dataset = ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=(32, 32))
+    assert_equal(list(ClipLoader(dataset, 2)), expected_batches(dataset, 2))
+
+
+# State
+
+
+@pytest.mark.parametrize("num_used", [0, 1, 3, 6, 7])
+def test_resume(cache: Cache, num_used: int) -> None:
+    dataset = dataset_of(cache)
+    first = ClipLoader(dataset, 4, num_threads=2)
+    first.set_epoch(2)
+    expected = expected_batches(dataset, 4, epoch=2)
+    batches = iter(first)
+    used = [next(batches) for _ in range(num_used)]
+    state = first.state_dict()
+    batches.close()
+    second = ClipLoader(dataset, 4, num_threads=1, prefetch=1)
+    second.load_state_dict(state)
+    assert second.state_dict() == state
+    assert second.epoch == 2
+    second.set_epoch(second.epoch)
+    assert (len(second), second.num_batches_left) == (7, 7 - num_used)
+    assert_equal([*used, *second], expected)
+    second.set_epoch(3)
+    assert second.state_dict()["num_consumed"] == 0
+    assert_equal(list(second), expected_batches(dataset, 4, epoch=3))
+
+
+def test_state_within_a_resumed_epoch(cache: Cache) -> None:
+    dataset = dataset_of(cache)
+    loader, found = ClipLoader(dataset, 4), []
+    for _ in range(7):  # one batch at a time, each by a loader of its own
+        batches = iter(loader)
+        found.append(next(batches))
+        state = loader.state_dict()
+        batches.close()
+        loader = ClipLoader(dataset, 4)
+        loader.load_state_dict(state)
+    assert_equal(found, expected_batches(dataset, 4))
+    assert_equal(list(loader), expected_batches(dataset, 4, epoch=1))
+
+
+def test_plain_loader_resumes_with_other_workers(cache: Cache) -> None:
+    dataset = dataset_of(cache)
+    loader = make_loader(dataset, 4, 2)
+    batches = iter(loader)
+    used = [next(batches) for _ in range(2)]
+    state = loader.sampler.state_dict(num_batches_consumed=2)
+    shut_down(loader)
+    later = make_loader(dataset, 4, 0)
+    later.sampler.load_state_dict(state)
+    assert_equal([*used, *later], expected_batches(dataset, 4))
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"batch_size": 0}, "^batch_size: got 0, expected an integer of at least 1$"),
+        ({"num_threads": 0}, "^num_threads: got 0"),
+        ({"prefetch": -1}, "^prefetch: got -1"),
+        (
+            {"sampler": ChordSampler(25)},
+            r"^sampler: got one with batch_size=1, expected 4\. .* ChordSampler\(\.\.\., batch_size=4\)\.$",
+        ),
+        ({"sampler": ChordSampler(24)}, "^sampler: got one for 24 samples, expected 25 as in the dataset$"),
+    ],
+)
+def test_wrong_arguments(cache: Cache, arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        ClipLoader(dataset_of(cache), **{"batch_size": 4, **arguments})
+
+
+def test_wrong_arguments_of_make_loader(cache: Cache) -> None:
+    for arguments in ({"num_workers": -1}, {"num_workers": 1, "prefetch_factor": 0}):
+        with pytest.raises(UsageError, match=r"^(num_workers|prefetch_factor): got (-1|0)"):
+            make_loader(dataset_of(cache), 4, **arguments)

@@ -1,0 +1,425 @@
+"""Clips of the feature "waveform", against the samples that were written, in every tier and beyond the sound."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.ffmpeg import ffmpeg, ffprobe_column
+from helpers.sound import noise, write_sound
+
+torch = pytest.importorskip("torch")
+
+import chordcache as cc  # noqa: E402
+from chordcache.config.config import config_from_json  # noqa: E402
+from chordcache.errors import DamageError, FeatureAbsentError, UsageError  # noqa: E402
+from chordcache.features.waveform import BLOCK_SAMPLES  # noqa: E402
+from chordcache.read.segment_of import segment_of  # noqa: E402
+from chordcache.train.samplers.clip_samplers import RegularClipSampler  # noqa: E402
+
+RATE = 48_000
+NUM_FRAMES = 60
+"""2.4 s at 25 fps"""
+
+STARTS = {"whole": 0.0, "late": 0.7, "early": 0.0}
+"""Time of the first sample of each video [seconds]"""
+
+
+OWN: dict[str, Any] = {"sample_rate": None, "channels": "all"}
+"""The track as it is: nothing is resampled or mixed"""
+
+
+def samples_of(name: str) -> np.ndarray:
+    """Samples of each track [shape=(n, 2)]; that of "early" ends 1.3 s before the pictures."""
+    num_samples = {"whole": 120_000, "late": 100_000, "early": 52_801}[name]
+    return np.stack([noise(num_samples, 2 * len(name)), noise(num_samples, 2 * len(name) + 1)], axis=1)
+
+
+def config_of(**params: Any) -> Any:
+    features = {"flow": None, "motion": None, "mel": None, "waveform": params}
+    return config_from_json({"frames": None, "features": features, "hdf5": {"features": ["waveform"]}})
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    folder = tmp_path_factory.mktemp("waveform") / "videos"
+    folder.mkdir()
+    for name, start in STARTS.items():
+        pieces = [(start, samples_of(name))]
+        write_sound(folder / f"{name}.mkv", pieces, rate=RATE, layout="stereo", num_frames=NUM_FRAMES)
+    make_video(folder / "silent.mp4", num_frames=12)
+    return folder
+
+
+def built(videos: Path, name: str, **params: Any) -> cc.Cache:
+    index = cc.scan([videos], jobs=1)
+    summary = cc.build(index, videos.parent / name, tiers=["npz", "hdf5"], config=config_of(**params), jobs=1)
+    assert (summary.num_done, summary.num_failed) == (4, 0)
+    return cc.open_cache(videos.parent / name)
+
+
+@pytest.fixture(scope="module")
+def stereo(videos: Path) -> cc.Cache:
+    """The tracks as they are. Do not write into it."""
+    return built(videos, "stereo", **OWN)
+
+
+@pytest.fixture(scope="module")
+def mono(videos: Path) -> cc.Cache:
+    """int16 at 16 kHz, as a model takes it. Do not write into it."""
+    return built(videos, "mono", dtype="int16")
+
+
+def named(cache: cc.Cache, name: str) -> Any:
+    (video,) = (video for video in cache if Path(video.path).stem == name)
+    return video
+
+
+def expected_of(name: str, begin: float, end: float) -> np.ndarray:
+    """The samples of [begin, end) seconds, one by one, from what was written [shape=(2, t)]."""
+    samples = samples_of(name)
+    first = math.ceil((begin - STARTS[name]) * RATE - 1e-6)
+    numbers = range(first, first + round((end - begin) * RATE))
+    silence = np.zeros(2, np.float32)
+    return np.array([samples[i] if 0 <= i < len(samples) else silence for i in numbers], np.float32).reshape(-1, 2).T
+
+
+@pytest.mark.parametrize("name", STARTS)
+@pytest.mark.parametrize("tier", ["npz", "hdf5"])
+def test_clips_are_the_samples_of_their_seconds(stereo: cc.Cache, name: str, tier: str) -> None:
+    video = named(stereo, name)
+    spans = [(0, 1), (0, 9), (10, 26), (15, 20), (17, 18), (33, 52), (59, 60), (0, NUM_FRAMES), (7, 7)]
+    for start, stop in spans:
+        found = stereo.read(video, "waveform", start, stop, tier=tier)
+        assert found.dtype == np.float32
+        assert found.flags.c_contiguous
+        np.testing.assert_array_equal(found, expected_of(name, *video.seconds_of(start, stop)))
+
+
+def test_what_lies_outside_of_the_sound_is_zero(stereo: cc.Cache) -> None:
+    before = stereo.read(named(stereo, "late"), "waveform", 0, 17)  # ends at 0.68 s, the sound begins at 0.7 s
+    after = stereo.read(named(stereo, "early"), "waveform", 30, 60)  # begins at 1.2 s, the sound ends at 1.1 s
+    assert before.shape == (2, 17 * 1920)
+    assert after.shape == (2, 30 * 1920)
+    assert not before.any()
+    assert not after.any()
+
+
+def test_clips_in_a_row_join_without_a_seam(stereo: cc.Cache) -> None:
+    """1920 samples a frame: no clip rounds."""
+    video = named(stereo, "whole")
+    parts = [stereo.read(video, "waveform", start, start + 6) for start in range(0, NUM_FRAMES, 6)]
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), stereo.read(video, "waveform"))
+
+
+@pytest.mark.parametrize(("fps", "rate", "num_samples"), [("30000/1001", 16_000, 4805), ("24000/1001", 44_100, 16_554)])
+def test_equal_clips_have_equally_many_samples(
+    tmp_path: Path, make_video: Callable[..., Path], fps: str, rate: int, num_samples: int
+) -> None:
+    """Nine frames: 4804.8 or 16554.04 samples."""
+    from fractions import Fraction
+
+    make_video(tmp_path / "videos" / "tone.mp4", num_frames=60, fps=Fraction(fps), audio=True)
+    index = cc.scan([tmp_path / "videos"], jobs=1)
+    cc.build(index, tmp_path / "cache", tiers=["npz"], config=config_of(sample_rate=rate), jobs=1)
+    with cc.open_cache(tmp_path / "cache") as cache:
+        assert {cache.read(0, "waveform", start, start + 9).shape for start in range(52)} == {(num_samples,)}
+        video = cache[0]
+        whole = cache.read(video, "waveform")
+        for start in range(0, 52, 3):  # the first sample at or after the frame
+            found = cache.read(video, "waveform", start, start + 9)
+            seconds = video.pts_seconds[start] - video.pts_seconds[0]
+            first = next(i for i in range(len(whole)) if i / rate >= seconds - 1e-9)
+            np.testing.assert_array_equal(found[: len(whole) - first], whole[first : first + num_samples])
+
+
+def test_int16_at_16_khz(mono: cc.Cache, videos: Path) -> None:
+    for name in STARTS:
+        video = named(mono, name)
+        options = ("-vn", "-ac", "1", "-ar", "16000", "-f", "f32le", "-")
+        samples = np.frombuffer(ffmpeg("-i", videos / f"{name}.mkv", *options), np.float32)
+        facts = video.feature("waveform").facts
+        assert facts["start_seconds"] == STARTS[name]
+        found = mono.read(video, "waveform")
+        assert (found.dtype, found.shape) == (np.int16, (16_000 * 24 // 10,))
+        skipped = round(16_000 * STARTS[name])
+        expected = np.concatenate([np.zeros(skipped), samples, np.zeros(40_000)])[: len(found)]
+        assert np.abs(found - 32_768 * expected).max() <= 0.5 + 32_768 * 1e-6
+
+
+def test_memory_of_the_caller(stereo: cc.Cache, mono: cc.Cache) -> None:
+    video = named(stereo, "late")
+    out = np.full((2, 10 * 1920), 7, np.float32)
+    assert stereo.read(video, "waveform", 15, 25, out=out) is out
+    np.testing.assert_array_equal(out, stereo.read(video, "waveform", 15, 25))
+    for wrong in (np.empty((2, 10), np.float32), np.empty((2, 10 * 1920), np.int16)):
+        with pytest.raises(UsageError, match="^out for 'waveform': got .*, expected a contiguous float32 array"):
+            stereo.read(video, "waveform", 15, 25, out=wrong)
+    with pytest.raises(UsageError, match="indices: got them for 'waveform', which has times of its own"):
+        mono.read(named(mono, "whole"), "waveform", indices=[3])
+
+
+def test_only_the_rows_of_a_clip_are_read(stereo: cc.Cache, tmp_path: Path) -> None:
+    """A damaged row is found by the clips that touch it, and by no others."""
+    copy = Path(shutil.copytree(stereo.path, tmp_path / "cache"))
+    (file,) = copy.glob("npz/*/whole-*.waveform.*")
+    row = 14  # of 30: samples 57,344 to 61,439, 1.1947 s to 1.2799 s
+    data = bytearray(file.read_bytes())
+    at = data.index(samples_of("whole")[row * BLOCK_SAMPLES :][:BLOCK_SAMPLES, 0].tobytes())
+    data[at + 100] ^= 0xFF
+    file.write_bytes(data)
+    with cc.open_cache(copy) as cache:
+        video = named(cache, "whole")
+        for start in range(NUM_FRAMES):
+            touches = start * 1920 < (row + 1) * BLOCK_SAMPLES and (start + 1) * 1920 > row * BLOCK_SAMPLES
+            assert touches == (start in (29, 30, 31))
+            if touches:
+                with pytest.raises(DamageError, match=f"row {row} of 'waveform' is not what was written"):
+                    cache.read(video, "waveform", start, start + 1, tier="npz")
+            else:
+                cache.read(video, "waveform", start, start + 1, tier="npz")
+
+
+def test_facts_and_verification(stereo: cc.Cache) -> None:
+    info = named(stereo, "early").feature("waveform")
+    assert info.shape == (13, 2, BLOCK_SAMPLES)
+    assert info.num_rows == {"waveform": 13}
+    assert info.facts == {
+        "start_seconds": 0.0,
+        "row_seconds": BLOCK_SAMPLES / RATE,
+        "silence": 0,
+        "sample_rate": RATE,
+        "num_samples": 52_801,
+        "num_channels": 2,
+    }
+    assert cc.verify(stereo.path, level="deep", source=True).damage == []
+
+
+# Real videos, against ffmpeg and the times that ffprobe finds
+
+
+def check_clips(source: Path, folder: Path) -> None:
+    """Clips at the times of ffprobe, cut from the samples that ffmpeg decodes."""
+    (folder / "videos").mkdir()
+    shutil.copy(source, folder / "videos")
+    index = cc.scan([folder / "videos"], jobs=1)
+    cc.build(index, folder / "cache", tiers=["npz"], config=config_of(), jobs=1)
+    options = ("-vn", "-ac", "1", "-ar", "16000", "-f", "f32le", "-")
+    samples = np.frombuffer(ffmpeg("-i", source, *options), np.float32)
+    start = float(ffprobe_column(source, "frame=pts_time", "-select_streams", "a:0")[0])
+    times = sorted(map(float, ffprobe_column(source, "frame=pts_time")))
+    padded = np.concatenate([np.zeros(160_000), samples, np.zeros(160_000)])
+    with cc.open_cache(folder / "cache") as cache:
+        video = cache[0]
+        assert len(times) == video.num_frames > 20
+        for first in range(0, len(times) - 9, 5):
+            found = cache.read(video, "waveform", first, first + 8)
+            assert found.any() or times[first] < start + 0.1
+            begin = (times[first] - start) * 16_000 + 160_000
+            ways = [padded[i : i + len(found)] for i in (math.ceil(begin - 0.1), math.ceil(begin + 0.1))]  # of 1 us
+            assert len(found) == pytest.approx((times[first + 8] - times[first]) * 16_000, abs=1)
+            assert min(np.abs(found - way).max() for way in ways) < 1e-6
+
+
+def test_real_clips(clips: Path, tmp_path: Path) -> None:
+    check_clips(clips / "animation" / "bigbuckbunny.mp4", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "odd/hls_text_offset/video-0000000069.ts",  # pictures at 140 s, sound 19 ms later
+        "odd/negative_start/360p30_h264_48k_160_aac_ts-0000000028.ts",
+        "odd/hls_ts_h265/0.ts",  # the sound begins 46 ms before the pictures
+        "odd/mpegts/seg-4-v1-a1.ts",
+        "real/human-action-recognition/fun_theory.mp4",  # pictures at 0.74 s, sound at 0.02 s
+        "real/video-retalking/1.mp4",
+        "real/learning-area/elf.webm",
+    ],
+)
+def test_corpus_clips(name: str, corpus: Path, tmp_path: Path) -> None:
+    check_clips(corpus / name, tmp_path)
+
+
+# Segments
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_segments_have_the_samples_of_their_seconds(tmp_path: Path, is_whole: bool) -> None:
+    """In MOV, whose timestamps are exact."""
+    (tmp_path / "videos").mkdir()
+    pieces = [(0.0, samples_of("whole"))]
+    write_sound(tmp_path / "videos" / "whole.mov", pieces, rate=RATE, layout="stereo", num_frames=NUM_FRAMES)
+    index = tmp_path / "videos" / "list.csv"
+    index.write_text("path,label,start_seconds,end_seconds\nwhole.mov,a,0.4,1.2\nwhole.mov,b,1.2,2\n")
+    files = cc.scan([tmp_path / "videos"], output=tmp_path / "files.json", jobs=1) if is_whole else index
+    cc.build(files, tmp_path / "cache", tiers=["npz"], config=config_of(**OWN), jobs=1)
+    with cc.open_cache(tmp_path / "cache") as cache:
+        videos = [segment_of(cache[0], record) for record in cc.read_index(index)] if is_whole else list(cache)
+        assert len(videos) == 2
+        for video in videos:
+            assert video.num_frames == 20
+            for start, stop in [(0, 20), (3, 12)]:
+                found = cache.read(video, "waveform", start, stop)
+                np.testing.assert_array_equal(found, expected_of("whole", *video.seconds_of(start, stop)))
+
+
+# Samples and batches
+
+
+CLIP = RegularClipSampler(num_frames=8, stride=1)
+
+
+def test_samples_of_a_dataset(stereo: cc.Cache, mono: cc.Cache) -> None:
+    for cache, dtype in ((stereo, torch.float32), (mono, torch.int16)):
+        keys = [named(cache, name).key for name in STARTS]
+        dataset = cc.ChordVideoDataset(cache, features=["waveform"], clip_sampler=CLIP, videos=keys)
+        for number, name in enumerate(STARTS):
+            sample = dataset[number]
+            video = named(cache, name)
+            first = int(np.searchsorted(video.pts_seconds, float(sample["pts_seconds"][0]) - 1e-9))
+            assert sample["waveform"].dtype == dtype
+            expected = cache.read(video, "waveform", first, first + 8)
+            np.testing.assert_array_equal(sample["waveform"].numpy(), expected)
+
+
+def test_video_without_sound(stereo: cc.Cache, mono: cc.Cache) -> None:
+    silent = named(mono, "silent")
+    with pytest.raises(FeatureAbsentError, match="^'waveform' of video 'silent-.*' is absent: no audio track$"):
+        mono.read(silent, "waveform")
+    make = partial(cc.ChordVideoDataset, features=["waveform"], missing="zeros", clip_sampler=CLIP)
+    with pytest.raises(FeatureAbsentError, match="frame times are unknown"):
+        make(mono, videos=[silent.key])[0]
+    with pytest.raises(FeatureAbsentError, match="missing: got 'zeros' for 'waveform'|frame times are unknown"):
+        make(stereo, videos=[named(stereo, "silent").key])[0]
+
+
+def test_zeros_in_place_of_sound(videos: Path, tmp_path: Path) -> None:
+    index = cc.scan([videos], jobs=1)
+    for name, params in (("known", {"dtype": "int16"}), ("rate", {"sample_rate": None}), ("all", {"channels": "all"})):
+        features = {"flow": None, "motion": None, "mel": None, "waveform": params}
+        config = config_from_json({"frames": {"codec": "raw", "short_side": 32}, "features": features})
+        cc.build(index, tmp_path / name, tiers=["lmdb", "npz"], config=config, jobs=1)
+        cache = cc.open_cache(tmp_path / name)
+        settings: dict[str, Any] = {"missing": "zeros", "clip_sampler": CLIP, "videos": [named(cache, "silent").key]}
+        if name == "known":
+            dataset = cc.ChordVideoDataset(cache, features=["waveform"], **settings)
+            sample = dataset[0]
+            seconds = cache[dataset[0]["video"]].seconds_of(0, 8)
+            assert sample["waveform"].shape == (round(16_000 * (seconds[1] - seconds[0])),)
+            assert sample["waveform"].dtype == torch.int16
+            assert not sample["waveform"].any()
+            assert sample["present"].tolist() == [False]
+        else:
+            match = r"^missing: got 'zeros' for 'waveform' of video 'silent-.*', which is absent \(no audio track\)"
+            with pytest.raises(FeatureAbsentError, match=match):
+                cc.ChordVideoDataset(cache, features=["waveform"], **settings)
+
+
+def test_batches_are_padded_with_zeros(stereo: cc.Cache) -> None:
+    keys = [named(stereo, name).key for name in ("whole", "early")]
+    short, long = (
+        cc.ChordVideoDataset(
+            stereo, features=["waveform"], clip_sampler=RegularClipSampler(num_frames=n, stride=1), videos=keys
+        )
+        for n in (4, 7)
+    )
+    samples = [short[0], long[1]]
+    batch = cc.collate(samples)
+    assert batch["waveform"].shape == (2, 2, 7 * 1920)
+    assert batch["lengths"]["waveform"].tolist() == [[2, 4 * 1920], [2, 7 * 1920]]
+    assert torch.equal(batch["waveform"][0, :, : 4 * 1920], samples[0]["waveform"])
+    assert not batch["waveform"][0, :, 4 * 1920 :].any()
+
+
+def test_loader(mono: cc.Cache) -> None:
+    keys = [named(mono, name).key for name in STARTS]
+    dataset = cc.ChordVideoDataset(mono, features=["waveform"], clip_sampler=CLIP, videos=keys)
+    (batch,) = cc.ClipLoader(dataset, batch_size=3, num_threads=2)
+    assert batch["waveform"].shape == (3, 8 * 640)
+    for key, found in zip(batch["video"], batch["waveform"], strict=True):
+        assert torch.equal(found, dataset[keys.index(key)]["waveform"])
+
+
+def test_a_video_that_is_not_cached_yet(videos: Path, mono: cc.Cache, tmp_path: Path) -> None:
+    """The samples of a source are those of the cache."""
+    index = cc.scan([videos], jobs=1)
+    (tmp_path / "nothing.csv").write_text("path\n")
+    cc.build(
+        cc.read_index(tmp_path / "nothing.csv"),
+        tmp_path / "empty",
+        tiers=["npz"],
+        config=config_of(dtype="int16"),
+        jobs=1,
+    )
+    settings: dict[str, Any] = {"features": ["waveform"], "clip_sampler": CLIP, "index": index}
+    names = [Path(record.path).stem for record in index]
+    wanted = [number for number, name in enumerate(names) if name in STARTS]
+    cached = cc.ChordVideoDataset(mono, missing="skip", **settings)
+    position = {cached[number]["video"]: number for number in range(len(cached))}
+    source = cc.ChordVideoDataset(tmp_path / "empty", on_miss="source", **settings)
+    for number in wanted:
+        sample = source[number]
+        assert torch.equal(sample["waveform"], cached[position[sample["video"]]]["waveform"])
+        assert source[number]["waveform"].any()
+
+
+# The config, the command line and the process
+
+
+@pytest.mark.parametrize(
+    ("section", "match"),
+    [
+        ({"sample_rate": 999}, "features.waveform.sample_rate: got 999, expected a number from 1000 to 192000"),
+        ({"sample_rate": 16e3}, "features.waveform.sample_rate: got 16000.0, expected a number from"),
+        ({"sample_rate": True}, "features.waveform.sample_rate: got True, expected a number from"),
+        ({"dtype": "int8"}, "features.waveform.dtype: got 'int8', expected one of float32, int16"),
+        ({"dtype": "flot32"}, "one of float32, int16. Did you mean 'float32'"),
+        ({"channels": "stereo"}, "features.waveform.channels: got 'stereo', expected one of mono, all"),
+        ({"channels": 1}, "features.waveform.channels: got 1, expected one of mono, all"),
+        ({"rate": 8000}, "features.waveform.rate: got an unknown key, expected one of sample_rate, dtype, channels"),
+        ({"sampel_rate": 8000}, "Did you mean 'sample_rate'"),
+    ],
+)
+def test_wrong_settings(section: dict[str, Any], match: str) -> None:
+    with pytest.raises(cc.ConfigError, match=match):
+        config_from_json({"features": {"waveform": section}})
+
+
+def test_name_with_a_typo() -> None:
+    with pytest.raises(cc.ConfigError, match="Did you mean 'waveform'"):
+        config_from_json({"features": {"wavefrom": {}}})
+
+
+def test_settings_make_a_cache_stale(videos: Path, tmp_path: Path) -> None:
+    index = cc.scan([videos], jobs=1)
+    for params in ({}, {"dtype": "int16"}, {"channels": "all"}, {"sample_rate": None}):
+        assert cc.build(index, tmp_path / "cache", tiers=["npz"], config=config_of(**params), jobs=1).num_done == 4
+    assert cc.build(index, tmp_path / "cache", tiers=["npz"], config=config_of(sample_rate=None), jobs=1).num_done == 0
+
+
+def test_extractors_lists_it(run_cli: Callable[..., Any]) -> None:
+    (found,) = [each for each in json.loads(run_cli("extractors", "--json").stdout) if each["name"] == "waveform"]
+    assert found["parameters"] == {"sample_rate": 16000, "dtype": "float32", "channels": "mono"}
+    assert found["tiers"] == ["npz"]
+    assert found["missing"] is None
+
+
+def test_reading_loads_no_decoder(stereo: cc.Cache) -> None:
+    code = f"""
+import sys
+import chordcache as cc
+assert cc.open_cache({str(stereo.path)!r}).read({named(stereo, "whole").key!r}, "waveform", 3, 9).any()
+print(sorted({{"av", "librosa", "joblib", "click", "torch", "cv2"}} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

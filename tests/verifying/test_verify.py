@@ -1,0 +1,667 @@
+"""Verify, repair and gc against every kind of damage that a cache can take."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import processes
+
+import chordcache as cc
+from chordcache.storage import sealed_json
+from chordcache.verifying.findings import Damage
+
+pytestmark = pytest.mark.timeout(120)
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+NAMES = ("a.mp4", "b.mp4", "c.mkv")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    """A folder with videos/, index.json and cache/: three videos cached, two inputs in quarantine."""
+    folder = tmp_path_factory.mktemp("whole")
+    for number, name in enumerate(NAMES):
+        make_video(folder / "videos" / name, num_frames=10 + 4 * number)
+    (folder / "videos/text.mp4").write_text("no video")
+    (folder / "videos/zero.mp4").touch()
+    index = cc.scan([folder / "videos"], output=folder / "index.json", labels="dir", jobs=1)
+    assert cc.build(index, folder / "cache", jobs=1).num_failed == 2
+    assert cc.verify(folder / "cache", jobs=1).damage == []
+    return folder
+
+
+@pytest.fixture
+def cache(whole: Path, tmp_path: Path) -> Path:
+    """A copy to damage; its sources are the original ones."""
+    return Path(shutil.copytree(whole / "cache", tmp_path / "cache"))
+
+
+def found(cache: Path, **options: object) -> tuple[int, list[Damage]]:
+    report = cc.verify(cache, jobs=1, **options)
+    return report.exit_code, report.damage
+
+
+def of(cache: Path, name: str) -> tuple[Path, Path]:
+    """Sidecar and artefact of a video."""
+    data = processes.sidecars(cache)[name]
+    return data["_sidecar"], data["_artefact"]
+
+
+def reseal(path: Path, line_number: int = 0, **changes: object) -> None:
+    """Change members of a sealed line and give it the digest that goes with them."""
+    lines = path.read_text().splitlines()
+    data = json.loads(lines[line_number])
+    del data["xxh3_128"]
+    lines[line_number] = sealed_json.seal({**data, **changes})
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+# A sound cache
+
+
+@pytest.mark.parametrize("options", [[], ["--quick"], ["--deep"], ["--source"], ["--deep", "--source"], ["--repair"]])
+def test_an_undamaged_cache_passes_and_is_not_written_to(cache: Path, run_cli: Cli, options: list[str]) -> None:
+    before = {
+        path: path.stat() for path in cache.rglob("*") if path.is_file() and path.name not in (".lock", "runs.jsonl")
+    }
+    done = run_cli("verify", cache, "-j1", *options)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "sound: 3 videos\n", "")
+    assert {path: path.stat().st_mtime_ns for path in before} == {p: s.st_mtime_ns for p, s in before.items()}
+
+
+# Damaged artefacts
+
+
+@pytest.mark.parametrize("where", ["first byte", "first page", "second page", "middle", "last page", "last byte"])
+def test_a_flipped_bit_of_an_artefact(cache: Path, where: str) -> None:
+    _, artefact = of(cache, "b.mp4")
+    size = artefact.stat().st_size
+    places = {
+        "first byte": 0,
+        "first page": 100,
+        "second page": 4096 + 24,
+        "middle": size // 2,
+        "last page": size - 4000,
+        "last byte": size - 1,
+    }
+    processes.flip(artefact, places[where], 3)
+    code, damage = found(cache)
+    assert code == 5
+    ((kind, file, key),) = [(each.kind, each.file, each.key) for each in damage]
+    assert (kind, file) == ("damaged", str(artefact.relative_to(cache)))
+    assert key == artefact.name.split(".")[0]
+    assert damage[0].fix_command == f"chordcache verify --repair {cache}"
+    assert found(cache, level="quick")[0] == 0  # sizes only, as it says
+    assert found(cache, level="deep")[0] == 5
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "longer", "deleted", "folder", "fifo"])
+@pytest.mark.parametrize("level", ["quick", "default"])
+def test_an_artefact_that_changed(cache: Path, damage: str, level: str) -> None:
+    _, artefact = of(cache, "a.mp4")
+    data = artefact.read_bytes()
+    artefact.unlink()
+    if damage in ("truncated", "empty", "longer"):
+        artefact.write_bytes({"truncated": data[:5000], "empty": b"", "longer": data + b"\0"}[damage])
+    elif damage == "folder":
+        artefact.mkdir()
+    elif damage == "fifo":
+        os.mkfifo(artefact)
+    code, findings = found(cache, level=level)
+    assert code == 5
+    assert [(each.kind, each.file) for each in findings] == [
+        ("missing" if damage == "deleted" else "damaged", str(artefact.relative_to(cache)))
+    ]
+
+
+def test_two_artefacts_swapped(cache: Path) -> None:
+    processes.swap(of(cache, "a.mp4")[1], of(cache, "b.mp4")[1])
+    code, findings = found(cache)
+    assert code == 5
+    assert {each.kind for each in findings} == {"damaged"}
+    assert len(findings) == 2
+
+
+@pytest.mark.parametrize("name", ["chordcache.json", "index.jsonl", "quarantine.jsonl", "sidecar"])
+def test_every_byte_of_a_json_file_counts(cache: Path, name: str) -> None:
+    path = of(cache, "a.mp4")[0] if name == "sidecar" else cache / name
+    size = path.stat().st_size
+    unseen: list[tuple[int, object]] = []
+    for offset in sorted({*range(0, size, max(1, size // 40)), size - 1, size - 2}):
+        processes.flip(path, offset, offset % 7)
+        try:
+            code = found(cache, level="quick")[0]
+        except cc.ChordcacheError as error:
+            code = error.exit_code
+            if name not in str(error) and name != "sidecar":
+                unseen.append((offset, str(error)))
+        if code not in (5, 6):
+            unseen.append((offset, code))
+        processes.flip(path, offset, offset % 7)
+    assert unseen == []
+    assert found(cache)[0] == 0
+
+
+def facts_of(cache: Path) -> tuple:
+    opened = cc.open_cache(cache)
+    return (
+        opened.keys(),
+        opened.labels(),
+        [video.sidecar for video in opened],
+        [opened[key].sidecar for key in sorted(opened.keys())],
+    )
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_of_the_catalog_is_found_or_harmless(cache: Path) -> None:
+    path = cache / "catalog.sqlite"
+    good = facts_of(cache)
+    random = processes.Rng(5)
+    bits = [random.below(path.stat().st_size * 8) for _ in range(250)]
+    data = path.read_bytes()
+    bits += [8 * (offset + byte) + bit for offset in range(0, len(data), 4096) for byte in range(20) for bit in (0, 4)]
+    for key in good[0]:  # around the start of each row: its position, its types, its key and its label
+        row = data.find(key.encode(), 8192)
+        bits += [8 * offset + bit for offset in range(row - 14, row + len(key) + 8) for bit in (0, 2, 5)]
+    bits = [bit for bit in bits if bit < 8 * len(data)]
+    missed, wrong = [], []
+    for bit in bits:
+        processes.flip(path, bit // 8, bit % 8)
+        try:
+            code = found(cache, level="quick")[0]
+        except Exception as error:
+            wrong.append((bit, f"verify: {error!r}"))
+            code = 5
+        try:
+            same = facts_of(cache) == good
+        except (cc.DamageError, cc.NotFoundError):
+            same = False
+        except Exception as error:
+            wrong.append((bit, f"reading: {error!r}"))
+            same = False
+        if code == 0 and not same:
+            missed.append(bit)
+        processes.flip(path, bit // 8, bit % 8)
+    assert (wrong, missed) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE columns SET data = x'00000000' || substr(data, 5) WHERE name = 'num_frames'",
+        "UPDATE columns SET data = substr(data, 5) WHERE name = 'label_ids'",
+        "UPDATE columns SET data = substr(data, 2) WHERE name = 'num_frames'",
+        "UPDATE columns SET data = CAST('[\"other\"]' AS BLOB) WHERE name = 'labels'",
+        "UPDATE columns SET data = x'00' WHERE name = 'labels'",
+        "UPDATE columns SET data = 'text' WHERE name = 'labels'",
+        "DELETE FROM columns WHERE name = 'labels'",
+        "UPDATE videos SET position = 99 WHERE position = 1",
+        "DROP TABLE columns",
+    ],
+)
+def test_a_catalog_that_contradicts_itself(cache: Path, change: str) -> None:
+    with contextlib.closing(sqlite3.connect(cache / "catalog.sqlite")) as database, database:
+        database.execute(change)
+    code, findings = found(cache)
+    assert code == 5
+    assert findings[0].file == "catalog.sqlite"
+
+
+@pytest.mark.parametrize("damage", ["deleted", "empty", "text", "truncated", "folder"])
+def test_a_file_that_is_not_a_catalog(cache: Path, run_cli: Cli, damage: str) -> None:
+    path = cache / "catalog.sqlite"
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage != "deleted":
+        path.write_bytes({"empty": b"", "text": b"no database\n" * 99, "truncated": data[:4096]}[damage])
+    code, findings = found(cache)
+    assert code == (15 if damage == "folder" else 5)
+    assert [each.file for each in findings if each.kind != "incomplete"] == ["catalog.sqlite"]
+    with pytest.raises(cc.ChordcacheError, match="Is a directory" if damage == "folder" else "--repair"):
+        list(cc.open_cache(cache))
+    if damage == "folder":
+        path.rmdir()
+    done = run_cli("verify", cache, "-j1", "--repair")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Damaged sidecars
+
+
+def test_a_damaged_sidecar_names_itself_and_the_command(cache: Path, run_cli: Cli) -> None:
+    sidecar, _ = of(cache, "b.mp4")
+    processes.flip(sidecar, 60)
+    done = run_cli("verify", cache, "-j1")
+    assert done.returncode == 5
+    assert str(sidecar.relative_to(cache)) in done.stdout
+    assert "chordcache verify --repair" in done.stdout
+    assert processes.fine(done.stderr)
+
+
+def test_two_sidecars_swapped(cache: Path) -> None:
+    processes.swap(of(cache, "a.mp4")[0], of(cache, "b.mp4")[0])
+    code, findings = found(cache)
+    assert code == 5
+    assert len([each for each in findings if each.kind == "damaged" and each.file.startswith("videos/")]) == 2
+
+
+def test_a_deleted_sidecar_is_detected(cache: Path) -> None:
+    of(cache, "b.mp4")[0].unlink()
+    code, findings = found(cache)
+    assert code in (5, 6)
+    assert any(each.kind in ("missing", "incomplete") and "b" in each.file for each in findings)
+
+
+def test_a_sidecar_under_another_key(cache: Path) -> None:
+    sidecar, _ = of(cache, "a.mp4")
+    shutil.copy(sidecar, sidecar.with_name("other-" + sidecar.name))
+    assert found(cache)[0] != 0
+
+
+# Strays
+
+
+@pytest.mark.parametrize(
+    ("name", "fix_command"),
+    [
+        ("lmdb/00/x-0000000000000000.frames.12345678.lmdb", "chordcache gc {cache}"),
+        ("lmdb/notes.txt", ""),
+        ("videos/00/x.tmp", ""),
+        ("videos/00/x.json", ""),
+        ("notes.txt", ""),
+        ("npz/ab/x.npz", ""),
+    ],
+)
+def test_an_orphan(cache: Path, run_cli: Cli, name: str, fix_command: str) -> None:
+    path = cache / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("orphan")
+    code, findings = found(cache)
+    assert code == 6
+    assert [each.kind for each in findings] == ["orphan"]
+    assert name.startswith(findings[0].file)
+    assert findings[0].fix_command == fix_command.format(cache=cache)
+    if fix_command:
+        assert run_cli("gc", cache, "--yes").returncode == 0
+        assert not path.exists()
+        assert found(cache)[0] == 0
+
+
+def test_an_orphan_beside_damage_does_not_hide_it(cache: Path) -> None:
+    (cache / "notes.txt").touch()
+    processes.flip(of(cache, "a.mp4")[1], 5000)
+    assert found(cache)[0] == 5
+
+
+# The files at the top
+
+
+@pytest.mark.parametrize("name", ["index.jsonl", "quarantine.jsonl"])
+@pytest.mark.parametrize("damage", ["flipped", "deleted", "empty", "truncated", "folder"])
+def test_a_damaged_list_is_found_and_repaired(cache: Path, run_cli: Cli, name: str, damage: str) -> None:
+    path = cache / name
+    data = path.read_bytes()
+    if damage == "flipped":
+        processes.flip(path, 100)
+    else:
+        path.unlink()
+        if damage == "folder":
+            path.mkdir()
+        elif damage != "deleted":
+            path.write_bytes({"empty": b"", "truncated": data[: len(data) // 3]}[damage])
+    done = run_cli("verify", cache, "-j1")
+    assert done.returncode == 15 if damage == "folder" else done.returncode in (5, 6)
+    assert processes.fine(done.stderr)
+    assert name in done.stdout or "zero.mp4" in done.stdout
+    if damage != "folder":
+        before = processes.files_of(cache)
+        done = run_cli("verify", cache, "-j1", "--repair")
+        assert processes.fine(done.stderr)
+        assert done.returncode in (0, 6), done.stdout + done.stderr
+        assert processes.files_of(cache) == before
+        assert cc.open_cache(cache).keys()
+        if done.returncode == 6:
+            assert "run 'chordcache build" in done.stdout
+
+
+def test_the_next_build_writes_a_lost_list_again(whole: Path, cache: Path, run_cli: Cli) -> None:
+    (cache / "index.jsonl").unlink()
+    (cache / "quarantine.jsonl").unlink()
+    assert run_cli("build", whole / "index.json", "-o", cache, "-j1").returncode == 3
+    assert run_cli("verify", cache, "-j1").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["index.jsonl", "quarantine.jsonl", "chordcache.json"])
+def test_a_build_with_a_damaged_list_works_or_says_what_to_do(
+    whole: Path, cache: Path, run_cli: Cli, name: str
+) -> None:
+    processes.flip(cache / name, 100)
+    done = run_cli("build", whole / "index.json", "-o", cache, "-j1")
+    assert processes.fine(done.stderr)
+    if done.returncode not in (0, 3):
+        assert done.returncode == 5
+        assert name in done.stderr
+        assert "chordcache verify --repair" in done.stderr
+
+
+@pytest.mark.parametrize("damage", ["flipped", "deleted", "empty"])
+def test_a_damaged_header_can_be_repaired(whole: Path, cache: Path, run_cli: Cli, damage: str) -> None:
+    """No command can read a cache without chordcache.json: one of them must be able to write it again."""
+    path = cache / "chordcache.json"
+    if damage == "flipped":
+        processes.flip(path, 100)
+    else:
+        path.unlink()
+        if damage == "empty":
+            path.touch()
+    done = run_cli("verify", cache, "-j1")
+    assert done.returncode == (10 if damage == "deleted" else 5)
+    assert "run 'chordcache" in done.stderr or "with 'chordcache" in done.stderr
+    run_cli("verify", cache, "-j1", "--repair")
+    before = processes.files_of(cache)
+    done = run_cli("build", whole / "index.json", "-o", cache, "-j1")
+    assert done.returncode == 3, done.stderr
+    assert processes.files_of(cache) == before
+    assert run_cli("verify", cache, "-j1").returncode == 0
+
+
+# Another version
+
+
+@pytest.mark.parametrize("name", ["chordcache.json", "index.jsonl", "sidecar"])
+@pytest.mark.parametrize("command", ["verify", "build", "gc", "info"])
+def test_cache_of_an_older_format_is_refused_and_stays_unchanged(
+    whole: Path, cache: Path, run_cli: Cli, name: str, command: str
+) -> None:
+    path = of(cache, "a.mp4")[0] if name == "sidecar" else cache / name
+    reseal(path, format_version=2)
+    if (name, command) in {("index.jsonl", "gc"), ("index.jsonl", "info"), ("sidecar", "info")}:
+        return  # does not read it
+    before = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
+    args = {"verify": ["-j1"], "build": ["-j1", "-o", cache], "gc": ["--dry-run"], "info": []}[command]
+    done = run_cli(command, whole / "index.json" if command == "build" else cache, *args)
+    assert done.returncode == 13, done.stdout + done.stderr
+    assert "got format version 2, expected 3. Scan again and build a new cache." in done.stderr
+    assert path.name in done.stderr
+    assert done.stderr.count("\n") == 1
+    after = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
+    if name == "chordcache.json":  # a real cache of an older format
+        assert after == before
+    assert after.items() >= {path: data for path, data in before.items() if path.parent != cache}.items()
+    assert processes.fine(done.stderr)
+
+
+def test_a_version_with_the_wrong_digest_is_damage(cache: Path, run_cli: Cli) -> None:
+    path = cache / "chordcache.json"
+    path.write_text(path.read_text().replace('"format_version": 3', '"format_version": 2'))
+    assert run_cli("verify", cache).returncode == 5
+
+
+@pytest.mark.parametrize("members", [{"features": 3}, {"source": None}, {"surprise": 1}, {"num_frames": "x"}])
+def test_a_sealed_sidecar_with_impossible_values_is_damage(
+    cache: Path, run_cli: Cli, members: dict[str, object]
+) -> None:
+    reseal(of(cache, "a.mp4")[0], **members)
+    done = run_cli("verify", cache, "-j1")
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert processes.fine(done.stderr)
+
+
+# Reading
+
+READ = """
+import sys
+import chordcache as cc
+try:
+    with cc.open_cache(sys.argv[1]) as cache:
+        for video in cache:
+            cache.read(video); video.pts_seconds
+except cc.ChordcacheError as error:
+    print(type(error).__name__, error, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.parametrize("damage", ["meta", "branch", "record", "last", "truncated", "empty", "deleted", "swapped"])
+def test_reading_damage_is_an_error_and_no_crash(cache: Path, damage: str) -> None:
+    _, artefact = of(cache, "b.mp4")
+    data = artefact.read_bytes()
+    if damage in ("meta", "branch", "record", "last"):
+        record = data.find(b"\xff\xd8\xff", 8192)
+        start = {"meta": 0, "branch": 8192, "record": record + 40, "last": len(data) - 4096}[damage]
+        artefact.write_bytes(data[:start] + bytes(b ^ 0x55 for b in data[start : start + 64]) + data[start + 64 :])
+    elif damage == "swapped":
+        processes.swap(of(cache, "a.mp4")[1], artefact)
+    else:
+        artefact.unlink()
+        if damage != "deleted":
+            artefact.write_bytes(data[:9000] if damage == "truncated" else b"")
+    done = subprocess.run([sys.executable, "-c", READ, cache], capture_output=True, text=True, timeout=30)
+    if damage == "last" and done.returncode == 0:
+        return  # free space of the page
+    assert done.returncode == 5, done.stderr
+    assert done.stderr.startswith("DamageError")
+    assert artefact.name in done.stderr or damage == "swapped"
+    assert "chordcache verify --repair" in done.stderr
+
+
+def test_an_artefact_of_another_video_is_not_read_as_this_one(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    """Equal sizes, equal frame size and number: only what binds an artefact to its video shows it."""
+    for name, first in (("a.mp4", 0), ("b.mp4", 100)):
+        make_video(tmp_path / "videos" / name, num_frames=6, planes=lambda n, w, h, first=first: _flat(n + first, w, h))
+    config = tmp_path / "raw.yaml"
+    config.write_text("frames: {codec: raw}")
+    cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", config=config, jobs=1)
+    a, b = of(tmp_path / "cache", "a.mp4")[1], of(tmp_path / "cache", "b.mp4")[1]
+    assert a.stat().st_size == b.stat().st_size
+    processes.swap(a, b)
+    assert found(tmp_path / "cache")[0] == 5
+
+
+def _flat(number: int, width: int, height: int) -> object:
+    return (
+        np.full((height, width), 16 + number, np.uint8),
+        np.full((height // 2, width // 2), 128, np.uint8),
+        np.full((height // 2, width // 2), 128, np.uint8),
+    )
+
+
+# Repair
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["artefact", "artefact deleted", "sidecar", "sidecar deleted", "both", "sidecars swapped", "artefacts swapped"],
+)
+def test_repair_builds_only_what_is_damaged(whole: Path, cache: Path, run_cli: Cli, damage: str) -> None:
+    good = processes.contents(cache)
+    before = processes.files_of(cache)
+    sidecar, artefact = of(cache, "b.mp4")
+    other_sidecar, other_artefact = of(cache, "a.mp4")
+    if damage in ("artefact", "both"):
+        processes.flip(artefact, 9000)
+    if damage in ("sidecar", "both"):
+        processes.flip(sidecar, 60)
+    if damage == "artefact deleted":
+        artefact.unlink()
+    if damage == "sidecar deleted":
+        sidecar.unlink()
+    if damage == "sidecars swapped":
+        processes.swap(sidecar, other_sidecar)
+    if damage == "artefacts swapped":
+        processes.swap(artefact, other_artefact)
+    hurt = {str(path.relative_to(cache)) for path in (sidecar, artefact)}
+    if "swapped" in damage:
+        hurt |= {str(path.relative_to(cache)) for path in (other_sidecar, other_artefact)}
+    now = processes.files_of(cache)
+    done = run_cli("verify", cache, "-j1", "--repair", "--dry-run")
+    assert done.returncode == 5
+    assert processes.files_of(cache) == now  # reported, not done
+    done = run_cli("verify", cache, "-j1", "--repair")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert processes.contents(cache) == good
+    after = processes.files_of(cache)
+    assert {name: status for name, status in after.items() if name not in hurt} == {
+        name: status for name, status in before.items() if name not in hurt
+    }
+    assert run_cli("verify", cache, "-j1", "--deep", "--source").returncode == 0
+
+
+def test_repair_of_one_of_two_names_how_much_it_built(cache: Path, run_cli: Cli) -> None:
+    processes.flip(of(cache, "a.mp4")[1], 9000)
+    done = run_cli("verify", cache, "-j1", "--repair")
+    assert "built 1 of 1 videos again" in done.stderr
+
+
+def test_repair_without_the_source_keeps_the_rest(whole: Path, cache: Path, run_cli: Cli, tmp_path: Path) -> None:
+    """The source is gone: the damage cannot be repaired; what is left of the cache stays, and the run says so."""
+    header = json.loads((cache / "chordcache.json").read_text())
+    reseal(cache / "chordcache.json", roots={name: str(tmp_path / "gone") for name in header["roots"]})
+    index = (cache / "index.jsonl").read_text().splitlines()
+    roots = json.loads(index[0])["roots"]
+    reseal(cache / "index.jsonl", roots={name: str(tmp_path / "gone") for name in roots})
+    assert cc.verify(cache, jobs=1).exit_code == 0
+    _, artefact = of(cache, "b.mp4")
+    processes.flip(artefact, 9000)
+    done = run_cli("verify", cache, "-j1", "--repair")
+    assert processes.fine(done.stderr)
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert artefact.exists()  # all but a record of it can still be read
+
+
+def test_dry_run_needs_repair(cache: Path, run_cli: Cli) -> None:
+    done = run_cli("verify", cache, "--dry-run")
+    assert done.returncode == 2
+    assert "--repair" in done.stderr
+
+
+def test_json_findings(cache: Path, run_cli: Cli) -> None:
+    processes.flip(of(cache, "a.mp4")[1], 9000)
+    done = run_cli("verify", cache, "-j1", "--json")
+    (finding,) = json.loads(done.stdout)
+    assert done.returncode == 5
+    assert finding["kind"] == "damaged"
+    assert finding["fix_command"].startswith("chordcache verify --repair ")
+
+
+# Sources
+
+
+@pytest.fixture
+def own(whole: Path, tmp_path: Path) -> Path:
+    """videos/, index.json and cache/ of its own."""
+    shutil.copytree(whole / "videos", tmp_path / "own/videos")
+    index = cc.scan([tmp_path / "own/videos"], output=tmp_path / "own/index.json", jobs=1)
+    cc.build(index, tmp_path / "own/cache", jobs=1)
+    return tmp_path / "own"
+
+
+def test_a_replaced_source_is_stale(own: Path, run_cli: Cli, make_video: Callable[..., Path]) -> None:
+    make_video(own / "videos/a.mp4", num_frames=33)
+    assert run_cli("verify", own / "cache", "-j1").returncode == 0
+    done = run_cli("verify", own / "cache", "-j1", "--source")
+    assert done.returncode == 6
+    assert "stale" in done.stdout
+    assert "a.mp4" in done.stdout
+    assert "chordcache build" in done.stdout
+
+
+def test_a_deleted_source_is_reported(own: Path, run_cli: Cli) -> None:
+    (own / "videos/a.mp4").unlink()
+    done = run_cli("verify", own / "cache", "-j1", "--source")
+    assert done.returncode == 6
+    assert "a.mp4" in done.stdout
+
+
+def test_a_source_that_shows_other_pictures_is_stale(own: Path, run_cli: Cli, make_video: Callable[..., Path]) -> None:
+    """All digests right, and still not what the source shows."""
+    make_video(own / "videos/a.mp4", num_frames=10, planes=lambda n, w, h: _flat(n * 9, w, h))
+    status = (own / "videos/a.mp4").stat()
+    source = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    reseal(of(own / "cache", "a.mp4")[0], source=source)
+    cc.repair(own / "cache", [], jobs=1)
+    assert run_cli("verify", own / "cache", "-j1", "--deep").returncode == 0
+    done = run_cli("verify", own / "cache", "-j1", "--source")
+    assert done.returncode == 6  # the cache is what was written: which of the two is right, a person must say
+    assert "PSNR" in done.stdout
+    assert "--repair" not in done.stdout
+
+
+def test_an_input_neither_cached_nor_quarantined_is_incomplete(own: Path, run_cli: Cli) -> None:
+    sidecar, artefact = of(own / "cache", "b.mp4")
+    sidecar.unlink()
+    artefact.unlink()
+    cc.repair(own / "cache", [], jobs=1)
+    done = run_cli("verify", own / "cache", "-j1")
+    assert done.returncode == 6
+    assert "incomplete" in done.stdout
+    assert "b.mp4" in done.stdout
+
+
+# gc
+
+
+def test_gc_lists_asks_and_removes_only_superseded_generations(
+    own: Path, run_cli: Cli, make_video: Callable[..., Path]
+) -> None:
+    cache = own / "cache"
+    make_video(own / "videos/a.mp4", num_frames=40)
+    _, old = of(cache, "a.mp4")
+    cc.build(cc.scan([own / "videos"], output=own / "index.json", jobs=1), cache, jobs=1)
+    assert old.exists()
+    done = run_cli("verify", cache, "-j1")
+    assert done.returncode == 6
+    assert "orphan" in done.stdout
+    assert "chordcache gc" in done.stdout
+    before = processes.files_of(cache)
+    name = str(old.relative_to(cache))
+    for options, code in ((["--dry-run"], 0), ([], 2)):
+        done = run_cli("gc", cache, *options)
+        assert done.returncode == code
+        assert done.stdout == f"{name}\n"
+        assert processes.files_of(cache) == before
+    assert "--yes" in done.stderr
+    done = run_cli("gc", cache, "--yes")
+    assert done.returncode == 0
+    assert processes.files_of(cache) == {file: status for file, status in before.items() if file != name}
+    assert run_cli("verify", cache, "-j1").returncode == 0
+    assert run_cli("gc", cache).returncode == 0  # nothing to ask about
+
+
+def test_gc_does_nothing_where_a_sidecar_is_damaged(cache: Path, run_cli: Cli) -> None:
+    sidecar, artefact = of(cache, "a.mp4")
+    processes.flip(sidecar, 60)
+    done = run_cli("gc", cache, "--yes")
+    assert done.returncode == 5
+    assert sidecar.name in done.stderr
+    assert artefact.exists()
+
+
+@pytest.mark.parametrize("command", ["verify", "gc", "info"])
+@pytest.mark.parametrize("what", ["nothing", "empty folder", "other folder", "file"])
+def test_a_folder_that_is_not_a_cache(tmp_path: Path, run_cli: Cli, command: str, what: str) -> None:
+    path = tmp_path / "thing"
+    if what == "file":
+        path.write_text("x")
+    elif what != "nothing":
+        path.mkdir()
+        if what == "other folder":
+            (path / "thesis.tex").touch()
+    done = run_cli(command, path)
+    assert done.returncode == (2 if (what, command) == ("file", "info") else 10), done.stderr
+    assert "thing" in done.stderr
+    assert processes.fine(done.stderr)
+    assert not (path / ".lock").exists()
