@@ -19,13 +19,9 @@ import numpy as np
 from measure import encode_loop
 
 import chordcache as cc
-from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_plan import make_plan
+from chordcache.building import estimate
 from chordcache.config.config import Config, config_from_json
 from chordcache.index.index_files import Index
-from chordcache.storage.layout import key_of
-from chordcache.tools import plan_units
-from chordcache.tools.plan import PlanOptions, plan_build
 
 Result = TypeVar("Result")
 
@@ -61,14 +57,6 @@ def bytes_by_key(cache: Path) -> dict[str, int]:
         }
 
 
-def keys_of_sample(index: Index, config: Config, tiers: Sequence[str], options: PlanOptions) -> set[str]:
-    """Keys of the videos that ``plan_build`` built."""
-    plan = make_plan(Path("cache"), index, config, tiers, None, roots=None, options=BuildOptions())
-    sample = plan_units.choose(plan_units.population_of(plan), options.num_sampled, options.seed)
-    units = plan_units.rows_of(plan, sample.positions.tolist())
-    return {key_of(record) for unit in units for record in unit.rows}
-
-
 def compare(name: str, index: Index, tiers: Sequence[str], config: Config, num_sampled: int, runs: int) -> None:
     """Print the errors of some samples, each with the number of ranges that hold the truth."""
     sizes, others, times, cost, size_inside, time_inside = [], [], [], [], 0, 0
@@ -77,18 +65,23 @@ def compare(name: str, index: Index, tiers: Sequence[str], config: Config, num_s
             cache = Path(folder, "cache")
             _, cpu = cpu_seconds(lambda: cc.build(index, cache, tiers=tiers, config=config, jobs=1))  # noqa: B023
             true_bytes = bytes_by_key(cache)
-        options = PlanOptions(num_sampled=num_sampled, seed=seed)
-        found, plan_cpu = cpu_seconds(lambda: plan_build(index, tiers=tiers, config=config, jobs=1, options=options))  # noqa: B023
+        estimate.SEED = seed
+        with tempfile.TemporaryDirectory() as folder:
+            arguments: Any = {"tiers": tiers, "config": config, "jobs": 1, "sample": num_sampled}
+            result, plan_cpu = cpu_seconds(lambda: cc.dry_run(index, Path(folder, "cache"), **arguments))  # noqa: B023
+        numbers, sample = result.estimate, result.sample
+        assert numbers is not None
+        assert sample is not None
         size = sum(true_bytes.values())
-        held_out = size - sum(true_bytes.get(key, 0) for key in keys_of_sample(index, config, tiers, options))
-        sizes.append(found.num_bytes.value / size - 1)
+        held_out = size - sum(true_bytes.get(task.key, 0) for file in sample.files for task in file)
+        sizes.append(numbers.num_bytes.value / size - 1)
         if held_out:
-            others.append((found.num_bytes.value - size) / held_out)
-        times.append(found.cpu_hours.value * 3600 / cpu - 1)
+            others.append((numbers.num_bytes.value - size) / held_out)
+        times.append(numbers.cpu_seconds.value / cpu - 1)
         cost.append(plan_cpu / cpu)
-        size_inside += found.num_bytes.low <= size <= found.num_bytes.high
-        time_inside += found.cpu_hours.low * 3600 <= cpu <= found.cpu_hours.high * 3600
-    print(f"{name}: {found.num_sampled} of {len(index)} files in the sample, {runs} samples")
+        size_inside += numbers.num_bytes.low <= size <= numbers.num_bytes.high
+        time_inside += numbers.cpu_seconds.low <= cpu <= numbers.cpu_seconds.high
+    print(f"{name}: {len(sample.files)} of {len(index)} files in the sample, {runs} samples")
     for what, errors in (("size", sizes), ("size of the other files", others), ("CPU time", times)):
         if errors:
             listed = ", ".join(f"{error:+.1%}" for error in errors)

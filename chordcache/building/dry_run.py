@@ -1,34 +1,35 @@
-"""``build --dry-run``: what a build would do, why, and roughly how many bytes it would write."""
+"""``build --dry-run``: what a build would do and why, and an estimate of its size and time from a sample."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import ArtefactTask, BuildPlan, make_plan
 from chordcache.building.build_task import BuildTask
+from chordcache.building.estimate import Estimate, FileTable, Sample, estimate_of, to_build
 from chordcache.building.existing_cache import repairable, tool_versions
 from chordcache.building.prune import keys_to_prune, videos_with
+from chordcache.building.sample_build import build_sample
 from chordcache.building.stale import StaleFeature, differences, stale_features
 from chordcache.building.tasks import planned_files
 from chordcache.building.trim import is_allowed
 from chordcache.config.config import Config
-from chordcache.errors import DamageError, NotFoundError
+from chordcache.engine import pool
+from chordcache.engine.choice import Engine, engine_of
+from chordcache.engine.display import Display, display_of
+from chordcache.errors import DamageError, NotFoundError, UsageError
 from chordcache.features.item_fields import fits
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
-from chordcache.media.geometry import expected_shape
-from chordcache.records import FeatureInfo, VideoRecord
+from chordcache.records import VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.sidecar import Sidecar, read_sidecar
-
-_BYTES_PER_PIXEL = {"jpeg": 0.25, "raw": 3.0}
-"""[bytes] Size of a cached frame for each of its pixels. JPEG: the four clips of ``make demo`` at quality 90"""
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,10 @@ class DryRun:
     """Number of videos that are up to date, but for their label, caption or other columns. They are not decoded"""
     reasons: Mapping[Reason, int] = field(default_factory=dict)
     """Reason to the number of videos, the most frequent one first"""
-    num_bytes: int | None = None
-    """[bytes] Rough size of the files that would be written, or None if nothing can be said"""
-    unknown: tuple[str, ...] = ()
-    """Features whose size is not in ``num_bytes``, since no cached video has them"""
+    estimate: Estimate | None = None
+    """The size and the time, if files were built for it"""
+    sample: Sample | None = None
+    """The files that were built for it"""
 
 
 def dry_run(
@@ -76,33 +77,59 @@ def dry_run(
     tiers: str | Sequence[str] | None = None,
     features: str | Sequence[str] | None = None,
     config: str | Path | Config | None = None,
+    jobs: int | Engine | None = None,
     roots: Mapping[str, str] | None = None,
     options: BuildOptions | None = None,
+    sample: int | None = None,
+    progress: bool | Display = False,
 ) -> DryRun:
     """Return what ``build`` with the same arguments would do. It changes nothing, and needs no lock.
+
+    Parameters
+    ----------
+    index, cache, tiers, features, config, roots, options
+        As in ``build``.
+    jobs : int or Engine, optional
+        Number of workers that the build will have, by default one for each processor. The sample is built with one.
+    sample : int, optional
+        Number of files to build in a temporary folder, at most 30 seconds of each. Their bytes and CPU time are scaled
+        to those of the build.
+    progress : bool or Display
+        True to show a bar on a terminal while the sample is built.
+
+    Returns
+    -------
+    DryRun
 
     Raises
     ------
     UsageError, ConfigError, NotFoundError, FormatVersionError
         As in ``build``.
+    NoSpaceError, WorkersDiedError, StoppedError
+        As their names say, while the sample is built.
     """
     layout.check_local("cache", cache)
+    if sample is not None and sample < 1:
+        raise UsageError(f"sample: got {sample}, expected a positive number")
+    num_jobs = pool.default_jobs(engine_of(jobs).jobs) if sample is not None else 1
     options = options or BuildOptions()
     index = scanned(index, follow_symlinks=options.follow_symlinks, limits=options.limits)
     plan = make_plan(Path(cache).absolute(), index, config, tiers, features, roots=roots, options=options)
+    files = FileTable(plan)
     with IndexRows(plan.index) as rows:
         pruned = keys_to_prune(plan.cache, rows.keys, options)
         dropped = videos_with(plan.cache, options)
         with repairable(plan.cache):
             quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
-        states, reasons, sizes = Counter[str](), Counter[Reason](), _Sizes(plan)
-        for tasks in planned_files(plan, rows, quarantine, options):
+        states, reasons = Counter[str](), Counter[Reason]()
+        for number, tasks in enumerate(planned_files(plan, rows, quarantine, options)):
             for task in tasks:
                 states[task.state] += 1
                 reason = _reason(plan, task, quarantine)
                 reasons.update([] if reason is None else [reason])
-                sizes.add(task)
-        return DryRun(
+            if sample is not None:
+                files.add(number, tasks)
+        result = DryRun(
             plan,
             num_inputs=len(rows.keys),
             num_missing=states["missing"],
@@ -113,9 +140,19 @@ def dry_run(
             stale=tuple(stale_features(plan, rows.keys)),
             num_described=reasons[_DESCRIBED],
             reasons=dict(reasons.most_common()),
-            num_bytes=sizes.num_bytes(),
-            unknown=sizes.unknown(),
         )
+    if sample is None:
+        return result
+    chosen, numbers = files.sample(sample)
+    with IndexRows(plan.index) as rows:
+        tasks_of: dict[int, Sequence[BuildTask]] = dict.fromkeys(numbers, ())
+        for number, tasks in enumerate(planned_files(plan, rows, quarantine, options)):
+            if number in tasks_of:
+                tasks_of[number] = to_build(tasks) or tasks
+    to_measure = [tasks_of[number] for number in numbers]
+    measured, start_seconds = build_sample(to_measure, options.limits, shown=display_of(progress).progress)
+    chosen = replace(chosen, files=to_measure, measured=measured)
+    return replace(result, estimate=estimate_of(files, chosen, start_seconds, num_jobs), sample=chosen)
 
 
 _DESCRIBED = Reason("label or caption")
@@ -159,73 +196,3 @@ def _reason_of_artefact(sidecar: Sidecar, record: VideoRecord, artefact: Artefac
         if not fits(info, record):
             return Reason(_DESCRIBED.kind, f"{spec.name} depends on {', '.join(info.uses)}")
     return Reason("file lost", f"{', '.join(artefact.names)} in {artefact.tier}")
-
-
-class _Sizes:
-    """Rough sizes: bytes for each second of the videos that are cached, else for each pixel of the frames."""
-
-    def __init__(self, plan: BuildPlan) -> None:
-        self._plan = plan
-        self._cached: Counter[str] = Counter()
-        """Bytes of the cached artefacts of each kind"""
-        self._cached_seconds: dict[str, float] = defaultdict(float)
-        self._missing_seconds: dict[str, float] = defaultdict(float)
-        self._pixel_bytes: Counter[str] = Counter()
-        """Bytes of the missing frames by their pixels"""
-        self._num_unknown: Counter[str] = Counter()
-        """Number of missing artefacts of videos whose length the index does not state"""
-
-    def add(self, task: BuildTask) -> None:
-        """Take a video into account."""
-        sidecar = task.previous
-        missing = task.artefacts if task.state == "missing" else ()
-        for artefact in self._plan.artefacts:
-            kind = _kind(artefact)
-            if artefact in missing:
-                self._miss(kind, artefact, task.item)
-            elif sidecar is not None and sidecar.duration_seconds > 0:
-                infos = [info for name in artefact.names if (info := sidecar.feature(name, artefact.tier))]
-                self._cached[kind] += _num_bytes(infos)
-                self._cached_seconds[kind] += sidecar.duration_seconds
-
-    def _miss(self, kind: str, artefact: ArtefactTask, record: VideoRecord) -> None:
-        picture, frames = self._plan.config.picture, self._plan.config.frames
-        seconds, header = record.known_seconds, record.header
-        has_rate = header is not None and bool(header.average_fps)
-        if seconds is None or (picture.buckets is not None and not has_rate):
-            self._num_unknown[kind] += 1
-            return
-        if header is None or not header.average_fps:
-            self._missing_seconds[kind] += seconds
-            return
-        fps = min(header.average_fps, picture.fps or header.average_fps)
-        width, height, num_frames = expected_shape(picture, header.display_width, header.display_height, seconds * fps)
-        self._missing_seconds[kind] += num_frames / fps
-        if artefact.names == ("frames",) and frames is not None and frames.codec in _BYTES_PER_PIXEL:
-            self._pixel_bytes[kind] += round(num_frames * width * height * _BYTES_PER_PIXEL[frames.codec])
-
-    def _bytes_of(self, kind: str) -> float | None:
-        if self._cached_seconds[kind]:
-            return self._missing_seconds[kind] * self._cached[kind] / self._cached_seconds[kind]
-        return self._pixel_bytes[kind] or None
-
-    def num_bytes(self) -> int | None:
-        """Return the rough size of all that is missing, or None if nothing is known of it."""
-        sizes = [self._bytes_of(kind) for kind in self._missing_seconds]
-        known = [size for size in sizes if size is not None]
-        if not known and (sizes or self._num_unknown):
-            return None
-        return round(sum(known))
-
-    def unknown(self) -> tuple[str, ...]:
-        """Return the kinds of files whose size is not known, or not of all videos."""
-        kinds = [kind for kind in self._missing_seconds if self._bytes_of(kind) is None]
-        return tuple(dict.fromkeys([*kinds, *self._num_unknown]))
-
-
-def _kind(artefact: ArtefactTask) -> str:
-    return f"{', '.join(artefact.names)} in {artefact.tier}"
-
-
-def _num_bytes(infos: Sequence[FeatureInfo]) -> int:
-    return sum({info.file: info.num_bytes for info in infos}.values())

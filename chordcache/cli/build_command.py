@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +11,7 @@ import chordcache as cc
 from chordcache.amounts import human_bytes
 from chordcache.choices import ON_DAMAGE
 from chordcache.cli.commands import GroupedCommand
+from chordcache.cli.dry_run_output import dry_run_data, dry_run_lines
 from chordcache.cli.options import (
     CACHE_VARIABLE,
     PATH,
@@ -29,11 +28,9 @@ from chordcache.cli.options import (
     wait_option,
 )
 from chordcache.cli.values import FOLDER, Choice, variable_option
-from chordcache.config.config import config_to_json
 from chordcache.errors import printable
 
 if TYPE_CHECKING:
-    from chordcache.building.dry_run import DryRun
     from chordcache.records import RunSummary
 
 _BUILD_OPTIONS = (
@@ -60,6 +57,10 @@ _BUILD_OPTIONS = (
 )  # fmt: skip
 @build_settings_options
 @click.option("--dry-run", is_flag=True, help="Print what would be built, and build nothing.")
+@click.option(
+    "--sample", type=click.IntRange(1), metavar="N",
+    help="With --dry-run: build N files in a temporary folder, and estimate size and time from them.",
+)  # fmt: skip
 @click.option(
     "--max-failures",
     metavar="N|P%",
@@ -101,6 +102,7 @@ def build(
     index: str,
     cache: str,
     dry_run: bool,
+    sample: int | None,
     max_failures: str | None,
     fail_fast: bool,
     as_json: bool,
@@ -126,9 +128,15 @@ def build(
     options = cc.BuildOptions("0" if fail_fast else max_failures, **chosen)
     if dry_run and options.part is not None:
         raise click.UsageError("--dry-run shows the whole build; leave out --part")
+    if sample is not None and not dry_run:
+        raise click.UsageError(f"--sample: got {sample} without --dry-run, expected both. Add --dry-run.")
     if dry_run:
-        del arguments["jobs"], arguments["display"]
-        _echo_dry_run(cc.dry_run(index, cache, options=options, **arguments), as_json)
+        display = arguments.pop("display")
+        result = cc.dry_run(index, cache, options=options, sample=sample, progress=display, **arguments)
+        if as_json:
+            echo_json(dry_run_data(result))
+        else:
+            click.echo("\n".join(dry_run_lines(result, f" into {printable(result.plan.cache)}")))
         return
     summary = cc.build(index, cache, options=options, progress=arguments.pop("display"), **arguments)
     line = (
@@ -149,43 +157,3 @@ def damaged_videos(summary: RunSummary) -> str:
         return ""
     videos = f"{summary.num_damaged} damaged video{'s' * (summary.num_damaged != 1)}"
     return f", {videos} without {summary.num_frames_missing} frame{'s' * (summary.num_frames_missing != 1)}"
-
-
-def _echo_dry_run(found: DryRun, as_json: bool) -> None:
-    plan = found.plan
-    features = {
-        tier: {name: dict(spec.params) if (spec := plan.specs[name]) else None for name in names}
-        for tier, names in plan.requested.items()
-    }
-    if as_json:
-        data = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "plan"}
-        data["stale"] = [asdict(feature) for feature in found.stale]
-        data["reasons"] = [{**asdict(reason), "num_videos": count} for reason, count in found.reasons.items()]
-        config = config_to_json(plan.config)
-        echo_json({**data, "cache": str(plan.cache), "features": features, "roots": plan.roots, "config": config})
-        return
-    click.echo(
-        f"would build {found.num_missing} of {found.num_inputs} videos into {printable(plan.cache)} "
-        f"(up to date {found.num_up_to_date}, failed before {found.num_failed})"
-        f"{f' and drop {found.num_pruned} others' if found.num_pruned else ''}"
-    )
-    for name, count in found.dropped.items():
-        click.echo(f"  {count:>7,} lose {name}, as --drop asks")
-    for feature in found.stale:
-        click.echo(f"  {feature}")
-    for reason, count in found.reasons.items():
-        detail = f" ({printable(reason.detail)})" if reason.detail else ""
-        click.echo(f"  {count:>7,} {reason.kind}{detail}")
-    if found.num_missing:
-        click.echo(f"  {_rough_size(found)}")
-    for tier, specs in features.items():
-        for name, params in specs.items():
-            click.echo(f"  {tier:<5} {name:<8} {json.dumps(params)}")
-    for label, root in plan.roots.items():
-        click.echo(f"  root  {printable(label):<8} {printable(root)}")
-
-
-def _rough_size(found: DryRun) -> str:
-    known = "size unknown" if found.num_bytes is None else f"roughly {human_bytes(found.num_bytes)}"
-    missing = f", without {'; '.join(found.unknown)}" if found.unknown and found.num_bytes is not None else ""
-    return f"{known}{missing}; 'chordcache plan' measures it"

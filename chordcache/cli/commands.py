@@ -18,14 +18,14 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Columns of the list": ("path_column", "label_column", "caption_column", "start_column", "end_column"),
     "What to do with damage": ("repair", "wait", "verify.dry_run"),
     "Budget": ("budget_bytes", "budget_hours"),
-    "Sample": ("num_sampled", "seed", "plan.scratch"),
+    "Sample": ("plan.sample",),
     "Clips": ("batch_size", "num_frames", "stride", "size"),
     "Measurement": ("workers", "step_ms", "seconds"),
     "When to stop": ("max_failures", "fail_fast"),
     "Limits of one file": ("stall_timeout", "file_timeout", "file_memory", "retries"),
-    "Processes": ("jobs", "engine", "address", "num_parts", "part", "build.scratch", "build.wait"),
+    "Processes": ("jobs", "engine", "address", "num_parts", "part", "scratch", "build.wait"),
     "Output": (
-        "cache", "output", "missing", "dry_run", "as_json",
+        "cache", "output", "missing", "dry_run", "build.sample", "as_json",
         "quiet", "verbose", "no_progress", "log_file", "help",
     ),
 }  # fmt: skip

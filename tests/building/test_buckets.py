@@ -25,7 +25,6 @@ from chordcache.features.decode_pass import DecodePass
 from chordcache.features.registry import resolve
 from chordcache.media.video_decoder import VideoDecoder
 from chordcache.records import RunSummary
-from chordcache.tools.plan import plan_build
 
 WIDE, TALL, LONG = Bucket(32, 64, 9), Bucket(64, 32, 9), Bucket(32, 64, 33)
 
@@ -368,15 +367,13 @@ def test_a_killed_build_continues(tmp_path: Path, make_video: Callable[..., Path
 # Estimates
 
 
-def test_estimates_of_plan_and_dry_run(tmp_path: Path, make_video: Callable[..., Path], run_cli: Cli) -> None:
+def test_the_estimate_of_a_dry_run(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     for number in range(3):
         make_video(tmp_path / f"videos/{number}.mp4", size=(320, 160), num_frames=1000)  # 40 s: pieces without buckets
     config = config_of(Bucket(64, 128, 33), codec="raw")
     index = cc.scan([tmp_path / "videos"], output=tmp_path / "i.json", jobs=1)
-    estimate = plan_build(index, config=config).num_bytes.value
-    (tmp_path / "c.yaml").write_text("frames: {codec: raw, buckets: [[64, 128, 33]]}\n")
-    done = run_cli("build", tmp_path / "i.json", "-o", tmp_path / "c", "-c", tmp_path / "c.yaml", "--dry-run", "--json")
-    assert json.loads(done.stdout)["num_bytes"] == 3 * 33 * 64 * 128 * 3
+    result = cc.dry_run(index, tmp_path / "new", config=config, sample=2).estimate
+    assert result is not None
     build(tmp_path, config)
     files = [*(tmp_path / "cache").glob("lmdb/*/*"), *(tmp_path / "cache").glob("videos/*/*")]
-    assert estimate == pytest.approx(sum(file.stat().st_size for file in files), rel=0.05)
+    assert result.num_bytes.value == pytest.approx(sum(file.stat().st_size for file in files), rel=0.05)

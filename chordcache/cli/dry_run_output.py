@@ -1,0 +1,87 @@
+"""The output of a dry run, which ``build --dry-run`` and ``plan`` share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, astuple, fields
+from typing import TYPE_CHECKING, Any
+
+from chordcache.amounts import human_bytes, unit_of
+from chordcache.config.config import config_to_json
+from chordcache.errors import printable
+
+if TYPE_CHECKING:
+    from chordcache.building.dry_run import DryRun
+    from chordcache.building.estimate import Estimate, Range
+
+
+def dry_run_data(result: DryRun) -> dict[str, Any]:
+    """Return a dry run as plain data for JSON."""
+    data = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in ("plan", "sample")}
+    plan, estimate = result.plan, result.estimate
+    return {
+        **data,
+        "stale": [asdict(feature) for feature in result.stale],
+        "reasons": [{**asdict(reason), "num_videos": count} for reason, count in result.reasons.items()],
+        "estimate": None if estimate is None else asdict(estimate),
+        "cache": str(plan.cache),
+        "features": _features(result),
+        "roots": plan.roots,
+        "config": config_to_json(plan.config),
+    }
+
+
+def dry_run_lines(result: DryRun, into: str = "") -> list[str]:
+    """Return a dry run as lines of text. ``into`` names the cache."""
+    lines = [
+        f"would build {result.num_missing} of {result.num_inputs} videos{into} "
+        f"(up to date {result.num_up_to_date}, failed before {result.num_failed})"
+        f"{f' and drop {result.num_pruned} others' if result.num_pruned else ''}"
+    ]
+    lines += [f"  {count:>7,} lose {name}, as --drop asks" for name, count in result.dropped.items()]
+    lines += [f"  {feature}" for feature in result.stale]
+    for reason, count in result.reasons.items():
+        detail = f" ({printable(reason.detail)})" if reason.detail else ""
+        lines.append(f"  {count:>7,} {reason.kind}{detail}")
+    for tier, specs in _features(result).items():
+        lines += [f"  {tier:<5} {name:<8} {json.dumps(params)}" for name, params in specs.items()]
+    lines += [f"  root  {printable(label):<8} {printable(root)}" for label, root in result.plan.roots.items()]
+    return lines + ([] if result.estimate is None else _estimate_lines(result.estimate))
+
+
+def _features(result: DryRun) -> dict[str, dict[str, Mapping[str, Any] | None]]:
+    """Return the parameters of each requested feature, by tier."""
+    specs = result.plan.specs
+    return {
+        tier: {name: dict(spec.params) if (spec := specs[name]) else None for name in names}
+        for tier, names in result.plan.requested.items()
+    }
+
+
+def _estimate_lines(estimate: Estimate) -> list[str]:
+    missing = f", {estimate.num_unreadable} videos without a file left out" if estimate.num_unreadable else ""
+    failed = f", {estimate.num_failed} of them failed" if estimate.num_failed else ""
+    rows = [(name, range_text(size, human_bytes)) for name, size in estimate.sizes.items()]
+    rows += [
+        ("all files", range_text(estimate.num_bytes, human_bytes)),
+        ("CPU time", range_text(estimate.cpu_seconds, human_time)),
+        (f"time, {estimate.jobs} workers", range_text(estimate.elapsed_seconds, human_time)),
+    ]
+    return [
+        f"sample: {estimate.num_sampled} files{failed}{missing}",
+        *(f"  failed: {printable(message)}" for message in estimate.failures[:3]),
+        *(f"{name:26} {text}" for name, text in rows),
+    ]
+
+
+def human_time(seconds: float) -> str:
+    """Return a time with three digits and a unit."""
+    unit, name = unit_of(seconds)
+    return f"{seconds / unit:.3g} {name}" if seconds < 1000 * unit else f"{seconds / unit:.0f} {name}"
+
+
+def range_text(value: Range, text_of: Callable[[float], str]) -> str:
+    """Return a number and its range."""
+    middle, low, high = map(text_of, astuple(value))
+    return f"{middle:12} ({low} to {high})"
