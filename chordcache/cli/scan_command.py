@@ -48,7 +48,7 @@ def scan(roots: tuple[str, ...], output: str, as_json: bool, quiet: bool, displa
     """Find all videos in folders and write an index.
 
     ROOT is a folder or a file. NAME=PATH gives it another name than that of the folder. A second scan with the same
-    output reads only files that changed.
+    .json or .jsonl output reads only files that changed.
 
     Exit code 0: all videos can be read; 3: the index lists some as broken; 10: no root has a video.
 

@@ -87,3 +87,35 @@ def extra_problem(extra: Mapping[str, Any], columns: Mapping[str, str]) -> str |
             hint = "" if name in columns else ". Declare its type under 'columns' of the header"
             return f"column '{printable(name)}': got {printable(shown)}, expected {kind}{hint}"
     return None
+
+
+# Types of the values of a list, which does not state them
+
+_NUMBERS = ({"int", "float"}, {"list[int]", "list[float]"})
+
+
+def add_kinds(kinds: dict[str, str], row: Mapping[str, Any]) -> None:
+    """Widen the type of each column so that it holds the value of a row too."""
+    for name, value in row.items():
+        kind, earlier = _kind_of(value), kinds.get(name)
+        if earlier is None or earlier == kind or (earlier == "list" and kind.startswith("list")):
+            kinds[name] = kind
+        elif {kind, earlier} in _NUMBERS:
+            kinds[name] = "list[float]" if kind.startswith("list") else "float"
+        elif not (kind == "list" and earlier.startswith("list")):
+            kinds[name] = "str"
+
+
+def settled(kinds: Mapping[str, str]) -> dict[str, str]:
+    """Return the types of columns after all rows."""
+    return {name: "list[str]" if kind == "list" else kind for name, kind in kinds.items()}
+
+
+def _kind_of(value: Any) -> str:
+    """Return the type of a value. A list without elements is "list", and values that have no type are text."""
+    if not isinstance(value, list):
+        return {bool: "bool", int: "int", float: "float"}.get(type(value), "str")
+    kinds = {type(element) for element in value}
+    if kinds <= {int, float}:
+        return "list" if not kinds else "list[int]" if kinds == {int} else "list[float]"
+    return "list[str]" if kinds == {str} else "str"

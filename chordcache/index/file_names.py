@@ -78,30 +78,57 @@ def below(path: str, folder: str) -> str | None:
     return inner.lstrip("/") if not inner or inner[0] == "/" or folder == "/" else None
 
 
-class OuterRoots:
-    """Roots for files outside of a list's folder: the innermost folder of those below each top-level folder."""
+class ListRoots:
+    """The roots of the files that a list names.
 
-    def __init__(self) -> None:
-        self._common: dict[str, list[str]] = {}
+    Parameters
+    ----------
+    base : str
+        Absolute folder in which relative paths begin.
+    roots : Mapping[str, str]
+        Label to absolute folder.
 
-    def add(self, real: str) -> None:
-        """Take the real name of a file."""
-        parts = real.split("/")[1:-1]
-        top = parts[0] if parts else ""
-        common = self._common.setdefault(top, parts)
-        if parts[: len(common)] != common:
-            pairs = takewhile(lambda pair: pair[0] == pair[1], zip(common, parts, strict=False))
-            self._common[top] = [name for name, _ in pairs]
+    Attributes
+    ----------
+    roots : dict[str, str]
+        Label to absolute folder.
+    """
 
-    def roots(self, taken: Iterable[str] = ()) -> dict[str, str]:
-        """Return label to folder. A label that another folder has becomes the whole path with dashes."""
-        folders = ["/" + "/".join(parts) for _, parts in sorted(self._common.items())]
-        names = [*taken, *map(os.path.basename, folders)]
-        return {
+    def __init__(self, base: str, roots: Mapping[str, str]) -> None:
+        self._base, self._names = base, FileNames()
+        self.roots = dict(roots)
+
+    def real(self, path: str) -> str:
+        """Return the real name of the file at a path, which two spellings have in common."""
+        return self._names.real(path if path[:1] == "/" else f"{self._base}/{path}")  # os.path.join is slow
+
+    def place(self, path: str) -> tuple[str, str] | None:
+        """Return root label and relative path of the file at a path, or None if it lies outside of all roots."""
+        return self._names.place(path if path[:1] == "/" else f"{self._base}/{path}", self.roots)
+
+    def add_outer_roots(self, paths: Iterable[str]) -> dict[str, str]:
+        """Add roots for the paths outside of all others: the innermost folder of those below each top-level folder.
+
+        Return label to folder. A label that another folder has becomes the whole path with dashes.
+        """
+        common_of: dict[str, list[str]] = {}
+        for path in paths:
+            if self.place(path) is None:
+                parts = self.real(path).split("/")[1:-1]
+                top = parts[0] if parts else ""
+                common = common_of.setdefault(top, parts)
+                if parts[: len(common)] != common:
+                    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(common, parts, strict=False))
+                    common_of[top] = [name for name, _ in pairs]
+        folders = ["/" + "/".join(parts) for _, parts in sorted(common_of.items())]
+        names = [*self.roots, *map(os.path.basename, folders)]
+        added = {
             (name if name and names.count(name) == 1 else folder.strip("/").replace("/", "-") or "root"): folder
             for folder in folders
             for name in (os.path.basename(folder),)
         }
+        self.roots |= added
+        return added
 
 
 def roots_note(roots: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The index: one record per input, as JSON, JSON Lines or CSV, read and written as a stream."""
+"""The index: one record per input, read and written as a stream, as JSON or JSON Lines, or without facts from CSV."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, BinaryIO, TextIO, TypeAlias
 from chordcache.amounts import first_few
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.csv_index import CsvSink, CsvSource
-from chordcache.index.csv_table import open_for_reading
 from chordcache.index.header import FORMAT
 from chordcache.index.json_index import JsonSink, JsonSource
+from chordcache.index.lists.tables import open_for_reading
 from chordcache.index.sealed_index import SealedSink, SealedSource
 from chordcache.records import VideoRecord
 from chordcache.storage.atomic import NO_SPACE, no_space_as_error, publish
@@ -48,7 +48,7 @@ class Index:
     roots : dict[str, str]
         Label to absolute folder.
     level : str | None
-        Level of ``SCAN_LEVELS``, or None if hand-written.
+        Level of ``SCAN_LEVELS``, or None if hand-written or read from CSV, of which no facts are read.
     follow_symlinks : bool
         True if the scan followed links out of the roots. A CSV file does not store this, and counts as False.
     whole_roots : tuple of str
@@ -69,14 +69,14 @@ class Index:
 
     def __repr__(self) -> str:
         roots = ", ".join(first_few(sorted(self.roots), 3))
-        level = "hand-written" if self.is_hand_written else f"level {self.level}"
+        level = "no facts" if self.level is None else f"level {self.level}"
         name, place = type(self).__name__, printable(self.path)
         return f"<{name} '{place}': {len(self)} records, {level}, roots {printable(roots) or 'none'}>"
 
     @property
     def is_hand_written(self) -> bool:
         """True if no scan wrote the index."""
-        return isinstance(self.source, CsvSource) and self.source.is_hand_written
+        return isinstance(self.source, CsvSource) and not self.source.is_index
 
     def __len__(self) -> int:
         return self.source.num_records
@@ -111,14 +111,14 @@ class Index:
 
 
 def read_index(path: str | os.PathLike[str]) -> Index:
-    """Open an index, or a hand-written CSV list with a column ``path``.
+    """Open an index, or a hand-written CSV list with a column ``path``. The facts of a CSV index are not read.
 
     Raises
     ------
     NotFoundError
         If the file does not exist.
     UsageError
-        If the file is not an index, or a hand-written list has a mistake.
+        If the file is not an index, or a CSV file has a mistake.
     DamageError
         If it is damaged or cut short. The iteration raises when it reaches a damaged record.
     FormatVersionError

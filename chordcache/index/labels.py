@@ -6,24 +6,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from chordcache.errors import UsageError, printable
 from chordcache.index.class_labels import NumberCheck
-from chordcache.index.csv_index import column_types, extra_columns, texts_of
-from chordcache.index.csv_table import open_table
+from chordcache.index.csv_index import PathTable
 from chordcache.index.file_names import FileNames
 from chordcache.records import SEGMENT_COLUMNS, VideoRecord
-
-
-class _Row(NamedTuple):
-    line: int
-    label: str | None
-    caption: str | None
-    extra: dict[str, Any]
-
-
-_NO_ROW = _Row(0, None, None, {})
 
 
 class Labels:
@@ -51,7 +40,8 @@ class Labels:
         self._by_folder = source == "dir"
         self._roots = roots
         self._names = FileNames()
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, tuple[int, dict[str, Any]]] = {}
+        """Name of each file to the number of its line, and what the line says"""
         self._matched: set[str] = set()
         self._numbers = NumberCheck()
         self._columns: tuple[str, ...] = ()
@@ -62,42 +52,34 @@ class Labels:
             self._read(Path(source))
 
     def _read(self, path: Path) -> None:
-        table = open_table(path)
-        if segments := [name for name in SEGMENT_COLUMNS if name in table.columns and not table.is_own]:
+        table = PathTable(path)
+        if segments := [name for name in SEGMENT_COLUMNS if name in table.types and not table.is_index]:
             raise UsageError(
                 f"labels: got '{printable(path)}' with a column '{segments[0]}', expected labels of whole files. "
                 f"Build from the list itself: 'chordcache build {printable(path)}'."
             )
-        self._columns = tuple(name for name in ("label", "caption") if name in table.columns)
-        self._extras = frozenset(column.name for column in extra_columns(table))
-        self.column_types = column_types(table)
-        with open(path, "rb") as file:
-            for _, line, cells in table.rows(file):
-                text = table.text(cells, "path", line)
-                if not text:
-                    raise UsageError(f"'{printable(path)}', line {line}: got an empty path, expected a file name")
-                name = self._name_of(text)
-                row = self._rows.setdefault(name, _Row(line, *texts_of(table, cells, line)))
-                if row.line != line:
-                    raise UsageError(
-                        f"'{printable(path)}', line {line}: got '{printable(name)}' twice, expected it once; "
-                        f"line {row.line} has it too"
-                    )
+        self._columns = tuple(name for name in ("label", "caption") if name in table.types)
+        self._extras = frozenset(table.extras.values())
+        self.column_types = table.extra_types
+        for line, row in table.rows():
+            text = table.text(row, "path", line)
+            if not text:
+                raise table.error(line, "got an empty path, expected a file name")
+            name = self._name_of(text)
+            first, _ = self._rows.setdefault(name, (line, table.fields(row, line)))
+            if first != line:
+                raise _twice(table, line, name, first)
+        self._check_once(table)
 
-        self._check_once(path)
-
-    def _check_once(self, path: Path) -> None:
+    def _check_once(self, table: PathTable) -> None:
         """Raise ``UsageError`` if two rows name one file of the only root, one of them with the root's label."""
         for root, folder in self._roots.items() if len(self._roots) == 1 else ():
             start = f"{root}/"
-            for name, row in self._rows.items():
+            for name, (line, _) in self._rows.items():
                 other = self._rows.get(name.removeprefix(start)) if name.startswith(start) else None
                 if other is not None and not os.path.lexists(os.path.join(folder, name)):
-                    first, last = sorted((row.line, other.line))
-                    raise UsageError(
-                        f"'{printable(path)}', line {last}: got '{printable(name)}' twice, expected it once; "
-                        f"line {first} has it too"
-                    )
+                    first, last = sorted((line, other[0]))
+                    raise _twice(table, last, name, first)
 
     def _name_of(self, path: str) -> str:
         """Return root label and relative path of a file, or the relative path alone if several roots may have it."""
@@ -121,11 +103,11 @@ class Labels:
         name = next((name for name in (f"{record.root}/{record.path}", record.path) if name in self._rows), None)
         if name is not None:
             self._matched.add(name)
-        row = _NO_ROW if name is None else self._rows[name]
-        self._numbers.add(filter(None, [row.label]))
-        said = {column: getattr(row, column) for column in self._columns}
+        fields = {} if name is None else self._rows[name][1]
+        self._numbers.add(filter(None, [fields.get("label")]))
+        said = {column: fields.get(column) for column in self._columns}
         kept = {column: text for column, text in record.extra.items() if column not in self._extras}
-        return record.replace(**said, extra={**kept, **row.extra})
+        return record.replace(**said, extra={**kept, **fields.get("extra", {})})
 
     @property
     def problem(self) -> str | None:
@@ -141,3 +123,7 @@ class Labels:
     def unmatched_example(self) -> str | None:
         """Path in the first row without a match."""
         return next((name for name in self._rows if name not in self._matched), None)
+
+
+def _twice(table: PathTable, line: int, name: str, first: int) -> UsageError:
+    return table.error(line, f"got '{printable(name)}' twice, expected it once; line {first} has it too")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import ChordcacheError, DamageError, FormatVersionError, UsageError, printable
-from chordcache.index.csv_table import open_for_reading
 from chordcache.index.index_files import read_index
+from chordcache.index.lists.tables import open_for_reading
 from chordcache.records import Identity, VideoRecord
 
 
@@ -23,7 +23,7 @@ class ReusableRecords:
     ----------
     path : str | PathLike
         The index of an earlier scan. If it is missing, damaged or of an older format version, no record is
-        found.
+        found. One in CSV has no facts, but labels, captions and extra columns.
 
     Attributes
     ----------
@@ -44,6 +44,7 @@ class ReusableRecords:
         self.problem: str | None = None
         self.columns: dict[str, str] = {}
         self._offsets: dict[int, int] = {}
+        self._has_no_facts = False
         self._stack = ExitStack()
         if not os.path.lexists(path):
             return
@@ -66,6 +67,12 @@ class ReusableRecords:
                 "The list would be overwritten."
             )
         self.columns = self._index.columns
+        self._has_no_facts = self._index.level is None
+        if self._has_no_facts:
+            self.problem = (
+                "every file was read again, because no facts were read from the earlier index. "
+                "A scan to a .json or .jsonl file reads only files that changed the next time."
+            )
         try:
             self._file = self._stack.enter_context(open_for_reading(Path(path)))
             for offset, record in self._index.located(self._file):
@@ -104,6 +111,15 @@ class ReusableRecords:
         if (record.root, record.path, record.identity) != (root, path, identity) or record.level is None:
             return None
         return record if SCAN_LEVELS.index(record.level) >= SCAN_LEVELS.index(level) else None
+
+    def described(self, record: VideoRecord) -> VideoRecord:
+        """Return a new record with the labels, captions and extra columns of an earlier index without facts."""
+        offset = self._offsets.get(hash((record.root, record.path))) if self._has_no_facts else None
+        if offset is None:
+            return record
+        earlier = self._index.at(self._file, offset)
+        is_same = (earlier.root, earlier.path) == (record.root, record.path)
+        return record.described(earlier.description()) if is_same else record
 
     def close(self) -> None:
         """Forget all records and close the file."""

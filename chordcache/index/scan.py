@@ -89,8 +89,8 @@ def scan(
     roots : str, Path, or sequence of str or Path
         Folders, files, or NAME=PATH. A single one is one root.
     output : str or Path, optional
-        Index to write, ``.json``, ``.jsonl`` or ``.csv``. If it exists, records of unchanged files are reused. By
-        default a temporary file, which is deleted with the result.
+        Index to write, ``.json``, ``.jsonl`` or ``.csv``. If it exists, records of unchanged files are reused, except
+        of CSV, of which no facts are read. By default a temporary file, which is deleted with the result.
     level : {"headers", "packets", "content"}
         "headers" reads the headers only, "packets" also all packets, and "content" also decodes.
     labels : str, optional
@@ -110,7 +110,8 @@ def scan(
     ScanResult
         An ``Index``: an iterable of ``VideoRecord`` in the order of their paths, read from the file as a stream.
         ``build`` accepts it, and ``write(path)`` converts it. Broken files are records with an ``error``. Its
-        ``summary`` and ``warnings`` say what the scan did.
+        ``summary`` and ``warnings`` say what the scan did. If ``output`` is CSV, its ``path`` is that of a temporary
+        file with the facts.
 
     Raises
     ------
@@ -131,15 +132,16 @@ def scan(
     with ExitStack() as stack:
         if output is not None:
             layout.check_local("output", output)
-            path = Path(output)
-        else:
-            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chordcache-")), "index.jsonl")
-        log = nullcontext(RunNotes()) if output is None else recorded(path, "scan", jobs=engine.jobs)
+        paths = [] if output is None else [Path(output)]
+        if not paths or paths[0].suffix.lower() == ".csv":  # the result has facts, which are not read from CSV
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="chordcache-"))
+            paths.append(Path(folder, "index.jsonl"))
+        log = nullcontext(RunNotes()) if output is None else recorded(paths[0], "scan", jobs=engine.jobs)
         with stop_signals(), log as notes:
-            summary = run.write(path, engine, display_of(progress))
+            summary = run.write(paths, engine, display_of(progress))
             notes.take(summary)
             notes.video_seconds = run.video_seconds
-        result = ScanResult(read_index(path), summary, tuple(run.warnings()))
+        result = ScanResult(read_index(paths[-1]), summary, tuple(run.warnings()))
         weakref.finalize(result, stack.pop_all().close)
     return result
 
@@ -185,29 +187,37 @@ class _Scan:
         self._earlier_problem: str | None = None
         self.video_seconds = 0.0
 
-    def write(self, path: Path, engine: Engine, display: Display) -> RunSummary:
-        """Write the index and return the counts."""
+    def write(self, paths: Sequence[Path], engine: Engine, display: Display) -> RunSummary:
+        """Write the index to each path and return the counts. The first path may have an earlier index."""
         started = time.monotonic()
         roots = {corpus.label: corpus.folder for corpus in self._corpora}
         num_done = num_reused = num_failed = num_frames_skipped = 0
         with (
-            ReusableRecords(path) as earlier,
-            IndexWriter(
-                path,
-                roots=roots,
-                level=self._level,
-                follow_symlinks=self._follow_symlinks,
-                whole_roots=[corpus.label for corpus in self._corpora if not corpus.names],
-                columns=self._labels.column_types if self._labels else earlier.columns,
-            ) as writer,
-            Progress("scan", display, see=printable(path)) as progress,
+            ReusableRecords(paths[0]) as earlier,
+            ExitStack() as stack,
+            Progress("scan", display, see=printable(paths[0])) as progress,
             closing(self._outcomes(earlier, engine)) as outcomes,
         ):
+            writers = [
+                stack.enter_context(
+                    IndexWriter(
+                        path,
+                        roots=roots,
+                        level=self._level,
+                        follow_symlinks=self._follow_symlinks,
+                        whole_roots=[corpus.label for corpus in self._corpora if not corpus.names],
+                        columns=self._labels.column_types if self._labels else earlier.columns,
+                    )
+                )
+                for path in paths
+            ]
             if progress.needs_total:  # it takes a separate walk
                 progress.expect(sum(file.is_video for corpus in self._corpora for file in self._files(corpus)))
             for task, outcome in outcomes:
                 record = _crashed(task, outcome) if isinstance(outcome, pool.Crash) else outcome
-                writer.write(self._labels.apply(record) if self._labels else record)
+                described = self._labels.apply(record) if self._labels else earlier.described(record)
+                for writer in writers:
+                    writer.write(described)
                 num_reused += task.known is not None and record.error is None
                 num_failed += record.error is not None
                 num_frames_skipped += record.packets.num_frames_skipped if record.packets else 0

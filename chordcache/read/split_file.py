@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import csv
+import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 from chordcache.errors import NotFoundError, UsageError, printable
-from chordcache.index.lists.tables import open_rows
+from chordcache.index.lists.tables import CsvTable, Row, Table, csv_reader, open_for_reading, open_table, text_lines
 
 _NAME_COLUMNS = (
     "key", "path", "file_name", "filename", "file", "video_path", "clip_path", "video", "video_name", "clip",
@@ -47,7 +48,7 @@ def read_split(path: Path, knows: Sequence[Callable[[str], bool]]) -> SplitFile:
     ----------
     path : Path
         UTF-8 text with a name on each line, which columns may follow. They are separated by tabs, commas, semicolons or
-        spaces. A header line names its columns, one of which is of names, such as "path". Or a table of ``open_rows``.
+        spaces. A header line names its columns, one of which is of names, such as "path". Or a table of ``open_table``.
     knows : sequence of callable
         Functions that say whether a name is that of a video, the strictest first. They show which column has the
         names, and are called for the first lines only.
@@ -63,7 +64,12 @@ def read_split(path: Path, knows: Sequence[Callable[[str], bool]]) -> SplitFile:
     UsageError
         If it is not text, or has no name.
     """
-    split = _of_table(path) if path.suffix.lower() in _TABLES else _of_text(path, knows)
+    try:
+        open_for_reading(path).close()
+    except OSError as error:
+        reason = os.strerror(error.errno or errno.ENOENT)
+        raise NotFoundError(f"cannot read split file '{printable(path)}': {reason}") from None
+    split = _of_table(open_table(path)) if path.suffix.lower() in _TABLES else _of_text(path, knows)
     if not split.names:
         raise UsageError(
             f"split file '{printable(path)}': got no video, expected at least one. Write a name on a line."
@@ -71,60 +77,46 @@ def read_split(path: Path, knows: Sequence[Callable[[str], bool]]) -> SplitFile:
     return split
 
 
-def _of_table(path: Path) -> SplitFile:
-    table = open_rows(path)
+def _of_table(table: Table) -> SplitFile:
+    """Read the names of a table. The clips of Kinetics have names of an id and two times."""
     column = next((name for name in _NAME_COLUMNS if name in table.types), None)
     if column is None:
         raise UsageError(
-            f"split file '{printable(path)}': got the columns {table.found}, expected one of {', '.join(_NAME_COLUMNS)}"
+            f"split file '{printable(table.path)}': got the columns {table.found}, "
+            f"expected one of {', '.join(_NAME_COLUMNS)}"
         )
-    rows = [(number, str(row[column])) for number, row in table.rows() if column in row]
-    return SplitFile([name for _, name in rows], [number for number, _ in rows], _none)
+    is_clips = column == "youtube_id" and all(name in table.types for name in _TIMES)
+    names = ((number, _clip_name(row)) for number, row in table.rows()) if is_clips else table.texts(column)
+    named = [(number, name.strip()) for number, name in names]
+    return SplitFile(
+        [name for _, name in named], [number for number, _ in named], _without_times if is_clips else _none
+    )
 
 
 def _of_text(path: Path, knows: Sequence[Callable[[str], bool]]) -> SplitFile:
-    try:
-        # As os.fsdecode does: a path that is not UTF-8 can still be written in the file
-        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
-    except OSError as error:
-        raise NotFoundError(f"cannot read split file '{printable(path)}': {error.strerror}") from None
-    if "\0" in text:
+    entries = text_lines(path, comment="#")
+    sampled = list(islice(entries, _NUM_SAMPLED))
+    lines = [line for _, line in sampled]
+    delimiter = next((d for d in _DELIMITERS if sum(d in line for line in lines) * 2 > len(lines)), None)
+    columns = [cell.strip().lower() for cell in _cells(lines[0], delimiter)] if lines else []
+    is_header = any(name in columns for name in _NAME_COLUMNS) and not knows[0](lines[0])
+    if is_header and delimiter is not None:
+        return _of_table(CsvTable(path, delimiter, is_split=True))
+    numbered = [*sampled[is_header:], *entries]
+    names = [line for _, line in numbered]
+    if "\0" in "".join(names):
         raise UsageError(
             f"split file '{printable(path)}': got binary data, expected UTF-8 text with a name on each line"
         )
-    csv.field_size_limit(len(text) + 1)  # the default of 128 KiB is less than some captions
-    entries = enumerate(map(str.strip, text.split("\n")), start=1)
-    numbered = [(number, entry) for number, entry in entries if entry and not entry.startswith("#")]
-    lines = [entry for _, entry in numbered]
-    sampled = lines[:_NUM_SAMPLED]
-    delimiter = next((d for d in _DELIMITERS if sum(d in line for line in sampled) * 2 > len(sampled)), None)
-    columns = [cell.strip().lower() for cell in _cells(lines[0], delimiter)] if lines else []
-    if any(name in columns for name in _NAME_COLUMNS) and not knows[0](lines[0]):
-        if delimiter is not None:
-            return _with_header(columns, lines, [number for number, _ in numbered], delimiter)
-        del numbered[0], lines[0]
-    others = _beginnings if delimiter is None else partial(_cell, delimiter, _column(sampled, delimiter, knows))
-    return SplitFile(lines, [number for number, _ in numbered], others)
+    others = _beginnings if delimiter is None else partial(_cell, delimiter, _column(lines, delimiter, knows))
+    return SplitFile(names, [number for number, _ in numbered], others)
 
 
-def _with_header(columns: list[str], lines: list[str], numbers: list[int], delimiter: str) -> SplitFile:
-    """Read a table whose first line names its columns. The clips of Kinetics have names of an id and two times."""
-    column = columns.index(next(name for name in _NAME_COLUMNS if name in columns))
-    times = [columns.index(name) for name in _TIMES if name in columns] if columns[column] == "youtube_id" else []
-    rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
-    names, number_of = [], []
-    for cells in rows:
-        if rows.line_num > 1:
-            name = cells[column].strip() if len(cells) > column else ""
-            names.append(_clip_name(name, cells, times) if len(times) == len(_TIMES) else name)
-            number_of.append(numbers[rows.line_num - 1])
-    return SplitFile(names, number_of, _without_times if len(times) == len(_TIMES) else _none)
-
-
-def _clip_name(name: str, cells: list[str], times: list[int]) -> str:
+def _clip_name(row: Row) -> str:
+    name = str(row.get("youtube_id", "")).strip()
     try:
-        return "_".join((name, *(f"{int(float(cells[place])):06d}" for place in times)))
-    except (ValueError, IndexError, OverflowError):
+        return "_".join((name, *(f"{int(float(row[time])):06d}" for time in _TIMES)))
+    except (ValueError, KeyError, OverflowError):
         return name
 
 
@@ -139,7 +131,7 @@ def _none(name: str) -> Iterator[str]:
 def _cells(line: str, delimiter: str | None) -> list[str]:
     if delimiter is None:
         return line.split()
-    return next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+    return next(csv_reader([line], delimiter, is_split=True), [])
 
 
 def _cell(delimiter: str, column: int, line: str) -> Iterator[str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from pathlib import Path
 
 import pytest
+from helpers import processes
 from helpers.lists import indexed, place, write
 
 import chordcache as cc
+from chordcache.index.lists.write import index_list
 
 
 def test_an_index_without_videos_is_an_error(tmp_path: Path, run_cli) -> None:
@@ -82,3 +86,55 @@ def test_rows_of_an_index_that_follow_each_other_are_one_file_in_two_spellings(t
     write(videos / "l.csv", f"path,label\nsub/a.mp4,cat\nlink/a.mp4,dog\n{videos}/x.mp4,\n//{videos}/sub/a.mp4,cow\n")
     with pytest.raises(cc.UsageError, match=r"line 5: got '.*/sub/a.mp4' twice, expected it once; line 2 has it too"):
         indexed(videos / "l.csv", "csv")
+
+
+def built_from(index: Path, cache: Path) -> dict[str, object]:
+    """Return the sidecars and the digests of the artefacts of a build, and the causes of its quarantine."""
+    summary = cc.build(index, cache, features=["frames", "mel"], jobs=1)
+    sidecars = {path.name: json.loads(path.read_text()) for path in (cache / "videos").rglob("*.json")}
+    quarantine = {failure["path"]: failure["cause"] for failure in processes.quarantine(cache).values()}
+    return {"counts": (summary.num_done, summary.num_failed), "quarantine": quarantine, **sidecars}
+
+
+def test_a_csv_index_builds_the_same_cache_as_the_json_one(tmp_path: Path, clips: Path) -> None:
+    videos = place(clips, tmp_path, "a/x.mp4", "b/'=y.mp4", "b/z.mp4")
+    write(videos / "b/broken.mp4", "not a video")
+    write(tmp_path / "l.csv", "path,label,caption,score:float\na/x.mp4,'7,=a,0.5\nb/z.mp4,run,,\n")
+    arguments = {"labels": str(tmp_path / "l.csv"), "level": "content", "jobs": 1}
+    cc.scan(f"media={videos}", output=tmp_path / "i.json", **arguments)
+    cc.scan(f"media={videos}", output=tmp_path / "i.csv", **arguments)
+    expected = built_from(tmp_path / "i.json", tmp_path / "of_json")
+    assert expected["counts"] == (3, 1)
+    assert built_from(tmp_path / "i.csv", tmp_path / "of_csv") == expected
+    again = cc.build(tmp_path / "i.csv", tmp_path / "of_json", jobs=1)
+    assert (again.num_done, again.num_up_to_date) == (0, 3)
+
+
+def test_a_csv_index_of_segments_builds_the_same_cache_as_the_json_one(tmp_path: Path, clips: Path) -> None:
+    videos = place(clips, tmp_path, "x.mp4")
+    write(
+        tmp_path / "l.csv",
+        "path,start_frame,end_frame,end_seconds,label\nx.mp4,0,4,,one\nx.mp4,0,4,,two\nx.mp4,,,0.5,\n",
+    )
+    for suffix in ("json", "csv"):
+        index_list(tmp_path / "l.csv", tmp_path / f"i.{suffix}", videos=videos)
+    expected = built_from(tmp_path / "i.json", tmp_path / "of_json")
+    assert expected["counts"] == (2, 0)
+    assert built_from(tmp_path / "i.csv", tmp_path / "of_csv") == expected
+
+
+def test_a_csv_index_that_a_person_changed_is_built_as_it_stands(tmp_path: Path, clips: Path) -> None:
+    videos = place(clips, tmp_path, "x.mp4", "y.mp4", "z.mp4")
+    path = tmp_path / "i.csv"
+    cc.scan(videos, output=path, jobs=1)
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    rows[0] |= {"label": "cat", "num_frames": "1000000", "codec": "", "size": "5", "coded_width": "no number"}
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [name for name in rows[0] if name != "duration_seconds"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows[:2])
+    cc.build(path, tmp_path / "cache", jobs=1)
+    cached = {video.path: video for video in cc.open_cache(tmp_path / "cache")}
+    assert {name: video.label for name, video in cached.items()} == {"x.mp4": "cat", "y.mp4": None}
+    assert len({video.num_frames for video in cached.values()}) == 1  # copies of one clip: facts are measured

@@ -254,6 +254,7 @@ def scan_fills_the_disk(trial: Trial) -> Figures:
         assert {path.name for path in disk.iterdir()} - {f"{index.name}.runs.jsonl"} == {index.name, "ballast"}
         _make_room(disk)
         done = run_chordcache("scan", corpus / "all", "-o", index, "-j1")
-        assert (done.returncode, done.stderr) == (3, "")
+        assert done.returncode == 3
+        assert "every file was read again" in done.stderr if index.suffix == ".csv" else not done.stderr
         assert index.read_bytes() == whole
         return {"sum_had_room": not is_full, "sum_full": is_full}

@@ -16,7 +16,7 @@ from conftest import write_video
 from helpers import processes
 
 import chordcache as cc
-from chordcache.index.csv_table import to_cell
+from chordcache.index.cells import to_cell
 from chordcache.storage import sealed_json
 from fault_injection.fixtures import TIERS
 from fault_injection.harness import Figures, Trial, experiment

@@ -21,7 +21,7 @@ from chordcache.choices import LIST_FORMATS
 from chordcache.errors import NotFoundError, UsageError
 from chordcache.index.index_files import read_index
 from chordcache.index.lists.items import ListOptions
-from chordcache.index.lists.tables import open_rows
+from chordcache.index.lists.tables import open_table
 from chordcache.index.lists.write import index_list
 from chordcache.records import Segment, VideoRecord
 
@@ -278,14 +278,14 @@ def test_without_pyarrow_the_message_names_the_extra(tmp_path: Path, monkeypatch
     source = tmp_path / "list.parquet"
     source.write_bytes(b"PAR1")
     with pytest.raises(UsageError, match=r"a Parquet list needs pyarrow: pip install 'chordcache\[parquet\]'"):
-        open_rows(source)
+        open_table(source)
 
 
 def test_a_file_that_is_not_parquet(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     source = write(tmp_path / "list.parquet", "path\n")
     with pytest.raises(UsageError, match=r"list.parquet': not Parquet: "):
-        open_rows(source)
+        open_table(source)
 
 
 def test_a_damaged_parquet_file(tmp_path: Path, clips: Path) -> None:

@@ -227,6 +227,8 @@ def test_a_split_file_that_names_a_video_twice(folder: Path, tmp_path: Path) -> 
             NotFoundError,
             r"line 2: .*A/lout.mp4.* 2 of 3 names match no .*Near keys: loud-",
         ),
+        ("# a\npath,label\nA/loud.mp4,x\n # b,c\nA/lout.mp4,y\n", NotFoundError, "line 5: got 'A/lout.mp4', expected"),
+        ("label,path\nx,A/loud.mp4,y,z\nonly\n", NotFoundError, "line 3: got '', expected"),
         ("", UsageError, "split.txt': got no video, expected at least one. Write a name"),
         ("\n# nothing yet\n", UsageError, "split.txt': got no video"),
         (b"\0\1\2", UsageError, "got binary data, expected UTF-8 text"),

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from chordcache.errors import UsageError, printable
 from chordcache.index.class_labels import label_of
-from chordcache.index.csv_table import open_for_reading
 from chordcache.index.json_stream import JsonStream
-from chordcache.index.lists.classes import class_lines, text_lines
-from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, row_error, segment_between
+from chordcache.index.lists.classes import CLASS_NAME
+from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, segment_between
+from chordcache.index.lists.tables import open_for_reading, row_error, text_lines
 from chordcache.index.lists.templates import Template
 from chordcache.records import Segment
 
@@ -203,7 +203,7 @@ def _name_of(action: str, names: dict[str, str] | None) -> str:
 
 def _action_names(path: Path) -> dict[str, str]:
     """Read AVA's list of actions as CSV: label_id,label_name,label_type."""
-    rows = csv.DictReader(line for _, line in class_lines(path))
+    rows = csv.DictReader(line for _, line in text_lines(path, CLASS_NAME))
     if not {"label_id", "label_name"} <= set(rows.fieldnames or ()):
         columns = printable(", ".join(rows.fieldnames or ()))
         raise UsageError(f"classes: got the columns {columns}, expected label_id and label_name")

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.errors import NotFoundError, UsageError, printable
-from chordcache.index.csv_table import open_for_reading
-from chordcache.index.encoding import decoded, text_problem
-from chordcache.index.lists.items import Item, ItemList, ListOptions, row_error
-from chordcache.index.lists.tables import json_records
+from chordcache.index.encoding import decoded
+from chordcache.index.lists.items import Item, ItemList, ListOptions
+from chordcache.index.lists.tables import json_records, open_for_reading, row_error, text_lines
 from chordcache.index.lists.templates import Template
 from chordcache.index.walk import VIDEO_SUFFIXES
 from chordcache.storage.sealed_json import FINITE_JSON
@@ -21,22 +20,8 @@ from chordcache.storage.sealed_json import FINITE_JSON
 _LINE = re.compile(r"(.*?)((?:[ \t]+\d+)*)")
 """A path, and whole numbers after it"""
 
-
-def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line that is not blank, without a byte order mark and the line end."""
-    with open_for_reading(path) as file:
-        for number, line in enumerate(file, 1):
-            text = line.decode("utf-8", "surrogateescape").removeprefix("\ufeff" if number == 1 else "").strip()
-            if text:
-                yield number, text
-
-
-def class_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file of classes as ``text_lines``. Raises ``UsageError`` if one is not UTF-8."""
-    for number, text in text_lines(path):
-        if problem := text_problem("the name of a class", text):
-            raise row_error(path, "line", number, problem)
-        yield number, text
+CLASS_NAME = "the name of a class"
+"""Words for a line of a file of classes, in messages"""
 
 
 # UCF101
@@ -81,7 +66,7 @@ def _ucf101_classes(path: Path | None) -> dict[int, str] | None:
     if path is None:
         return None
     names = {}
-    for number, line in class_lines(path):
+    for number, line in text_lines(path, CLASS_NAME):
         first, _, name = line.partition(" ")
         if not first.isdecimal() or not name:
             raise row_error(path, "line", number, f"got '{printable(line)}', expected a number and the name of a class")
@@ -137,7 +122,7 @@ def read_mmaction(path: Path, options: ListOptions) -> ItemList:
     """
     open_for_reading(path).close()
     classes = _beside(path, "", options) if options.classes is not None else None
-    names = None if classes is None else [name for _, name in class_lines(classes)]
+    names = None if classes is None else [name for _, name in text_lines(classes, CLASS_NAME)]
     template = Template(options.video_template, ("path", "stem")) if options.video_template else None
     return ItemList(path, path.parent, "line", {"num_frames": "int"}, partial(_mmaction_items, path, names, template))
 

@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from chordcache.errors import UsageError, printable
 from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, segment_between, texts
-from chordcache.index.lists.tables import Row, RowTable, open_rows
+from chordcache.index.lists.tables import Row, Table, open_table
 from chordcache.index.lists.templates import Template
-from chordcache.records import Segment
 
 _USUAL: Mapping[str, tuple[str, ...]] = {
     "path": ("path", "file_name", "video", "video_path", "filename"),
@@ -35,7 +33,7 @@ def read_table(path: Path, options: ListOptions) -> ItemList:
     UsageError
         If it is not of its format, or misses a column.
     """
-    table = open_rows(path)
+    table = open_table(path)
     return _item_list(table, _columns(table, options), options.video_template)
 
 
@@ -72,8 +70,8 @@ def read_webvid(path: Path, options: ListOptions) -> ItemList:
     return _item_list(table, {"caption": "name"}, options.video_template or _WEBVID_TEMPLATE)
 
 
-def _open_with(path: Path, required: tuple[str, ...], declared: Mapping[str, str] = MappingProxyType({})) -> RowTable:
-    table = open_rows(path, declared)
+def _open_with(path: Path, required: tuple[str, ...], declared: Mapping[str, str] = MappingProxyType({})) -> Table:
+    table = open_table(path, declared)
     if missing := [name for name in required if name not in table.types]:
         raise UsageError(
             f"'{printable(path)}': got the columns {table.found}, expected {', '.join(required)}; "
@@ -82,7 +80,7 @@ def _open_with(path: Path, required: tuple[str, ...], declared: Mapping[str, str
     return table
 
 
-def _columns(table: RowTable, options: ListOptions) -> dict[str, str]:
+def _columns(table: Table, options: ListOptions) -> dict[str, str]:
     """Return the column of each meaning that the list has."""
     if options.path_column and options.video_template:
         raise UsageError(f"path_column: got '{printable(options.path_column)}' and a template, expected one of the two")
@@ -102,7 +100,7 @@ def _columns(table: RowTable, options: ListOptions) -> dict[str, str]:
     return columns | {name: name for name in _FRAMES if name in table.types}
 
 
-def _item_list(table: RowTable, columns: Mapping[str, str], template: str | None) -> ItemList:
+def _item_list(table: Table, columns: Mapping[str, str], template: str | None) -> ItemList:
     kept = [name for name in table.types if name not in columns.values()]
     types = {name: table.types[name] for name in kept if table.types[name] != "str"}
     path_of: Callable[[Row], str]
@@ -110,9 +108,10 @@ def _item_list(table: RowTable, columns: Mapping[str, str], template: str | None
 
     def items() -> Iterator[Item]:
         label, caption = columns.get("label", ""), columns.get("caption", "")
+        bounds = [columns.get(side, "") for side in ("start", "end", *_FRAMES)]
         for number, row in table.rows():
             try:
-                path, segment = path_of(row), _segment(row, columns)
+                path, segment = path_of(row), segment_between(*map(row.get, bounds))
             except UsageError as error:
                 raise table.error(number, str(error)) from None
             extra = {name: table.value(name, row[name]) for name in kept if name in row}
@@ -126,24 +125,3 @@ def _named_path(column: str, row: Row) -> str:
     if not isinstance(value, str) or not value:
         raise UsageError(f"column '{printable(column)}': got '{printable(str(value))}', expected a path")
     return value
-
-
-def _segment(row: Row, columns: Mapping[str, str]) -> Segment | None:
-    """Return the segment of a row. Raises ``UsageError``."""
-    segment = segment_between(*(row.get(columns.get(side, "")) for side in ("start", "end")))
-    numbers: dict[str, Any] = {name: _frame(name, row[name]) for name in _FRAMES if name in columns and name in row}
-    if not numbers:
-        return segment
-    if segment is not None:
-        numbers |= {"start_seconds": segment.start_seconds, "end_seconds": segment.end_seconds}
-    return Segment(**numbers)
-
-
-def _frame(name: str, value: Any) -> int:
-    try:
-        number = int(value)
-        if isinstance(value, bool) or (isinstance(value, float) and number != value):
-            raise ValueError
-    except (ValueError, TypeError, OverflowError):
-        raise UsageError(f"{name}: got '{printable(str(value))}', expected a whole number") from None
-    return number

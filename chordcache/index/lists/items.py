@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from chordcache.errors import UsageError, printable
 from chordcache.index.class_labels import label_of
-from chordcache.index.csv_index import parse_seconds
-from chordcache.records import Segment
+from chordcache.index.lists.tables import as_text, row_error
+from chordcache.index.lists.templates import whole_number
+from chordcache.records import SEGMENT_COLUMNS, Segment
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -83,11 +84,6 @@ class ListOptions:
             raise UsageError(f"seconds: got {self.seconds}, expected a finite number above 0")
 
 
-def row_error(path: Path, unit: str, row: int, message: str) -> UsageError:
-    """Return the error of a row of a list."""
-    return UsageError(f"'{printable(path)}', {unit} {row}: {message}")
-
-
 def texts(value: Any) -> tuple[str, ...]:
     """Return the texts that a value states: a text, a number, or a list of them. Empty ones are left out.
 
@@ -111,44 +107,38 @@ def labels_in(value: Any) -> tuple[str, ...]:
     return tuple(map(label_of, texts(value)))
 
 
-def as_text(value: Any) -> str:
-    """Return a value as text. A whole number is decimal, None and NaN are empty, and lists and objects are JSON."""
-    if value is None or value != value:
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    is_json = isinstance(value, bool | int | float | list | dict)
-    return json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
+_TIME = re.compile(r"(?:(\d+):)?(\d+):([0-5]?\d(?:\.\d+)?)")
 
 
-def seconds_of(value: Any) -> float | None:
-    """Return a time in seconds: of a number, or of a text such as "12.5" or "1:02:03". None and "" are None.
-
-    Raises
-    ------
-    ValueError
-        If the value is not a time.
-    """
-    if value is None or value == "":
-        return None
+def _seconds(value: Any) -> float:
+    """Return the seconds of a number, or of a text such as 12.5, 1:23:45.6 or 23:45.6. Raises ValueError."""
+    if isinstance(value, str) and (time := _TIME.fullmatch(value.strip())):
+        return 3600 * int(time[1] or 0) + 60 * int(time[2]) + float(time[3])
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError("not a time")
-    return parse_seconds(value.strip()) if isinstance(value, str) else float(value)
+    return float(value)
 
 
-def segment_between(start: Any, end: Any) -> Segment | None:
-    """Return the segment between two times as ``seconds_of`` takes them, or None if both are empty.
+def segment_between(
+    start_seconds: Any = None, end_seconds: Any = None, start_frame: Any = None, end_frame: Any = None
+) -> Segment | None:
+    """Return the segment that values of a list state, or None if all are None or blank.
+
+    Times are numbers of seconds, or texts such as "12.5", "1:02:03" or "2:03".
 
     Raises
     ------
     UsageError
-        If a time is not one, or is negative or not finite.
+        If a time or the number of a frame is not one, or is negative or not finite.
     """
-    bounds: list[float | None] = []
-    for name, value in (("start_seconds", start), ("end_seconds", end)):
+    bounds: dict[str, Any] = {}
+    for name, value in zip(SEGMENT_COLUMNS, (start_seconds, end_seconds, start_frame, end_frame), strict=True):
+        if value is None or (isinstance(value, str) and not value.strip()):
+            continue
+        is_frame = name.endswith("frame")
         try:
-            bounds.append(seconds_of(value))
-        except ValueError:
-            raise UsageError(f"{name}: got '{printable(as_text(value))}', expected seconds or hh:mm:ss") from None
-    first, last = bounds
-    return None if first is None and last is None else Segment(start_seconds=first, end_seconds=last)
+            bounds[name] = whole_number(value) if is_frame else _seconds(value)
+        except (ValueError, TypeError, OverflowError):
+            expected = "a whole number" if is_frame else "seconds or hh:mm:ss"
+            raise UsageError(f"{name}: got '{printable(as_text(value))}', expected {expected}") from None
+    return Segment(**bounds) if bounds else None

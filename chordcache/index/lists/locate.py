@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from chordcache.errors import UsageError, printable
-from chordcache.index.file_names import FileNames, OuterRoots
+from chordcache.index.file_names import ListRoots
 from chordcache.index.walk import parse_roots
 from chordcache.storage.layout import path_problem
 
@@ -34,7 +34,7 @@ class OutsideError(UsageError):
     """A path that lies outside of all roots."""
 
 
-class Locator:
+class Locator(ListRoots):
     """A function from the paths of a list to files below named roots. It looks at each file once.
 
     Parameters
@@ -57,9 +57,7 @@ class Locator:
         for corpus in corpora:
             if corpus.names:
                 raise UsageError(f"videos: got the file '{printable(corpus.names[0])}', expected a folder")
-        self.roots = {corpus.label: corpus.folder for corpus in corpora}
-        self._base = corpora[0].folder
-        self._names = FileNames()
+        super().__init__(corpora[0].folder, {corpus.label: corpus.folder for corpus in corpora})
         self._last: tuple[str, Found] | None = None
         self._suffixes: dict[int, str | None] = {}
         """Hash of root and path to the suffix that replaces ".*", or None if the file does not exist"""
@@ -74,7 +72,7 @@ class Locator:
         """
         if self._last is not None and self._last[0] == path:  # most lists name the segments of a file in a row
             return self._last[1]
-        file = self._look_up(*self._place(path))
+        file = self._look_up(*self._checked_place(path))
         self._last = (path, file._replace(is_first=False))
         return file
 
@@ -89,27 +87,13 @@ class Locator:
         suffix = self._suffixes[key]
         return Found(root, inner if suffix is None else stem + suffix, suffix is not None, is_first)
 
-    def real(self, path: str) -> str:
-        """Return the real name of the file at a path, which two spellings have in common."""
-        return self._names.real(os.path.join(self._base, path))
-
     def real_of(self, found: Found) -> str:
         """Return the real name of a file that was found."""
-        return self._names.real(os.path.join(self.roots[found.root], found.path))
+        return self.real(os.path.join(self.roots[found.root], found.path))
 
-    def add_outer_roots(self, paths: Iterable[str]) -> dict[str, str]:
-        """Add roots for the paths that lie outside of all others, and return them."""
-        outer = OuterRoots()
-        for path in paths:
-            if self._names.place(os.path.join(self._base, path), self.roots) is None:
-                outer.add(self.real(path))
-        added = outer.roots(taken=self.roots)
-        self.roots |= added
-        return added
-
-    def _place(self, path: str) -> tuple[str, str]:
+    def _checked_place(self, path: str) -> tuple[str, str]:
         """Return the label of the root of a path, and the path relative to the root."""
-        place = self._names.place(os.path.join(self._base, path), self.roots)
+        place = self.place(path)
         problem = path_problem(place[1]) if place is not None else None
         if problem or "\0" in path:
             raise UsageError(f"the path '{printable(path)}' cannot be used: {problem or 'it contains NUL'}")

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.index.column_types import add_kinds, settled
 from chordcache.index.encoding import decoded
-from chordcache.index.lists.items import Item, ItemList, ListOptions, as_text, labels_in, texts
-from chordcache.index.lists.tables import add_kinds, members, settled
+from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, texts
+from chordcache.index.lists.tables import as_text, members
 from chordcache.index.walk import VIDEO_SUFFIXES, iter_files
 from chordcache.storage.sealed_json import FINITE_JSON
 

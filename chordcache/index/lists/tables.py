@@ -1,38 +1,123 @@
-"""Lists with named columns, as streams of rows: CSV, TSV, JSON, JSON Lines and Parquet."""
+"""Tables as streams of numbered rows: CSV, TSV, JSON, JSON Lines and Parquet. All lists are read by this module.
+
+Text is UTF-8, with a byte order mark or without.
+"""
 
 from __future__ import annotations
 
-import codecs
+import csv
+import io
+import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
-from chordcache.errors import UsageError, printable
-from chordcache.index.csv_index import ExtraColumn, extra_value, split_name
-from chordcache.index.csv_table import Table, open_any_table, open_for_reading
+from chordcache.errors import ChordcacheError, NotFoundError, UsageError, printable
+from chordcache.index.cells import text_of
+from chordcache.index.column_types import COLUMN_TYPES, add_kinds, extra_problem, settled
+from chordcache.index.encoding import HEAD_BYTES, check_narrow, text_problem
 from chordcache.index.json_stream import JsonStream
-from chordcache.index.lists.items import as_text, row_error
 from chordcache.index.lists.parquet import open_parquet
+from chordcache.records import parse_json
+from chordcache.storage.readable import readable
 from chordcache.storage.sealed_json import FINITE_JSON
 
 Row = dict[str, Any]
 """Column to value. Empty cells are left out."""
 
+_MAX_CELL_CHARS = 1 << 30
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
-@dataclass(frozen=True)
-class RowTable:
-    """A list with named columns."""
 
-    path: Path
-    unit: str
-    """Word for a row, for messages: "line" or "record" """
-    types: Mapping[str, str]
-    """Name of each column to its type, of ``COLUMN_TYPES``"""
-    rows: Callable[[], Iterator[tuple[int, Row]]]
-    """Function that yields the number of each row, counted from 1, and its values"""
+def as_text(value: Any) -> str:
+    """Return a value as text. A whole number is decimal, None and NaN are empty, and lists and objects are JSON."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    is_json = isinstance(value, bool | int | float | list | dict)
+    return json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
+
+
+def row_error(path: Path, unit: str, row: int, message: str) -> UsageError:
+    """Return the error of a row of a list."""
+    return UsageError(f"'{printable(path)}', {unit} {row}: {message}")
+
+
+# Files
+
+
+def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
+    """Open a file that a user named.
+
+    Raises
+    ------
+    NotFoundError
+        If the file does not exist. ``advice`` ends the message.
+    UnreadableError
+        If the file cannot be read.
+    UsageError
+        If the file is UTF-16 or UTF-32.
+    """
+    try:
+        with readable(path):
+            file = open(path, "rb")  # noqa: SIM115 - the caller closes it
+    except FileNotFoundError:
+        raise NotFoundError(f"no such file '{printable(path)}'{advice}") from None
+    try:
+        with readable(path):
+            head = file.peek(HEAD_BYTES)
+        check_narrow(path, head)
+    except ChordcacheError:
+        file.close()
+        raise
+    return file
+
+
+def open_text(path: Path) -> TextIO:
+    """Open the text of a file. Bytes that are not UTF-8 become surrogates. Raises as ``open_for_reading`` does."""
+    return io.TextIOWrapper(open_for_reading(path), encoding="utf-8-sig", errors="surrogateescape", newline="\n")
+
+
+def text_lines(path: Path, what: str | None = None, *, comment: str | None = None) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each line that is not blank, without space around it.
+
+    If ``what`` names the text for messages, a line that is not UTF-8 raises ``UsageError``. Lines that begin with
+    ``comment`` are left out.
+    """
+    with open_text(path) as file:
+        for number, text in enumerate(map(str.strip, file), 1):
+            if what is not None and (problem := text_problem(what, text)):
+                raise row_error(path, "line", number, problem)
+            if text and text[0] != comment:
+                yield number, text
+
+
+# Tables
+
+
+class Table:
+    """A list with named columns.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    unit : str
+        Word for a row, for messages: "line" or "record".
+    types : Mapping[str, str]
+        Name of each column to its type, of ``COLUMN_TYPES``.
+    rows : callable
+        Function that yields the number of each row, counted from 1, and its values.
+    """
+
+    def __init__(
+        self, path: Path, unit: str, types: Mapping[str, str], rows: Callable[[], Iterator[tuple[int, Row]]]
+    ) -> None:
+        self.path, self.unit, self.types, self.rows = path, unit, types, rows
 
     @property
     def found(self) -> str:
@@ -43,6 +128,10 @@ class RowTable:
         """Return the error of a row."""
         return row_error(self.path, self.unit, row, message)
 
+    def texts(self, column: str) -> Iterator[tuple[int, str]]:
+        """Yield the number of each row and the text of a column, "" if it is empty."""
+        return ((number, str(row.get(column, ""))) for number, row in self.rows())
+
     def value(self, name: str, value: Any) -> Any:
         """Return a value as its column's type stores it. A value of a mixed column becomes text."""
         if self.types[name] == "str":
@@ -50,7 +139,7 @@ class RowTable:
         return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def open_rows(path: Path, declared: Mapping[str, str] = MappingProxyType({})) -> RowTable:
+def open_table(path: Path, declared: Mapping[str, str] = _NOTHING) -> Table:
     """Open a list by its suffix: .csv, .tsv, .json, .jsonl, .ndjson or .parquet.
 
     Parameters
@@ -67,13 +156,18 @@ def open_rows(path: Path, declared: Mapping[str, str] = MappingProxyType({})) ->
     UsageError
         If the suffix is another one, or the file is not of its format.
     """
-    open_for_reading(path).close()
     suffix = path.suffix.lower()
     if suffix in (".csv", ".tsv"):
-        return _open_csv(path, "\t" if suffix == ".tsv" else ",", declared)
+        table = CsvTable(path, "\t" if suffix == ".tsv" else ",", declared)
+        if table.is_index:
+            raise UsageError(
+                f"'{printable(path)}': got an index of chordcache, expected a list. Build from it: 'chordcache build'."
+            )
+        return table
+    open_for_reading(path).close()
     if suffix == ".parquet":
         types, rows = open_parquet(path)
-        return RowTable(path, "record", types, rows)
+        return Table(path, "record", types, rows)
     if suffix not in (".json", ".jsonl", ".ndjson"):
         raise UsageError(f"'{printable(path)}': expected a .csv, .tsv, .json, .jsonl or .parquet file")
     if suffix == ".json":
@@ -84,30 +178,153 @@ def open_rows(path: Path, declared: Mapping[str, str] = MappingProxyType({})) ->
 # CSV
 
 
-def _open_csv(path: Path, delimiter: str, declared: Mapping[str, str]) -> RowTable:
-    table = open_any_table(path, delimiter)
-    if table.is_own:
-        raise UsageError(
-            f"'{printable(path)}': got an index of chordcache, expected a list. Build from it: 'chordcache build'."
-        )
-    columns = []
-    for header in table.columns:
-        name, kind = split_name(header)
-        columns.append(ExtraColumn(header, name, kind or declared.get(name, "str")))
-    types = {column.name: column.type for column in columns if column.name}
-    return RowTable(path, "line", types, lambda: _csv_rows(table, columns))
+def split_name(header: str) -> tuple[str, str | None]:
+    """Return the name and the type of a header such as "score:float". The type is None if the header states none."""
+    name, _, kind = header.rpartition(":")
+    return (name, kind) if kind in COLUMN_TYPES else (header, None)
 
 
-def _csv_rows(table: Table, columns: list[ExtraColumn]) -> Iterator[tuple[int, Row]]:
-    typed = [column for column in columns if column.type != "str"]
-    names = [column.name for column in columns]
-    with open(table.path, "rb") as file:
-        for _, line, cells in table.rows(file):
-            row: Row = {name: cell for name, cell in zip(names, cells, strict=True) if cell and name}
-            for column in typed:
-                if column.name in row:
-                    row[column.name] = extra_value(table, cells, column, line)
-            yield line, row
+def csv_reader(texts: Iterable[str], delimiter: str, *, is_split: bool) -> Any:
+    """Return a ``csv.reader``. In split files, space may precede a cell, and quotation marks need not be in pairs."""
+    csv.field_size_limit(_MAX_CELL_CHARS)  # the default of 128 KiB is less than the keyframes of a long video
+    return csv.reader(texts, delimiter=delimiter, strict=not is_split, skipinitialspace=is_split)
+
+
+class CsvTable(Table):
+    """A CSV file with a header row. The column root_path marks a file that chordcache wrote, not a person.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    delimiter : str
+        Character between cells.
+    declared : Mapping[str, str]
+        Types of columns whose header does not state one.
+    is_split : bool
+        True to read as published split files need it: lines with # are comments, space may precede a cell, a row may
+        have any number of cells, and names of columns are lowercase.
+
+    Raises
+    ------
+    NotFoundError
+        If the file does not exist.
+    UsageError
+        If the file has a column twice.
+    """
+
+    def __init__(
+        self, path: Path, delimiter: str = ",", declared: Mapping[str, str] = _NOTHING, *, is_split: bool = False
+    ) -> None:
+        self._delimiter, self._is_split = delimiter, is_split
+        super().__init__(path, "line", {}, self._rows)
+        with open_text(path) as file:
+            line, cells = next(filter(itemgetter(1), self._lines(file)), (1, []))
+        self.is_index = "root_path" in cells
+        self._names: list[str] = []
+        types: dict[str, str] = {}
+        for cell in cells:
+            if problem := text_problem("the name of a column", cell):
+                raise self.error(line, problem)
+            name, kind = split_name(self._header(line, cell))
+            if name in types:
+                raise UsageError(f"'{printable(path)}': got the column '{printable(name)}' twice, expected it once")
+            self._names.append(name)
+            if name:
+                types[name] = kind or declared.get(name, "str")
+        self.types = types
+        self._typed = [(name, kind) for name, kind in types.items() if kind != "str"]
+
+    def _header(self, line: int, cell: str) -> str:
+        try:
+            return text_of(cell) if self.is_index else cell.strip().lower() if self._is_split else cell.strip()
+        except ValueError as error:
+            raise self.error(line, f"the header row holds '{printable(cell)}': {error}") from None
+
+    def _rows(self) -> Iterator[tuple[int, Row]]:
+        with open_text(self.path) as file:
+            for _, line, row in self._parsed(file, lambda: 0, has_header=True):
+                yield line, row
+
+    def texts(self, column: str) -> Iterator[tuple[int, str]]:
+        """Yield number and text as ``Table.texts`` does, in half of the time. Lines may have any number of cells."""
+        place = self._names.index(column)
+        with open_text(self.path) as file:
+            lines = ((line, cells) for line, cells in self._lines(file) if cells)
+            next(lines, None)
+            for line, cells in lines:
+                if cells[0].strip() or any(map(str.strip, cells)):
+                    yield line, cells[place] if place < len(cells) else ""
+
+    def located(self, file: BinaryIO) -> Iterator[tuple[int, int, Row]]:
+        """Yield (byte offset, number of the line, values) of each row from the position of the table's file on."""
+        position = file.tell()
+
+        def texts() -> Iterator[str]:
+            nonlocal position
+            for data in file:
+                text = data.decode("utf-8", "surrogateescape")
+                text = text.removeprefix("\ufeff") if position == 0 else text
+                position += len(data)
+                yield text
+
+        return self._parsed(texts(), lambda: position, has_header=position == 0)
+
+    def _lines(self, texts: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+        """Yield number and cells of each line, none of a blank one."""
+        if self._is_split:
+            texts = ("\n" if "#" in text and text.lstrip().startswith("#") else text for text in texts)
+        reader = csv_reader(texts, self._delimiter, is_split=self._is_split)
+        line = 1
+        try:
+            for cells in reader:
+                yield line, cells
+                line = reader.line_num + 1
+        except csv.Error as error:
+            raise self.error(line, f"not CSV: {error}") from None
+
+    def _parsed(
+        self, texts: Iterable[str], position: Callable[[], int], *, has_header: bool
+    ) -> Iterator[tuple[int, int, Row]]:
+        """Yield position, number and values of each line that has text. Spreadsheets write lines without.
+
+        A hand-written line may end early or with delimiters.
+        """
+        names = self._names
+        num_columns, may_differ, typed = len(names), self._is_split, self._typed
+        offset = position()
+        for line, cells in self._lines(texts):
+            if has_header or not cells:
+                has_header = has_header and not cells
+            else:
+                if len(cells) != num_columns and not may_differ:
+                    self._check_number(line, cells)
+                if cells[0].strip() or any(map(str.strip, cells)):
+                    row: Row = dict(zip(names, cells, strict=False))
+                    if "" in row or "" in cells:
+                        row = {name: cell for name, cell in row.items() if name and cell}
+                    for name, kind in typed:
+                        if name in row:
+                            row[name] = self._value(line, name, kind, row[name])
+                    yield offset, line, row
+            offset = position()
+
+    def _check_number(self, line: int, cells: list[str]) -> None:
+        """Raise if a line has too many cells, or too few of an index."""
+        num_columns = len(self._names)
+        has_surplus = len(cells) > num_columns and (any(cells[num_columns:]) or not any(cells))
+        if self.is_index or has_surplus:
+            raise self.error(line, f"{len(cells)} cells, but the header row has {num_columns}")
+
+    def _value(self, line: int, name: str, kind: str, cell: str) -> Any:
+        """Return the value of a cell of a column with a type."""
+        try:
+            value = parse_json(cell.lower() if kind == "bool" else cell, object)
+        except ValueError:
+            value = cell
+        if not COLUMN_TYPES[kind](value) and (problem := extra_problem({name: value}, {name: kind})):
+            raise self.error(line, problem)
+        return value
 
 
 # JSON
@@ -133,15 +350,13 @@ def json_records(path: Path) -> Iterator[tuple[int, Row]]:
 
 def json_lines(path: Path) -> Iterator[tuple[int, Row]]:
     """Yield number and members of the object on each line that is not blank. Raises ``UsageError``."""
-    with open_for_reading(path) as file:
-        for number, line in enumerate(file, 1):
-            if text := line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip():
-                try:
-                    yield number, members(FINITE_JSON.decode(text.decode("utf-8", "surrogateescape")))
-                except UsageError:
-                    raise
-                except (ValueError, RecursionError) as error:
-                    raise row_error(path, "line", number, f"not JSON: {printable(str(error))}") from None
+    for number, text in text_lines(path):
+        try:
+            yield number, members(FINITE_JSON.decode(text))
+        except UsageError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise row_error(path, "line", number, f"not JSON: {printable(str(error))}") from None
 
 
 def members(value: Any) -> Row:
@@ -151,7 +366,7 @@ def members(value: Any) -> Row:
     return {name: member for name, member in value.items() if member is not None}
 
 
-def _typed(path: Path, unit: str, rows: Callable[[], Iterator[tuple[int, Row]]]) -> RowTable:
+def _typed(path: Path, unit: str, rows: Callable[[], Iterator[tuple[int, Row]]]) -> Table:
     """Read all rows once for the types of their columns, because the header of an index states them first."""
     kinds: dict[str, str] = {}
     for _, row in rows():
@@ -166,34 +381,4 @@ def _typed(path: Path, unit: str, rows: Callable[[], Iterator[tuple[int, Row]]])
         for number, row in rows():
             yield number, {names[header]: value for header, value in row.items()}
 
-    return RowTable(path, unit, types, rows if names.keys() == types.keys() else renamed)
-
-
-_NUMBERS = ({"int", "float"}, {"list[int]", "list[float]"})
-
-
-def add_kinds(kinds: dict[str, str], row: Row) -> None:
-    """Widen the type of each column so that it holds the value of a row too."""
-    for name, value in row.items():
-        kind, earlier = _kind_of(value), kinds.get(name)
-        if earlier is None or earlier == kind or (earlier == "list" and kind.startswith("list")):
-            kinds[name] = kind
-        elif {kind, earlier} in _NUMBERS:
-            kinds[name] = "list[float]" if kind.startswith("list") else "float"
-        elif not (kind == "list" and earlier.startswith("list")):
-            kinds[name] = "str"
-
-
-def settled(kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return the types of columns after all rows."""
-    return {name: "list[str]" if kind == "list" else kind for name, kind in kinds.items()}
-
-
-def _kind_of(value: Any) -> str:
-    """Return the type of a value. A list without elements is "list", and values that have no type are text."""
-    if not isinstance(value, list):
-        return {bool: "bool", int: "int", float: "float"}.get(type(value), "str")
-    kinds = {type(element) for element in value}
-    if kinds <= {int, float}:
-        return "list" if not kinds else "list[int]" if kinds == {int} else "list[float]"
-    return "list[str]" if kinds == {str} else "str"
+    return Table(path, unit, types, rows if names.keys() == types.keys() else renamed)

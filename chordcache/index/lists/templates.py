@@ -61,7 +61,7 @@ def _formatted(name: str, value: Any, spec: str) -> str:
         raise UsageError(f"column '{printable(name)}': got an empty cell, expected a part of the file's name")
     try:
         if spec[-1:] in _WHOLE:
-            return format(_whole(value), spec)
+            return format(whole_number(value), spec)
         return format(float(value) if spec[-1:] in _REAL else value, spec)
     except (ValueError, TypeError, OverflowError):
         raise UsageError(
@@ -69,8 +69,10 @@ def _formatted(name: str, value: Any, spec: str) -> str:
         ) from None
 
 
-def _whole(value: Any) -> int:
+def whole_number(value: Any) -> int:
     """Return a whole number: of an integer, or of a text or a float without a fraction. Raises ValueError."""
+    if isinstance(value, bool):
+        raise ValueError("not a number")
     if isinstance(value, str) and value.strip().isdecimal():
         return int(value)
     number = float(value)

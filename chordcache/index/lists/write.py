@@ -19,8 +19,9 @@ from chordcache.index.encoding import texts_problem
 from chordcache.index.file_names import roots_note
 from chordcache.index.index_files import IndexWriter
 from chordcache.index.lists.formats import open_list
-from chordcache.index.lists.items import Item, ItemList, ListOptions, as_text
+from chordcache.index.lists.items import Item, ItemList, ListOptions
 from chordcache.index.lists.locate import Locator, OutsideError
+from chordcache.index.lists.tables import as_text
 from chordcache.records import VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.atomic import no_space_as_error

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from chordcache.errors import UsageError, printable
-from chordcache.index.csv_table import open_for_reading
 from chordcache.index.index_files import Index
+from chordcache.index.lists.tables import open_for_reading
 from chordcache.read.selection import warn_of_left_out
 from chordcache.records import VideoRecord
 from chordcache.storage.annotation_names import AnnotationCounter
