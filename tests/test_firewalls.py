@@ -56,6 +56,12 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert not packages_loaded_by(code, *arguments) & HEAVY
 
 
+def test_a_single_worker_loads_no_joblib() -> None:
+    code = "from chordcache.engine import pool\nassert len(list(pool.run(abs, [-1, 2], jobs={}))) == 2"
+    assert "joblib" not in packages_loaded_by(code.format(1))
+    assert "joblib" in packages_loaded_by(code.format(2))
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory, make_video, run_cli) -> Path:
     folder = tmp_path_factory.mktemp("firewall")

@@ -83,44 +83,47 @@ def build_on_cluster(
     started = time.monotonic()
     cluster = connect(engine)
     run = uuid.uuid4().hex
+    summary = None
     try:
-        folder = _begun(plan_now, order, engine, cluster, on_wait)
-        with locked(folder, on_wait), progress:
-            order = replace(order, folder=str(folder), config=_shared(order.config, folder))
-            if (folder / parts.PLAN_FILE).exists():  # else the driver that this one waited for has finished it
-                _Driver(cluster, run, order, read_plan(folder), progress, max_failures).run()
+        while summary is None:
+            with locked(Path(order.cache), on_wait, begins_part=True):
+                shared, folder = _registered(plan_now(), engine, cluster)
+            # Only one driver works at a time. It holds no lock of the cache while it waits: the other one finishes it
+            with locked(folder, on_wait) as has_waited:
+                if has_waited or not (folder / parts.PLAN_FILE).exists():
+                    continue
+                if folder.name != shared.name:
+                    with locked(Path(order.cache), on_wait, begins_part=True):
+                        (folder / parts.PLAN_FILE).unlink()  # ends the parts that still run
+                        shutil.rmtree(folder, ignore_errors=True)
+                    continue
+                order = replace(order, folder=str(folder), config=_shared(order.config, folder))
+                with progress:
+                    _Driver(cluster, run, order, shared, progress, max_failures).run()
+                summary = finish(order.cache, on_wait=lambda _: None).summary
+                if summary is None:
+                    what = "has finished or removed parts of"
+                    raise LockedError(f"another process {what} '{order.cache}'; run the same command again")
     finally:
         with uninterruptible():
             cluster.close(run)
-    report = finish(order.cache, on_wait=lambda _: None)
-    if report.summary is None:
-        raise LockedError(f"another process has finished the parts of '{order.cache}'; run the same command again")
-    return replace(report.summary, elapsed_seconds=time.monotonic() - started)
+    return replace(summary, elapsed_seconds=time.monotonic() - started)
 
 
-def _begun(
-    plan_now: Callable[[], BuildPlan],
-    order: PartOrder,
-    engine: Engine,
-    cluster: Cluster,
-    on_wait: Callable[[str], None] | None,
-) -> Path:
-    """Return the folder of the plan. Parts of an earlier run with the same settings go on, and others are removed."""
-    cache = Path(order.cache)
-    with locked(cache, on_wait, begins_part=True):
-        plan = plan_now()
-        num_parts = min(_PARTS_OF_NODE * len(cluster.nodes()), len(plan.index) // _FILES_OF_PART)
-        shared = plan_of_parts(plan, engine.num_parts or max(1, len(cluster.nodes()), num_parts))
-        for folder in parts.plan_folders(cache):
-            earlier = read_plan(folder)
-            if earlier.facts == shared.facts:
-                shared = earlier
-            else:
-                with locked(folder, on_wait):
-                    (folder / parts.PLAN_FILE).unlink()  # ends the parts that still run
-                    shutil.rmtree(folder, ignore_errors=True)
-        Part.parse(f"1/{shared.num_parts}")  # raises if there are too many
-        return register(plan, shared)
+def _registered(plan: BuildPlan, engine: Engine, cluster: Cluster) -> tuple[PartsPlan, Path]:
+    """Return the plan of the parts, and its folder or that of another plan, which has to be removed before.
+
+    Parts of an earlier run with the same settings go on.
+    """
+    num_parts = min(_PARTS_OF_NODE * len(cluster.nodes()), len(plan.index) // _FILES_OF_PART)
+    shared = plan_of_parts(plan, engine.num_parts or max(1, len(cluster.nodes()), num_parts))
+    Part.parse(f"1/{shared.num_parts}")  # raises if there are too many
+    for folder in parts.plan_folders(plan.cache):
+        earlier = read_plan(folder)
+        if earlier.facts != shared.facts:
+            return shared, folder
+        shared = earlier
+    return shared, register(plan, shared)
 
 
 def _shared(config: Any, folder: Path) -> Any:

@@ -107,6 +107,7 @@ def finish(cache: str | Path, *, on_wait: Callable[[str], None] | None = None) -
 def _join(cache: Path, plan: Path, attempts: list[list[Path]]) -> RunSummary:
     """Move the videos, then write the lists. The header and the index come first: they make the folder a cache."""
     runs = _runs_of([plan, *sorted(plan.glob("*-of-*.????????"))])
+    before = {name for fan in _names_in(cache / "videos") for name in _names_in(cache / "videos" / fan)}
     keys = _register(cache, read_index(plan / "index.jsonl"), read_header(attempts[0][0]))
     failures: dict[str, Failure] = {}
     for folders in attempts:
@@ -127,14 +128,17 @@ def _join(cache: Path, plan: Path, attempts: list[list[Path]]) -> RunSummary:
             append_run(cache, run)
     _remove_parts(cache)
     num_cached = len(keys) - len(failures)
-    num_done = min(num_cached, sum(run.counts.get("num_done", 0) for run in runs))
+    builds = [run for run in runs if run.command == "build"]  # the others are of the scan
+    # A build that was killed has no line about what it built
+    num_new = sum(f"{key}.json" not in before for key in keys & cached - failures.keys())
+    num_done = min(num_cached, max(num_new, sum(run.counts.get("num_done", 0) for run in builds)))
     return RunSummary(
         num_inputs=len(keys),
         num_done=num_done,
         num_up_to_date=num_cached - num_done,
         num_failed=len(failures),
-        num_frames=sum(run.counts.get("num_frames", 0) for run in runs),
-        elapsed_seconds=sum(run.elapsed_seconds for run in runs),
+        num_frames=sum(run.counts.get("num_frames", 0) for run in builds),
+        elapsed_seconds=sum(run.elapsed_seconds for run in builds),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,7 +26,7 @@ from chordcache.errors import UsageError, printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
     from chordcache.records import RunSummary
-    from chordcache.verifying.findings import Damage
+    from chordcache.verifying.findings import VerifyReport
 
 
 @click.command(cls=GroupedCommand)
@@ -41,6 +40,10 @@ if TYPE_CHECKING:  # --help does not need what it loads
 )
 @click.option("--repair", is_flag=True, help="Build damaged and missing files again, and nothing else.")
 @click.option("--dry-run", is_flag=True, help="With --repair: only print the findings.")
+@click.option(
+    "--part", metavar="I/N",
+    help="Check only part I of N, while other processes or machines check the others. Part 1 also checks the lists.",
+)  # fmt: skip
 @wait_option
 @limits_options
 @roots_option
@@ -78,6 +81,8 @@ def verify(
         raise UsageError("--dry-run: got no --repair, expected both. Add --repair.")
     if wait and not repair:
         raise UsageError("--wait: got no --repair, expected both. Add --repair: nothing else waits for a lock.")
+    if repair and options["part"] is not None:
+        raise UsageError("--part: got --repair too, expected one of the two. Repair the whole cache on one machine.")
     check = functools.partial(cc.verify, cache, level=level or "default", progress=display, **options)
     report = check()
     if repair and not dry_run and report.exit_code == cc.DamageError.exit_code:
@@ -86,7 +91,7 @@ def verify(
         if not quiet:
             _echo_repaired(summary, cache)
         report = check()
-    _echo(report.damage, cache, as_json, quiet)
+    _echo(report, as_json, quiet)
     click.get_current_context().exit(report.exit_code)
 
 
@@ -95,11 +100,14 @@ def _echo_repaired(summary: RunSummary, cache: str) -> None:
     click.echo(f"chordcache verify: built {summary.num_done} of {summary.num_inputs} videos again{see}", err=True)
 
 
-def _echo(damage: Sequence[Damage], cache: str, as_json: bool, quiet: bool) -> None:
+def _echo(report: VerifyReport, as_json: bool, quiet: bool) -> None:
     if as_json:
-        echo_json([dataclasses.asdict(finding) for finding in damage])
+        data = dataclasses.asdict(report)
+        echo_json(data if report.part else data["damage"])
         return
-    for finding in damage:
+    for finding in report.damage:
         click.echo(f"{finding.kind}: {finding}")
     if not quiet:
-        click.echo(f"{len(damage)} findings" if damage else f"sound: {len(cc.open_cache(cache))} videos")
+        part = f" in part {report.part}" if report.part else ""
+        what = f"{len(report.damage)} findings" if report.damage else f"sound: {report.num_videos} videos"
+        click.echo(what + part)

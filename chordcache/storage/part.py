@@ -31,6 +31,10 @@ class Part:
             raise UsageError(f"part: got {number}/{num_parts}, expected a number from 1 to {num_parts}")
         return cls(number, num_parts)
 
+    def holds(self, key: str) -> bool:
+        """Return whether a check of this part has a video. Its key alone decides, so it is in exactly one part."""
+        return int(key[-16:], 16) % self.num_parts == self.number - 1
+
     @property
     def name(self) -> str:
         """Name of its folder."""

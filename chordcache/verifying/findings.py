@@ -43,6 +43,8 @@ class VerifyReport:
     """All findings, empty if the cache is sound"""
     num_videos: int = 0
     """Number of videos that were checked"""
+    part: str | None = None
+    """The part I/N that was checked, or None for the whole cache"""
 
     def counts(self) -> dict[str, int]:
         """Return the counts of the findings of each kind, such as ``num_damaged``."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import processes, small_disks
+from helpers.parts import NUM_GOOD, WHAT, build_part, is_whole, make_work, part_command
 
 import chordcache as cc
 from chordcache.building import join_parts as finish_module
@@ -21,7 +22,6 @@ from chordcache.building.join_parts import finish
 from chordcache.building.parts import balanced, estimated
 from chordcache.errors import LockedError, UsageError
 from chordcache.index.index_files import read_index
-from chordcache.records import RunSummary
 from chordcache.storage import layout
 from chordcache.storage.lock import locked
 from chordcache.storage.part_folders import plan_folders
@@ -29,52 +29,12 @@ from chordcache.storage.run_log import read_runs
 
 pytestmark = pytest.mark.timeout(300)
 
-NUM_GOOD = 8
-
-WHAT: dict[str, Any] = {"tiers": ["lmdb", "npz"], "features": ["frames", "flow"]}
-
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
-    """Videos of different lengths and one broken file, their index, and the cache of a whole build."""
-    work = tmp_path_factory.mktemp("parts")
-    for number in range(NUM_GOOD):
-        make_video(work / f"videos/{number:02}.mp4", num_frames=4 + 3 * number)
-    (work / "videos/broken.mp4").write_text("no video")
-    cc.scan([work / "videos"], output=work / "index.json", jobs=1)
-    cc.build(work / "index.json", work / "whole", jobs=2, **WHAT)
-    return work
-
-
-def build_part(work: Path, cache: Path, part: str, **arguments: Any) -> RunSummary:
-    index = arguments.pop("index", work / "index.json")
-    options = cc.BuildOptions(part=part, **arguments.pop("options", {}))
-    return cc.build(index, cache, jobs=1, options=options, **{**WHAT, **arguments})
-
-
-def part_command(work: Path, cache: Path, part: str) -> list[str]:
-    command = [sys.executable, "-m", "chordcache", "build", work / "index.json", "-o", cache, "--part", part, "-j1"]
-    return [*map(str, command), "-q", "--tier", "lmdb", "--tier", "npz", "--features", "frames,flow"]
-
-
-def statements(cache: Path) -> list[dict[str, dict[str, Any]]]:
-    """Return what the sidecars and the quarantine say, without the paths of this test, and the times."""
-    left_out = dict.fromkeys(("_artefact", "_sidecar", "when", "xxh3_128", "attempts"))
-    found = (processes.sidecars(cache), processes.quarantine(cache))
-    return [{path: {**data, **left_out} for path, data in each.items()} for each in found]
-
-
-def is_whole(cache: Path, whole: Path) -> None:
-    """Check that a finished cache equals that of a whole build, file by file."""
-    assert processes.contents(cache) == processes.contents(whole)
-    assert (cache / "index.jsonl").read_bytes() == (whole / "index.jsonl").read_bytes()
-    assert statements(cache) == statements(whole)
-    assert [video.path for video in cc.open_cache(cache)] == [video.path for video in cc.open_cache(whole)]
-    assert not cc.verify(cache, jobs=1).damage
-    assert not processes.partials(cache)
-    assert not (cache / "parts").exists()
+    return make_work(tmp_path_factory.mktemp("parts"), make_video)
 
 
 def on_machine(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -98,6 +58,10 @@ def test_parts_make_the_cache_of_a_whole_build(work: Path, tmp_path: Path, run_c
     assert [run.command for run in read_runs(cache)] == ["scan", "build", "build", "build", "finish", "verify"]
     again = cc.build(work / "index.json", cache, jobs=1, **WHAT)
     assert (again.num_done, again.num_up_to_date) == (0, NUM_GOOD)
+    build_part(work, cache, "1/1")
+    again = finish(cache).summary
+    assert again is not None
+    assert (again.num_done, again.num_up_to_date, again.num_failed) == (0, NUM_GOOD, 1)
     done = run_cli("finish", cache)
     assert (done.returncode, done.stdout) == (0, f"nothing to finish: cache '{cache}' has no parts\n")
 
@@ -156,7 +120,9 @@ def test_a_part_that_was_killed_goes_on_on_another_machine(
     summary = build_part(work, cache, "1/1")
     assert summary.num_up_to_date >= 2
     assert summary.num_done + summary.num_up_to_date == NUM_GOOD
-    finish(cache)
+    joined = finish(cache).summary
+    assert joined is not None
+    assert (joined.num_done, joined.num_up_to_date) == (NUM_GOOD, 0)  # as one build, which was not killed
     is_whole(cache, work / "whole")
 
 

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from helpers import processes
 
 import chordcache as cc
 from chordcache.storage import sealed_json
-from chordcache.verifying.findings import Damage
+from chordcache.verifying.findings import Damage, VerifyReport
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -555,6 +556,83 @@ def test_json_findings(cache: Path, run_cli: Cli) -> None:
     assert done.returncode == 5
     assert finding["kind"] == "damaged"
     assert finding["fix_command"].startswith("chordcache verify --repair ")
+
+
+# Parts
+
+
+def in_all(reports: list[VerifyReport]) -> Counter[tuple[object, ...]]:
+    """Count the findings of reports. One that joins many videos names one of them, which each part chooses itself."""
+    counts: Counter[tuple[object, ...]] = Counter()
+    for finding in (finding for report in reports for finding in report.damage):
+        is_joined = finding.kind == "incomplete" and finding.file.endswith(".mp4")
+        where = () if is_joined else (finding.file, finding.key, finding.record)
+        message = finding.message.partition(" such as this one: ")[2] if finding.count > 1 else ""
+        counts[finding.kind, message or finding.message, finding.fix_command, *where] += finding.count
+    return counts
+
+
+def test_parts_find_what_a_check_of_the_whole_finds(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    names = [f"{number}.mp4" for number in range(12)]
+    for name in names:
+        make_video(tmp_path / "videos" / name, num_frames=4)
+    index, cache = tmp_path / "index.json", tmp_path / "cache"
+    cc.build(cc.scan([tmp_path / "videos"], output=index, jobs=1), cache, jobs=1)
+    sound = [cc.verify(cache, jobs=1, part=f"{number}/3") for number in (1, 2, 3)]
+    assert [report.exit_code for report in sound] == [0, 0, 0]
+    assert sum(report.num_videos for report in sound) == len(names)
+    one = cc.scan([tmp_path / "videos/11.mp4"], output=tmp_path / "one.json", jobs=1)
+    cc.build(one, cache, tiers=["npz"], features=["flow"], jobs=1)  # the others lack it
+    files = {name: of(cache, name) for name in names}
+    for name in names[:3]:
+        processes.flip(files[name][1], 9000)
+    files["3.mp4"][1].unlink()
+    os.truncate(files["4.mp4"][1], 5000)
+    processes.flip(files["5.mp4"][0], 60)
+    files["6.mp4"][0].unlink()
+    processes.swap(files["7.mp4"][0], files["8.mp4"][0])
+    shutil.copy(files["9.mp4"][1], cache / "lmdb/foreign")
+    files["9.mp4"][1].with_name(files["9.mp4"][1].name.replace(".frames.", ".frames.00000000.")).touch()
+    (cache / "runs.jsonl").write_text("no run\n" + (cache / "runs.jsonl").read_text())
+    for level, numbers in (("quick", (1, 2, 20)), ("default", (3,))):
+        whole = cc.verify(cache, level=level, jobs=1)
+        assert set(whole.counts()) == {"num_damaged", "num_missing", "num_incomplete", "num_orphan"}
+        for num_parts in numbers:
+            parts = [f"{number + 1}/{num_parts}" for number in range(num_parts)]
+            reports = [cc.verify(cache, level=level, jobs=1, part=part) for part in parts]
+            assert [report.part for report in reports] == parts
+            assert sum(report.num_videos for report in reports) == whole.num_videos
+            assert in_all(reports) == in_all([whole])
+            assert 5 in {report.exit_code for report in reports} <= {0, 5, 6}
+
+
+def test_the_output_names_the_part(cache: Path, run_cli: Cli) -> None:
+    parts = [json.loads(run_cli("verify", cache, "-j1", "--part", f"{n}/2", "--json").stdout) for n in (1, 2)]
+    assert [report["part"] for report in parts] == ["1/2", "2/2"]
+    assert [report["damage"] for report in parts] == [[], []]
+    assert sum(report["num_videos"] for report in parts) == 3
+    done = run_cli("verify", cache, "-j1", "--part", "1/1")
+    assert (done.returncode, done.stdout) == (0, "sound: 3 videos in part 1/1\n")
+    processes.flip(of(cache, "a.mp4")[1], 9000)
+    done = run_cli("verify", cache, "-j1", "--part", "1/1")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (5, "1 findings in part 1/1")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--part", "3/2"], "--part: got 3/2, expected a number from 1 to 2"),
+        (["--part", "0/2"], "--part: got 0/2, expected a number from 1 to 2"),
+        (["--part", "half"], "--part: got 'half', expected I/N"),
+        (["--part", ""], "--part: got '', expected I/N"),
+        (["--part", "1/2", "--repair"], "--part: got --repair too, expected one of the two. Repair the whole cache"),
+        (["--part", "1/2", "--repair", "--dry-run"], "--part: got --repair too"),
+    ],
+)
+def test_a_part_that_cannot_be_checked(cache: Path, run_cli: Cli, options: list[str], message: str) -> None:
+    done = run_cli("verify", cache, *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"chordcache verify: error: {message}")
 
 
 # Sources

@@ -1,0 +1,55 @@
+"""Builds in parts: their videos, their commands, and the check that a finished cache is that of a whole build."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import chordcache as cc
+from chordcache.records import RunSummary
+from helpers import processes
+
+NUM_GOOD = 8
+
+WHAT: dict[str, Any] = {"tiers": ["lmdb", "npz"], "features": ["frames", "flow"]}
+
+
+def make_work(work: Path, make_video: Callable[..., Path]) -> Path:
+    """Make videos of different lengths and one broken file, their index, and the cache of a whole build."""
+    for number in range(NUM_GOOD):
+        make_video(work / f"videos/{number:02}.mp4", num_frames=4 + 3 * number)
+    (work / "videos/broken.mp4").write_text("no video")
+    cc.scan([work / "videos"], output=work / "index.json", jobs=1)
+    cc.build(work / "index.json", work / "whole", jobs=2, **WHAT)
+    return work
+
+
+def build_part(work: Path, cache: Path, part: str, **arguments: Any) -> RunSummary:
+    index = arguments.pop("index", work / "index.json")
+    options = cc.BuildOptions(part=part, **arguments.pop("options", {}))
+    return cc.build(index, cache, jobs=1, options=options, **{**WHAT, **arguments})
+
+
+def part_command(work: Path, cache: Path, part: str) -> list[str]:
+    command = [sys.executable, "-m", "chordcache", "build", work / "index.json", "-o", cache, "--part", part, "-j1"]
+    return [*map(str, command), "-q", "--tier", "lmdb", "--tier", "npz", "--features", "frames,flow"]
+
+
+def statements(cache: Path) -> list[dict[str, dict[str, Any]]]:
+    """Return what the sidecars and the quarantine say, without the paths of this test, and the times."""
+    left_out = dict.fromkeys(("_artefact", "_sidecar", "when", "xxh3_128", "attempts"))
+    found = (processes.sidecars(cache), processes.quarantine(cache))
+    return [{path: {**data, **left_out} for path, data in each.items()} for each in found]
+
+
+def is_whole(cache: Path, whole: Path) -> None:
+    """Check that a finished cache equals that of a whole build, file by file."""
+    assert processes.contents(cache) == processes.contents(whole)
+    assert (cache / "index.jsonl").read_bytes() == (whole / "index.jsonl").read_bytes()
+    assert statements(cache) == statements(whole)
+    assert [video.path for video in cc.open_cache(cache)] == [video.path for video in cc.open_cache(whole)]
+    assert not cc.verify(cache, jobs=1).damage
+    assert not processes.partials(cache)
+    assert not (cache / "parts").exists()
