@@ -20,6 +20,7 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
+from chordcache.engine.crashes import Death
 from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import uninterruptible
@@ -27,7 +28,6 @@ from chordcache.engine.worker import (
     ONE_THREAD,
     STOP_SIGNALS,
     TRACEBACK_SIGNAL,
-    Crash,
     child_environment,
     dump_task,
     load_result,
@@ -52,22 +52,6 @@ _PROGRAM = (
 
 _WORKER = "chordcache.engine.worker"
 """Module of a worker's process"""
-
-
-class Death(Crash):
-    """Crash that ended the process."""
-
-
-_MAY_PASS = ("oom", "timeout")
-"""Causes that may be absent at another attempt, since the machine was busy"""
-
-
-def max_attempts(crash: Crash, limits: Limits) -> int:
-    """Return how often a task is tried."""
-    attempts = 1 + limits.retries if crash.cause in _MAY_PASS else 1
-    if isinstance(crash, Death) and crash.cause != "timeout":  # the worker may have been killed from outside
-        return max(attempts, 2)
-    return attempts
 
 
 NOT_RUN = object()

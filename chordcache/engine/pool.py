@@ -18,33 +18,27 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
-from chordcache.engine.child import NOT_RUN, Death, Worker, max_attempts
+from chordcache.engine.child import NOT_RUN, Worker
 from chordcache.engine.choice import Engine, engine_of, num_workers
+from chordcache.engine.crashes import Crash as Crash  # exported, since callers get it as a result
+from chordcache.engine.crashes import Death, DeathsInARow, Outcome, max_attempts
 from chordcache.engine.limits import NO_LIMITS, Limits
 from chordcache.engine.needs import NO_NEEDS, Needs
 from chordcache.engine.networks.processes import NetworkProcesses
 from chordcache.engine.signals import uninterruptible
-from chordcache.engine.worker import Crash as Crash  # exported, since callers get it as a result
 from chordcache.engine.worker import Raised, dump_task, load_result, run_task
-from chordcache.errors import ChordcacheError, WorkersDiedError
+from chordcache.errors import ChordcacheError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-
-MAX_DEATHS_IN_A_ROW = 5
-"""Number of tasks in a row that kill their workers, with no task finished between, until the environment is considered
-at fault"""
 
 _UNITS_AHEAD = 32
 """Number of units that may be drawn beyond the oldest one that has not ended, for each of the width"""
 
 _LOOK_SECONDS = 0.1
 """[seconds] Time between two looks at the processes of networks"""
-
-_Outcome: TypeAlias = tuple[int, Any, Any]
-"""Number of a task, the task, and its result or Crash"""
 
 
 def default_jobs(jobs: int | None = None) -> int:
@@ -122,7 +116,7 @@ def run(
         fan.close()
 
 
-def _in_order(results: Iterator[_Outcome]) -> Iterator[tuple[Any, Any]]:
+def _in_order(results: Iterator[Outcome]) -> Iterator[tuple[Any, Any]]:
     waiting: dict[int, tuple[Any, Any]] = {}
     next_number = 0
     for number, task, result in results:
@@ -266,11 +260,9 @@ class _Run:
         """Units to run again, before new tasks"""
         self._alone: deque[_Unit] = deque()
         """Units to run again with no other beside them, because the machine had no memory left"""
-        self._deaths: list[_Outcome] = []
-        """Tasks that killed their workers one after the other. They are held back, since a fifth death in a row means
-        that the tasks are not at fault."""
+        self._deaths = DeathsInARow()
 
-    def outcomes(self, tasks: Iterator[Any], chunk_size: int, *, is_bounded: bool) -> Iterator[_Outcome]:
+    def outcomes(self, tasks: Iterator[Any], chunk_size: int, *, is_bounded: bool) -> Iterator[Outcome]:
         """Yield the result of each task. If ``is_bounded``, few tasks are drawn beyond one that takes long."""
         pending: set[_Unit] = set()
 
@@ -297,8 +289,9 @@ class _Run:
                 outcomes = list(self._finish_or_rerun(replace(unit, first=number, tasks=[task]), result))
                 self._num_ended += len(outcomes)
                 yield from outcomes
-        yield from self._deaths
-        self._num_ended += len(self._deaths)
+        deaths = self._deaths.release()
+        yield from deaths
+        self._num_ended += len(deaths)
         if self._num_ended != self._num_drawn or next(tasks, self) is not self:  # must not look like fewer tasks
             raise ChordcacheError(
                 f"the workers ended with {self._num_ended} results of {self._num_drawn} tasks, expected all. Run the "
@@ -312,7 +305,7 @@ class _Run:
         self._num_drawn += len(chunk)
         return _Unit(self._num_drawn - len(chunk), chunk) if chunk else None
 
-    def _finish_or_rerun(self, single: _Unit, result: Any) -> Iterator[_Outcome]:
+    def _finish_or_rerun(self, single: _Unit, result: Any) -> Iterator[Outcome]:
         """Yield the result of a task, unless the task is run again. Raise the error that ends the run."""
         if result is NOT_RUN:
             self._again.append(single)
@@ -320,8 +313,7 @@ class _Run:
         if isinstance(result, Raised):
             raise result.error
         if not isinstance(result, Death):
-            deaths, self._deaths = self._deaths, []
-            yield from deaths
+            yield from self._deaths.release()
         if isinstance(result, Crash):
             result = replace(result, attempts=single.attempts + 1)
             if result.attempts < max_attempts(result, self._limits):
@@ -329,7 +321,7 @@ class _Run:
                 units.append(replace(single, attempts=result.attempts))
                 return
             if isinstance(result, Death) and result.cause != "timeout":
-                self._count_death(single, result)
+                self._deaths.add(single.first, single.tasks[0], result)
                 return
             if result.cause == "oom":
                 result = replace(result, message=self._limits.out_of_memory(result.message))
@@ -337,12 +329,3 @@ class _Run:
             self._again.append(replace(single, tasks=[task], attempts=0))
             return
         yield single.first, single.tasks[0], result
-
-    def _count_death(self, single: _Unit, death: Death) -> None:
-        """Keep a death back until a task ends otherwise, and give up after too many."""
-        self._deaths.append((single.first, single.tasks[0], death))
-        if len(self._deaths) == MAX_DEATHS_IN_A_ROW:
-            raise WorkersDiedError(
-                f"{MAX_DEATHS_IN_A_ROW} tasks in a row killed their workers (the last: {death.message}); "
-                "look at memory and libraries, then run the same command"
-            )

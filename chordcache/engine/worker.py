@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache import progress
+from chordcache.engine.crashes import Crash
 from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.limits import Limits
 from chordcache.engine.networks import connections
@@ -42,16 +43,6 @@ def child_environment() -> dict[str, str]:
     if "LD_LIBRARY_PATH" in variables:
         variables["LD_LIBRARY_PATH"] = ":".join(filter(None, re.split("[:;]", variables["LD_LIBRARY_PATH"])))
     return variables
-
-
-@dataclass(frozen=True)
-class Crash:
-    """Result of a task that did not return."""
-
-    cause: str
-    """"timeout", "oom" (out of memory), "signal" (its worker died) or "bug" (it raised, or cannot be sent)"""
-    message: str
-    attempts: int = 1
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,12 @@ from chordcache.building.existing_cache import tool_versions
 from chordcache.building.file_build import build_file
 from chordcache.building.tasks import planned_files
 from chordcache.digests import digest_file, hex64
-from chordcache.engine.child import Worker, max_attempts
+from chordcache.engine.child import Worker
 from chordcache.engine.choice import Engine
+from chordcache.engine.crashes import Crash, max_attempts
 from chordcache.engine.limits import Limits
 from chordcache.engine.pool import default_jobs
-from chordcache.engine.worker import Crash, Raised
+from chordcache.engine.worker import Raised
 from chordcache.errors import ChordcacheError, DamageError, LockedError, NotFoundError, UsageError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, temporary_index

@@ -1,0 +1,62 @@
+"""Crashes of tasks: how often each is tried again, and when so many follow each other that no task is at fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from chordcache.engine.limits import Limits
+from chordcache.errors import WorkersDiedError
+
+MAX_DEATHS_IN_A_ROW = 5
+"""Number of tasks in a row that kill their workers, with no task finished between, until the environment is considered
+at fault"""
+
+_MAY_PASS = ("oom", "timeout")
+"""Causes that may be absent at another attempt, since the machine was busy"""
+
+Outcome: TypeAlias = tuple[int, Any, Any]
+"""Number of a task, the task, and its result or Crash"""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """Result of a task that did not return."""
+
+    cause: str
+    """"timeout", "oom" (out of memory), "signal" (its worker died) or "bug" (it raised, or cannot be sent)"""
+    message: str
+    attempts: int = 1
+
+
+class Death(Crash):
+    """Crash that ended the process."""
+
+
+def max_attempts(crash: Crash, limits: Limits) -> int:
+    """Return how often a task is tried."""
+    attempts = 1 + limits.retries if crash.cause in _MAY_PASS else 1
+    if isinstance(crash, Death) and crash.cause != "timeout":  # the worker may have been killed from outside
+        return max(attempts, 2)
+    return attempts
+
+
+class DeathsInARow:
+    """Tasks that killed their workers one after the other, held back until another task ends."""
+
+    def __init__(self) -> None:
+        self._outcomes: list[Outcome] = []
+
+    def add(self, number: int, task: Any, death: Death) -> None:
+        """Hold a death back. Raise ``WorkersDiedError`` if it is the fifth in a row."""
+        self._outcomes.append((number, task, death))
+        if len(self._outcomes) == MAX_DEATHS_IN_A_ROW:
+            raise WorkersDiedError(
+                f"{MAX_DEATHS_IN_A_ROW} tasks in a row killed their workers (the last: {death.message}); "
+                "look at memory and libraries, then run the same command"
+            )
+
+    def release(self) -> list[Outcome]:
+        """Return the deaths, which are their tasks' fault, and begin to count again."""
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
