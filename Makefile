@@ -15,9 +15,19 @@ POSE_BIN   := .venv-pose/bin
 POSE_STAMP := .venv-pose/.installed
 CLIPS := .clips
 TESTS_OF_SHAPE := tests/test_layers.py tests/test_firewalls.py tests/test_words.py
+# Some files of each area, which need ffmpeg and no other program
+FAST := $(TESTS_OF_SHAPE) tests/test_errors.py tests/test_public_api.py tests/config tests/index \
+	$(patsubst %,tests/cli/test_%.py,cli habits) \
+	$(patsubst %,tests/engine/test_%.py,engine_choice pool run_progress) \
+	$(patsubst %,tests/features/test_%.py,features flow mel row_clock) \
+	$(patsubst %,tests/media/test_%.py,container_numbers jpeg mp4_samples sound_chunks) \
+	$(patsubst %,tests/building/test_%.py,build merge plan prune tiers) tests/verifying/test_verify.py \
+	$(patsubst %,tests/train/test_%.py,clip_samplers collate dataset even_clips loader weights) \
+	tests/read/test_find_video.py tests/sources/test_sources.py \
+	$(patsubst %,tests/storage/test_%.py,layout run_log store store_contract typed_lines)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-corpus test-scale test-pose reliability check format bench bench-peers compare clean tools
+.PHONY: help install demo test test-fast test-corpus test-scale test-pose reliability check format bench bench-peers compare clean tools
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -40,8 +50,12 @@ demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training l
 	$(BIN)/chordcache verify demo/cache
 	$(BIN)/python scripts/train_demo.py demo/cache
 
-test: $(STAMP) tools ## all tests but the next three
+test: $(STAMP) tools ## all tests but test-corpus, test-scale, test-pose and reliability
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m 'not corpus' --ignore tests/scale
+
+test-fast: $(STAMP) ## some tests of each area, four minutes; they need ffmpeg and no other program
+	@command -v ffmpeg >/dev/null || { echo "make test-fast: the tests need ffmpeg" >&2; exit 1; }
+	$(BIN)/python -m pytest $(IN_PARALLEL) -m 'not corpus and not slow' $(FAST)
 
 test-corpus: $(STAMP) tools ## the tests of all media in the folder CHORDCACHE_CORPUS
 	CHORDCACHE_REQUIRE_CORPUS=1 $(BIN)/python -m pytest $(IN_PARALLEL) -m corpus --ignore tests/scale
@@ -58,7 +72,7 @@ $(POSE_STAMP): pyproject.toml
 	$(POSE_BIN)/python -m pip install -q -e '.[pose]' hypothesis pytest pytest-timeout
 	@touch $@
 
-reliability: $(STAMP) tools ## kills, full disks, damage, hostile files: an hour, resumes; ARGS='--trials 20 --only R1'
+reliability: $(STAMP) tools ## kills, full disks, damage, hostile files: an hour, resumes; ARGS=--slice makes a few, ARGS='--trials 20 --only R1'
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
 	PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m fault_injection $(ARGS)
 

@@ -50,17 +50,17 @@ for variable in [name for name in os.environ if name.startswith("CHORDCACHE_")]:
         del os.environ[variable]
 
 LONGEST_FILES = (
-    "test_slice.py",
     "test_truth_corpus.py",
-    "test_truth_frames.py",
-    "test_truth_scan.py",
+    "test_bucket_pictures.py",
+    "test_bench.py",
     "test_limits.py",
     "test_build.py",
-    "test_lost_frames.py",
+    "test_bad_input.py",
+    "test_truth_frames.py",
+    "test_plan_command.py",
     "test_colors.py",
-    "test_bench.py",
 )
-"""Test files that take minutes, the longest first"""
+"""Test files that take a minute or more, the longest first"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -317,11 +317,14 @@ def invoke_chordcache(
     env: Mapping[str, str] | None = None,
     with_progress: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process, which takes a second less, or in its own one if it needs another environment."""
-    if env is not None:
+    """Run a command in this process, which takes a second less, or in its own one if it needs another environment.
+
+    Its workers are processes in both cases. They get ``env``.
+    """
+    if env is not None and not _is_like_here(env):
         return run_chordcache(*args, cwd=cwd, env=env, with_progress=with_progress)
     with nullcontext() if cwd is None else chdir(cwd):
-        done = CliRunner().invoke(cli, [os.fspath(argument) for argument in args], prog_name="chordcache")
+        done = CliRunner(env=env).invoke(cli, [os.fspath(argument) for argument in args], prog_name="chordcache")
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     stdout, stderr = (text.decode("utf-8", "surrogateescape") for text in (done.stdout_bytes, done.stderr_bytes))
@@ -329,9 +332,14 @@ def invoke_chordcache(
     return subprocess.CompletedProcess(args, done.exit_code, stdout, shown)
 
 
+def _is_like_here(env: Mapping[str, str]) -> bool:
+    """Return whether an environment only names folders of modules that this process has too."""
+    return env.keys() == {"PYTHONPATH"} and set(env["PYTHONPATH"].split(os.pathsep)) <= set(sys.path)
+
+
 @pytest.fixture(scope="session")
 def run_cli() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``run_cli(*args, cwd=None, env=None, with_progress=False)``: a command, in this process if ``env`` is None."""
+    """``run_cli(*args, cwd=None, env=None, with_progress=False)``: in this process if ``env`` lets it."""
     return invoke_chordcache
 
 

@@ -139,6 +139,7 @@ def test_samplers_have_short_names_at_the_root() -> None:
     assert len(chordcache.samplers.uniform(4).frame_numbers.__doc__ or "") > 0
 
 
+@pytest.mark.slow
 def test_a_name_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AttributeError, match="has no attribute 'open_cash'. Did you mean 'open_cache'?"):
         chordcache.open_cash  # noqa: B018

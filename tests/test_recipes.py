@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -155,7 +156,9 @@ def commands_of(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_published_list_trains_for_two_epochs(name: str, tmp_path: Path, clips: Path) -> None:
+def test_a_published_list_trains_for_two_epochs(
+    name: str, tmp_path: Path, clips: Path, run_cli: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
     num_made = 0
 
     def piece(path: Path, seconds: float = 1.2) -> None:
@@ -167,19 +170,14 @@ def test_a_published_list_trains_for_two_epochs(name: str, tmp_path: Path, clips
         num_made += 1
 
     num_items = LAYOUTS[name](tmp_path, piece)
-    programs = {"chordcache": [sys.executable, "-m", "chordcache"], "python": [sys.executable]}
     environment = {**os.environ, "PYTHONPATH": str(RECIPES.parent.parent)}
     for command in commands_of(name):
         program, *arguments = shlex.split(command.replace("docs/recipes", str(RECIPES)))
-        done = subprocess.run(
-            [*programs[program], *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        if program == "chordcache":
+            done = run_cli(*arguments, cwd=tmp_path)
+        else:
+            python = [sys.executable, *arguments]
+            done = subprocess.run(python, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{command}: {done.stderr}"
     assert len(cc.Cache(tmp_path / "cache")) == num_items
 

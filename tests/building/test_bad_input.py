@@ -33,11 +33,23 @@ def quiet(done: subprocess.CompletedProcess[str]) -> bool:
     return processes.fine(output) and not LIBAV_LINE.search(output) and "\x1b" not in output
 
 
-def journey(folder: Path, run_process: Cli, **options: object) -> tuple[int, int, int]:
+@pytest.fixture
+def run_seen(run_cli: Cli, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """``run_cli``, whose standard error also has what libraries and worker processes wrote to the terminal."""
+
+    def run(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        done = run_cli(*args, cwd=cwd)
+        done.stderr += "".join(capfd.readouterr())
+        return done
+
+    return run
+
+
+def journey(folder: Path, run_seen: Cli) -> tuple[int, int, int]:
     """Scan, build and verify ``folder/corpus``; exit codes of the three."""
     codes = []
     for args in (["scan", "corpus", "-j1"], ["build", "-j1"], ["verify", "-j1"]):
-        done = run_process(*args, cwd=folder, timeout=60, **options)
+        done = run_seen(*args, cwd=folder)
         assert quiet(done), done.stdout + done.stderr
         codes.append(done.returncode)
     return codes[0], codes[1], codes[2]
@@ -102,10 +114,10 @@ ONLY_A_DECODER_KNOWS = ("flips.mp4",)
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_one_broken_input(tmp_path: Path, run_process: Cli, make_video: Maker, name: str) -> None:
+def test_one_broken_input(tmp_path: Path, run_seen: Cli, make_video: Maker, name: str) -> None:
     (tmp_path / "corpus").mkdir()
     BROKEN[name][0](tmp_path / "corpus" / name, make_video)
-    assert journey(tmp_path, run_process) == (0 if name in ONLY_A_DECODER_KNOWS else 3, 3, 0)
+    assert journey(tmp_path, run_seen) == (0 if name in ONLY_A_DECODER_KNOWS else 3, 3, 0)
     line = processes.quarantine(tmp_path / "cache")[name]
     assert line["cause"] in BROKEN[name][1], line
     assert line["message"]
@@ -114,14 +126,14 @@ def test_one_broken_input(tmp_path: Path, run_process: Cli, make_video: Maker, n
 
 
 @pytest.mark.parametrize("name", ["truncated.mkv", "truncated.mp4", "flips.mp4", "fifo.mp4", "zero.mp4", "loop.mp4"])
-def test_one_broken_input_without_a_scan(tmp_path: Path, run_process: Cli, make_video: Maker, name: str) -> None:
+def test_one_broken_input_without_a_scan(tmp_path: Path, run_seen: Cli, make_video: Maker, name: str) -> None:
     BROKEN[name][0](tmp_path / name, make_video)
     (tmp_path / "list.csv").write_text(f"path\n{name}\n")
-    done = run_process("build", "list.csv", "-j1", cwd=tmp_path, timeout=60)
+    done = run_seen("build", "list.csv", "-j1", cwd=tmp_path)
     assert done.returncode == 3
     assert quiet(done), done.stderr
     assert processes.quarantine(tmp_path / "cache")[name]["cause"] in BROKEN[name][1]
-    assert run_process("verify", "-j1", cwd=tmp_path).returncode == 0
+    assert run_seen("verify", "-j1", cwd=tmp_path).returncode == 0
 
 
 NAMES: list[str | bytes] = [
@@ -163,11 +175,11 @@ def _write_named(folder: Path, make_video: Maker) -> list[str]:
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl", "csv"])
-def test_any_legal_name(tmp_path: Path, run_process: Cli, make_video: Maker, form: str) -> None:
+def test_any_legal_name(tmp_path: Path, run_seen: Cli, make_video: Maker, form: str) -> None:
     names = _write_named(tmp_path / "corpus", make_video)
     index = f"index.{form}"
     for args in (["scan", "corpus", "-o", index], ["build", index], ["verify", "--source"], ["info"], ["info", index]):
-        done = run_process(*args, *(["-j2"] if args[0] in ("scan", "build", "verify") else []), cwd=tmp_path)
+        done = run_seen(*args, *(["-j2"] if args[0] in ("scan", "build", "verify") else []), cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         assert quiet(done), (done.stdout + done.stderr).encode("utf-8", "surrogateescape")
     opened = cc.open_cache(tmp_path / "cache")
@@ -178,14 +190,14 @@ def test_any_legal_name(tmp_path: Path, run_process: Cli, make_video: Maker, for
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 def test_a_broken_file_of_any_name_is_reported_in_one_clean_line(
-    tmp_path: Path, run_process: Cli, name: str | bytes
+    tmp_path: Path, run_seen: Cli, name: str | bytes
 ) -> None:
     (tmp_path / "corpus").mkdir()
     with open(os.path.join(os.fsencode(tmp_path / "corpus"), os.fsencode(name)), "wb") as file:
         file.write(b"junk" * 100)
     (tmp_path / "list.csv").touch()
-    scanned = run_process("scan", "corpus", "-j1", cwd=tmp_path)
-    built = run_process("build", "-j1", "--fail-fast", cwd=tmp_path)
+    scanned = run_seen("scan", "corpus", "-j1", cwd=tmp_path)
+    built = run_seen("build", "-j1", "--fail-fast", cwd=tmp_path)
     assert (scanned.returncode, built.returncode) == (3, 4), scanned.stderr + built.stderr
     for done in (scanned, built):
         assert quiet(done)
@@ -216,18 +228,18 @@ def test_a_video_with_decoder_errors_is_not_cached(tmp_path: Path, make_video: M
     assert silent == []
 
 
-def test_folders_named_like_videos(tmp_path: Path, run_process: Cli, make_video: Maker) -> None:
+def test_folders_named_like_videos(tmp_path: Path, run_seen: Cli, make_video: Maker) -> None:
     make_video(tmp_path / "corpus/x.mp4/inner.mp4", num_frames=4)
     (tmp_path / "corpus/empty.mp4").mkdir()
     make_video(tmp_path / "corpus/esc\x1b[2J/a.mp4", num_frames=4)
-    assert journey(tmp_path, run_process) == (0, 0, 0)
+    assert journey(tmp_path, run_seen) == (0, 0, 0)
     assert set(processes.contents(tmp_path / "cache")) == {"x.mp4/inner.mp4", "esc\x1b[2J/a.mp4"}
 
 
-def test_a_folder_in_a_list(tmp_path: Path, run_process: Cli) -> None:
+def test_a_folder_in_a_list(tmp_path: Path, run_seen: Cli) -> None:
     (tmp_path / "x.mp4").mkdir()
     (tmp_path / "list.csv").write_text("path\nx.mp4\n")
-    done = run_process("build", "list.csv", "-j1", cwd=tmp_path)
+    done = run_seen("build", "list.csv", "-j1", cwd=tmp_path)
     assert done.returncode == 3
     assert quiet(done)
     assert processes.quarantine(tmp_path / "cache")["x.mp4"]["cause"] == "not-regular"
@@ -339,18 +351,18 @@ def _playlists(secret: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", _playlists(Path("x")))
-def test_a_playlist_opens_no_other_file(tmp_path: Path, run_process: Cli, make_video: Maker, name: str) -> None:
+def test_a_playlist_opens_no_other_file(tmp_path: Path, run_seen: Cli, make_video: Maker, name: str) -> None:
     secret = make_video(tmp_path / "elsewhere/secret.mp4", num_frames=5)
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / name).write_text(_playlists(secret)[name])
     os.utime(secret, (1, 1))
-    assert journey(tmp_path, run_process) == (3, 3, 0)
+    assert journey(tmp_path, run_seen) == (3, 3, 0)
     assert processes.contents(tmp_path / "cache") == {}
     (tmp_path / "list.csv").write_text(f"path\ncorpus/{name}\n")
     args = ["build", "list.csv", "-o", "traced", "-j1"]
     tracer = shutil.which("strace")
     if tracer is None:
-        assert run_process(*args, cwd=tmp_path).returncode == 3
+        assert run_seen(*args, cwd=tmp_path).returncode == 3
     else:
         trace = tmp_path / "trace"
         done = subprocess.run(
@@ -369,12 +381,19 @@ def test_a_playlist_opens_no_other_file(tmp_path: Path, run_process: Cli, make_v
 # Arguments
 
 
+@pytest.fixture(scope="module")
+def scanned(tmp_path_factory: pytest.TempPathFactory, make_video: Maker) -> Path:
+    """videos/ and index.json. Do not write into it."""
+    folder = tmp_path_factory.mktemp("scanned")
+    make_video(folder / "videos/a.mp4", num_frames=4)
+    cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
+    return folder
+
+
 @pytest.fixture
-def one(tmp_path: Path, make_video: Maker) -> Path:
-    """videos/ and index.json."""
-    make_video(tmp_path / "videos/a.mp4", num_frames=4)
-    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
-    return tmp_path
+def one(scanned: Path, tmp_path: Path) -> Path:
+    """videos/, and an index.json of the same videos elsewhere."""
+    return shutil.copytree(scanned, tmp_path, dirs_exist_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -413,7 +432,7 @@ def one(tmp_path: Path, make_video: Maker) -> Path:
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )  # fmt: skip
-def test_a_wrong_argument(one: Path, run_process: Cli, args: Sequence[str], code: int, words: Sequence[str]) -> None:
+def test_a_wrong_argument(one: Path, run_seen: Cli, args: Sequence[str], code: int, words: Sequence[str]) -> None:
     (one / "full").mkdir()
     (one / "full/thesis.tex").touch()
     (one / "file").touch()
@@ -428,7 +447,7 @@ def test_a_wrong_argument(one: Path, run_process: Cli, args: Sequence[str], code
             cwd=one, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
     else:
-        done = run_process(*args, cwd=one)
+        done = run_seen(*args, cwd=one)
     assert done.returncode == code, done.stdout + done.stderr
     assert quiet(done), done.stderr
     assert all(word in done.stderr for word in words), done.stderr
@@ -436,11 +455,11 @@ def test_a_wrong_argument(one: Path, run_process: Cli, args: Sequence[str], code
     assert os.listdir(one / "full") == ["thesis.tex"]
 
 
-def test_a_file_whose_name_begins_with_a_dash(tmp_path: Path, run_process: Cli, make_video: Maker) -> None:
+def test_a_file_whose_name_begins_with_a_dash(tmp_path: Path, run_seen: Cli, make_video: Maker) -> None:
     make_video(tmp_path / "-x.mp4", num_frames=4)
-    done = run_process("scan", "--", "-x.mp4", cwd=tmp_path)
+    done = run_seen("scan", "--", "-x.mp4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert run_process("build", "-j1", cwd=tmp_path).returncode == 0
+    assert run_seen("build", "-j1", cwd=tmp_path).returncode == 0
     assert set(processes.contents(tmp_path / "cache")) == {"-x.mp4"}
 
 
@@ -457,11 +476,11 @@ def test_modules_among_the_videos_are_not_imported(tmp_path: Path, make_video: M
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
-def test_the_cache_inside_the_corpus_is_not_an_input(tmp_path: Path, run_process: Cli, make_video: Maker) -> None:
+def test_the_cache_inside_the_corpus_is_not_an_input(tmp_path: Path, run_seen: Cli, make_video: Maker) -> None:
     make_video(tmp_path / "a.mp4", num_frames=4)
     for _ in range(2):
-        assert run_process("scan", "corpus=.", "-j1", cwd=tmp_path).returncode == 0
-        assert run_process("build", "-j1", cwd=tmp_path).returncode == 0
+        assert run_seen("scan", "corpus=.", "-j1", cwd=tmp_path).returncode == 0
+        assert run_seen("build", "-j1", cwd=tmp_path).returncode == 0
     assert len(cc.open_cache(tmp_path / "cache")) == 1
 
 

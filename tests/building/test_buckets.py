@@ -14,6 +14,7 @@ import pytest
 from helpers import processes
 from helpers.cache_contents import arrays, differing
 from helpers.ffmpeg import ffmpeg, ffprobe
+from helpers.inline import HERE
 from helpers.processes import flip, quarantine
 
 import chordcache as cc
@@ -46,10 +47,10 @@ def build(folder: Path, config: Config, **options: Any) -> RunSummary:
     """Build the videos of a folder, or its list."""
     index = folder / "videos/list.csv"
     if not index.exists():
-        cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
+        cc.scan([folder / "videos"], output=folder / "index.json", jobs=HERE)
         index = folder / "index.json"
     tiers = options.pop("tiers", ("lmdb", "npz") if config.features else ("lmdb",))
-    return cc.build(index, folder / "cache", tiers=tiers, config=config, jobs=1, **options)
+    return cc.build(index, folder / "cache", tiers=tiers, config=config, jobs=HERE, **options)
 
 
 def only(folder: Path) -> cc.Video:
@@ -298,7 +299,7 @@ def test_a_change_of_the_buckets(tmp_path: Path, make_video: Callable[..., Path]
         assert (shapes["frames"][0], shapes["flow"][0], shapes["motion"][0]) == (num_frames, num_frames - 1, num_frames)
         assert shapes["mel"][0] == pytest.approx(num_frames / 25 * 100, abs=4)
         assert len(video.content.motion_per_second) == -(-num_frames // 25)
-        damage = cc.verify(tmp_path / "cache", level="deep", source=True).damage
+        damage = cc.verify(tmp_path / "cache", level="deep", source=True, jobs=HERE).damage
         assert {each.kind for each in damage} <= {"orphan"}, "files of earlier buckets, which gc removes"
 
 
@@ -327,18 +328,18 @@ def test_repair_and_merge(tmp_path: Path, make_video: Callable[..., Path]) -> No
     for number, size in enumerate([(64, 32), (32, 64)]):
         folder = tmp_path / str(number)
         make_video(folder / "videos" / f"{number}.mp4", size=size, num_frames=40, audio=True)
-        cc.scan([f"v{number}={folder / 'videos'}"], output=folder / "index.json", jobs=1)
+        cc.scan([f"v{number}={folder / 'videos'}"], output=folder / "index.json", jobs=HERE)
         config = config_of(WIDE, TALL, features=FEATURES)
-        cc.build(folder / "index.json", folder / "cache", tiers=("lmdb", "npz"), config=config, jobs=1)
+        cc.build(folder / "index.json", folder / "cache", tiers=("lmdb", "npz"), config=config, jobs=HERE)
         caches.append(folder / "cache")
     expected = arrays(caches[0])
     (damaged,) = caches[0].glob("npz/*/*.flow.*")
     flip(damaged, damaged.stat().st_size // 2)
-    cc.repair(caches[0], cc.verify(caches[0]).damage)
+    cc.repair(caches[0], cc.verify(caches[0], jobs=HERE).damage)
     assert differing(arrays(caches[0]), expected) == []
     assert cc.merge(caches, tmp_path / "joined").num_inputs == 2
     assert {video.bucket for video in cc.open_cache(tmp_path / "joined")} == {WIDE, TALL}
-    assert cc.verify(tmp_path / "joined", source=True).damage == []
+    assert cc.verify(tmp_path / "joined", source=True, jobs=HERE).damage == []
 
 
 # Killed builds
@@ -349,15 +350,14 @@ def test_a_killed_build_continues(tmp_path: Path, make_video: Callable[..., Path
     for number in range(8):
         make_video(tmp_path / f"videos/{number}.mp4", size=[(640, 320), (320, 640)][number % 2], num_frames=40 + number)
     (tmp_path / "c.yaml").write_text("frames: {buckets: [[32, 64, 9], [128, 256, 40], [256, 128, 41]]}\n")
-    cc.scan([tmp_path / "videos"], output=tmp_path / "i.json", jobs=1)
+    cc.scan([tmp_path / "videos"], output=tmp_path / "i.json", jobs=HERE)
     args = ["build", tmp_path / "i.json", "-c", tmp_path / "c.yaml", "--tier", "lmdb", "--tier", "npz", "-j2"]
     assert run_cli(*args, "-o", tmp_path / "whole").returncode == 0
-    for num_done in (1, 3, 5):
-        with processes.running(tmp_path, *args, "-o", tmp_path / "cache") as run:
-            processes.wait_until(lambda n=num_done: len(processes.sidecars(tmp_path / "cache")) >= n, 60)
-            os.kill(run.process.pid, signal.SIGKILL)
-            run.wait()
-            assert run.survivors() == []
+    with processes.running(tmp_path, *args, "-o", tmp_path / "cache") as run:
+        processes.wait_until(lambda: len(processes.sidecars(tmp_path / "cache")) >= 3, 60)
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.wait()
+        assert run.survivors() == []
     done = run_cli(*args, "-o", tmp_path / "cache")
     assert done.returncode == 0, done.stderr
     assert processes.contents(tmp_path / "cache") == processes.contents(tmp_path / "whole")

@@ -319,9 +319,10 @@ def completes(longer: Path, folder: Path, run_cli: Cli) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to_group", [True, False], ids=["group", "parent"])
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
+    ("number", "code", "to_group"),
+    [(signal.SIGINT, 130, True), (signal.SIGTERM, 143, False), (signal.SIGHUP, 129, True)],
+    ids=["INT to the group", "TERM to the parent", "HUP to the group"],
 )
 def test_a_signal_in_the_middle_of_a_build(
     longer: Path, tmp_path: Path, run_cli: Cli, number: int, code: int, to_group: bool
@@ -355,21 +356,6 @@ def test_a_signal_at_any_time(longer: Path, tmp_path: Path, run_cli: Cli) -> Non
     completes(longer, tmp_path, run_cli)
 
 
-@pytest.mark.slow
-def test_kill_9_of_the_parent_at_random_points(longer: Path, tmp_path: Path, run_cli: Cli) -> None:
-    random = processes.Rng(4)
-    for turn in range(6):
-        with processes.running(tmp_path, *build_args(longer)) as run:
-            processes.wait_until(
-                at_work(tmp_path / "cache") if turn else lambda: (tmp_path / "cache/.lock").exists(), 30
-            )
-            time.sleep(random.below(400) / 1000)
-            os.kill(run.process.pid, signal.SIGKILL)
-            run.wait()
-            assert run.survivors() == [], f"turn {turn}"
-    completes(longer, tmp_path, run_cli)
-
-
 DIE_AT_RENAME = """
 import os, signal, sys
 count = 0
@@ -392,8 +378,9 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nth", range(1, 5))
-@pytest.mark.parametrize("built_before", [False, True])
+@pytest.mark.parametrize(
+    ("built_before", "nth"), [(False, 1), (False, 2), (False, 3), (False, 4), (True, 1), (True, 4)]
+)
 def test_kill_9_just_before_each_rename_of_the_parent(
     work: Path, tmp_path: Path, run_cli: Cli, nth: int, built_before: bool
 ) -> None:
@@ -516,41 +503,14 @@ def test_reading_and_verifying_during_a_build_are_allowed(longer: Path, tmp_path
     assert processes.contents(tmp_path / "cache") == processes.contents(longer / "whole")
 
 
-# A source that changes while it is read
-
-
-@pytest.mark.parametrize("how", ["appended", "touched", "replaced"])
-def test_a_source_that_changes_during_the_decode(tmp_path: Path, make_video: Maker, how: str) -> None:
-    source = make_video(tmp_path / "videos/a.mp4", num_frames=1500, size=(320, 240))
-    make_video(tmp_path / "new.mp4", num_frames=5)
-    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
-    with processes.running(tmp_path, "build", "index.json", "-j1") as run:
-        assert processes.wait_until(at_work(tmp_path / "cache"), 30, step=0.002)
-        if how == "appended":
-            with open(source, "ab") as file:
-                file.write(b"\0" * 100)
-        elif how == "touched":
-            os.utime(source)
-        else:
-            (tmp_path / "new.mp4").rename(source)
-        assert run.wait() == 3, run.stdout + run.stderr
-        assert processes.fine(run.stderr)
-    assert processes.quarantine(tmp_path / "cache")["a.mp4"]["cause"] == "changed"
-    assert processes.contents(tmp_path / "cache") == {}
-    assert processes.partials(tmp_path / "cache") == []
-    # It is at rest now: the same command caches what it has become
-    assert numbers(cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=1)) == (1, 0, 0)
-    assert processes.contents(tmp_path / "cache")["a.mp4"][0] == (5 if how == "replaced" else 1500)
-
-
 # A full disk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", ["jpeg", "raw", "mpeg4, quantizer: 1, gop: 4"])
+@pytest.mark.parametrize("codec", ["jpeg", "mpeg4, quantizer: 1, gop: 4"])
 def test_a_full_disk(longer: Path, small_disk: tuple, run_cli: Cli, codec: str) -> None:
     disk, limit, free = small_disk
-    (disk / "c.yaml").write_text(f"frames: {{codec: {codec}, short_side: {64 if codec == 'raw' else 'null'}}}")
+    (disk / "c.yaml").write_text(f"frames: {{codec: {codec}, short_side: null}}")
     args = ["build", longer / "index.json", "-o", "cache", "-j2", "-c", "c.yaml"]
     done = subprocess.run(
         [sys.executable, "-m", "chordcache", *map(str, args)],

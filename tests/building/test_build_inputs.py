@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers import processes
+from helpers.inline import HERE
 from helpers.lists import indexed, place, write
 
 import chordcache as cc
@@ -28,16 +29,16 @@ def test_a_folder_is_scanned_and_built(tmp_path: Path, clips: Path, run_cli) -> 
     done = run_cli("build", videos, "-o", tmp_path / "cache")
     assert done.returncode == 0, done.stderr
     assert f"scanned 1 videos of '{videos}'" in done.stderr
-    cc.scan(videos, output=tmp_path / "i.json")
-    assert cc.build(tmp_path / "i.json", tmp_path / "cache").num_up_to_date == 1  # it has the keys of a scan
-    assert cc.build(str(videos), tmp_path / "cache").num_up_to_date == 1
+    cc.scan(videos, output=tmp_path / "i.json", jobs=HERE)
+    assert cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=HERE).num_up_to_date == 1  # it has the keys of a scan
+    assert cc.build(str(videos), tmp_path / "cache", jobs=HERE).num_up_to_date == 1
     assert cc.dry_run(videos, tmp_path / "cache").num_up_to_date == 1
     for part in ("1/2", "2/2"):
         assert run_cli("build", videos, "-o", tmp_path / "parts", "--part", part, "-q").returncode == 0
     assert run_cli("finish", tmp_path / "parts").returncode == 0
     (tmp_path / "none").mkdir()
     with pytest.raises(cc.NotFoundError, match="expected at least one video"):
-        cc.build(tmp_path / "none", tmp_path / "cache")
+        cc.build(tmp_path / "none", tmp_path / "cache", jobs=HERE)
 
 
 def test_a_list_of_absolute_and_relative_paths_is_built(tmp_path: Path, clips: Path, run_cli) -> None:
@@ -52,15 +53,15 @@ def test_a_list_of_absolute_and_relative_paths_is_built(tmp_path: Path, clips: P
     listed = run_cli("index", one / "l.csv", "-o", tmp_path / "i.json")
     assert listed.returncode == 0, listed.stderr
     assert f"'{label}' is {other}" in listed.stderr
-    assert cc.build(tmp_path / "i.json", tmp_path / "cache").num_up_to_date == 3
+    assert cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=HERE).num_up_to_date == 3
 
 
 def test_two_lists_that_name_a_file_in_two_roots_name_one_file(tmp_path: Path, clips: Path) -> None:
     videos = place(clips, tmp_path, "sub/a.mp4", "b.mp4")
     write(videos / "sub" / "l.csv", "path\na.mp4\n")
     write(videos / "l.csv", "path\nb.mp4\nsub/a.mp4\n")
-    cc.build(videos / "sub" / "l.csv", tmp_path / "cache")
-    summary = cc.build(videos / "l.csv", tmp_path / "cache")
+    cc.build(videos / "sub" / "l.csv", tmp_path / "cache", jobs=HERE)
+    summary = cc.build(videos / "l.csv", tmp_path / "cache", jobs=HERE)
     assert (summary.num_done, summary.num_up_to_date) == (1, 1)
     assert sorted(video.path for video in cc.open_cache(tmp_path / "cache")) == ["a.mp4", "b.mp4"]
 
@@ -68,12 +69,12 @@ def test_two_lists_that_name_a_file_in_two_roots_name_one_file(tmp_path: Path, c
 def test_an_index_that_names_a_file_in_two_roots_is_an_error(tmp_path: Path, clips: Path) -> None:
     videos = place(clips, tmp_path, "sub/a.mp4")
     index = tmp_path / "i.json"
-    cc.scan(videos, output=index, level="headers")
+    cc.scan(videos, output=index, level="headers", jobs=HERE)
     text = index.read_text().replace('"roots": {', f'"roots": {{"sub": "{videos / "sub"}", ')
     record = '{"root": "sub", "path": "a.mp4"}'
     index.write_text(text.replace('"records": [', f'"records": [\n{record},'))
     with pytest.raises(cc.UsageError, match=r"names 'sub/a.mp4' of root 'videos' twice, once in another root"):
-        cc.build(index, tmp_path / "cache")
+        cc.build(index, tmp_path / "cache", jobs=HERE)
 
 
 def test_rows_of_an_index_that_follow_each_other_are_one_file_in_two_spellings(tmp_path: Path, clips: Path) -> None:

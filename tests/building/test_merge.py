@@ -359,6 +359,7 @@ for stop in [step for number in range(1, 100) for step in (number, -number)]:
 """
 
 
+@pytest.mark.slow
 def test_a_merge_that_is_killed_anywhere_is_completed(work: Path, tmp_path: Path) -> None:
     """It is killed before and after every rename and every link. Only after the last one the cache can be opened."""
     command = [sys.executable, "-c", KILLED, work / "ab", work / "bc", tmp_path]
@@ -385,6 +386,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk(
     work: Path, small_disk: tuple[Path, Callable[[], None], Callable[[], None]], make_video: Callable[..., Path]
 ) -> None:

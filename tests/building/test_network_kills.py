@@ -21,7 +21,7 @@ import chordcache as cc
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
-NUM_VIDEOS = 16
+NUM_VIDEOS = 8
 
 
 @pytest.fixture(scope="module")

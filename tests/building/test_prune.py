@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from helpers import processes
+from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.errors import TooManyFailuresError, UsageError
@@ -28,8 +29,8 @@ def built(tmp_path_factory: pytest.TempPathFactory, make_video: Maker) -> Path:
     for number in range(NUM_VIDEOS):
         make_video(folder / f"videos/{number:02d}.mp4", num_frames=3 + number, size=(32, 32))
     (folder / "videos/broken.mp4").write_bytes(b"junk")
-    cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
-    cc.build(folder / "index.json", folder / "cache", tiers=["lmdb", "npz"], features=["frames", "motion"], jobs=1)
+    cc.scan([folder / "videos"], output=folder / "index.json", jobs=HERE)
+    cc.build(folder / "index.json", folder / "cache", tiers=["lmdb", "npz"], features=["frames", "motion"], jobs=HERE)
     return folder
 
 
@@ -38,9 +39,9 @@ def work(built: Path, tmp_path: Path) -> Path:
     """A copy of it, whose root is where the copy is."""
     folder = tmp_path / "work"
     shutil.copytree(built, folder)
-    index = cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
+    index = cc.scan([folder / "videos"], output=folder / "index.json", jobs=HERE)
     roots = {"videos": str(folder / "videos")}
-    summary = cc.build(index, folder / "cache", features=["frames"], jobs=1, roots=roots)
+    summary = cc.build(index, folder / "cache", features=["frames"], jobs=HERE, roots=roots)
     assert summary.num_up_to_date == NUM_VIDEOS
     return folder
 
@@ -97,59 +98,59 @@ def test_more_than_a_tenth_needs_yes(work: Path, run_cli: Cli) -> None:
 def test_a_list_of_some_videos_of_a_root_removes_none(work: Path, run_cli: Cli) -> None:
     """Two lists of one folder, and a scan of one file, are parts of a cache. They do not say what is gone."""
     (work / "some.csv").write_text("path\nvideos/01.mp4\n")
-    cc.scan([work / "videos/02.mp4"], output=work / "one.json", jobs=1)
+    cc.scan([work / "videos/02.mp4"], output=work / "one.json", jobs=HERE)
     before = paths_of(work / "cache")
     for index in ("some.csv", "one.json"):
-        assert cc.build(work / index, work / "cache", features=["frames"], jobs=1).num_up_to_date == 1
+        assert cc.build(work / index, work / "cache", features=["frames"], jobs=HERE).num_up_to_date == 1
     assert paths_of(work / "cache") == before
-    assert [each for each in cc.verify(work / "cache", jobs=1).damage if each.kind == "orphan"] == []
+    assert [each for each in cc.verify(work / "cache", jobs=HERE).damage if each.kind == "orphan"] == []
 
 
 def test_a_list_of_the_folder_above_names_the_cached_files(work: Path, make_video: Maker) -> None:
     """A file has one name in a cache, also where a list of another root names it, with files that are new."""
     make_video(work / "elsewhere/new.mp4", num_frames=3)
     (work / "list.csv").write_text("path,label\nvideos/01.mp4,cat\nelsewhere/new.mp4,dog\n")
-    summary = cc.build(work / "list.csv", work / "cache", features=["frames"], jobs=1)
+    summary = cc.build(work / "list.csv", work / "cache", features=["frames"], jobs=HERE)
     assert (summary.num_done, summary.num_up_to_date) == (1, 1)
     with cc.open_cache(work / "cache") as cache:
         found = {video.path: (video.sidecar.root, video.label) for video in cache}
     assert found["01.mp4"] == ("videos", "cat")
     assert found["elsewhere/new.mp4"] == (work.name, "dog")
     assert "videos/01.mp4" not in found
-    assert {each.kind for each in cc.verify(work / "cache", jobs=1).damage} == {"incomplete"}  # the new one's motion
-    assert cc.build(work / "list.csv", work / "cache", features=["frames"], jobs=1).num_up_to_date == 2
+    assert {each.kind for each in cc.verify(work / "cache", jobs=HERE).damage} == {"incomplete"}  # the new one's motion
+    assert cc.build(work / "list.csv", work / "cache", features=["frames"], jobs=HERE).num_up_to_date == 2
 
 
 def test_a_build_that_is_stopped_prunes_nothing(work: Path, make_video: Maker) -> None:
     (work / "videos/03.mp4").unlink()
     (work / "videos/new.mp4").write_bytes(b"junk")
-    index = cc.scan([work / "videos"], output=work / "index.json", jobs=1)
+    index = cc.scan([work / "videos"], output=work / "index.json", jobs=HERE)
     options = cc.BuildOptions(prune=True, max_failures=0)
     with pytest.raises(TooManyFailuresError):
-        cc.build(index, work / "cache", features=["frames"], jobs=1, options=options)
+        cc.build(index, work / "cache", features=["frames"], jobs=HERE, options=options)
     assert "03.mp4" in paths_of(work / "cache")
-    summary = cc.build(index, work / "cache", features=["frames"], jobs=1, options=cc.BuildOptions(prune=True))
+    summary = cc.build(index, work / "cache", features=["frames"], jobs=HERE, options=cc.BuildOptions(prune=True))
     assert summary.num_pruned == 1
     assert "03.mp4" not in paths_of(work / "cache")
 
 
 def test_a_moved_source_takes_its_artefacts_along_when_the_old_name_is_pruned(work: Path) -> None:
     options = cc.BuildOptions(source_hash=True)
-    cc.build(work / "index.json", work / "cache", features=["frames"], jobs=1, options=options)
+    cc.build(work / "index.json", work / "cache", features=["frames"], jobs=HERE, options=options)
     inode = next((work / "cache/lmdb").rglob("05-*")).stat().st_ino
     (work / "videos/05.mp4").rename(work / "videos/moved.mp4")
-    index = cc.scan([work / "videos"], output=work / "index.json", jobs=1)
+    index = cc.scan([work / "videos"], output=work / "index.json", jobs=HERE)
     pruning = cc.BuildOptions(source_hash=True, prune=True)
-    assert cc.build(index, work / "cache", features=["frames"], jobs=1, options=pruning).num_pruned == 1
+    assert cc.build(index, work / "cache", features=["frames"], jobs=HERE, options=pruning).num_pruned == 1
     assert next((work / "cache/lmdb").rglob("moved-*")).stat().st_ino == inode
     assert not list((work / "cache/lmdb").rglob("05-*"))
-    assert cc.verify(work / "cache", level="deep", jobs=1).damage == []
+    assert cc.verify(work / "cache", level="deep", jobs=HERE).damage == []
 
 
 def test_a_kill_while_pruning_leaves_what_gc_removes(work: Path, run_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the sidecar and its files."""
     (work / "videos/03.mp4").unlink()
-    index = cc.scan([work / "videos"], output=work / "index.json", jobs=1)
+    index = cc.scan([work / "videos"], output=work / "index.json", jobs=HERE)
 
     def killed(self: Path, missing_ok: bool = False, unlink: Callable[..., None] = Path.unlink) -> None:
         if self.name.startswith("03-") and self.suffix != ".json":
@@ -160,7 +161,7 @@ def test_a_kill_while_pruning_leaves_what_gc_removes(work: Path, run_cli: Cli, m
     if not pid:
         monkeypatch.setattr(Path, "unlink", killed)
         try:
-            cc.build(index, work / "cache", features=["frames"], jobs=1, options=cc.BuildOptions(prune=True))
+            cc.build(index, work / "cache", features=["frames"], jobs=HERE, options=cc.BuildOptions(prune=True))
         finally:
             os.kill(os.getpid(), 9)
     os.waitpid(pid, 0)

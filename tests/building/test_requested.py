@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.config.config import Config, config_from_json
@@ -26,7 +27,7 @@ def index(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     folder = tmp_path_factory.mktemp("asked")
     for name in ("a", "b"):
         make_video(folder / "videos" / f"{name}.mp4", num_frames=10, size=(64, 48), audio=True)
-    cc.scan([folder / "videos"]).write(folder / "index.json")
+    cc.scan([folder / "videos"], jobs=HERE).write(folder / "index.json")
     (folder / "small.yaml").write_text(SMALL)
     return folder / "index.json"
 
@@ -52,26 +53,28 @@ def files_of(cache: Path) -> dict[Path, int]:
 @pytest.mark.parametrize("as_object", [False, True])
 def test_a_config_of_one_feature_keeps_the_others(index, tmp_path, as_object):
     cache, sound = tmp_path / "cache", tmp_path / "sound.yaml"
-    cc.build(index, cache, features=["frames", "mel"], config=index.parent / "small.yaml")
+    cc.build(index, cache, features=["frames", "mel"], config=index.parent / "small.yaml", jobs=HERE)
     before = files_of(cache)
     sound.write_text("features: {waveform: {sample_rate: 8000}}\n")
     config = config_from_json({"features": {"waveform": {"sample_rate": 8000}}}) if as_object else sound
-    cc.build(index, cache, tiers="npz", features="waveform", config=config)
+    cc.build(index, cache, tiers="npz", features="waveform", config=config, jobs=HERE)
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("waveform", "mel")}
     assert before.items() <= files_of(cache).items()
     assert cc.collect_garbage(cache) == []
-    assert cc.build(index, cache).num_up_to_date == (0 if as_object else 2)  # an object names all settings of frames
+    assert cc.build(index, cache, jobs=HERE).num_up_to_date == (
+        0 if as_object else 2
+    )  # an object names all settings of frames
 
 
 def test_null_and_presets_take_nothing_out(index, tmp_path):
     cache = tmp_path / "cache"
-    cc.build(index, cache, features=["frames", "mel"], config=index.parent / "small.yaml")
+    cc.build(index, cache, features=["frames", "mel"], config=index.parent / "small.yaml", jobs=HERE)
     before = files_of(cache)
-    cc.build(index, cache, config="flow")
+    cc.build(index, cache, config="flow", jobs=HERE)
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel", "flow")}
     assert before.items() <= files_of(cache).items()  # small frames stay small
     (tmp_path / "null.yaml").write_text("frames: null\nfeatures: {mel: null, flow: null}\n")
-    assert cc.build(index, cache, config=tmp_path / "null.yaml").num_up_to_date == 2
+    assert cc.build(index, cache, config=tmp_path / "null.yaml", jobs=HERE).num_up_to_date == 2
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel", "flow")}
 
 
@@ -79,8 +82,8 @@ def test_settings_of_the_cache_stay_unless_a_config_names_them(index, tmp_path):
     cache = tmp_path / "cache"
     (tmp_path / "quality.yaml").write_text("frames: {quality: 70, on_damage: trim}\n")
     (tmp_path / "rate.yaml").write_text("features: {mel: {n_mels: 40}}\n")
-    cc.build(index, cache, config=tmp_path / "quality.yaml")
-    cc.build(index, cache, config=tmp_path / "rate.yaml")
+    cc.build(index, cache, config=tmp_path / "quality.yaml", jobs=HERE)
+    cc.build(index, cache, config=tmp_path / "rate.yaml", jobs=HERE)
     config = config_from_json(cc.summarize(cache)["config"])
     assert config.frames is not None
     assert (config.frames.quality, config.on_damage, config.features["mel"].n_mels) == (70, "trim", 40)
@@ -90,12 +93,12 @@ def test_settings_of_the_cache_stay_unless_a_config_names_them(index, tmp_path):
 def test_other_frames_take_the_other_features_with_them(index, tmp_path):
     """Rows of mel and flow belong to frames. They are built again, not lost, if only the frames are asked for."""
     cache = tmp_path / "cache"
-    cc.build(index, cache, features=["frames", "mel", "flow"], config=index.parent / "small.yaml")
+    cc.build(index, cache, features=["frames", "mel", "flow"], config=index.parent / "small.yaml", jobs=HERE)
     (tmp_path / "rate.yaml").write_text("frames: {fps: 5}\n")
-    cc.build(index, cache, features="frames", config=tmp_path / "rate.yaml")
+    cc.build(index, cache, features="frames", config=tmp_path / "rate.yaml", jobs=HERE)
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel", "flow")}
     cc.collect_garbage(cache)
-    assert cc.verify(cache, source=True).damage == []
+    assert cc.verify(cache, source=True, jobs=HERE).damage == []
     with cc.open_cache(cache) as opened:
         for video in opened:
             assert len(opened.read(video, "flow", 0, video.num_frames - 1)) == video.num_frames - 1
@@ -105,24 +108,24 @@ def test_earlier_files_are_taken_back_without_a_decode(index, tmp_path):
     """Also if their sources are not there any more."""
     cache, sources = tmp_path / "cache", tmp_path / "videos"
     shutil.copytree(index.parent / "videos", sources)
-    cc.scan(sources).write(tmp_path / "index.json")
-    cc.build(tmp_path / "index.json", cache, features=["frames", "mel"], config=index.parent / "small.yaml")
+    cc.scan(sources, jobs=HERE).write(tmp_path / "index.json")
+    cc.build(tmp_path / "index.json", cache, features=["frames", "mel"], config=index.parent / "small.yaml", jobs=HERE)
     before = files_of(cache)
     (tmp_path / "low.yaml").write_text("frames: {quality: 50}\n")
     (tmp_path / "high.yaml").write_text("frames: {quality: 90}\n")
-    assert cc.build(tmp_path / "index.json", cache, config=tmp_path / "low.yaml").num_unused_bytes > 0
-    cc.build(tmp_path / "index.json", cache, options=cc.BuildOptions(drop="mel", prune_many=True))
+    assert cc.build(tmp_path / "index.json", cache, config=tmp_path / "low.yaml", jobs=HERE).num_unused_bytes > 0
+    cc.build(tmp_path / "index.json", cache, options=cc.BuildOptions(drop="mel", prune_many=True), jobs=HERE)
     shutil.rmtree(sources)
     with cc.open_cache(cache) as opened:
         low = opened.read(opened[0]).copy()
-    assert cc.build(tmp_path / "index.json", cache, config=tmp_path / "high.yaml").num_up_to_date == 2
-    assert cc.build(tmp_path / "index.json", cache, features="mel").num_up_to_date == 2
+    assert cc.build(tmp_path / "index.json", cache, config=tmp_path / "high.yaml", jobs=HERE).num_up_to_date == 2
+    assert cc.build(tmp_path / "index.json", cache, features="mel", jobs=HERE).num_up_to_date == 2
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel",)}
     with cc.open_cache(cache) as opened:
         assert {cache / info.file for video in opened for info in video.sidecar.features} == before.keys()
         assert not np.array_equal(opened.read(opened[0]), low)
     cc.collect_garbage(cache)
-    assert cc.verify(cache).damage == []
+    assert cc.verify(cache, jobs=HERE).damage == []
 
 
 def test_a_build_says_which_features_it_makes_again(index, tmp_path, run_cli: Cli):
@@ -157,16 +160,16 @@ def test_drop_takes_a_feature_out_of_all_videos(index, tmp_path, run_cli: Cli):
     assert run_cli(*command, "--drop", "mel", "--yes").stdout.startswith("done 0, up to date 2,")
     assert features_of(cache) == {"lmdb": ("frames",)}
     assert len(cc.collect_garbage(cache)) == 2
-    assert cc.verify(cache).damage == []
+    assert cc.verify(cache, jobs=HERE).damage == []
 
 
 def test_drop_takes_a_feature_out_of_hdf5_files(index, tmp_path):
     cache = tmp_path / "cache"
-    cc.build(index, cache, tiers="hdf5", config=index.parent / "small.yaml")
-    cc.build(index, cache, options=cc.BuildOptions(drop="flow", prune_many=True))
+    cc.build(index, cache, tiers="hdf5", config=index.parent / "small.yaml", jobs=HERE)
+    cc.build(index, cache, options=cc.BuildOptions(drop="flow", prune_many=True), jobs=HERE)
     assert features_of(cache) == {"hdf5": ("frames", "mel")}
     cc.collect_garbage(cache)
-    assert cc.verify(cache, source=True).damage == []
+    assert cc.verify(cache, source=True, jobs=HERE).damage == []
 
 
 @pytest.mark.parametrize(
@@ -178,9 +181,9 @@ def test_drop_takes_a_feature_out_of_hdf5_files(index, tmp_path):
     ],
 )
 def test_wrong_drops_are_refused(index, tmp_path, drop, match):
-    cc.build(index, tmp_path / "cache", features=["frames", "flow"], config=index.parent / "small.yaml")
+    cc.build(index, tmp_path / "cache", features=["frames", "flow"], config=index.parent / "small.yaml", jobs=HERE)
     with pytest.raises(UsageError) as caught:
-        cc.build(index, tmp_path / "cache", options=cc.BuildOptions(drop=drop, prune_many=True))
+        cc.build(index, tmp_path / "cache", options=cc.BuildOptions(drop=drop, prune_many=True), jobs=HERE)
     assert str(caught.value).startswith(match)
     assert features_of(tmp_path / "cache") == {"lmdb": ("frames",), "npz": ("flow",)}
 
@@ -213,7 +216,7 @@ def test_tiers_follow_from_what_is_asked_for(index, tmp_path, arguments, built):
     assert planned.plan.requested == built
     cc.build(index, tmp_path / "cache", **arguments)
     assert features_of(tmp_path / "cache") == built
-    assert cc.build(index, tmp_path / "cache").num_up_to_date == 2  # asks for what the cache has
+    assert cc.build(index, tmp_path / "cache", jobs=HERE).num_up_to_date == 2  # asks for what the cache has
 
 
 def test_everything_is_in_every_tier(index, tmp_path):
@@ -228,7 +231,7 @@ def test_everything_is_in_every_tier(index, tmp_path):
 
 def test_a_feature_is_built_where_the_cache_has_it(index, tmp_path):
     cache = tmp_path / "cache"
-    cc.build(index, cache, tiers="hdf5", config=index.parent / "small.yaml")
+    cc.build(index, cache, tiers="hdf5", config=index.parent / "small.yaml", jobs=HERE)
     (names,) = cc.dry_run(index, cache, features="mel").plan.requested.values()
     assert set(names) == {"frames", "flow", "mel"}  # all of a file of several features
     assert cc.dry_run(index, cache, features="motion").plan.requested == {"npz": ("motion",)}
@@ -265,25 +268,25 @@ def test_what_is_asked_for_and_not_built_is_an_error(index, tmp_path, tiers, fea
 @pytest.mark.parametrize("has_cache", [False, True])
 def test_mistyped_configs_are_refused(index, tmp_path, text, match, has_cache):
     if has_cache:
-        cc.build(index, tmp_path / "cache")
+        cc.build(index, tmp_path / "cache", jobs=HERE)
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises((UsageError, ConfigError)) as caught:
-        cc.build(index, tmp_path / "cache", config=tmp_path / "config.yaml")
+        cc.build(index, tmp_path / "cache", config=tmp_path / "config.yaml", jobs=HERE)
     assert match in str(caught.value)
 
 
 def test_a_feature_by_name_has_default_settings(index, tmp_path):
     """The preset flow does not ask for mel. No preset asks for waveform but the one for everything."""
     cache = tmp_path / "cache"
-    cc.build(index, cache, config="flow", features="frames")
-    cc.build(index, cache, features=["mel", "waveform"])
+    cc.build(index, cache, config="flow", features="frames", jobs=HERE)
+    cc.build(index, cache, features=["mel", "waveform"], jobs=HERE)
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel", "waveform")}
     with pytest.raises(UsageError, match="features.latents.model: got no model"):
-        cc.build(index, cache, features="latents")
+        cc.build(index, cache, features="latents", jobs=HERE)
 
 
 def test_an_empty_config_changes_nothing(index, tmp_path):
-    cc.build(index, tmp_path / "cache", features=["frames", "mel"])
+    cc.build(index, tmp_path / "cache", features=["frames", "mel"], jobs=HERE)
     (tmp_path / "config.yaml").write_text("")
-    assert cc.build(index, tmp_path / "cache", config=tmp_path / "config.yaml").num_up_to_date == 2
+    assert cc.build(index, tmp_path / "cache", config=tmp_path / "config.yaml", jobs=HERE).num_up_to_date == 2
     assert Config() == config_from_json(cc.summarize(tmp_path / "cache")["config"])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers.cache_contents import arrays, differing
 from helpers.ffmpeg import decode_samples, ffmpeg
+from helpers.inline import HERE
 from helpers.processes import flip
 
 import chordcache as cc
@@ -79,7 +80,7 @@ def test_a_segment_has_the_frames_of_the_file(tmp_path: Path, config: Path, name
         f"{name},frames,,,31,47",
         f"{name},rest,3.6,",
     ]
-    cc.build(write_list(source.parent, rows), tmp_path / "cache", tiers=("lmdb", "npz"), config=config)
+    cc.build(write_list(source.parent, rows), tmp_path / "cache", tiers=("lmdb", "npz"), config=config, jobs=HERE)
     cache, found = cc.Cache(tmp_path / "cache"), by_label(tmp_path / "cache")
     whole = found.pop("whole")
     assert whole.num_frames == len(shown) == 100
@@ -105,7 +106,9 @@ def test_a_segment_has_the_frames_of_the_file(tmp_path: Path, config: Path, name
 def test_the_sound_of_a_segment_is_that_of_its_time(tmp_path: Path, config: Path) -> None:
     (tmp_path / "videos").mkdir()
     source = write_clip(tmp_path / "videos" / "a.mov", "-c:v", "libx264", "-c:a", "pcm_s16le")
-    cc.build(write_list(source.parent, ["a.mov,b,1.2,2.4"]), tmp_path / "cache", tiers=("npz",), config=config)
+    cc.build(
+        write_list(source.parent, ["a.mov,b,1.2,2.4"]), tmp_path / "cache", tiers=("npz",), config=config, jobs=HERE
+    )
     cache = cc.Cache(tmp_path / "cache")
     facts = cache[0].feature("mel").facts
     samples = decode_samples(source, 1)[:, 0]
@@ -130,7 +133,7 @@ def test_bad_segments_are_quarantined_by_row_and_the_others_are_built(tmp_path: 
         "a.mp4,frames,,,90,200",
         "a.mp4,rounded,3,4.03",
     ]
-    summary = cc.build(write_list(tmp_path / "videos", rows), tmp_path / "cache", config=config)
+    summary = cc.build(write_list(tmp_path / "videos", rows), tmp_path / "cache", config=config, jobs=HERE)
     assert (summary.num_done, summary.num_failed) == (2, 4)
     assert {label: video.num_frames for label, video in by_label(tmp_path / "cache").items()} == {
         "good": 25,
@@ -145,7 +148,7 @@ def test_bad_segments_are_quarantined_by_row_and_the_others_are_built(tmp_path: 
         "row 5 of the index: segment frames [90, 200) is past the end of the file of 100 frames. Correct the list.",
     ]
     assert {line["cause"] for line in lines if "cause" in line} == {"segment"}
-    again = cc.build(tmp_path / "videos" / "list.csv", tmp_path / "cache", config=config)
+    again = cc.build(tmp_path / "videos" / "list.csv", tmp_path / "cache", config=config, jobs=HERE)
     assert (again.num_up_to_date, again.num_failed) == (2, 4)
 
 
@@ -239,7 +242,12 @@ def test_segments_of_a_damaged_file(tmp_path: Path, config: Path) -> None:
     start = data.index(b"mdat") + (len(data) - data.index(b"mdat")) // 2
     data[start : start + 600] = bytes(600)
     source.write_bytes(data)
-    assert cc.build(path, tmp_path / "cache", config=config, options=cc.BuildOptions(on_damage="trim")).num_failed > 0
+    assert (
+        cc.build(
+            path, tmp_path / "cache", config=config, options=cc.BuildOptions(on_damage="trim"), jobs=HERE
+        ).num_failed
+        > 0
+    )
 
 
 @pytest.fixture
@@ -248,7 +256,14 @@ def built(tmp_path: Path, config: Path) -> tuple[Path, Path]:
     (tmp_path / "videos").mkdir()
     write_clip(tmp_path / "videos" / "a.mp4", seconds=2)
     rows = write_list(tmp_path / "videos", ["a.mp4,x,0,1", "a.mp4,y,0.5,1.5"])
-    cc.build(rows, tmp_path / "cache", tiers=("lmdb", "npz"), config=config, options=cc.BuildOptions(source_hash=True))
+    cc.build(
+        rows,
+        tmp_path / "cache",
+        tiers=("lmdb", "npz"),
+        config=config,
+        options=cc.BuildOptions(source_hash=True),
+        jobs=HERE,
+    )
     return rows, tmp_path / "cache"
 
 
@@ -256,32 +271,32 @@ def test_only_new_segments_are_built(built: tuple[Path, Path]) -> None:
     rows, cache = built
     before = {path: path.stat().st_mtime_ns for path in cache.glob("*/*/*") if path.suffix != ".json"}
     rows.write_text(rows.read_text().replace(",y,", ",renamed,") + "a.mp4,z,1,2,,\n")
-    summary = cc.build(rows, cache, tiers=("lmdb", "npz"))
+    summary = cc.build(rows, cache, tiers=("lmdb", "npz"), jobs=HERE)
     assert (summary.num_done, summary.num_up_to_date) == (1, 2)
     assert set(by_label(cache)) == {"x", "renamed", "z"}
     assert before.items() <= {path: path.stat().st_mtime_ns for path in cache.glob("*/*/*")}.items()
     rows.write_text("\n".join(rows.read_text().splitlines()[:2]) + "\n")
-    assert cc.build(rows, cache, options=cc.BuildOptions(prune=True, prune_many=True)).num_pruned == 2
+    assert cc.build(rows, cache, options=cc.BuildOptions(prune=True, prune_many=True), jobs=HERE).num_pruned == 2
     assert set(by_label(cache)) == {"x"}
 
 
 def test_segments_are_verified_repaired_and_merged(built: tuple[Path, Path], tmp_path: Path) -> None:
     rows, cache = built
-    assert cc.verify(cache, source=True).damage == []
+    assert cc.verify(cache, source=True, jobs=HERE).damage == []
     expected = arrays(cache)
     (damaged,) = [path for path in cache.glob("npz/*/*.flow.*") if by_label(cache)["y"].key in path.name]
     flip(damaged, damaged.stat().st_size // 2)
-    report = cc.verify(cache)
+    report = cc.verify(cache, jobs=HERE)
     assert report.exit_code == 5
     cc.repair(cache, report.damage)
-    assert cc.verify(cache, source=True).damage == []
+    assert cc.verify(cache, source=True, jobs=HERE).damage == []
     assert differing(arrays(cache), expected) == []
     (cache / "index.jsonl").write_text("damaged\n")
-    cc.repair(cache, cc.verify(cache).damage)
-    assert cc.build(rows, cache, tiers=("lmdb", "npz")).num_up_to_date == 2
+    cc.repair(cache, cc.verify(cache, jobs=HERE).damage)
+    assert cc.build(rows, cache, tiers=("lmdb", "npz"), jobs=HERE).num_up_to_date == 2
     rows.with_name("more.csv").write_text(rows.read_text().replace(",x,0,1", ",w,0.2,0.4"))
     cc.build(rows.with_name("more.csv"), tmp_path / "second", tiers=("lmdb", "npz"), config=tmp_path / "raw.yaml",
-             options=cc.BuildOptions(source_hash=True))  # fmt: skip
+             options=cc.BuildOptions(source_hash=True), jobs=HERE)  # fmt: skip
     assert cc.merge([cache, tmp_path / "second"], tmp_path / "joined").num_inputs == 3
     assert set(by_label(tmp_path / "joined")) == {"w", "x", "y"}
 
@@ -291,7 +306,9 @@ def test_a_renamed_file_keeps_its_segments(built: tuple[Path, Path]) -> None:
     (rows.parent / "a.mp4").rename(rows.parent / "b.mp4")
     rows.write_text(rows.read_text().replace("a.mp4", "b.mp4"))
     expected = arrays(cache)
-    summary = cc.build(rows, cache, tiers=("lmdb", "npz"), options=cc.BuildOptions(prune=True, prune_many=True))
+    summary = cc.build(
+        rows, cache, tiers=("lmdb", "npz"), options=cc.BuildOptions(prune=True, prune_many=True), jobs=HERE
+    )
     assert (summary.num_done, summary.num_pruned) == (2, 2)
     assert sorted(len(value) for value in arrays(cache).values()) == sorted(len(value) for value in expected.values())
     assert {video.label: video.num_frames for video in cc.Cache(cache)} == {"x": 25, "y": 25}
@@ -306,7 +323,7 @@ def test_a_missing_segment_is_read_from_its_source(built: tuple[Path, Path], on_
     dataset = cc.ChordVideoDataset(cache, on_miss=on_miss, **options)
     found = {dataset.classes[sample["label"]]: sample for sample in (dataset[i] for i in range(len(dataset)))}
     assert set(found) == {"x", "y", "z"}
-    cc.build(rows, tmp_path / "complete", tiers=("lmdb", "npz"), config=tmp_path / "raw.yaml")
+    cc.build(rows, tmp_path / "complete", tiers=("lmdb", "npz"), config=tmp_path / "raw.yaml", jobs=HERE)
     complete = cc.ChordVideoDataset(tmp_path / "complete", **options)
     for sample in (complete[i] for i in range(len(complete))):
         other = found[complete.classes[sample["label"]]]

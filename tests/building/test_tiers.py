@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
+from helpers.inline import HERE
 from helpers.processes import files_of, sidecars
 from test_verify import reseal
 
@@ -24,7 +25,7 @@ def index(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     folder = tmp_path_factory.mktemp("tiers")
     make_video(folder / "videos" / "sound.mp4", num_frames=30, size=(160, 120), audio=True)
     make_video(folder / "videos" / "silent.mp4", num_frames=20, size=(160, 120))
-    cc.scan([folder / "videos"], output=folder / "index.json")
+    cc.scan([folder / "videos"], output=folder / "index.json", jobs=HERE)
     return folder / "index.json"
 
 
@@ -53,22 +54,22 @@ def opened() -> Any:
 def test_as_many_frames_are_not_the_same_frames(index: Path, tmp_path: Path) -> None:
     """At 12.5 and at 12.3 frames a second the clip keeps 15 frames, and not the same ones."""
     cache = tmp_path / "cache"
-    cc.build(index, cache, config=config(frames={"fps": 12.5}))
-    cc.build(index, cache, tiers=["npz"], features=["flow"], config=config(frames={"fps": 12.3}))
+    cc.build(index, cache, config=config(frames={"fps": 12.5}), jobs=HERE)
+    cc.build(index, cache, tiers=["npz"], features=["flow"], config=config(frames={"fps": 12.3}), jobs=HERE)
     assert {tier for tier, _ in features_of(cache, "sound.mp4")} == {"lmdb", "npz"}  # both of the new frames
-    cc.build(index, cache, tiers=["lmdb", "npz"], features=["frames", "flow"])
+    cc.build(index, cache, tiers=["lmdb", "npz"], features=["frames", "flow"], jobs=HERE)
     with cc.open_cache(cache) as opened:
         for video in opened:
             frames = [opened[video.key].sidecar.feature(name) for name in ("frames", "flow")]
             assert all(info is not None and info.params["picture"]["fps"] == 12.3 for info in frames)
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True).damage == []
+    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
 
 
 def test_size_is_that_of_the_frames_that_stay(index: Path, tmp_path: Path, opened: Any) -> None:
     cache = tmp_path / "cache"
-    cc.build(index, cache)
-    cc.build(index, cache, tiers=["npz"], features=["flow"], config=config(frames={"short_side": 60}))
+    cc.build(index, cache, jobs=HERE)
+    cc.build(index, cache, tiers=["npz"], features=["flow"], config=config(frames={"short_side": 60}), jobs=HERE)
     video = opened(cache)
     assert (video.width, video.height) == (160, 120) == video.feature("frames").shape[2:0:-1]
     assert video.feature("flow").shape == (29, 60, 80, 2)
@@ -79,7 +80,7 @@ def test_sound_of_the_last_clip_is_as_long_as_of_the_others(
     index: Path, tmp_path: Path, fps: float, length: int
 ) -> None:
     cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["npz"], features=["mel"], config=config(frames={"fps": fps}))
+    cc.build(index, cache, tiers=["npz"], features=["mel"], config=config(frames={"fps": fps}), jobs=HERE)
     with cc.open_cache(cache) as opened:
         video = next(video for video in opened if video.path == "sound.mp4")
         lengths = {opened.read(video, "mel", start, start + 2).shape for start in range(video.num_frames - 1)}
@@ -89,19 +90,19 @@ def test_sound_of_the_last_clip_is_as_long_as_of_the_others(
 def test_notes_of_kept_artefacts_are_kept(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     make_video(tmp_path / "videos" / "a.mp4", num_frames=5, rotation=90, audio=True)
     cache = tmp_path / "cache"
-    cc.build(cc.scan([tmp_path / "videos"]), cache)
+    cc.build(cc.scan([tmp_path / "videos"], jobs=HERE), cache, jobs=HERE)
     assert sidecars(cache)["a.mp4"]["notes"] == ["turned 90 degrees clockwise"]
     path = next((cache / "videos").glob("*/*.json"))
     reseal(path, notes=["left eye cut out of side by side"])
-    cc.build(cc.scan([tmp_path / "videos"]), cache, tiers=["npz"], features=["mel"])
+    cc.build(cc.scan([tmp_path / "videos"], jobs=HERE), cache, tiers=["npz"], features=["mel"], jobs=HERE)
     assert sidecars(cache)["a.mp4"]["notes"] == ["left eye cut out of side by side", "turned 90 degrees clockwise"]
 
 
 def test_an_absent_feature_leaves_the_file_alone(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["npz", "hdf5"], features=["flow"])
+    cc.build(index, cache, tiers=["npz", "hdf5"], features=["flow"], jobs=HERE)
     before = files_of(cache)
-    cc.build(index, cache, tiers=["npz", "hdf5"], features=["flow", "mel"])
+    cc.build(index, cache, tiers=["npz", "hdf5"], features=["flow", "mel"], jobs=HERE)
     after = files_of(cache)
     for tier in ("npz", "hdf5"):
         file = features_of(cache, "silent.mp4")[tier, "flow"]["file"]
@@ -110,38 +111,38 @@ def test_an_absent_feature_leaves_the_file_alone(index: Path, tmp_path: Path) ->
         assert features_of(cache, "sound.mp4")[tier, "mel"]["file"] not in before
     assert features_of(cache, "sound.mp4")["npz", "flow"]["file"] in before
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep").damage == []
+    assert cc.verify(cache, level="deep", jobs=HERE).damage == []
 
 
 def test_a_dropped_feature_is_not_called_stale(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["npz"])
-    cc.build(index, cache, options=cc.BuildOptions(drop="flow", prune_many=True))
+    cc.build(index, cache, tiers=["npz"], jobs=HERE)
+    cc.build(index, cache, options=cc.BuildOptions(drop="flow", prune_many=True), jobs=HERE)
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True).damage == []
-    cc.build(index, cache, tiers=["npz"])
+    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
+    cc.build(index, cache, tiers=["npz"], jobs=HERE)
     assert ("npz", "flow") not in features_of(cache, "sound.mp4")
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True).damage == []
+    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
 
 
 def test_repair_asks_each_tier_for_its_own(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["npz"], features=["mel"])
-    cc.build(index, cache, tiers=["hdf5"], features=["flow"])
+    cc.build(index, cache, tiers=["npz"], features=["mel"], jobs=HERE)
+    cc.build(index, cache, tiers=["hdf5"], features=["flow"], jobs=HERE)
     (cache / features_of(cache, "sound.mp4")["hdf5", "flow"]["file"]).unlink()
-    damage = cc.verify(cache).damage
+    damage = cc.verify(cache, jobs=HERE).damage
     assert [each.kind for each in damage] == ["missing"]
     cc.repair(cache, damage)
     assert set(features_of(cache, "sound.mp4")) == {("npz", "mel"), ("hdf5", "flow")}
-    assert cc.verify(cache, level="deep", source=True).damage == []
+    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
 
 
 def test_a_failed_video_is_quarantined_and_not_incomplete(index: Path, tmp_path: Path, run_cli: Cli) -> None:
     mine = {"extractor": PLUG_IN, "fault": "ValueError", "at_frame": 25}
     (tmp_path / "mine.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
     cache = tmp_path / "cache"
-    cc.build(index, cache)
+    cc.build(index, cache, jobs=HERE)
     build = ("build", index, "-o", cache, "-c", tmp_path / "mine.yaml", "--tier", "npz", "--features", "mine")
     assert run_cli(*build, env=ENVIRONMENT).returncode == 3
     result = run_cli("verify", cache, "--deep", env=ENVIRONMENT)
@@ -157,6 +158,7 @@ def test_int8_flow_comes_in_pixels(index: Path, tmp_path: Path, opened: Any) -> 
             tiers=["npz", "hdf5"],
             features=["flow"],
             config=config_from_json({**data, "features": {"flow": {"dtype": dtype}}}),
+            jobs=HERE,
         )
     exact, coded = opened(tmp_path / "float32"), opened(tmp_path / "int8")
     info = coded.feature("flow")
@@ -174,13 +176,13 @@ def test_int8_flow_comes_in_pixels(index: Path, tmp_path: Path, opened: Any) -> 
 
 def test_deep_compares_shapes_with_the_sidecar(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["npz"], features=["flow"])
+    cc.build(index, cache, tiers=["npz"], features=["flow"], jobs=HERE)
     data = sidecars(cache)["silent.mp4"]
     (info,) = data["features"]
     for change in ({"dtype": "float32"}, {"shape": [19, 160, 120, 2]}):
         reseal(data["_sidecar"], features=[{**info, **change}])
         cc.collect_garbage(cache)  # rewrites the catalog
-        assert cc.verify(cache).damage == []
-        (found,) = cc.verify(cache, level="deep").damage
+        assert cc.verify(cache, jobs=HERE).damage == []
+        (found,) = cc.verify(cache, level="deep", jobs=HERE).damage
         assert (found.kind, found.file) == ("damaged", info["file"])
         assert found.message.startswith("its 'flow' is ((19, 120, 160, 2), 'float16'), expected ")

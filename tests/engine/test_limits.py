@@ -552,7 +552,7 @@ SLOW_FSYNC = """
 import os, time
 _fsync = os.fsync
 def fsync(fd):
-    time.sleep(2)
+    time.sleep(1.2)
     _fsync(fd)
 os.fsync = fsync
 """
@@ -565,7 +565,7 @@ def test_a_slow_disk_of_the_cache_is_not_a_stall(tmp_path: Path, make_video: Mak
     make_video(tmp_path / "x.mp4")
     (tmp_path / "list.csv").write_text("path\nx.mp4\n")
     env = {"PYTHONPATH": f"{tmp_path}/site:{Path(cc.__file__).parent.parent}"}
-    done = run_cli("build", "list.csv", "-o", "cache", "--stall-timeout", "1.5", cwd=tmp_path, env=env)
+    done = run_cli("build", "list.csv", "-o", "cache", "--stall-timeout", "1", cwd=tmp_path, env=env)
     assert (done.stderr, done.returncode) == ("", 0)
 
 

@@ -1,6 +1,6 @@
 """``make reliability``: every experiment whole, one table, and where it was stopped it goes on.
 
-python -m fault_injection [--only R1,S2] [--trials N] [-j N] [--fresh] [--matrix] [--write docs/reliability.md]
+python -m fault_injection [--slice] [--only R1,S2] [--trials N] [-j N] [--fresh] [--matrix] [--write FILE]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
@@ -33,6 +33,7 @@ from fault_injection.harness import (
     matrix,
     run_calls,
 )
+from fault_injection.slice import calls_in_slice, is_in_slice
 
 RESULTS = REPOSITORY / ".reliability.jsonl"
 """One line per call; those made with other code count for nothing."""
@@ -43,6 +44,7 @@ TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTA
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make reliability", description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", metavar="R1,S2", help="only experiments whose name begins so")
+    parser.add_argument("--slice", action="store_true", help="a few trials of most experiments, for CI")
     parser.add_argument("--trials", type=int, metavar="N", help="of each experiment, instead of its own number")
     parser.add_argument("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="experiments at once")
     parser.add_argument("--fresh", action="store_true", help="forget the results, or only those chosen")
@@ -55,15 +57,19 @@ def _arguments() -> argparse.Namespace:
 class _Run:
     """The calls that are made, and the results of all."""
 
-    def __init__(self, chosen: Sequence[Experiment], trials: int | None) -> None:
-        self._plan = {each.name: each.calls(trials) for each in chosen}
+    def __init__(self, chosen: Sequence[Experiment], calls_of: Callable[[Experiment], list[tuple[int, int]]]) -> None:
+        self._plan = {each.name: calls_of(each) for each in chosen}
         self._digests = {each.name: digest_of_code(each) for each in chosen}
         self.outcomes: dict[str, dict[tuple[int, int], Outcome]] = {each.name: {} for each in chosen}
         self._lock = threading.Lock()
 
     def forget(self) -> None:
-        """Drop the results of these experiments, and no others."""
-        others = [line for line in _lines() if json.loads(line)["experiment"] not in self._plan]
+        """Drop the results of these calls, and no others."""
+        others = []
+        for line in _lines():
+            data = json.loads(line)
+            if (data["start"], data["count"]) not in self._plan.get(data["experiment"], []):
+                others.append(line)
         RESULTS.write_text("".join(f"{line}\n" for line in others))
 
     def load(self) -> None:
@@ -160,9 +166,11 @@ def main() -> int:
     chosen = _order(
         [each for each in EXPERIMENTS if not wanted or each.guarantee in wanted or each.name.startswith(begun)]
     )
+    if arguments.slice:
+        chosen = list(filter(is_in_slice, chosen))
     if not chosen:
         sys.exit(f"no experiment {arguments.only}; there are {', '.join(each.name for each in _order(EXPERIMENTS))}")
-    run = _Run(chosen, arguments.trials)
+    run = _Run(chosen, calls_in_slice if arguments.slice else lambda each: each.calls(arguments.trials))
     if arguments.fresh:
         run.forget()
     run.load()

@@ -7,7 +7,8 @@ An experiment is a function that tries one guarantee and raises if it does not h
         ...
         return {"median_redone_percent": 12.5}
 
-``make reliability`` runs them whole (``__main__``), ``make test`` the first call of most (``test_slice``).
+``make reliability`` runs them whole (``__main__``), with ``ARGS=--slice`` the first call of most (``slice``), and
+``make test`` that of ten (``test_slice``).
 """
 
 from __future__ import annotations

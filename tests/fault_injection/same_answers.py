@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 import xxhash
 from helpers import processes
 
@@ -89,7 +88,7 @@ def from_dataset(folder: Path, index: cc.Index) -> dict[str, Answer]:
         )
     for number, path in enumerate(record.path for record in index if not record.error):
         try:
-            frames: torch.Tensor = dataset[number]["frames"]
+            frames = dataset[number]["frames"]
             answers[path] = _shown(frames.movedim(1, -1).numpy(), np.empty(0))
         except cc.ChordcacheError as error:
             answers[path] = str(error)

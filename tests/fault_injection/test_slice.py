@@ -1,56 +1,28 @@
-"""Some trials of most experiments; ``make reliability`` runs them whole."""
+"""Some trials of ten experiments; ``make reliability`` runs all of them, ``ARGS=--slice`` a few trials of most."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from fault_injection.experiments import EXPERIMENTS
-from fault_injection.harness import Experiment, run_calls
+from fault_injection.harness import run_calls
+from fault_injection.slice import SOME_TRIALS, SOME_VARIANTS, calls_in_slice
 
-SOME_VARIANTS: Mapping[str, Sequence[str]] = {
-    "killed_after_each_call": ("npz",),
-    "power_cut": ("npz",),
-    "edited_while_read": ("overwritten, its mtime put back", "truncated"),
-    "cut_off": ("mp4", "mkv", "ts", "flv", "ogv", "hevc"),
-    "damaged": ("h264.ts", "h264.fragmented.mp4", "flv1.flv", "hevc.mp4", "msmpeg4.avi", "theora.ogv"),
-    "same_answer": ("h264.mp4", "hevc.ts"),
-    "tables_that_lie": ("h264.mp4",),
-    "every_byte_at_the_edges": (),
-    "flip_and_read": ("lmdb-jpeg", "lmdb-mpeg4", "hdf5-gzip"),
-    "bad_items": ("fork-2", "spawn-2"),
-    "crowd": ("as another user",),
-    "stopped": ("scan at work", "build decoding", "build publishing", "verify --repair"),
-    "claims": ("600",),
-    "any_name": (),
-    "hdf5_that_leads_out": ("external storage", "a claim of 512 GiB"),
-    "mutants_of_media": (".mp4", ".mkv"),
-    "resealed_mutants_of_artefacts": ("lmdb",),
-}
-"""Experiments that take long, and whose other variants run the same code."""
-
-
-SOME_TRIALS: Mapping[str, int] = {
-    "cut_off": 4,
-    "damaged": 32,
-    "flip_and_read": 20,
-    "mutants_of_artefacts": 100,
-    "mutants_of_media": 100,
-    "parsers": 100,
-    "power_cut": 10,
-    "random_bits": 50,
-    "resealed_mutants_of_artefacts": 100,
-    "same_answer": 16,
-    "tables_that_lie": 9,
-}
-"""Trials of experiments whose call repeats the same kinds of trials at other random places: each kind is tried"""
-
-
-def is_in_slice(each: Experiment) -> bool:
-    """Times are not measured beside other tests."""
-    return not each.alone and each.variant in SOME_VARIANTS.get(each.function.__name__, (each.variant,))
+TEN = (
+    "R1.killed_at_random[all]",
+    "R4.torn_in_the_middle",
+    "R5.lock_of_the_dead",
+    "R10.cut_off[mp4]",
+    "R11.every_kind_of_damage[npz]",
+    "R13.flip_and_read[lmdb-jpeg]",
+    "R22.damaged[h264.ts]",
+    "S3.special_files[during build]",
+    "S7.no_loader_of_code",
+    "S10.parsers[sidecars]",
+)
+"""One for each kind of fault: kills, torn files, locks, damage of sources and caches, hostile files"""
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +30,11 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("common")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("chosen", list(filter(is_in_slice, EXPERIMENTS)), ids=lambda each: each.name)
-def test_guarantee(chosen: Experiment, common: Path) -> None:
-    start, count = chosen.calls()[0]
-    call = (start, min(count, SOME_TRIALS.get(chosen.function.__name__, count)))
-    (outcome,) = run_calls(chosen, [call], common)
-    assert outcome.failure is None
+@pytest.mark.parametrize("name", TEN)
+def test_guarantee(name: str, common: Path) -> None:
+    (chosen,) = (each for each in EXPERIMENTS if each.name == name)
+    outcomes = list(run_calls(chosen, calls_in_slice(chosen)[:1], common))
+    assert [outcome.failure for outcome in outcomes] == [None]
 
 
 def test_the_slice_names_existing_variants() -> None:

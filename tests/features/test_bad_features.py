@@ -425,67 +425,18 @@ def test_names_that_are_not_features(whole: Path) -> None:
 
 # Plug-ins
 
-ROWS = """
-import numpy as np
-from chordcache.features.base import Extractor
-from chordcache.errors import UsageError
-
-class Rows(Extractor):
-    def __init__(self, name, how):
-        super().__init__(name)
-        self.how, self.buffer, self.held = how, np.zeros((1, 6), "f4"), []
-
-    def add_frame(self, frame):
-        row = np.arange(6.0)[None] + frame.number
-        if self.how == "views of one buffer":
-            self.buffer[:] = row
-            return {self.name: self.buffer}
-        if self.how == "on finish only":
-            self.held.append(row)
-            return {}
-        if self.how == "no rows in between":
-            self.held.append(row)
-            rows, self.held = (self.held, []) if frame.number % 3 == 2 else ([np.zeros((0, 6))], self.held)
-            return {self.name: np.concatenate(rows)}
-        if self.how == "every other column":
-            return {self.name: np.repeat(row, 2, axis=1)[:, ::2]}
-        if self.how == "Fortran order":
-            return {self.name: np.asfortranarray(np.stack([row, row + 1], 2))}
-        if self.how == "changes the picture":
-            frame.rgb().fill(0)
-        if self.how == "changes the luma":
-            frame.luma(None)[:] = 0
-        if self.how == "changes the planes":
-            frame.planes()[1][:] = 0
-        if self.how == "prints":
-            print("hello from a plug-in")
-        return {self.name: row.astype({"big-endian": ">f4", "bool": "?"}.get(self.how, "f8"))}
-
-    def finish(self):
-        return {self.name: np.concatenate(self.held)} if self.held else {}
-
-class Million(Extractor):
-    def finish(self):
-        self.facts.update(start_seconds=0.0, row_seconds=1e-6, silence=0)
-        return {self.name: np.arange(1_000_000, dtype="i4")[:, None]}
-
-    def num_rows(self, num_frames):
-        return None
-"""
-
 
 def build_plug_in(
     whole: Path, folder: Path, run_cli: Cli, extractor: str, *options: str, **params: Any
 ) -> subprocess.CompletedProcess[str]:
     """Build the feature "mine" alone, in NPZ and HDF5."""
-    (folder / "rows_plug_in.py").write_text(ROWS)
     mine = {"extractor": extractor, **params}
     config = {"features": {"mine": mine}, "hdf5": {"features": ["mine"]}}
     (folder / "mine.yaml").write_text(yaml.dump(config))
     return run_cli(
         "build", whole / "index.json", "-o", folder / "cache", "-c", folder / "mine.yaml", "-j2",
         "--tier", "npz", "--tier", "hdf5", "--features", "mine", *options,
-        env={"PYTHONPATH": f"{folder}:{ENVIRONMENT['PYTHONPATH']}"},
+        env=ENVIRONMENT,
     )  # fmt: skip
 
 
@@ -503,7 +454,7 @@ def build_plug_in(
     ],
 )
 def test_rows_of_every_kind(whole: Path, tmp_path: Path, run_cli: Cli, how: str) -> None:
-    done = build_plug_in(whole, tmp_path, run_cli, "rows_plug_in:Rows", how=how)
+    done = build_plug_in(whole, tmp_path, run_cli, "helpers.plug_in_rows:RowsOfAKind", how=how)
     assert done.returncode == 0, done.stderr
     expected = np.arange(20)[:, None] + np.arange(6.0)
     if how == "Fortran order":
@@ -520,7 +471,7 @@ def test_rows_of_every_kind(whole: Path, tmp_path: Path, run_cli: Cli, how: str)
 
 @pytest.mark.parametrize("how", ["changes the picture", "changes the luma", "changes the planes"])
 def test_an_extractor_cannot_change_what_others_get(whole: Path, tmp_path: Path, run_cli: Cli, how: str) -> None:
-    done = build_plug_in(whole, tmp_path, run_cli, "rows_plug_in:Rows", how=how)
+    done = build_plug_in(whole, tmp_path, run_cli, "helpers.plug_in_rows:RowsOfAKind", how=how)
     assert done.returncode == 3, done.stderr
     causes = {(line["stage"], line["cause"]) for line in processes.quarantine(tmp_path / "cache").values()}
     assert causes == {("mine", "extractor")}
@@ -529,15 +480,15 @@ def test_an_extractor_cannot_change_what_others_get(whole: Path, tmp_path: Path,
 
 @pytest.mark.slow
 def test_a_million_rows_at_once(whole: Path, tmp_path: Path, run_cli: Cli) -> None:
-    assert build_plug_in(whole, tmp_path, run_cli, "rows_plug_in:Million").returncode == 0
+    assert build_plug_in(whole, tmp_path, run_cli, "helpers.plug_in_rows:Million").returncode == 0
     with cc.open_cache(tmp_path / "cache") as opened:
         for tier in ("npz", "hdf5"):
             found = opened.read(_key(opened), "mine", 5, 10, tier=tier)
             np.testing.assert_array_equal(found[:, 0], np.arange(200_000, 400_000))
 
 
-def test_output_of_a_plug_in_goes_to_standard_error(whole: Path, tmp_path: Path, run_cli: Cli) -> None:
-    done = build_plug_in(whole, tmp_path, run_cli, "rows_plug_in:Rows", "--json", how="prints")
+def test_output_of_a_plug_in_goes_to_standard_error(whole: Path, tmp_path: Path, run_process: Cli) -> None:
+    done = build_plug_in(whole, tmp_path, run_process, "helpers.plug_in_rows:RowsOfAKind", "--json", how="prints")
     assert json.loads(done.stdout)["num_done"] == 3
     hello = "hello from a plug-in"
     # Unbuffered, two workers may write their lines in between each other's line and its end

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
+from helpers.inline import HERE
 from helpers.processes import files_of, quarantine, sidecars
 
 import chordcache as cc
@@ -43,7 +44,7 @@ def videos(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., P
 @pytest.fixture(scope="module")
 def index(videos: Path) -> Path:
     path = videos.parent / "index.json"
-    cc.scan([videos], output=path)
+    cc.scan([videos], output=path, jobs=HERE)
     return path
 
 
@@ -108,7 +109,7 @@ def test_everything_is_there(full: Path) -> None:
     assert infos["npz", "flow"]["shape"] == [39, 48, 64, 2]
     assert infos["npz", "motion"]["shape"] == [40, 3, 4, 2]
     assert infos["npz", "mel"]["shape"][1:] == [80]
-    assert cc.verify(full, level="deep", source=True).damage == []
+    assert cc.verify(full, level="deep", source=True, jobs=HERE).damage == []
 
 
 @pytest.mark.parametrize("feature", ["frames", "flow", "motion", "motion.covered", "motion.types", "mel"])
@@ -228,7 +229,7 @@ def test_one_frame_has_no_flow(full: Path) -> None:
 
 
 def test_content_facts_equal_the_scan(full: Path, videos: Path) -> None:
-    records = {record.path: record for record in cc.scan([videos], level="content")}
+    records = {record.path: record for record in cc.scan([videos], level="content", jobs=HERE)}
     with cc.open_cache(full) as cache:
         for video in cache:
             assert video.content is not None
@@ -240,22 +241,22 @@ def test_content_facts_equal_the_scan(full: Path, videos: Path) -> None:
 
 def test_adding_a_tier_changes_no_other_file(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    cc.build(index, cache)
+    cc.build(index, cache, jobs=HERE)
     before = files_of(cache)
-    summary = cc.build(index, cache, tiers=["npz"])
+    summary = cc.build(index, cache, tiers=["npz"], jobs=HERE)
     assert summary.num_done == 4
     after = files_of(cache)
     assert {file: after[file] for file in before if file.startswith("lmdb/")} == {
         file: stat for file, stat in before.items() if file.startswith("lmdb/")
     }
     assert {tier for tier, _ in info_of(cache, "sound.mp4")} == {"lmdb", "npz"}
-    assert cc.verify(cache, level="deep", source=True).damage == []
-    assert cc.build(index, cache, tiers=["lmdb", "npz"]).num_up_to_date == 4
+    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
+    assert cc.build(index, cache, tiers=["lmdb", "npz"], jobs=HERE).num_up_to_date == 4
 
 
 def test_a_parameter_of_flow_rebuilds_flow_alone(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["lmdb", "npz"])
+    cc.build(index, cache, tiers=["lmdb", "npz"], jobs=HERE)
     before = info_of(cache, "sound.mp4")
     made: list[str] = []
     from chordcache.features.registry import FeatureSpec
@@ -272,24 +273,24 @@ def test_a_parameter_of_flow_rebuilds_flow_alone(index: Path, tmp_path: Path, mo
     for name in ("motion", "mel"):
         with np.load(cache / before["npz", name]["file"]) as old, np.load(cache / after["npz", name]["file"]) as new:
             np.testing.assert_array_equal(old[name], new[name])
-    orphans = cc.verify(cache, level="deep", source=True).damage
+    orphans = cc.verify(cache, level="deep", source=True, jobs=HERE).damage
     assert {each.kind for each in orphans} == {"orphan"}
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True).damage == []
+    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
 
 
 def test_features_narrow_a_tier_and_keep_the_rest(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["npz"], features=["mel"])
+    cc.build(index, cache, tiers=["npz"], features=["mel"], jobs=HERE)
     assert set(info_of(cache, "sound.mp4")) == {("npz", "mel")}
-    cc.build(index, cache, tiers=["npz"], features=["motion"])
+    cc.build(index, cache, tiers=["npz"], features=["motion"], jobs=HERE)
     assert set(info_of(cache, "sound.mp4")) == {("npz", "mel"), ("npz", "motion")}
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True).damage == []
+    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
 
 
 def test_a_cache_without_frames_has_a_timeline(index: Path, tmp_path: Path) -> None:
-    cc.build(index, tmp_path / "cache", tiers=["npz"], features=["flow"])
+    cc.build(index, tmp_path / "cache", tiers=["npz"], features=["flow"], jobs=HERE)
     with cc.open_cache(tmp_path / "cache") as cache:
         video = video_of(cache, "sound.mp4")
         np.testing.assert_array_equal(video.pts_seconds, np.arange(40) / 25)
@@ -300,36 +301,36 @@ def test_a_cache_without_frames_has_a_timeline(index: Path, tmp_path: Path) -> N
 def test_a_changed_source_rebuilds_every_tier(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     make_video(tmp_path / "videos" / "a.mp4", num_frames=10)
     cache = tmp_path / "cache"
-    cc.build(cc.scan([tmp_path / "videos"]), cache, tiers=["lmdb", "npz"])
+    cc.build(cc.scan([tmp_path / "videos"], jobs=HERE), cache, tiers=["lmdb", "npz"], jobs=HERE)
     make_video(tmp_path / "videos" / "a.mp4", num_frames=14)
-    cc.build(cc.scan([tmp_path / "videos"]), cache, tiers=["lmdb"])
+    cc.build(cc.scan([tmp_path / "videos"], jobs=HERE), cache, tiers=["lmdb"], jobs=HERE)
     infos = info_of(cache, "a.mp4")
     assert infos["lmdb", "frames"]["shape"][0] == 14
     assert infos["npz", "flow"]["shape"][0] == 13
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True).damage == []
+    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
 
 
 def test_another_rate_in_one_tier_takes_the_other_with_it(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["lmdb", "npz"])
-    cc.build(index, cache, tiers=["lmdb"], config=config_from_json({"frames": {"fps": 5}}))
+    cc.build(index, cache, tiers=["lmdb", "npz"], jobs=HERE)
+    cc.build(index, cache, tiers=["lmdb"], config=config_from_json({"frames": {"fps": 5}}), jobs=HERE)
     assert {tier for tier, _ in info_of(cache, "sound.mp4")} == {"lmdb", "npz"}
-    findings = cc.verify(cache).damage
+    findings = cc.verify(cache, jobs=HERE).damage
     assert {each.kind for each in findings} == {"stale", "orphan"}
     assert {each.file for each in findings if each.kind == "stale"} == {
         info_of(cache, "single.mp4")["npz", "flow"]["file"],  # of one frame at any rate, and so they stayed
         info_of(cache, "single.mp4")["npz", "motion"]["file"],
         "single.mp4",  # for mel, which is absent
     }
-    cc.build(index, cache, tiers=["lmdb", "npz"])
+    cc.build(index, cache, tiers=["lmdb", "npz"], jobs=HERE)
     cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True).damage == []
+    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
 
 
 def test_repair_makes_the_damaged_artefact_and_no_other(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["lmdb", "npz"])
+    cc.build(index, cache, tiers=["lmdb", "npz"], jobs=HERE)
     before = files_of(cache)
     victim = str(info_of(cache, "sound.mp4")["npz", "flow"]["file"])
     with open(cache / victim, "r+b") as file:
@@ -337,10 +338,10 @@ def test_repair_makes_the_damaged_artefact_and_no_other(index: Path, tmp_path: P
         byte = file.read(1)[0]
         file.seek(-2000, 2)
         file.write(bytes([byte ^ 1]))
-    damage = cc.verify(cache).damage
+    damage = cc.verify(cache, jobs=HERE).damage
     assert [each.file for each in damage] == [victim]
     assert cc.repair(cache, damage).num_done == 1
-    assert cc.verify(cache, level="deep", source=True).damage == []
+    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
     after = files_of(cache)
     changed = {file for file in after if after[file] != before.get(file)}
     assert {file for file in changed if not file.startswith("videos/")} == {victim}
@@ -348,15 +349,15 @@ def test_repair_makes_the_damaged_artefact_and_no_other(index: Path, tmp_path: P
 
 def test_damage_of_one_feature_stays_until_it_is_repaired(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["npz"], features=["motion", "mel"])
+    cc.build(index, cache, tiers=["npz"], features=["motion", "mel"], jobs=HERE)
     file = info_of(cache, "sound.mp4")["npz", "motion"]["file"]
     before = (cache / file).read_bytes()
     with np.load(cache / file) as npz:
         at = before.index(npz["motion"].tobytes()[:64]) + 10
     (cache / file).write_bytes(before[:at] + bytes([before[at] ^ 1]) + before[at + 1 :])
     config = config_from_json({"features": {"mel": {"n_mels": 40}}})
-    assert cc.build(index, cache, tiers=["npz"], features=["motion", "mel"], config=config).num_done == 4
-    damage = [each for each in cc.verify(cache).damage if each.kind == "damaged"]
+    assert cc.build(index, cache, tiers=["npz"], features=["motion", "mel"], config=config, jobs=HERE).num_done == 4
+    damage = [each for each in cc.verify(cache, jobs=HERE).damage if each.kind == "damaged"]
     assert [each.file for each in damage] == [file]
     cc.repair(cache, damage)
     assert (cache / file).read_bytes() == before
@@ -364,13 +365,13 @@ def test_damage_of_one_feature_stays_until_it_is_repaired(index: Path, tmp_path:
 
 def test_options_that_do_not_go_together(index: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="^tiers: got 'zarr', expected one of lmdb, npz, hdf5"):
-        cc.build(index, tmp_path / "cache", tiers=["zarr"])
+        cc.build(index, tmp_path / "cache", tiers=["zarr"], jobs=HERE)
     with pytest.raises(UsageError, match="^features: got 'depth', expected one of frames, flow, motion, mel"):
-        cc.build(index, tmp_path / "cache", features=["depth"])
+        cc.build(index, tmp_path / "cache", features=["depth"], jobs=HERE)
     with pytest.raises(UsageError, match="tiers: got lmdb, expected one that takes 'flow'. Add npz or hdf5"):
-        cc.build(index, tmp_path / "cache", features=["flow"], tiers="lmdb")
+        cc.build(index, tmp_path / "cache", features=["flow"], tiers="lmdb", jobs=HERE)
     with pytest.raises(ConfigError, match="tiers: got lmdb, for which the config has no feature that is asked for"):
-        cc.build(index, tmp_path / "cache", config=Config(frames=None))
+        cc.build(index, tmp_path / "cache", config=Config(frames=None), jobs=HERE)
     assert not (tmp_path / "cache").exists()
 
 
@@ -414,7 +415,7 @@ def test_the_example_of_the_docs(example: Path, index: Path, tmp_path: Path, run
     result = run_cli(*arguments, env=environment)
     assert result.returncode == 0, result.stderr
     raw = tmp_path / "raw"
-    cc.build(index, raw, config=config_from_json({"frames": {"codec": "raw"}}))
+    cc.build(index, raw, config=config_from_json({"frames": {"codec": "raw"}}), jobs=HERE)
     with cc.open_cache(cache) as colors, cc.open_cache(raw) as frames:
         for video in frames:
             rgb = frames.read(video).astype(np.float64)

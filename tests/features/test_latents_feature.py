@@ -92,7 +92,9 @@ def direct(folder: Path, frames: np.ndarray) -> np.ndarray:
     return np.concatenate([encoded(network, clip) for clip in clips])
 
 
-@pytest.mark.parametrize("jobs", [INLINE, 2], ids=["inline", "processes"])
+@pytest.mark.parametrize(
+    ("vae", "jobs"), [*((name, INLINE) for name in VAES), ("AutoencoderKLWan", 2)], indirect=["vae"]
+)
 def test_latents_are_those_of_diffusers(index: Path, vae: Path, tmp_path: Path, jobs: Any) -> None:
     """The processes compute frames of several videos in one batch."""
     assert build(index, tmp_path / "cache", vae, jobs=jobs, batch_size=3).num_done == len(NUM_FRAMES)

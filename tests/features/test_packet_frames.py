@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from helpers import processes
 from helpers.ffmpeg import ffmpeg
+from helpers.inline import HERE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,7 +53,7 @@ def build(folder: Path, settings: Mapping[str, Any], *, tiers: Sequence[str] = (
             "hdf5": {"features": ["frames"]},
         }
     )
-    return cc.build(cc.scan([folder / "videos"], jobs=1), folder / "cache", tiers=tiers, config=config, jobs=1)
+    return cc.build(cc.scan([folder / "videos"], jobs=HERE), folder / "cache", tiers=tiers, config=config, jobs=HERE)
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +162,7 @@ def test_other_tiers_give_the_same(pieces: Path, tmp_path: Path) -> None:
     with cc.open_cache(tmp_path / "cache") as cache:
         for video in cache:
             assert np.array_equal(cache.read(video, tier="lmdb"), cache.read(video, tier="hdf5"))
-    assert not cc.verify(tmp_path / "cache", level="deep", source=True).damage
+    assert not cc.verify(tmp_path / "cache", level="deep", source=True, jobs=HERE).damage
 
 
 # Any order
@@ -220,7 +221,9 @@ def test_threads_give_the_same(cache: cc.Cache) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("cache", "start"), [*((codec, "fork") for codec in CODECS), ("h264, interleaved", "spawn")], indirect=["cache"]
+)
 def test_processes_of_a_loader_give_the_same(cache: cc.Cache, start: str) -> None:
     pytest.importorskip("torch")
     clip_sampler = cc.RegularClipSampler(num_frames=8, stride=2)
@@ -292,7 +295,7 @@ def test_a_changed_packet_costs_its_chain_only(cache: cc.Cache, tmp_path: Path) 
                     copy.read(video, indices=[other])
             else:
                 assert np.array_equal(copy.read(video, indices=[other])[0], whole[other])
-    assert [each.kind for each in cc.verify(tmp_path / "cache").damage] == ["damaged"]
+    assert [each.kind for each in cc.verify(tmp_path / "cache", jobs=HERE).damage] == ["damaged"]
 
 
 def test_packets_that_are_not_of_a_chain_are_damage(cache: cc.Cache) -> None:
@@ -323,7 +326,7 @@ def test_a_context_that_failed_is_not_used_again(cache: cc.Cache) -> None:
 
 
 def test_verify_finds_nothing(cache: cc.Cache) -> None:
-    assert not cc.verify(cache.path, level="deep", source=True).damage
+    assert not cc.verify(cache.path, level="deep", source=True, jobs=HERE).damage
 
 
 def test_verify_sees_another_picture_in_the_source(tmp_path: Path, make_video: Callable[..., Path]) -> None:
@@ -343,7 +346,7 @@ def test_verify_sees_another_picture_in_the_source(tmp_path: Path, make_video: C
     assert len(data) <= state.st_size + 200
     source.write_bytes(data.ljust(state.st_size, b"\0")[: max(len(data), state.st_size)])
     os.utime(source, ns=(state.st_mtime_ns, state.st_mtime_ns))
-    found = cc.verify(tmp_path / "cache", source=True).damage
+    found = cc.verify(tmp_path / "cache", source=True, jobs=HERE).damage
     assert [each.kind for each in found] == ["stale"]
 
 
@@ -358,20 +361,23 @@ def gray_video(path: Path, size: tuple[int, int], num_frames: int) -> None:
     subprocess.run(["ffmpeg", "-v", "error", *source, "-c:v", "ffv1", path], input=pixels, check=True)
 
 
+ODD_SIZES = {(2, 2): 3, (2, 130): 9, (130, 2): 1, (174, 142): 2, (18, 16): 17, (640, 16): 8}
+"""(width, height) to the number of frames"""
+
+
 @pytest.mark.parametrize("settings", CODECS.values(), ids=CODECS)
-@pytest.mark.parametrize(
-    ("size", "num_frames"), [((2, 2), 3), ((2, 130), 9), ((130, 2), 1), ((174, 142), 2), ((18, 16), 17), ((640, 16), 8)]
-)
-def test_odd_sizes(tmp_path: Path, settings: Mapping[str, Any], size: tuple[int, int], num_frames: int) -> None:
-    gray_video(tmp_path / "videos/a.mkv", size, num_frames)
-    assert build(tmp_path, settings, short_side=None).num_done == 1
+def test_odd_sizes(tmp_path: Path, settings: Mapping[str, Any]) -> None:
+    for number, (size, num_frames) in enumerate(ODD_SIZES.items()):
+        gray_video(tmp_path / f"videos/{number}.mkv", size, num_frames)
+    assert build(tmp_path, settings, short_side=None).num_done == len(ODD_SIZES)
     with cc.open_cache(tmp_path / "cache") as cache:
-        frames = cache.read(0)
-        assert frames.shape == (num_frames, size[1], size[0], 3)
-        for number, frame in enumerate(frames):
-            assert np.array_equal(frame, cache.read(0, indices=[number])[0])
-            assert np.abs(frame.astype(int) - 7 * number).max() <= 4
-    assert not cc.verify(tmp_path / "cache", level="deep", source=True).damage
+        for video, (size, num_frames) in zip(cache, ODD_SIZES.items(), strict=True):
+            frames = cache.read(video)
+            assert frames.shape == (num_frames, size[1], size[0], 3)
+            for number, frame in enumerate(frames):
+                assert np.array_equal(frame, cache.read(video, indices=[number])[0])
+                assert np.abs(frame.astype(int) - 7 * number).max() <= 4
+    assert not cc.verify(tmp_path / "cache", level="deep", source=True, jobs=HERE).damage
 
 
 def test_small_pictures_after_large_ones(tmp_path: Path) -> None:
@@ -407,7 +413,7 @@ def test_saturated_color_is_equal_to_its_source(tmp_path: Path, codec: dict[str,
     encoder = ("-t", "1", "-c:v", "libx264", "-preset", "ultrafast", "-crf", "14")
     ffmpeg("-f", "lavfi", "-i", source, *encoder, path)
     build(tmp_path, codec)
-    assert cc.verify(tmp_path / "cache", level="deep", source=True).damage == []
+    assert cc.verify(tmp_path / "cache", level="deep", source=True, jobs=HERE).damage == []
     other = tmp_path / "b.mp4"
     ffmpeg("-f", "lavfi", "-i", f"{source},hflip", *encoder, other)
     with cc.open_cache(tmp_path / "cache") as cache, pytest.raises(MediaError, match="is shown with a PSNR of"):
@@ -424,7 +430,7 @@ def test_a_source_that_changes_its_size(tmp_path: Path, make_video: Callable[...
     build(tmp_path, CODECS["mpeg4, interleaved"])
     with cc.open_cache(tmp_path / "cache") as cache:
         assert cache.read(0).shape == (24, 48, 64, 3)
-    assert not cc.verify(tmp_path / "cache", level="deep").damage
+    assert not cc.verify(tmp_path / "cache", level="deep", jobs=HERE).damage
 
 
 # Builds
@@ -448,7 +454,7 @@ def test_a_cache_may_hold_both_codecs(tmp_path: Path, make_video: Callable[..., 
     build(tmp_path, {})
     (tmp_path / "videos/list.csv").write_text("path\nb.mp4\n")
     config = config_from_json({"frames": {"codec": "mpeg4"}, "features": dict.fromkeys(("flow", "motion", "mel"))})
-    cc.build(tmp_path / "videos/list.csv", tmp_path / "cache", tiers=("lmdb",), config=config, jobs=1)
+    cc.build(tmp_path / "videos/list.csv", tmp_path / "cache", tiers=("lmdb",), config=config, jobs=HERE)
     with cc.open_cache(tmp_path / "cache") as cache:
         codecs = {video.path: video.feature("frames").params["codec"] for video in cache}
         assert codecs == {"a.mp4": "jpeg", "b.mp4": "mpeg4"}

@@ -150,6 +150,7 @@ def test_other_weights_and_captions_make_it_again(work: Path, model: Path) -> No
     assert build(work, model).num_done == 4
 
 
+@pytest.mark.parametrize("model", ["t5"], indirect=True)
 def test_a_tokenizer_in_a_folder_of_its_own_and_names_on_the_hub(
     work: Path, tmp_path: Path, model: Path, run_cli: Cli
 ) -> None:

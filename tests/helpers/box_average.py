@@ -154,18 +154,16 @@ def jpeg_of_rgb(rgb: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def box(plane: np.ndarray, shape: tuple[int, int], steps: Any, shifts: Any = (0, 0)) -> np.ndarray:
     """Means over boxes: row i of the result covers the rows [i, i + 1) * step + shift, columns likewise."""
-    rows, columns = (_weights(plane.shape[axis], shape[axis], steps[axis], shifts[axis]) for axis in (0, 1))
-    return rows @ plane @ columns.T
+    return _box_rows(_box_rows(plane, shape[0], steps[0], shifts[0]).T, shape[1], steps[1], shifts[1]).T
 
 
-def _weights(num_in: int, num_out: int, step: float, shift: float) -> np.ndarray:
-    """Share of each source sample in each mean [shape=(num_out, num_in)]."""
-    weights = np.zeros((num_out, num_in))
-    for i in range(num_out):
-        start, stop = i * step + shift, (i + 1) * step + shift
-        for j in range(int(np.floor(start)), int(np.ceil(stop))):
-            weights[i, min(max(j, 0), num_in - 1)] += max(0.0, min(stop, j + 1) - max(start, j)) / step
-    return weights
+def _box_rows(plane: np.ndarray, num_out: int, step: float, shift: float) -> np.ndarray:
+    """Means over boxes of rows: differences of the integral, in which the first and the last row go on outside."""
+    num_in = len(plane)
+    integral = np.concatenate([np.zeros((1, plane.shape[1])), np.cumsum(plane, axis=0, dtype=np.float64)])
+    edges = np.arange(num_out + 1) * step + shift
+    whole = np.clip(np.floor(edges).astype(int), 0, num_in - 1)
+    return np.diff(integral[whole] + (edges - whole)[:, None] * plane[whole], axis=0) / step
 
 
 def shift_px(found: np.ndarray, expected: np.ndarray) -> tuple[float, float] | None:

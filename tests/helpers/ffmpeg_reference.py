@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -139,7 +139,14 @@ def probe(path: str | Path, *, packets: bool = False) -> Probed:
 
 
 def _ffprobe(path: str | Path, entries: str) -> tuple[dict[str, Any], str]:
-    command = ["ffprobe", "-v", "error", "-show_entries", entries, "-of", "json", os.fspath(path)]
+    status = os.stat(path)
+    return _ffprobe_of_state(os.fspath(path), entries, (status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+@lru_cache(maxsize=256)
+def _ffprobe_of_state(path: str, entries: str, _state: tuple[int, int, int]) -> tuple[dict[str, Any], str]:
+    """Ask once about a file that stays as it is. Do not change the result."""
+    command = ["ffprobe", "-v", "error", "-show_entries", entries, "-of", "json", path]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return {} if done.returncode else json.loads(done.stdout), done.stderr.decode(errors="replace")
 

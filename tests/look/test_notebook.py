@@ -15,6 +15,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.look import notebook
@@ -74,8 +75,8 @@ def hostile(tmp_path_factory, make_video) -> Path:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
         writer.writerows(rows)
-    index = cc.scan([folder / "videos"], labels=folder / "labels.csv")
-    assert cc.build(index, folder / "cache", tiers=["lmdb", "npz"], jobs=1).num_done == 2
+    index = cc.scan([folder / "videos"], labels=folder / "labels.csv", jobs=HERE)
+    assert cc.build(index, folder / "cache", tiers=["lmdb", "npz"], jobs=HERE).num_done == 2
     return folder / "cache"
 
 
@@ -110,7 +111,7 @@ def test_long_texts_are_cut_and_say_so(hostile):
 def test_a_cache_of_many_labels_and_videos(tmp_path, make_video):
     for number in range(30):
         make_video(tmp_path / "videos" / f"{number:02}" / "a.mp4", num_frames=2, size=(32, 32))
-    cc.build(cc.scan([tmp_path / "videos"], labels="dir"), tmp_path / "cache", tiers=["lmdb"], jobs=1)
+    cc.build(cc.scan([tmp_path / "videos"], labels="dir", jobs=HERE), tmp_path / "cache", tiers=["lmdb"], jobs=HERE)
     with cc.open_cache(tmp_path / "cache") as cache:
         page = check(cache_html(cache))
     assert "... and 10 more" in page.text
@@ -123,7 +124,7 @@ def test_noise_stays_below_the_limit(tmp_path, make_video):
         return tuple(rng.integers(0, 255, (height // k, width // k), dtype=np.uint8) for k in (1, 2, 2))
 
     make_video(tmp_path / "videos" / "a.mp4", num_frames=12, size=(320, 320), planes=noise, options={"crf": "1"})
-    cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["lmdb", "npz"], jobs=1)
+    cc.build(cc.scan([tmp_path / "videos"], jobs=HERE), tmp_path / "cache", tiers=["lmdb", "npz"], jobs=HERE)
     with cc.open_cache(tmp_path / "cache") as cache:
         check(cache_html(cache))
         assert len(check(video_html(cache[0])).pictures) == 1
@@ -132,8 +133,8 @@ def test_noise_stays_below_the_limit(tmp_path, make_video):
 def test_an_empty_cache_and_one_of_quarantined_files(tmp_path):
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "bad.mp4").write_bytes(b"\0\0\0\x18ftypmp42" + bytes(500))
-    index = cc.scan([tmp_path / "videos"])
-    cc.build(index, tmp_path / "cache", tiers=["lmdb"], jobs=1)
+    index = cc.scan([tmp_path / "videos"], jobs=HERE)
+    cc.build(index, tmp_path / "cache", tiers=["lmdb"], jobs=HERE)
     with cc.open_cache(tmp_path / "cache") as cache:
         assert "videos0" in check(cache_html(cache)).text
 
@@ -196,7 +197,7 @@ def test_ipython_displays_caches_and_videos(hostile):
 
 def test_texts_for_people(hostile):
     torch = pytest.importorskip("torch")
-    index = cc.scan([hostile.parent / "videos"], output=hostile.parent / "index.json")
+    index = cc.scan([hostile.parent / "videos"], output=hostile.parent / "index.json", jobs=HERE)
     place = f"'{hostile.parent / 'index.json'}': 2 records, level packets, roots videos>"
     assert (repr(index), repr(cc.read_index(index.path))) == (f"<ScanResult {place}", f"<Index {place}")
     record = next(record for record in index if record.path == "long.mp4")

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers.html_pages import Page
+from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.building.remedies import remedy
@@ -75,8 +76,8 @@ def corpus_of_five(tmp_path_factory, make_video) -> Path:
 def built(corpus_of_five) -> Path:
     """A cache of these videos with every feature. Tests that change it make a copy."""
     cache = corpus_of_five.parent / "cache"
-    index = cc.scan([corpus_of_five], labels=corpus_of_five / "labels.csv", level="content", jobs=1)
-    cc.build(index, cache, tiers=["lmdb", "npz"], config=config_from_json(CONFIG), jobs=1)
+    index = cc.scan([corpus_of_five], labels=corpus_of_five / "labels.csv", level="content", jobs=HERE)
+    cc.build(index, cache, tiers=["lmdb", "npz"], config=config_from_json(CONFIG), jobs=HERE)
     return cache
 
 
@@ -188,7 +189,7 @@ def test_segments_and_boxes_have_times_on_the_axis(tmp_path, make_video):
     ) as writer:
         for record in records:
             writer.write(record)
-    cc.build(tmp_path / "i.jsonl", tmp_path / "cache", jobs=1)
+    cc.build(tmp_path / "i.jsonl", tmp_path / "cache", jobs=HERE)
     cc.report(tmp_path / "cache", tmp_path / "r.html")
     page = Page(tmp_path / "r.html")
     starts = sorted(row[page.script("data")["fields"].index("start")] for row in page.script("rows"))
@@ -313,7 +314,7 @@ def noisy(tmp_path_factory, make_video) -> Path:
     make_video(folder / "noise.mp4", num_frames=65, size=(192, 108), planes=noise, options={"crf": "18"})
     lines = [f"noise.mp4,{number / 50},{number / 50 + 0.2}" for number in range(60)]
     (folder / "list.csv").write_text("path,start_seconds,end_seconds\n" + "\n".join(lines) + "\n")
-    cc.build(folder / "list.csv", folder / "cache", jobs=1)
+    cc.build(folder / "list.csv", folder / "cache", jobs=HERE)
     return folder / "cache"
 
 
@@ -401,18 +402,18 @@ def test_damaged_lists_are_notes(copied, tmp_path):
 def test_a_cache_without_videos_and_one_without_frames(corpus_of_five, tmp_path):
     (tmp_path / "none").mkdir()
     shutil.copy(corpus_of_five / "b" / "broken.mp4", tmp_path / "none")
-    cc.build(cc.scan([tmp_path / "none"], jobs=1), tmp_path / "empty", jobs=1)
+    cc.build(cc.scan([tmp_path / "none"], jobs=HERE), tmp_path / "empty", jobs=HERE)
     result = cc.report(tmp_path / "empty", tmp_path / "r.html")
     assert (result.num_videos, result.num_shown, result.num_failures) == (0, 0, 1)
     assert Page(tmp_path / "r.html").script("rows") == []
     config = config_from_json(CONFIG)
-    cc.build(cc.scan([corpus_of_five / "a"], jobs=1), tmp_path / "npz", tiers=["npz"], config=config, jobs=1)
+    cc.build(cc.scan([corpus_of_five / "a"], jobs=HERE), tmp_path / "npz", tiers=["npz"], config=config, jobs=HERE)
     cc.report(tmp_path / "npz", tmp_path / "r.html")
     assert [row["details"]["layout"][3:5] for row in Page(tmp_path / "r.html").videos.values()] == [[0, 1], [0, 1]]
 
 
 def test_an_index_has_a_page_without_pictures(corpus_of_five, tmp_path):
-    cc.scan([corpus_of_five], output=tmp_path / "index.json", labels="dir", level="content", jobs=1)
+    cc.scan([corpus_of_five], output=tmp_path / "index.json", labels="dir", level="content", jobs=HERE)
     result = cc.report(tmp_path / "index.json", tmp_path / "r.html")
     page = Page(tmp_path / "r.html")
     assert (result.num_videos, result.num_failures, result.has_pictures) == (5, 1, False)

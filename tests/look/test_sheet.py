@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 import pytest
 from helpers.ffmpeg import copy_start
+from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
@@ -38,7 +39,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path, make_video: Cal
     make_video(folder / "videos" / "quiet.mp4", num_frames=30, gop=7)
     make_video(folder / "videos" / "irregular.mkv", num_frames=10, gop=3, pts_ticks=IRREGULAR_TICKS)
     make_video(folder / "videos" / "one.mp4", num_frames=1)
-    summary = cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], config=CONFIG, jobs=1)
+    summary = cc.build(
+        cc.scan([folder / "videos"], jobs=HERE), folder / "cache", tiers=["lmdb", "npz"], config=CONFIG, jobs=HERE
+    )
     assert (summary.num_done, summary.num_failed) == (4, 0)
     return cc.open_cache(folder / "cache")
 
@@ -177,7 +180,13 @@ def mixed(tmp_path_factory, clips) -> cc.Cache:
         "hdf5": {"features": ["frames", "flow", "mel", "motion"]},
     }
     copy_start(clips / "animation" / "bigbuckbunny.mp4", 1, folder / "videos" / "bunny.mp4")
-    cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["hdf5"], config=config_from_json(config), jobs=1)
+    cc.build(
+        cc.scan([folder / "videos"], jobs=HERE),
+        folder / "cache",
+        tiers=["hdf5"],
+        config=config_from_json(config),
+        jobs=HERE,
+    )
     return cc.open_cache(folder / "cache")
 
 
@@ -234,11 +243,8 @@ def test_one_damaged_artefact_leaves_the_others(cache, tmp_path):
 def test_one_damaged_frame_leaves_the_others(cache, tmp_path):
     damaged = flipped(cache, tmp_path, "lmdb/*/bunny-*")
     video = named(damaged, "bunny")
-    drawn = cc.show(video, num_frames=48)
-    same = [
-        np.array_equal(cut_out(drawn, a), cut_out(cc.show(named(cache, "bunny"), num_frames=48), a))
-        for a in drawn.frames
-    ]
+    drawn, whole = (cc.show(shown, num_frames=48) for shown in (video, named(cache, "bunny")))
+    same = [np.array_equal(cut_out(drawn, area), cut_out(whole, area)) for area in drawn.frames]
     assert sum(same) >= 46
 
 
@@ -253,7 +259,7 @@ def test_a_cut_file_gives_a_sheet_that_names_it(cache, tmp_path):
 
 def test_without_frames_the_other_rows_are_drawn(tmp_path, make_video):
     make_video(tmp_path / "videos" / "a.mp4", num_frames=20, audio=True)
-    cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["npz"], config=CONFIG, jobs=1)
+    cc.build(cc.scan([tmp_path / "videos"], jobs=HERE), tmp_path / "cache", tiers=["npz"], config=CONFIG, jobs=HERE)
     with cc.open_cache(tmp_path / "cache") as cache:
         drawn = cc.show(cache[0])
     assert drawn.absent == {"frames": "not cached"}

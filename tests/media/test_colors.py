@@ -345,36 +345,28 @@ LAYOUTS = [
     ("yuv444p10le", 6, True),
     ("yuv420p12le", 7, True),
 ]
-SCAN_LEVELS = [0, 1, 16, 128, 200, 235, 254, 255]
+LEVELS = [0, 1, 16, 128, 200, 235, 254, 255]
 
 
-def flat(level: int) -> Callable[[int, int, int], np.ndarray]:
-    return lambda _, width, height: np.full((height, width, 3), float(level))
+def flat(*levels: int) -> Callable[[int, int, int], np.ndarray]:
+    return lambda number, width, height: np.full((height, width, 3), float(levels[number % len(levels)]))
 
 
-@pytest.mark.parametrize("level", SCAN_LEVELS)
 @pytest.mark.parametrize("size", [(64, 48), (320, 240)])
 @pytest.mark.parametrize(("pixel_format", "matrix", "is_full"), LAYOUTS)
 def test_flat_gray_is_exact(
-    tmp_path: Path, pixel_format: str, matrix: int, is_full: bool, size: tuple[int, int], level: int
+    tmp_path: Path, pixel_format: str, matrix: int, is_full: bool, size: tuple[int, int]
 ) -> None:
     """As near as the samples of the file are: in limited range 254 is stored as 234, which means 253.8."""
-    path = write(
-        tmp_path / "a.mkv",
-        "ffv1",
-        pixel_format,
-        size,
-        matrix=matrix,
-        is_full=is_full,
-        pictures=flat(level),
-        num_frames=1,
-    )
-    (source,), (frame,) = decoded(path, 1), scaled.frames(path, 1, short_side=48)
-    expected = round(float(source.rgb(2, 2)[0, 0, 0]))
-    assert abs(expected - level) <= 1
-    assert level not in (0, 128, 255) or expected == level
-    y, u, v = (np.unique(plane).tolist() for plane in frame.planes())
-    assert (y, u, v, np.unique(frame.rgb()).tolist()) == ([expected], [128], [128], [expected])
+    encoding = {"matrix": matrix, "is_full": is_full, "pictures": flat(*LEVELS), "num_frames": len(LEVELS)}
+    path = write(tmp_path / "a.mkv", "ffv1", pixel_format, size, **encoding)
+    sources, frames = decoded(path, len(LEVELS)), scaled.frames(path, short_side=48)
+    for level, source, frame in zip(LEVELS, sources, frames, strict=True):
+        expected = round(float(source.rgb(2, 2)[0, 0, 0]))
+        assert abs(expected - level) <= 1
+        assert level not in (0, 128, 255) or expected == level
+        y, u, v = (np.unique(plane).tolist() for plane in frame.planes())
+        assert (y, u, v, np.unique(frame.rgb()).tolist()) == ([expected], [128], [128], [expected])
 
 
 MP4 = {"qp": "0", "bf": "0"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import av
 import numpy as np
 import pytest
 from helpers.ffmpeg import ffmpeg
+from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.building.dry_run import dry_run
@@ -92,9 +94,9 @@ def damaged(source: Path, target: Path, number: int, num_bytes: int = 200) -> Pa
 
 def cached(folder: Path, on_damage: str | None = None, *, config: Config | None = RAW, **arguments: Any) -> Any:
     """Build a cache of ``folder/videos``, and return the summary."""
-    cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
+    cc.scan([folder / "videos"], output=folder / "index.json", jobs=HERE)
     options = cc.BuildOptions(on_damage=on_damage)
-    return cc.build(folder / "index.json", folder / "cache", config=config, jobs=1, options=options, **arguments)
+    return cc.build(folder / "index.json", folder / "cache", config=config, jobs=HERE, options=options, **arguments)
 
 
 def frames_of(folder: Path, name: str) -> dict[int, tuple[float, np.ndarray]]:
@@ -108,12 +110,13 @@ def frames_of(folder: Path, name: str) -> dict[int, tuple[float, np.ndarray]]:
         }
 
 
-def truth_of(path: Path, folder: Path) -> dict[int, tuple[float, np.ndarray]]:
-    """Return the frames of an intact film."""
-    (folder / "videos").mkdir(parents=True)
-    (folder / "videos" / path.name).write_bytes(path.read_bytes())
+@pytest.fixture(scope="module")
+def intact(films, tmp_path_factory) -> Path:
+    """Cache of the films without damage."""
+    folder = tmp_path_factory.mktemp("intact")
+    shutil.copytree(films, folder / "videos")
     assert cached(folder).num_failed == 0
-    return frames_of(folder, path.name)
+    return folder
 
 
 def check_same(found: dict[int, Any], truth: dict[int, Any]) -> None:
@@ -130,9 +133,9 @@ def damage_of(folder: Path, name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", LOCATED)
-def test_the_frames_before_the_damaged_group_are_kept(films, tmp_path, name):
+def test_the_frames_before_the_damaged_group_are_kept(films, intact, tmp_path, name):
     """Packet 50 is in the middle of the third group of pictures."""
-    truth = truth_of(films / name, tmp_path / "intact")
+    truth = frames_of(intact, name)
     damaged(films / name, tmp_path / "work/videos" / name, 50)
     assert cached(tmp_path / "work").num_failed == 1
     summary = cached(tmp_path / "work", "trim")
@@ -148,7 +151,7 @@ def test_the_frames_before_the_damaged_group_are_kept(films, tmp_path, name):
     assert damage.cause == "decode"
     assert damage.message
     assert damage.seconds_kept == pytest.approx(len(kept) / 25, abs=0.002)
-    assert cc.verify(tmp_path / "work/cache", source=True).damage == []
+    assert cc.verify(tmp_path / "work/cache", source=True, jobs=HERE).damage == []
 
 
 @pytest.mark.parametrize("name", sorted({**FILMS, **MORE_FILMS}))
@@ -200,12 +203,12 @@ def mutant(data: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["h264.mp4", "h264.mkv", "h264.ts", "mpeg2.mpg", "mpeg4.avi"])
-def test_truncated_file_keeps_its_leading_frames(films, tmp_path, name):
+def test_truncated_file_keeps_its_leading_frames(films, intact, tmp_path, name):
     source = films / name
     if name.endswith(".mp4"):
         source = tmp_path / name
         ffmpeg("-i", films / name, "-c", "copy", "-movflags", "+faststart", source)
-    truth = truth_of(source, tmp_path / "intact")
+    truth = frames_of(intact, name)
     (tmp_path / "work/videos").mkdir(parents=True)
     at, size = place_of(source, 70)
     (tmp_path / "work/videos" / name).write_bytes(source.read_bytes()[: at + size // 2])
@@ -262,7 +265,7 @@ def test_another_choice_concerns_damaged_files_only(work):
     with cc.open_cache(work / "cache") as cache:
         assert [video.path for video in cache] == ["good.mp4"]
     assert counts(cached(work, "quarantine", config=None)) == (0, 1, 2)
-    assert cc.verify(work / "cache").damage == []
+    assert cc.verify(work / "cache", jobs=HERE).damage == []
 
 
 def test_a_cache_of_an_earlier_choice_says_what_to_do(work):
@@ -299,7 +302,7 @@ def test_feature_added_to_a_trimmed_video(work):
     with cc.open_cache(work / "cache") as cache:
         video = next(each for each in cache if each.path == "bad.mp4")
         assert len(cache.read(video, "motion")) == video.num_frames < NUM_FRAMES
-    assert cc.verify(work / "cache", source=True).damage == []
+    assert cc.verify(work / "cache", source=True, jobs=HERE).damage == []
 
 
 def test_unknown_choice_is_refused():

@@ -17,10 +17,9 @@ REPOSITORY = Path(cc.__file__).parent.parent
 
 PACKAGES = [
     "opencv-python",
-    "opencv-python-headless",
-    "opencv-contrib-python",
     "opencv-contrib-python-headless",
 ]
+"""Two of the four, which differ in windows and in extra modules. The environment of the tests has a third one"""
 
 WORK = """
 import sys

@@ -10,6 +10,7 @@ import av
 import numpy as np
 import pytest
 from helpers.ffmpeg import ffmpeg
+from helpers.inline import HERE
 from helpers.sound import WITH_SOUND
 
 import chordcache as cc
@@ -47,6 +48,7 @@ def build(folder: Path, *rows: str) -> cc.Cache:
         tiers=("npz",),
         features=("mel", "waveform"),
         config=folder / "sound.yaml",
+        jobs=HERE,
     )
     return cc.open_cache(folder / "cache")
 
@@ -82,7 +84,7 @@ def test_each_recording_of_a_joined_file_has_its_own_sound(
         source.open(str(tmp_path / name))
         chunk = source.get_audio_chunk(float(times[52]), 0.5)[:, 0]
     assert np.abs(np.fft.rfft(chunk)).argmax() * 2 == pytest.approx(900, abs=4)
-    assert cc.verify(tmp_path / "cache", level="deep", source=True).damage == []
+    assert cc.verify(tmp_path / "cache", level="deep", source=True, jobs=HERE).damage == []
 
 
 def test_joined_recordings_can_be_named_by_times(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from helpers.antialiased import antialiased
 from helpers.ffmpeg import copy_start
 from helpers.ffmpeg_reference import psnr_db
+from helpers.inline import HERE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,7 +64,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path) -> cc.Cache:
     config = config_from_json(
         {"features": {"flow": {"method": "dis", "preset": "medium", "short_side": 128}, "mel": None}}
     )
-    summary = cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], config=config, jobs=1)
+    summary = cc.build(
+        cc.scan([folder / "videos"], jobs=HERE), folder / "cache", tiers=["lmdb", "npz"], config=config, jobs=HERE
+    )
     assert summary.num_done == 2
     return cc.open_cache(folder / "cache")
 
@@ -155,7 +158,7 @@ PARTS = [Rectangle(0, 0, 256, 456), Rectangle(0, 0, 1, 1), Rectangle(255, 455, 1
 def test_parts_of_frames_a_few_at_a_time(clips: Path, tmp_path: Path, codec: str, tier: str) -> None:
     copy_start(clips / REAL["bunny.mp4"], 0.5, tmp_path / "videos" / "bunny.mp4")
     config = config_from_json({"frames": {"codec": codec}})
-    cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=[tier], config=config, jobs=1)
+    cc.build(cc.scan([tmp_path / "videos"], jobs=HERE), tmp_path / "cache", tiers=[tier], config=config, jobs=HERE)
     numbers = [5, 0, 0, 10, 11, 2, 7, 7]
     with cc.open_cache(tmp_path / "cache") as cache:
         for part in PARTS:
@@ -207,8 +210,8 @@ def test_frames_are_the_window_that_was_drawn(cache: cc.Cache, path: str, name: 
 def test_frames_of_the_corpus(corpus: Path, tmp_path: Path) -> None:
     """Files of many shapes, some turned upright; each sample is its own crop, and none fails."""
     files = sorted((corpus / "real").rglob("*.mp4"))[::9]
-    index = cc.scan(files, jobs=1)
-    cc.build(index, tmp_path / "cache", tiers=["lmdb"], jobs=1)
+    index = cc.scan(files, jobs=HERE)
+    cc.build(index, tmp_path / "cache", tiers=["lmdb"], jobs=HERE)
     spatial_transform = cc.HorizontalFlip(0.5, cc.RandomResizedCrop((64, 80)))
     with cc.open_cache(tmp_path / "cache") as cache:
         assert len(cache) > 3
@@ -428,7 +431,9 @@ def dots(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pat
         patch.setitem(read_sides.BUILT_IN, "pose", read_sides.BUILT_IN["pose"]._replace(extractor="two_dots:Dots"))
         patch.setattr("chordcache.engine.pool.run", lambda build, tasks, **_: ((task, build(task)) for task in tasks))
         config = config_from_json({"features": {"flow": None, "mel": None, "motion": None, "pose": {"stride": 1}}})
-        cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], config=config)
+        cc.build(
+            cc.scan([folder / "videos"], jobs=HERE), folder / "cache", tiers=["lmdb", "npz"], config=config, jobs=HERE
+        )
     return cc.open_cache(folder / "cache")
 
 

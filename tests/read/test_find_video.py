@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.errors import NotFoundError
@@ -23,7 +24,7 @@ def folder(tmp_path_factory, make_video) -> Path:
         place = folder / "videos" / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(video.read_bytes())
-    summary = cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb"], jobs=1)
+    summary = cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb"], jobs=HERE)
     assert summary.num_done == len(PATHS)
     return folder
 
@@ -84,7 +85,7 @@ def test_a_cut_key_is_near_to_its_own(cache):
 def test_segments_of_a_file_are_listed(tmp_path, make_video):
     make_video(tmp_path / "a.mp4", num_frames=50)
     (tmp_path / "list.csv").write_text("path,start_seconds,end_seconds\na.mp4,0,1\na.mp4,1,2\n")
-    cc.build(cc.read_index(tmp_path / "list.csv"), tmp_path / "cache", tiers=["lmdb"], jobs=1)
+    cc.build(cc.read_index(tmp_path / "list.csv"), tmp_path / "cache", tiers=["lmdb"], jobs=HERE)
     with cc.open_cache(tmp_path / "cache") as cache:
         first, second = cache.keys()
         with pytest.raises(NotFoundError, match=f"Matching keys: {first}, {second}"):

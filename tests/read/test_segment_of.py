@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers.ffmpeg import decode_samples, ffmpeg
+from helpers.inline import HERE
 from helpers.processes import flip
 
 import chordcache as cc
@@ -48,7 +49,7 @@ def write_list(folder: Path, rows: Sequence[str], name: str = "list.csv", header
 def build(folder: Path, index: Path, name: str, config: Config | None = None, **options: Any) -> Path:
     tiers = ("lmdb", "npz")
     cc.build(
-        index, folder / name, tiers=tiers, config=config or config_of(), jobs=1, options=cc.BuildOptions(**options)
+        index, folder / name, tiers=tiers, config=config or config_of(), jobs=HERE, options=cc.BuildOptions(**options)
     )
     return folder / name
 
@@ -70,7 +71,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("segments")
     whole_clip(folder)
     write_list(folder, ROWS)
-    build(folder, cc.scan([folder / "videos"], output=folder / "files.json", jobs=1).path, "whole")
+    build(folder, cc.scan([folder / "videos"], output=folder / "files.json", jobs=HERE).path, "whole")
     build(folder, folder / "videos" / "list.csv", "only")
     return folder
 
@@ -260,7 +261,7 @@ def test_frames_that_a_lower_rate_left_out(work: Path, tmp_path: Path) -> None:
 def test_an_item_in_a_bucket_does_not_have_all_frames(work: Path, tmp_path: Path) -> None:
     config = config_from_json({"frames": {"codec": "raw", "buckets": [[64, 96, 9]]}})
     cache = tmp_path / "cache"
-    cc.build(work / "files.json", cache, tiers=("lmdb",), config=config, jobs=1)
+    cc.build(work / "files.json", cache, tiers=("lmdb",), config=config, jobs=HERE)
     index = work / "videos" / "list.csv"
     with pytest.raises(NotFoundError, match="5 of 5 videos that are not in"):
         cc.ChordVideoDataset(cache, index=index)
@@ -271,7 +272,7 @@ def test_an_item_in_a_bucket_does_not_have_all_frames(work: Path, tmp_path: Path
 def test_a_file_that_changed_is_read_from_its_source(work: Path, tmp_path: Path) -> None:
     """A segment of a whole file that was cached from another source counts as not cached."""
     source = whole_clip(tmp_path)
-    files = cc.scan([tmp_path / "videos"], output=tmp_path / "files.json", jobs=1)
+    files = cc.scan([tmp_path / "videos"], output=tmp_path / "files.json", jobs=HERE)
     cache = build(tmp_path, files.path, "cache")
     index = write_list(tmp_path, ROWS[:1])
     ffmpeg("-i", source, "-vf", "negate", "-c:a", "copy", tmp_path / "negated.mov")
@@ -306,7 +307,7 @@ def build_rows(work: Path, folder: Path, section: dict[str, Any], columns: str, 
     features = {"rows": section, "flow": None, "mel": None, "motion": None}
     (folder / "rows.yaml").write_text(yaml.dump({"features": features}))
     files = write_list(folder, rows, "files.csv", columns)
-    cc.build(files, folder / "cache", tiers=["lmdb", "npz"], config=folder / "rows.yaml", jobs=1)
+    cc.build(files, folder / "cache", tiers=["lmdb", "npz"], config=folder / "rows.yaml", jobs=HERE)
     return folder / "cache"
 
 

@@ -218,11 +218,10 @@ print("end", len(bits))
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("num_records", "size"), [(30, 700), (200, 5000)])
-def test_a_flipped_bit_is_damage_or_harmless_never_a_crash(tmp_path: Path, num_records: int, size: int) -> None:
+def test_a_flipped_bit_is_damage_or_harmless_never_a_crash(tmp_path: Path) -> None:
+    """Records that have pages of their own. The contract of stores has small ones."""
     path = tmp_path / "a.lmdb"
-    num_bytes = write(path, some_records(num_records, size))
+    num_bytes = write(path, some_records(200, 5000))
     done = subprocess.run(
         [sys.executable, "-c", FUZZ, path, str(num_bytes), tmp_path / "good"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.inline import HERE
 
 torch = pytest.importorskip("torch")
 
@@ -89,7 +90,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
             options = {"crf": "2", "bf": "2"}
             make_video(folder / name, **{"planes": planes_of(1), "num_frames": NUM_FRAMES, "options": options, **spec})
             writer.write(VideoRecord(root="root", path=name, extra=tracks_of(name)))
-    summary = cc.build(folder / "i.json", folder / "cache", jobs=1, config=CONFIG)
+    summary = cc.build(folder / "i.json", folder / "cache", jobs=HERE, config=CONFIG)
     assert (summary.num_done, summary.num_failed) == (len(VIDEOS), 0)
     return folder / "cache"
 
@@ -188,7 +189,7 @@ def test_a_box_belongs_to_the_nearest_frame(
         tmp_path / "i.json", roots={"root": str(tmp_path)}, level=None, columns={"key": "boxes"}
     ) as writer:
         writer.write(VideoRecord(root="root", path="a.mp4", extra={"key": [box]}))
-    cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=1)
+    cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=HERE)
     sampler = cc.RegularClipSampler(num_frames=24, stride=1)
     found = dataset_of(tmp_path / "cache", clip_sampler=sampler, fields=("key",))[0]["key"]
     assert found["frame"].tolist() == ([] if number is None else [number])
@@ -253,7 +254,7 @@ def test_one_eye_of_a_stereo_picture(tmp_path: Path, make_video: Callable[..., P
     ) as writer:
         writer.write(VideoRecord(root="root", path="a.mp4"))
     config = Config(frames=FramesConfig(stereo="left", stereo_layout="side_by_side"), features={})
-    cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=1, config=config)
+    cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=HERE, config=config)
     with pytest.raises(UsageError, match="got 'boxes', boxes of the whole picture, for a cache of the left eye"):
         dataset_of(tmp_path / "cache")
 

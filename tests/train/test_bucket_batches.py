@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.inline import HERE
 from helpers.resumed import assert_resumes
 
 torch = pytest.importorskip("torch")
@@ -47,7 +48,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     features = {"flow": FlowConfig(method="dis"), "motion": MotionConfig(), "mel": MelConfig(),
                 "waveform": WaveformConfig()}  # fmt: skip
     config = Config(frames=FramesConfig(buckets=BUCKETS), features=features)
-    summary = cc.build(folder / "index.csv", folder / "cache", tiers=("lmdb", "npz"), config=config, jobs=1)
+    summary = cc.build(folder / "index.csv", folder / "cache", tiers=("lmdb", "npz"), config=config, jobs=HERE)
     assert summary.num_done == len(NUM_FRAMES)
     return cc.open_cache(folder / "cache")
 
@@ -121,7 +122,7 @@ def test_clips_of_other_lengths_do_not_mix(cache: cc.Cache) -> None:
 
 def test_a_cache_without_buckets_beside_it(cache: cc.Cache, tmp_path: Path) -> None:
     index = Path(cache.path).parent / "index.csv"
-    cc.build(index, tmp_path / "plain", jobs=1, config=Config(frames=FramesConfig(short_side=48), features={}))
+    cc.build(index, tmp_path / "plain", jobs=HERE, config=Config(frames=FramesConfig(short_side=48), features={}))
     both = cc.concat([dataset_of(cache), dataset_of(cc.open_cache(tmp_path / "plain"))])
     sampler = cc.BudgetBatchSampler(both, max_frames=60)
     kinds = set()
@@ -157,7 +158,7 @@ def test_a_source_gives_what_the_cache_gives(cache: cc.Cache, tmp_path: Path, fe
         cc.read_index(_nothing(tmp_path, index)),
         tmp_path / "empty",
         tiers=("lmdb", "npz"),
-        jobs=1,
+        jobs=HERE,
         config=_config_of(header),
     )
     cached = dataset_of(cache, index=index, features=features, clips_per_video=1)
@@ -206,7 +207,7 @@ def test_boxes_are_where_the_rectangle_is(tmp_path: Path, make_video: Callable[.
     with IndexWriter(tmp_path / "i.json", roots={"root": str(tmp_path)}, level=None, columns=columns) as writer:
         writer.write(VideoRecord(root="root", path="a.mp4", extra=tracks))
     config = Config(frames=FramesConfig(buckets=(Bucket(128, 128, 2),)), features={})
-    cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=1, config=config)
+    cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=HERE, config=config)
     for crop in ({"size": None}, {"size": (96, 96)}):
         sample = dataset_of(cc.open_cache(tmp_path / "cache"), fields=("boxes", "relative"), **crop)[0]
         bright = (sample["frames"][0].float().mean(0) > 127).numpy()

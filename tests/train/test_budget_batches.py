@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.inline import HERE
 from helpers.resumed import assert_resumes
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,7 +51,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
         make_video(folder / f"{number}.mp4", num_frames=num_frames, size=SIZES[number % 3])
         rows.append(f"{number}.mp4,{'word ' * number}\n")
     (folder / "index.csv").write_text("path,caption\n" + "".join(rows))
-    cc.build(folder / "index.csv", folder / "cache", tiers=("lmdb",), jobs=1)
+    cc.build(folder / "index.csv", folder / "cache", tiers=("lmdb",), jobs=HERE)
     return cc.open_cache(folder / "cache")
 
 
@@ -337,7 +338,7 @@ def test_state_of_another_budget_or_another_sampler(cache: cc.Cache) -> None:
 def test_the_same_batches_from_cache_and_sources(cache: cc.Cache, tmp_path: Path) -> None:
     videos = cache.path.parent
     (tmp_path / "nothing.csv").write_text("path\n")
-    cc.build(cc.read_index(tmp_path / "nothing.csv"), tmp_path / "cache", tiers=("lmdb",), jobs=1)
+    cc.build(cc.read_index(tmp_path / "nothing.csv"), tmp_path / "cache", tiers=("lmdb",), jobs=HERE)
     samplers = []
     for folder, on_miss in ((cache.path, "error"), (tmp_path / "cache", "source")):
         dataset = cc.ChordVideoDataset(folder, index=videos / "index.csv", on_miss=on_miss, clip_sampler=WholeVideos())

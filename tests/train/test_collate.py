@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.ffmpeg import copy_start
+from helpers.inline import HERE
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, default_collate  # noqa: E402
@@ -31,7 +32,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path, make_video: Cal
     for name, source in (("bunny", "animation/bigbuckbunny"), ("bikes", "street/bikes")):
         copy_start(clips / f"{source}.mp4", 1, folder / "videos" / f"{name}.mp4")
     config = config_from_json({"features": {"flow": {"method": "dis"}}})
-    cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], config=config, jobs=1)
+    cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], config=config, jobs=HERE)
     return cc.open_cache(folder / "cache")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.inline import HERE
 from helpers.ranks import exit_codes, run_ranks
 from helpers.resumed import assert_resumes
 from helpers.shares import bound, shares_of
@@ -57,7 +58,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., P
         (folder / name / "index.csv").write_text("path,label\n" + "".join(rows))
         config = folder / "config.yaml"
         config.write_text("features: {motion: null, flow: null, mel: null}\n")
-        summary = cc.build(folder / name / "index.csv", folder / f"cache-{name}", config=config, jobs=1)
+        summary = cc.build(folder / name / "index.csv", folder / f"cache-{name}", config=config, jobs=HERE)
         assert summary.num_done == len(labels)
     return {name: folder / f"cache-{name}" for name in LABELS}
 
@@ -122,18 +123,18 @@ def test_label_ids_of_a_cache_that_changed(
     make_video(tmp_path / "1.mp4", num_frames=10, size=(32, 32))
     index = tmp_path / "index.csv"
     index.write_text("path,label\n1.mp4,run\n")
-    cc.build(index, tmp_path / "cache", features=["frames"], jobs=1)
+    cc.build(index, tmp_path / "cache", features=["frames"], jobs=HERE)
     dataset = dataset_of(tmp_path / "cache")
     with cc.open_cache(tmp_path / "cache") as cache:
         pinned = dataset_of(tmp_path / "cache", videos=cache.keys())
     make_video(tmp_path / "0.mp4", num_frames=10, size=(32, 32))
     index.write_text("path,label\n0.mp4,jump\n1.mp4,run\n")
-    cc.build(index, tmp_path / "cache", features=["frames"], jobs=1)
+    cc.build(index, tmp_path / "cache", features=["frames"], jobs=HERE)
     with pytest.raises(UsageError, match="had 1 videos when the dataset was made"):
         _ = dataset.label_ids
     assert names_of(pinned) == ["run"]
     index.write_text("path,label\n0.mp4,jump\n1.mp4,fly\n")
-    cc.build(index, tmp_path / "cache", features=["frames"], jobs=1)
+    cc.build(index, tmp_path / "cache", features=["frames"], jobs=HERE)
     with pytest.raises(UsageError, match=r"^classes: got \['run'\], expected also 'fly', the label of a video$"):
         _ = pinned.label_ids
 
@@ -225,8 +226,8 @@ def test_settings_that_differ(
 
 def test_features_that_differ(a: cc.ChordVideoDataset, tmp_path: Path, make_video: Callable[..., Path]) -> None:
     make_video(tmp_path / "videos" / "0.mp4", num_frames=10, size=(32, 32))
-    index, features = cc.scan([tmp_path / "videos"], jobs=1), ["frames", "motion"]
-    cc.build(index, tmp_path / "cache", tiers=("lmdb", "npz"), features=features, jobs=1)
+    index, features = cc.scan([tmp_path / "videos"], jobs=HERE), ["frames", "motion"]
+    cc.build(index, tmp_path / "cache", tiers=("lmdb", "npz"), features=features, jobs=HERE)
     other = dataset_of(tmp_path / "cache", features=("frames", "motion"))
     with pytest.raises(UsageError, match=r"^features: got \('frames', 'motion'\) in dataset 1, expected \('frames',\)"):
         cc.concat([a, other])
@@ -514,8 +515,13 @@ def weighted_dataset(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> ClipDa
     return cc.subset(cc.concat([a, b], weights=[0.7, 0.3]), range(15, 0, -1))
 
 
-@pytest.mark.parametrize("weights", [None, [0.7, 0.3], "balanced"])
-@pytest.mark.parametrize("method", ["threads", None, "fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("method", "weights"),
+    [
+        *((method, weights) for method in ("threads", None, "fork") for weights in (None, [0.7, 0.3], "balanced")),
+        ("spawn", [0.7, 0.3]),
+    ],
+)
 def test_loaders_give_the_samples_of_the_sampler(
     a: cc.ChordVideoDataset, b: cc.ChordVideoDataset, method: str | None, weights: Any
 ) -> None:

@@ -483,8 +483,11 @@ def assert_equal_batches(found: list[Any], expected: list[Any]) -> None:
 LOADERS = [(0, None), (2, "fork"), (2, "spawn"), (2, "forkserver")]
 
 
-@pytest.mark.parametrize(("workers", "method"), LOADERS)
-@pytest.mark.parametrize("size", [(48, 48), (300, 300)])  # OpenCV uses its threads for the larger one
+# OpenCV uses its threads for the larger size
+@pytest.mark.parametrize(
+    ("workers", "method", "size"),
+    [*((*loader, (48, 48)) for loader in LOADERS[:3]), *((*loader, (300, 300)) for loader in LOADERS[1::2])],
+)
 def test_loader(cache: Cache, workers: int, method: str | None, size: tuple[int, int]) -> None:
     sampler = RandomClipSampler(num_frames=4, stride=3)
     dataset = ChordVideoDataset(cache, clip_sampler=sampler, size=size, clips_per_video=3, seed=2)
@@ -506,7 +509,7 @@ def test_loader(cache: Cache, workers: int, method: str | None, size: tuple[int,
     assert torch.equal(dataset[0]["frames"], alone[0]["frames"])  # and the parent still reads
 
 
-@pytest.mark.parametrize(("workers", "method"), LOADERS)
+@pytest.mark.parametrize(("workers", "method"), LOADERS[:3])
 def test_epoch_travels_with_the_index(cache: Cache, workers: int, method: str | None) -> None:
     sampler = RandomClipSampler(num_frames=3, stride=2)
     settings = {"clip_sampler": sampler, "clips_per_video": 3, "seed": 4}
@@ -554,7 +557,7 @@ def damaged_copy(cache: Cache, folder: Path, path: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("workers", "method"), LOADERS)
+@pytest.mark.parametrize(("workers", "method"), LOADERS[:3])
 def test_damage_is_an_error_and_nothing_is_put_in_its_place(
     cache: Cache, tmp_path: Path, workers: int, method: str | None
 ) -> None:
@@ -677,6 +680,7 @@ def losses_of(last_line: str) -> tuple[float, float]:
     return float(found[1]), float(found[2])
 
 
+@pytest.mark.slow
 def test_demo_learns_labels(red_and_blue: Path) -> None:
     # Not of 4: every eighth batch of those is of one class, which batch normalization may stumble over at the end
     result = run_demo(red_and_blue, "--steps", "30", "--workers", "1", "--batch-size", "8")
@@ -688,6 +692,7 @@ def test_demo_learns_labels(red_and_blue: Path) -> None:
     assert last < first / 2
 
 
+@pytest.mark.slow
 def test_demo_learns_the_direction_of_time_without_labels(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     make_video(tmp_path / "clip.mp4", num_frames=40, planes=gray_planes)
     (tmp_path / "index.csv").write_text("path\nclip.mp4\n")

@@ -629,7 +629,7 @@ def test_transform_is_for_frames_alone(cache: cc.Cache) -> None:
 # DataLoader
 
 
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (2, "spawn"), (2, "forkserver")])
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
 def test_loader(cache: cc.Cache, workers: int, method: str | None) -> None:
     dataset = cc.ChordVideoDataset(
         cache,

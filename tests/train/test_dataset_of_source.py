@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.inline import HERE
 
 torch = pytest.importorskip("torch")
 
@@ -49,7 +50,7 @@ def index(videos: Path) -> cc.Index:
 
 @pytest.fixture(scope="module")
 def cache(index: cc.Index, videos: Path) -> Path:
-    cc.build(index, videos.parent / "cache", tiers=["lmdb"], config=config_from_json(RAW), jobs=1)
+    cc.build(index, videos.parent / "cache", tiers=["lmdb"], config=config_from_json(RAW), jobs=HERE)
     return videos.parent / "cache"
 
 
@@ -87,7 +88,7 @@ def _keys(dataset: cc.ChordVideoDataset) -> Iterator[str]:
 
 def test_samples_are_near_those_of_a_jpeg_cache(index: cc.Index, tmp_path: Path) -> None:
     config = config_from_json({"frames": {"short_side": 48, "fps": 12}})
-    cc.build(index, tmp_path / "cache", tiers=["lmdb"], config=config, jobs=1)
+    cc.build(index, tmp_path / "cache", tiers=["lmdb"], config=config, jobs=HERE)
     one = cc.ChordVideoDataset(tmp_path / "cache", videos=lambda video: video.path == "a.mp4", size=None)
     other = cc.ChordVideoDataset(source=cc.MP4Source(PICTURE), index=index, classes=one.classes, size=None)
     (place,) = (number for number, key in enumerate(_keys(other)) if key == one[0]["video"])

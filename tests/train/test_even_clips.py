@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.inline import HERE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -348,7 +349,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     make_video(folder / "a.mp4", num_frames=60, fps=25)
     make_video(folder / "b.mp4", num_frames=60, fps=25, pts_ticks=(ticks - ticks[0]).tolist(), options={"bf": "0"})
     (folder / "index.csv").write_text("path\na.mp4\nb.mp4\n")
-    build(folder / "index.csv", folder / "cache", jobs=1)
+    build(folder / "index.csv", folder / "cache", jobs=HERE)
     return folder / "cache"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.inline import HERE
 
 torch = pytest.importorskip("torch")
 
@@ -62,7 +63,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     folder = tmp_path_factory.mktemp("fields")
     for name in ITEMS:
         make_video(folder / name)
-    summary = cc.build(write_index(folder, ITEMS, COLUMNS), folder / "cache", jobs=1)
+    summary = cc.build(write_index(folder, ITEMS, COLUMNS), folder / "cache", jobs=HERE)
     assert (summary.num_done, summary.num_failed) == (3, 0)
     return folder / "cache"
 
@@ -151,7 +152,7 @@ def test_wrong_fields(cache: Path, fields: Any, match: str) -> None:
 @pytest.mark.parametrize("name", ["frames", "flows", "video", "lengths", "motion_covered"])
 def test_a_column_of_a_taken_name_is_refused(tmp_path: Path, make_video: Callable[..., Path], name: str) -> None:
     make_video(tmp_path / "a.mp4", num_frames=2)
-    cc.build(write_index(tmp_path, {"a.mp4": {"extra": {name: "text"}}}, {}), tmp_path / "cache", jobs=1)
+    cc.build(write_index(tmp_path, {"a.mp4": {"extra": {name: "text"}}}, {}), tmp_path / "cache", jobs=HERE)
     with pytest.raises(UsageError, match=f"got '{name}', expected a name that a sample does not have yet"):
         dataset_of(tmp_path / "cache", name)
 
@@ -246,7 +247,7 @@ def test_labels_that_are_not_in_classes(cache: Path) -> None:
 
 def test_numbers_as_labels_keep_their_value(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     make_video(tmp_path / "a.mp4", num_frames=2)
-    cc.build(write_index(tmp_path, {"a.mp4": {"labels": ("5", "2")}}, {}), tmp_path / "cache", jobs=1)
+    cc.build(write_index(tmp_path, {"a.mp4": {"labels": ("5", "2")}}, {}), tmp_path / "cache", jobs=HERE)
     dataset = dataset_of(tmp_path / "cache", "labels")
     assert dataset[0]["labels"].tolist() == [0, 0, 1, 0, 0, 1]
 
@@ -296,10 +297,10 @@ def test_catalogs_of_earlier_builds(cache: Path, tmp_path: Path) -> None:
     with closing(sqlite3.connect(old / "catalog.sqlite")) as database, database:
         database.execute("DELETE FROM columns WHERE name = 'annotations'")
     assert dataset_of(old, "labels").classes == ["jump", "run", "sing", "walk"]
-    assert cc.verify(old).exit_code == 0
+    assert cc.verify(old, jobs=HERE).exit_code == 0
     with closing(sqlite3.connect(old / "catalog.sqlite")) as database, database:
         database.execute("""INSERT INTO columns VALUES ('annotations', CAST('{"labels": ["jump"]}' AS BLOB))""")
-    assert cc.verify(old).exit_code == 5
+    assert cc.verify(old, jobs=HERE).exit_code == 5
 
 
 # Augmentation

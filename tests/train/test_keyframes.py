@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.ffmpeg import ffprobe, ffprobe_column
+from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.digests import digest_file
@@ -68,12 +69,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., P
     folder = tmp_path_factory.mktemp("keyframes")
     for name, spec in CODECS.items():
         make_video(folder / "videos" / name, **{"num_frames": 40, "gop": 12, "size": (128, 96), **spec})
-    cc.scan([folder / "videos"], output=folder / "index.jsonl", jobs=1)
+    cc.scan([folder / "videos"], output=folder / "index.jsonl", jobs=HERE)
     (folder / "whole.yaml").write_text("features: {flow: null, mel: null}\nhdf5: {features: [frames]}\n")
     tiers = ["lmdb", "npz", "hdf5"]
-    assert cc.build(folder / "index.jsonl", folder / "whole", tiers=tiers, config=folder / "whole.yaml").num_failed == 0
+    assert (
+        cc.build(
+            folder / "index.jsonl", folder / "whole", tiers=tiers, config=folder / "whole.yaml", jobs=HERE
+        ).num_failed
+        == 0
+    )
     (folder / "fps.yaml").write_text("frames: {fps: 10}\n")
-    assert cc.build(folder / "index.jsonl", folder / TEN_A_SECOND, config=folder / "fps.yaml").num_failed == 0
+    assert (
+        cc.build(folder / "index.jsonl", folder / TEN_A_SECOND, config=folder / "fps.yaml", jobs=HERE).num_failed == 0
+    )
     return folder
 
 
@@ -148,7 +156,7 @@ def test_a_keyframe_after_the_last_kept_frame_is_left_out(make_video: Callable[.
     make_video(tmp_path / "a.mp4", num_frames=28, gop=26, options={"bf": "0", "sc_threshold": "0"})
     (tmp_path / "index.csv").write_text("path\na.mp4\n")
     (tmp_path / "config.yaml").write_text("frames: {fps: 2}\n")
-    cc.build(tmp_path / "index.csv", tmp_path / "cache", config=tmp_path / "config.yaml", jobs=1)
+    cc.build(tmp_path / "index.csv", tmp_path / "cache", config=tmp_path / "config.yaml", jobs=HERE)
     (video,) = cc.open_cache(tmp_path / "cache")
     assert decoded_keyframes(tmp_path / "a.mp4") == [0, 26]
     assert video.source_frames.tolist() == [0, 13, 25]
@@ -194,19 +202,19 @@ def rewrite(cache: Path, changes: dict[str, np.ndarray | None]) -> None:
     (other / path.name).replace(path)
     info = info.replace(num_bytes=path.stat().st_size, digest=digest_file(path))
     sidecar_file.write_text(sealed_json.seal_versioned(sidecar.replace(features=(info,))) + "\n")
-    cc.repair(cache, [], jobs=1)
+    cc.repair(cache, [], jobs=HERE)
 
 
 @pytest.fixture
 def cache(tmp_path: Path, make_video: Callable[..., Path]) -> Path:
     make_video(tmp_path / "videos/a.mp4", num_frames=30, gop=12, options={"sc_threshold": "0"})
-    cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", jobs=1)
+    cc.build(cc.scan([tmp_path / "videos"], jobs=HERE), tmp_path / "cache", jobs=HERE)
     return tmp_path / "cache"
 
 
 def test_an_artefact_that_is_written_again_is_sound(cache: Path) -> None:
     rewrite(cache, {"keyframes": np.array([0, 12, 24])})
-    assert cc.verify(cache, level="deep", source=True, jobs=1).damage == []
+    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
 
 
 @pytest.mark.parametrize(
@@ -223,8 +231,8 @@ def test_an_artefact_that_is_written_again_is_sound(cache: Path) -> None:
 )
 def test_deep_finds_keyframes_that_cannot_be(cache: Path, keyframes: list[Any]) -> None:
     rewrite(cache, {"keyframes": np.array(keyframes)})
-    assert cc.verify(cache, jobs=1).damage == []
-    (damage,) = cc.verify(cache, level="deep", jobs=1).damage
+    assert cc.verify(cache, jobs=HERE).damage == []
+    (damage,) = cc.verify(cache, level="deep", jobs=HERE).damage
     assert damage.kind == "damaged"
     assert "its keyframes are not ascending frame numbers below 30" in damage.message
 
@@ -241,15 +249,15 @@ def test_deep_finds_keyframes_that_cannot_be(cache: Path, keyframes: list[Any]) 
 )
 def test_source_finds_arrays_that_the_source_does_not_have(cache: Path, changes: dict[str, Any], what: str) -> None:
     rewrite(cache, {name: np.array(values, np.int64) for name, values in changes.items()})
-    assert cc.verify(cache, level="deep", jobs=1).damage == []
-    (damage,) = cc.verify(cache, source=True, jobs=1).damage
+    assert cc.verify(cache, level="deep", jobs=HERE).damage == []
+    (damage,) = cc.verify(cache, source=True, jobs=HERE).damage
     assert damage.kind == "stale"
     assert what in damage.message
 
 
 def test_an_artefact_without_keyframes_is_damage(cache: Path) -> None:
     rewrite(cache, {"keyframes": None})
-    (damage,) = cc.verify(cache, level="deep", jobs=1).damage
+    (damage,) = cc.verify(cache, level="deep", jobs=HERE).damage
     assert (damage.kind, damage.file.startswith("lmdb/")) == ("damaged", True)
     assert "whole array 'keyframes' is missing" in damage.message
     (video,) = cc.open_cache(cache)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.inline import HERE
 
 torch = pytest.importorskip("torch")
 
@@ -39,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., P
     broken = folder / "videos" / PATHS[-1]
     broken.write_bytes(broken.read_bytes()[:1000])
     (folder / "videos/list.csv").write_text("path,label\n" + "".join(f"{path},{path[0]}\n" for path in PATHS))
-    summary = cc.build(folder / "videos/list.csv", folder / "cache", tiers=["lmdb", "npz"], config=CONFIG, jobs=1)
+    summary = cc.build(folder / "videos/list.csv", folder / "cache", tiers=["lmdb", "npz"], config=CONFIG, jobs=HERE)
     assert (summary.num_done, summary.num_failed) == (4, 1)
     return folder
 
@@ -166,7 +167,7 @@ def test_silence_without_another_feature_has_the_frame_times_of_the_cache(folder
 def test_videos_that_were_not_built_with_a_feature(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     for name, tiers in (("a", ["lmdb", "npz"]), ("b", ["lmdb"])):
         make_video(tmp_path / name / f"{name}.mp4", num_frames=8, audio=True)
-        cc.build(cc.scan([tmp_path / name]), tmp_path / "cache", tiers=tiers, config=CONFIG, jobs=1)
+        cc.build(cc.scan([tmp_path / name]), tmp_path / "cache", tiers=tiers, config=CONFIG, jobs=HERE)
     match = "^features: got 'mel', which 1 of 2 videos were not built with .* expected one of frames, .* video 'b-"
     for missing in ("error", "zeros"):
         with pytest.raises(FeatureAbsentError, match=match):
@@ -259,7 +260,7 @@ def test_a_dataset_without_labels_warns_if_it_is_asked_for_them(
     tmp_path: Path, make_video: Callable[..., Path]
 ) -> None:
     make_video(tmp_path / "videos/a.mp4", num_frames=8)
-    cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", jobs=1)
+    cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", jobs=HERE)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         silent = made(tmp_path)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import processes
+from helpers.inline import HERE
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
@@ -46,7 +47,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     (folder / "index.csv").write_text("path,label\n" + "".join(f"{n}.mp4,{'run' if n < 2 else ''}\n" for n in range(5)))
     config = folder / "config.yaml"
     config.write_text("features: {flow: {method: dis}, motion: null}\n")
-    summary = build(folder / "index.csv", folder / "cache", tiers=("lmdb", "npz"), config=config, jobs=1)
+    summary = build(folder / "index.csv", folder / "cache", tiers=("lmdb", "npz"), config=config, jobs=HERE)
     assert summary.num_done == 5
     return Cache(folder / "cache")
 
@@ -435,7 +436,7 @@ def test_videos_of_several_sizes_want_a_size(cache: Cache, tmp_path: Path, make_
     make_video(tmp_path / "a.mp4", size=(64, 48), num_frames=9)
     make_video(tmp_path / "b.mp4", size=(48, 64), num_frames=9)
     (tmp_path / "index.csv").write_text("path\na.mp4\nb.mp4\n")
-    build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
+    build(tmp_path / "index.csv", tmp_path / "cache", jobs=HERE)
     dataset = ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=None)
     samples = dataset.__getitems__([(0, 0), (0, 1)])
     assert [torch.equal(sample["frames"], dataset[0, i]["frames"]) for i, sample in enumerate(samples)] == [True, True]

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from helpers import processes
+from helpers.inline import HERE
 
 torch = pytest.importorskip("torch")
 
@@ -60,7 +61,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., 
     folder = tmp_path_factory.mktemp("on_miss")
     for path, spec in VIDEOS.items():
         make_video(folder / "videos" / path, **spec)
-    scan([folder / "videos"], output=folder / "index.jsonl", labels="dir", jobs=1)
+    scan([folder / "videos"], output=folder / "index.jsonl", labels="dir", jobs=HERE)
     return folder
 
 
@@ -69,16 +70,23 @@ def sparse(sources: Path) -> Path:
     """A cache for frames and features that holds no video."""
     nothing = sources / "nothing.csv"
     nothing.write_text("path\n")
-    build(read_index(nothing), sources / "sparse", tiers=["lmdb", "npz"], jobs=1)
+    build(read_index(nothing), sources / "sparse", tiers=["lmdb", "npz"], jobs=HERE)
     return sources / "sparse"
 
 
 @pytest.fixture(scope="module")
 def whole(sources: Path) -> Path:
     """The same cache with all videos, from an ordinary build."""
-    summary = build(sources / "index.jsonl", sources / "whole", tiers=["lmdb", "npz"], jobs=1)
+    summary = build(sources / "index.jsonl", sources / "whole", tiers=["lmdb", "npz"], jobs=HERE)
     assert (summary.num_done, summary.num_failed) == (4, 0)
     return sources / "whole"
+
+
+@pytest.fixture(scope="module")
+def frames_only(sources: Path) -> Path:
+    """A cache of the frames of all videos."""
+    build(sources / "index.jsonl", sources / "frames_only", jobs=HERE)
+    return sources / "frames_only"
 
 
 @pytest.fixture
@@ -149,13 +157,13 @@ def copy(sources: Path, tmp_path: Path) -> Path:
     for path in list(VIDEOS)[:2]:
         (tmp_path / "videos" / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(sources / "videos" / path, tmp_path / "videos" / path)
-    scan([tmp_path / "videos"], output=tmp_path / "index.jsonl", labels="dir", jobs=1)
+    scan([tmp_path / "videos"], output=tmp_path / "index.jsonl", labels="dir", jobs=HERE)
     return tmp_path
 
 
 @pytest.fixture
 def built(copy: Path) -> Path:
-    build(copy / "index.jsonl", copy / "cache", jobs=1)
+    build(copy / "index.jsonl", copy / "cache", jobs=HERE)
     return copy
 
 
@@ -214,8 +222,8 @@ def test_the_config_of_the_cache_counts(sources: Path, tmp_path: Path, frames: s
     config = tmp_path / "config.yaml"
     config.write_text(f"frames: {frames}\n")
     (tmp_path / "nothing.csv").write_text("path\n")
-    build(read_index(tmp_path / "nothing.csv"), tmp_path / "sparse", config=config, jobs=1)
-    build(sources / "index.jsonl", tmp_path / "whole", config=config, jobs=1)
+    build(read_index(tmp_path / "nothing.csv"), tmp_path / "sparse", config=config, jobs=HERE)
+    build(sources / "index.jsonl", tmp_path / "whole", config=config, jobs=HERE)
     dataset = on_demand(sources, tmp_path / "sparse", "source")
     for i, sample in enumerate(only_from_cache(sources, tmp_path / "whole")):
         assert_same(dataset[i], sample)
@@ -229,7 +237,7 @@ def test_error_is_as_before(built: Path) -> None:
     for sample in only_from_cache(built):
         assert_same(sample, next(each for each in expected if each["video"] == sample["video"]))
     (built / "videos/half.csv").write_text("path\njump/b-frames.mp4\n")
-    build(built / "videos/half.csv", built / "half", jobs=1)
+    build(built / "videos/half.csv", built / "half", jobs=HERE)
     with pytest.raises(NotFoundError, match="got 1 of 2 videos that are not in .*, such as 'jump/turned.mp4'"):
         on_demand(built, "half", "error")
     with pytest.warns(UserWarning, match="1 of 2 videos are left out: 1 not cached, such as 'jump/turned.mp4'"):
@@ -278,14 +286,14 @@ def test_a_link_that_leads_out_of_its_root_is_refused(copy: Path, sparse: Path) 
 def test_another_file_under_the_path_is_another_video(built: Path, make_video: Callable[..., Path]) -> None:
     path = built / "videos/jump/turned.mp4"
     make_video(path, num_frames=10, size=(64, 64))
-    scan([built / "videos"], output=built / "index.jsonl", labels="dir", jobs=1)
+    scan([built / "videos"], output=built / "index.jsonl", labels="dir", jobs=HERE)
     assert on_demand(built, on_miss="error")[1]["frames"].shape == (4, 3, 96, 64)
     assert on_demand(built, on_miss="source")[1]["frames"].shape == (4, 3, 64, 64)
 
 
 def test_broken_records_are_left_out(copy: Path, sparse: Path) -> None:
     (copy / "videos/jump/turned.mp4").write_bytes(b"no video" * 100)
-    scan([copy / "videos"], output=copy / "index.jsonl", labels="dir", jobs=1)
+    scan([copy / "videos"], output=copy / "index.jsonl", labels="dir", jobs=HERE)
     with pytest.warns(
         UserWarning, match="1 of 2 videos are left out: 1 that the scan could not read, such as 'jump/turned"
     ):
@@ -305,14 +313,16 @@ def test_broken_records_are_left_out(copy: Path, sparse: Path) -> None:
             "features: got 'pose', expected one of frames, which cache .* is built for",
         ),
         ({"cache": "none"}, NotFoundError, "no cache at"),
-        ({"index": "cache/index.jsonl"}, UsageError, "expected the index that 'chordcache scan' wrote"),
+        ({"index": "frames_only/index.jsonl"}, UsageError, "expected the index that 'chordcache scan' wrote"),
         ({"classes": ["run"]}, UsageError, "classes: got .*, expected also 'jump', a label of the index"),
     ],
 )
-def test_wrong_arguments(built: Path, settings: Any, error: type[Exception], match: str, monkeypatch: Any) -> None:
-    monkeypatch.chdir(built)
+def test_wrong_arguments(
+    frames_only: Path, settings: Any, error: type[Exception], match: str, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(frames_only.parent)
     with pytest.raises(error, match=match):
-        ChordVideoDataset(**{"cache": "cache", "index": "index.jsonl", "on_miss": "source", **settings})
+        ChordVideoDataset(**{"cache": frames_only.name, "index": "index.jsonl", "on_miss": "source", **settings})
 
 
 SMALL = {"frames": {"short_side": 32}, "features": {"flow": {"method": "dis", "preset": "ultrafast"}}}
@@ -356,7 +366,7 @@ def test_the_config_of_a_cache_that_does_not_exist(built: Path) -> None:
 
 def test_roots_that_differ(built: Path) -> None:
     (built / "videos").rename(built / "moved")
-    scan([f"videos={built / 'moved'}"], output=built / "index.jsonl", labels="dir", jobs=1)
+    scan([f"videos={built / 'moved'}"], output=built / "index.jsonl", labels="dir", jobs=HERE)
     with pytest.raises(UsageError, match="got root 'videos' in '.*/moved', expected '.*/videos' as in cache"):
         on_demand(built, on_miss="source")
 
@@ -364,7 +374,7 @@ def test_roots_that_differ(built: Path) -> None:
 def test_an_index_that_was_replaced(copy: Path, sparse: Path) -> None:
     dataset = on_demand(copy, sparse, "source")
     (copy / "videos/jump/turned.mp4").unlink()
-    scan([copy / "videos"], output=copy / "index.jsonl", labels="dir", jobs=1)
+    scan([copy / "videos"], output=copy / "index.jsonl", labels="dir", jobs=HERE)
     with pytest.raises(UsageError, match="changed since the dataset was made. Recreate the dataset"):
         dataset[0]
 
@@ -405,7 +415,7 @@ def readers(folder: Path, firsts: list[int]) -> Iterator[list[subprocess.Popen[s
 
 def empty_cache(folder: Path) -> Path:
     (folder / "nothing.csv").write_text("path\n")
-    build(read_index(folder / "nothing.csv"), folder / "cache", jobs=1)
+    build(read_index(folder / "nothing.csv"), folder / "cache", jobs=HERE)
     return folder / "cache"
 
 
@@ -414,7 +424,7 @@ def test_the_first_access_is_as_the_later_ones(copy: Path) -> None:
     dataset = on_demand(copy)  # the cache does not exist yet
     first = [dataset[i] for i in range(2)]
     wait_for_build(copy / "cache", 2)
-    assert verify(copy / "cache", jobs=1).damage == []
+    assert verify(copy / "cache", jobs=HERE).damage == []
     os.rename(copy / "videos", copy / "away")  # so that it must be the cache that is read
     for i, sample in enumerate(first):
         assert_same(dataset[i], sample)
@@ -424,7 +434,7 @@ def test_the_first_access_is_as_the_later_ones(copy: Path) -> None:
 @pytest.mark.parametrize("num_killed", [0, 1])
 def test_readers_build_every_video_once(sources: Path, tmp_path: Path, mark: str, num_killed: int) -> None:
     shutil.copytree(sources / "videos", tmp_path / "videos")
-    scan([tmp_path / "videos"], output=tmp_path / "index.jsonl", labels="dir", jobs=1)
+    scan([tmp_path / "videos"], output=tmp_path / "index.jsonl", labels="dir", jobs=HERE)
     cache = empty_cache(tmp_path)
     with readers(tmp_path, list(range(4)) if num_killed else [0, 0]) as started:
         for reader in started[:num_killed]:
@@ -432,8 +442,8 @@ def test_readers_build_every_video_once(sources: Path, tmp_path: Path, mark: str
         wait_for_build(cache, len(VIDEOS))
     assert processes.wait_until(lambda: not processes.alive_with(mark), BUILD_SECONDS)
     assert len(processes.sidecars(cache)) == len(VIDEOS)
-    assert verify(cache, jobs=1).damage == []
-    assert build(tmp_path / "index.jsonl", cache, jobs=1).num_done == 0
+    assert verify(cache, jobs=HERE).damage == []
+    assert build(tmp_path / "index.jsonl", cache, jobs=HERE).num_done == 0
 
 
 @pytest.mark.slow
@@ -447,7 +457,7 @@ def test_a_child_ends_with_its_reader_and_the_next_reader_goes_on(copy: Path, ma
     for i in range(2):
         dataset[i]
     wait_for_build(cache, 2)
-    assert verify(cache, jobs=1).damage == []
+    assert verify(cache, jobs=HERE).damage == []
 
 
 @pytest.mark.slow
@@ -459,7 +469,7 @@ def test_a_forked_worker_has_its_own_child(copy: Path) -> None:
     assert torch.equal(batches[0]["frames"][0], first["frames"])
     dataset[1]
     wait_for_build(copy / "cache", 2)
-    assert verify(copy / "cache", jobs=1).damage == []
+    assert verify(copy / "cache", jobs=HERE).damage == []
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.inline import HERE
 from helpers.ranks import run_ranks
 from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, WeightedRandomSampler
 
@@ -25,11 +26,8 @@ WORKERS = [
     (0, None, False),
     (2, "fork", False),
     (4, "fork", True),
-    *(
-        pytest.param(2, method, persistent, marks=pytest.mark.slow)
-        for method in ("spawn", "forkserver")
-        for persistent in (False, True)
-    ),
+    (2, "spawn", False),
+    (2, "forkserver", True),
 ]
 
 
@@ -38,7 +36,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     folder = tmp_path_factory.mktemp("passes")
     for number in range(5):
         make_video(folder / f"videos/{number}.mp4", num_frames=40, size=(32, 32))
-    cc.build(cc.scan([folder / "videos"], jobs=1), folder / "cache", features=["frames"], jobs=1)
+    cc.build(cc.scan([folder / "videos"], jobs=HERE), folder / "cache", features=["frames"], jobs=HERE)
     return folder / "cache"
 
 

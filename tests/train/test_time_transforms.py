@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.inline import HERE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -167,7 +168,7 @@ def test_a_crop_larger_than_the_picture() -> None:
 def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> cc.Cache:
     folder = tmp_path_factory.mktemp("time")
     make_video(folder / "videos" / "a.mp4", num_frames=40, size=(160, 120))
-    cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], jobs=1)
+    cc.build(cc.scan([folder / "videos"]), folder / "cache", tiers=["lmdb", "npz"], jobs=HERE)
     return cc.open_cache(folder / "cache")
 
 

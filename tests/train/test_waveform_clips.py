@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.ffmpeg import ffmpeg, ffprobe_column
+from helpers.inline import HERE
 from helpers.sound import noise, write_sound
 
 torch = pytest.importorskip("torch")
@@ -61,8 +62,8 @@ def videos(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., P
 
 
 def built(videos: Path, name: str, **params: Any) -> cc.Cache:
-    index = cc.scan([videos], jobs=1)
-    summary = cc.build(index, videos.parent / name, tiers=["npz", "hdf5"], config=config_of(**params), jobs=1)
+    index = cc.scan([videos], jobs=HERE)
+    summary = cc.build(index, videos.parent / name, tiers=["npz", "hdf5"], config=config_of(**params), jobs=HERE)
     assert (summary.num_done, summary.num_failed) == (4, 0)
     return cc.open_cache(videos.parent / name)
 
@@ -129,8 +130,8 @@ def test_equal_clips_have_equally_many_samples(
     from fractions import Fraction
 
     make_video(tmp_path / "videos" / "tone.mp4", num_frames=60, fps=Fraction(fps), audio=True)
-    index = cc.scan([tmp_path / "videos"], jobs=1)
-    cc.build(index, tmp_path / "cache", tiers=["npz"], config=config_of(sample_rate=rate), jobs=1)
+    index = cc.scan([tmp_path / "videos"], jobs=HERE)
+    cc.build(index, tmp_path / "cache", tiers=["npz"], config=config_of(sample_rate=rate), jobs=HERE)
     with cc.open_cache(tmp_path / "cache") as cache:
         assert {cache.read(0, "waveform", start, start + 9).shape for start in range(52)} == {(num_samples,)}
         video = cache[0]
@@ -201,7 +202,7 @@ def test_facts_and_verification(stereo: cc.Cache) -> None:
         "num_samples": 52_801,
         "num_channels": 2,
     }
-    assert cc.verify(stereo.path, level="deep", source=True).damage == []
+    assert cc.verify(stereo.path, level="deep", source=True, jobs=HERE).damage == []
 
 
 # Real videos, against ffmpeg and the times that ffprobe finds
@@ -211,8 +212,8 @@ def check_clips(source: Path, folder: Path) -> None:
     """Clips at the times of ffprobe, cut from the samples that ffmpeg decodes."""
     (folder / "videos").mkdir()
     shutil.copy(source, folder / "videos")
-    index = cc.scan([folder / "videos"], jobs=1)
-    cc.build(index, folder / "cache", tiers=["npz"], config=config_of(), jobs=1)
+    index = cc.scan([folder / "videos"], jobs=HERE)
+    cc.build(index, folder / "cache", tiers=["npz"], config=config_of(), jobs=HERE)
     options = ("-vn", "-ac", "1", "-ar", "16000", "-f", "f32le", "-")
     samples = np.frombuffer(ffmpeg("-i", source, *options), np.float32)
     start = float(ffprobe_column(source, "frame=pts_time", "-select_streams", "a:0")[0])
@@ -261,8 +262,8 @@ def test_segments_have_the_samples_of_their_seconds(tmp_path: Path, is_whole: bo
     write_sound(tmp_path / "videos" / "whole.mov", pieces, rate=RATE, layout="stereo", num_frames=NUM_FRAMES)
     index = tmp_path / "videos" / "list.csv"
     index.write_text("path,label,start_seconds,end_seconds\nwhole.mov,a,0.4,1.2\nwhole.mov,b,1.2,2\n")
-    files = cc.scan([tmp_path / "videos"], output=tmp_path / "files.json", jobs=1) if is_whole else index
-    cc.build(files, tmp_path / "cache", tiers=["npz"], config=config_of(**OWN), jobs=1)
+    files = cc.scan([tmp_path / "videos"], output=tmp_path / "files.json", jobs=HERE) if is_whole else index
+    cc.build(files, tmp_path / "cache", tiers=["npz"], config=config_of(**OWN), jobs=HERE)
     with cc.open_cache(tmp_path / "cache") as cache:
         videos = [segment_of(cache[0], record) for record in cc.read_index(index)] if is_whole else list(cache)
         assert len(videos) == 2
@@ -304,11 +305,11 @@ def test_video_without_sound(stereo: cc.Cache, mono: cc.Cache) -> None:
 
 
 def test_zeros_in_place_of_sound(videos: Path, tmp_path: Path) -> None:
-    index = cc.scan([videos], jobs=1)
+    index = cc.scan([videos], jobs=HERE)
     for name, params in (("known", {"dtype": "int16"}), ("rate", {"sample_rate": None}), ("all", {"channels": "all"})):
         features = {"flow": None, "motion": None, "mel": None, "waveform": params}
         config = config_from_json({"frames": {"codec": "raw", "short_side": 32}, "features": features})
-        cc.build(index, tmp_path / name, tiers=["lmdb", "npz"], config=config, jobs=1)
+        cc.build(index, tmp_path / name, tiers=["lmdb", "npz"], config=config, jobs=HERE)
         cache = cc.open_cache(tmp_path / name)
         settings: dict[str, Any] = {"missing": "zeros", "clip_sampler": CLIP, "videos": [named(cache, "silent").key]}
         if name == "known":
@@ -352,14 +353,14 @@ def test_loader(mono: cc.Cache) -> None:
 
 def test_a_video_that_is_not_cached_yet(videos: Path, mono: cc.Cache, tmp_path: Path) -> None:
     """The samples of a source are those of the cache."""
-    index = cc.scan([videos], jobs=1)
+    index = cc.scan([videos], jobs=HERE)
     (tmp_path / "nothing.csv").write_text("path\n")
     cc.build(
         cc.read_index(tmp_path / "nothing.csv"),
         tmp_path / "empty",
         tiers=["npz"],
         config=config_of(dtype="int16"),
-        jobs=1,
+        jobs=HERE,
     )
     settings: dict[str, Any] = {"features": ["waveform"], "clip_sampler": CLIP, "index": index}
     names = [Path(record.path).stem for record in index]
@@ -401,10 +402,12 @@ def test_name_with_a_typo() -> None:
 
 
 def test_settings_make_a_cache_stale(videos: Path, tmp_path: Path) -> None:
-    index = cc.scan([videos], jobs=1)
+    index = cc.scan([videos], jobs=HERE)
     for params in ({}, {"dtype": "int16"}, {"channels": "all"}, {"sample_rate": None}):
-        assert cc.build(index, tmp_path / "cache", tiers=["npz"], config=config_of(**params), jobs=1).num_done == 4
-    assert cc.build(index, tmp_path / "cache", tiers=["npz"], config=config_of(sample_rate=None), jobs=1).num_done == 0
+        assert cc.build(index, tmp_path / "cache", tiers=["npz"], config=config_of(**params), jobs=HERE).num_done == 4
+    assert (
+        cc.build(index, tmp_path / "cache", tiers=["npz"], config=config_of(sample_rate=None), jobs=HERE).num_done == 0
+    )
 
 
 def test_extractors_lists_it(run_cli: Callable[..., Any]) -> None:

@@ -17,6 +17,7 @@ import xxhash
 import yaml
 from helpers import processes, small_disks
 from helpers.faulty_extractor import ENVIRONMENT, SOURCE_CHANGER
+from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.media import source_file
@@ -42,7 +43,7 @@ def build_changing(tmp_path: Path, clips: Path, run_cli: Cli) -> Callable[[str],
     assert source.stat().st_size > 200_000  # far more than a demuxer has read at frame 20
 
     def build(change: str) -> subprocess.CompletedProcess[str]:
-        cc.scan([tmp_path / "root"], output=tmp_path / "index.json", jobs=1)
+        cc.scan([tmp_path / "root"], output=tmp_path / "index.json", jobs=HERE)
         other = tmp_path / ("elsewhere/a.mp4" if change == "replace_folder" else "new.mp4")
         mine = {"extractor": SOURCE_CHANGER, "change": change, "source": str(source), "other": str(other)}
         (tmp_path / "c.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
@@ -63,7 +64,7 @@ def test_a_change_during_the_decode_is_reported_and_nothing_is_published(
     assert processes.sidecars(tmp_path / "cache") == {}
     assert not (tmp_path / "cache/npz").exists()
     # at rest it is tried again without being asked, even if its size and mtime are the same
-    again = cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=1)
+    again = cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=HERE)
     line = processes.quarantine(tmp_path / "cache").get("sub/a.mp4", {})
     assert (again.num_done, line.get("cause")) in {(1, None), *((0, cause) for cause in DAMAGE)}
 
@@ -220,8 +221,8 @@ def plain(tmp_path: Path, make_video: Maker) -> Path:
     """Two videos, their index, and cache/, built without hashes."""
     for name in ("a", "b"):
         make_video(tmp_path / f"root/{name}.mp4", num_frames=6, audio=True)
-    cc.scan([tmp_path / "root"], output=tmp_path / "index.json", jobs=1)
-    cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=1)
+    cc.scan([tmp_path / "root"], output=tmp_path / "index.json", jobs=HERE)
+    cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=HERE)
     return tmp_path
 
 
@@ -242,31 +243,31 @@ def test_hashes_are_added_to_what_is_cached_and_nothing_is_decoded_again(plain: 
     assert '"num_done": 1,' in done.stdout
     assert '"num_frames": 0,' in done.stdout
     (plain / "b.mp4").rename(plain / "root/b.mp4")
-    summary = cc.build(plain / "index.json", plain / "cache", jobs=1, options=cc.BuildOptions(source_hash=True))
+    summary = cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=cc.BuildOptions(source_hash=True))
     assert (summary.num_done, summary.num_up_to_date) == (1, 1)
     assert hashes(plain) == truths(plain)
     after = processes.files_of(plain / "cache")
     assert [name for name in before if after[name] != before[name]] == []
-    summary = cc.build(plain / "index.json", plain / "cache", jobs=1, options=cc.BuildOptions(source_hash=True))
+    summary = cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=cc.BuildOptions(source_hash=True))
     assert (summary.num_done, summary.num_up_to_date) == (0, 2)
-    assert cc.verify(plain / "cache", source=True, jobs=1).damage == []
+    assert cc.verify(plain / "cache", source=True, jobs=HERE).damage == []
 
 
 def test_a_hash_is_kept_when_a_tier_is_added_and_made_again_for_another_source(plain: Path, make_video: Maker) -> None:
     options = cc.BuildOptions(source_hash=True)
-    cc.build(plain / "index.json", plain / "cache", jobs=1, options=options)
-    cc.build(plain / "index.json", plain / "cache", jobs=1, tiers=["npz"], features=["mel"])
+    cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options)
+    cc.build(plain / "index.json", plain / "cache", jobs=HERE, tiers=["npz"], features=["mel"])
     assert hashes(plain) == truths(plain)
     make_video(plain / "root/b.mp4", num_frames=9)
-    cc.build(plain / "index.json", plain / "cache", jobs=1)
+    cc.build(plain / "index.json", plain / "cache", jobs=HERE)
     assert hashes(plain) == truths(plain)
 
 
 def test_a_changed_file_is_not_bit_rot(plain: Path) -> None:
     """A file that was touched is reported as changed, whatever its bytes."""
-    cc.build(plain / "index.json", plain / "cache", jobs=1, options=cc.BuildOptions(source_hash=True))
+    cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=cc.BuildOptions(source_hash=True))
     (plain / "root/a.mp4").touch()
-    damage = cc.verify(plain / "cache", source=True, jobs=1).damage
+    damage = cc.verify(plain / "cache", source=True, jobs=HERE).damage
     assert [(each.kind, each.message) for each in damage] == [("stale", "the source changed after it was cached")]
 
 
@@ -304,17 +305,17 @@ def test_the_same_file_elsewhere_is_not_built_again(
     plain: Path, change: Callable[[Path], Path], source_hash: bool
 ) -> None:
     options = cc.BuildOptions(source_hash=source_hash)
-    cc.build(plain / "index.json", plain / "cache", jobs=1, options=options)
+    cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options)
     before = {n: f for n, f in processes.files_of(plain / "cache").items() if n.startswith("lmdb/")}
     ctimes = {path.name: path.stat().st_ctime_ns for path in (plain / "root").iterdir()}
     now = change(plain)
     try:
         assert all(path.stat().st_ctime_ns != ctimes[path.name] for path in now.iterdir())
-        summary = cc.build(plain / "index.json", plain / "cache", jobs=1, roots={"root": str(now)}, options=options)
+        summary = cc.build(plain / "index.json", plain / "cache", jobs=HERE, roots={"root": str(now)}, options=options)
         assert (summary.num_done, summary.num_up_to_date) == (0, 2)
         assert {n: f for n, f in processes.files_of(plain / "cache").items() if n.startswith("lmdb/")} == before
-        assert cc.verify(plain / "cache", source=True, jobs=1).damage == []
-        rescanned = cc.scan([f"root={now}"], output=plain / "index.json", jobs=1).summary
+        assert cc.verify(plain / "cache", source=True, jobs=HERE).damage == []
+        rescanned = cc.scan([f"root={now}"], output=plain / "index.json", jobs=HERE).summary
         assert (rescanned.num_done, rescanned.num_up_to_date) == (0, 2)
     finally:
         if now.is_relative_to("/dev/shm"):
@@ -334,33 +335,33 @@ def test_a_renamed_source_takes_its_artefacts_along(plain: Path) -> None:
     """With hashes, by name, by folder and with another mtime; the former items stay until they are pruned."""
     options = cc.BuildOptions(source_hash=True)
     tiers = ["lmdb", "npz", "hdf5"]
-    cc.build(plain / "index.json", plain / "cache", jobs=1, options=options, tiers=tiers)
+    cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options, tiers=tiers)
     before, inodes = frames_of(plain / "cache"), inodes_of(plain / "cache")
     (plain / "root/new").mkdir()
     (plain / "root/a.mp4").rename(plain / "root/new/x.mp4")
     (plain / "root/b.mp4").rename(plain / "root/y.mp4")
     (plain / "root/y.mp4").touch()
-    index = cc.scan([plain / "root"], output=plain / "moved.json", jobs=1, labels="dir")
-    summary = cc.build(index, plain / "cache", jobs=1, options=options, tiers=tiers)
+    index = cc.scan([plain / "root"], output=plain / "moved.json", jobs=HERE, labels="dir")
+    summary = cc.build(index, plain / "cache", jobs=HERE, options=options, tiers=tiers)
     assert summary.num_failed == 0
     after = frames_of(plain / "cache")
     assert after == {**before, "new/x.mp4": before["a.mp4"], "y.mp4": before["b.mp4"]}
     assert inodes_of(plain / "cache") == inodes  # hard links: no byte of an artefact was written again
     assert cc.open_cache(plain / "cache").labels() == ["new"]
     old = {"a.mp4", "b.mp4"}
-    damage = [each for each in cc.verify(plain / "cache", level="deep", jobs=1).damage if each.kind != "orphan"]
+    damage = [each for each in cc.verify(plain / "cache", level="deep", jobs=HERE).damage if each.kind != "orphan"]
     assert damage == []
     assert {each["path"] for each in processes.sidecars(plain / "cache").values()} == {*old, "new/x.mp4", "y.mp4"}
 
 
 def test_a_touched_source_of_known_bytes_is_not_decoded(plain: Path) -> None:
     options = cc.BuildOptions(source_hash=True)
-    cc.build(plain / "index.json", plain / "cache", jobs=1, options=options)
+    cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options)
     inodes = inodes_of(plain / "cache")
     (plain / "root/a.mp4").touch()
-    cc.build(plain / "index.json", plain / "cache", jobs=1, options=options)
+    cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options)
     assert inodes_of(plain / "cache") == inodes
-    assert cc.verify(plain / "cache", source=True, jobs=1).damage == []
+    assert cc.verify(plain / "cache", source=True, jobs=HERE).damage == []
 
 
 def test_an_edit_under_the_former_mtime_is_found_with_hashes(plain: Path, make_video: Maker) -> None:
@@ -374,21 +375,21 @@ def test_an_edit_under_the_former_mtime_is_found_with_hashes(plain: Path, make_v
         file.write(struct.pack(">I4s", pad, b"free") + bytes(pad - 8))
     new += struct.pack(">I4s", num_bytes - len(new), b"free") + bytes(num_bytes - len(new) - 8)
     options = cc.BuildOptions(source_hash=True)
-    cc.build(plain / "index.json", plain / "cache", jobs=1, options=options)
+    cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options)
     cc.collect_garbage(plain / "cache")
     status = source.stat()
     source.write_bytes(new)
     os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert (source.stat().st_size, source.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
-    (damage,) = cc.verify(plain / "cache", source=True, jobs=1).damage
+    (damage,) = cc.verify(plain / "cache", source=True, jobs=HERE).damage
     assert (damage.kind, "its bytes changed" in damage.message) == ("stale", True)
     assert damage.fix_command.startswith("chordcache build")
     reader = cc.open_cache(plain / "cache")
     video = next(each for each in reader if each.path == "a.mp4")
     assert (reader.read(video).shape[0], video.num_frames) == (6, 6)
-    summary = cc.build(plain / "index.json", plain / "cache", jobs=1, options=options)
+    summary = cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options)
     assert (summary.num_done, summary.num_up_to_date) == (1, 1)
     assert reader.read(video).shape[0] == 6  # a reader of the former generation is not disturbed
     assert next(each for each in cc.open_cache(plain / "cache") if each.path == "a.mp4").num_frames == 9
     cc.collect_garbage(plain / "cache")
-    assert cc.verify(plain / "cache", source=True, jobs=1).damage == []
+    assert cc.verify(plain / "cache", source=True, jobs=HERE).damage == []

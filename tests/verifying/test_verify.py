@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import processes
+from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.storage import sealed_json
@@ -36,9 +37,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
         make_video(folder / "videos" / name, num_frames=10 + 4 * number)
     (folder / "videos/text.mp4").write_text("no video")
     (folder / "videos/zero.mp4").touch()
-    index = cc.scan([folder / "videos"], output=folder / "index.json", labels="dir", jobs=1)
-    assert cc.build(index, folder / "cache", jobs=1).num_failed == 2
-    assert cc.verify(folder / "cache", jobs=1).damage == []
+    index = cc.scan([folder / "videos"], output=folder / "index.json", labels="dir", jobs=HERE)
+    assert cc.build(index, folder / "cache", jobs=HERE).num_failed == 2
+    assert cc.verify(folder / "cache", jobs=HERE).damage == []
     return folder
 
 
@@ -49,7 +50,7 @@ def cache(whole: Path, tmp_path: Path) -> Path:
 
 
 def found(cache: Path, **options: object) -> tuple[int, list[Damage]]:
-    report = cc.verify(cache, jobs=1, **options)
+    report = cc.verify(cache, jobs=HERE, **options)
     return report.exit_code, report.damage
 
 
@@ -465,7 +466,7 @@ def test_an_artefact_of_another_video_is_not_read_as_this_one(tmp_path: Path, ma
         make_video(tmp_path / "videos" / name, num_frames=6, planes=lambda n, w, h, first=first: _flat(n + first, w, h))
     config = tmp_path / "raw.yaml"
     config.write_text("frames: {codec: raw}")
-    cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", config=config, jobs=1)
+    cc.build(cc.scan([tmp_path / "videos"], jobs=HERE), tmp_path / "cache", config=config, jobs=HERE)
     a, b = of(tmp_path / "cache", "a.mp4")[1], of(tmp_path / "cache", "b.mp4")[1]
     assert a.stat().st_size == b.stat().st_size
     processes.swap(a, b)
@@ -534,7 +535,7 @@ def test_repair_without_the_source_keeps_the_rest(whole: Path, cache: Path, run_
     index = (cache / "index.jsonl").read_text().splitlines()
     roots = json.loads(index[0])["roots"]
     reseal(cache / "index.jsonl", roots={name: str(tmp_path / "gone") for name in roots})
-    assert cc.verify(cache, jobs=1).exit_code == 0
+    assert cc.verify(cache, jobs=HERE).exit_code == 0
     _, artefact = of(cache, "b.mp4")
     processes.flip(artefact, 9000)
     done = run_cli("verify", cache, "-j1", "--repair")
@@ -642,8 +643,8 @@ def test_a_part_that_cannot_be_checked(cache: Path, run_cli: Cli, options: list[
 def own(whole: Path, tmp_path: Path) -> Path:
     """videos/, index.json and cache/ of its own."""
     shutil.copytree(whole / "videos", tmp_path / "own/videos")
-    index = cc.scan([tmp_path / "own/videos"], output=tmp_path / "own/index.json", jobs=1)
-    cc.build(index, tmp_path / "own/cache", jobs=1)
+    index = cc.scan([tmp_path / "own/videos"], output=tmp_path / "own/index.json", jobs=HERE)
+    cc.build(index, tmp_path / "own/cache", jobs=HERE)
     return tmp_path / "own"
 
 
@@ -670,7 +671,7 @@ def test_a_source_that_shows_other_pictures_is_stale(own: Path, run_cli: Cli, ma
     status = (own / "videos/a.mp4").stat()
     source = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
     reseal(of(own / "cache", "a.mp4")[0], source=source)
-    cc.repair(own / "cache", [], jobs=1)
+    cc.repair(own / "cache", [], jobs=HERE)
     assert run_cli("verify", own / "cache", "-j1", "--deep").returncode == 0
     done = run_cli("verify", own / "cache", "-j1", "--source")
     assert done.returncode == 6  # the cache is what was written: which of the two is right, a person must say
@@ -682,7 +683,7 @@ def test_an_input_neither_cached_nor_quarantined_is_incomplete(own: Path, run_cl
     sidecar, artefact = of(own / "cache", "b.mp4")
     sidecar.unlink()
     artefact.unlink()
-    cc.repair(own / "cache", [], jobs=1)
+    cc.repair(own / "cache", [], jobs=HERE)
     done = run_cli("verify", own / "cache", "-j1")
     assert done.returncode == 6
     assert "incomplete" in done.stdout
@@ -698,7 +699,7 @@ def test_gc_lists_asks_and_removes_only_superseded_generations(
     cache = own / "cache"
     make_video(own / "videos/a.mp4", num_frames=40)
     _, old = of(cache, "a.mp4")
-    cc.build(cc.scan([own / "videos"], output=own / "index.json", jobs=1), cache, jobs=1)
+    cc.build(cc.scan([own / "videos"], output=own / "index.json", jobs=HERE), cache, jobs=HERE)
     assert old.exists()
     done = run_cli("verify", cache, "-j1")
     assert done.returncode == 6

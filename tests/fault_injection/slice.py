@@ -1,0 +1,61 @@
+"""The slice: the first call of most experiments, with fewer variants and trials. ``make reliability ARGS=--slice``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fault_injection.harness import Experiment
+
+SOME_VARIANTS: Mapping[str, Sequence[str]] = {
+    "killed_after_each_call": ("npz",),
+    "power_cut": ("npz",),
+    "edited_while_read": ("overwritten, its mtime put back", "truncated"),
+    "cut_off": ("mp4", "mkv", "ts", "flv", "ogv", "hevc"),
+    "damaged": ("h264.ts", "h264.fragmented.mp4", "flv1.flv", "hevc.mp4", "msmpeg4.avi", "theora.ogv"),
+    "same_answer": ("h264.mp4", "hevc.ts"),
+    "tables_that_lie": ("h264.mp4",),
+    "every_byte_at_the_edges": (),
+    "flip_and_read": ("lmdb-jpeg", "lmdb-mpeg4", "hdf5-gzip"),
+    "bad_items": ("fork-2",),
+    "crowd": ("as another user",),
+    "stopped": ("scan at work", "build publishing", "verify --repair"),
+    "claims": ("600",),
+    "tmpfs_fills_up": ("hdf5",),
+    "forks": ("lmdb", "hdf5"),
+    "repair": ("lmdb",),
+    "levels": ("hdf5",),
+    "special_files": ("during build",),
+    "indexes_that_lead_out": ("json", "csv"),
+    "any_name": (),
+    "hdf5_that_leads_out": ("external storage", "a claim of 512 GiB"),
+    "mutants_of_media": (".mp4", ".mkv"),
+    "resealed_mutants_of_artefacts": ("lmdb",),
+}
+"""Experiments that take long, and whose other variants run the same code."""
+
+
+SOME_TRIALS: Mapping[str, int] = {
+    "cut_off": 4,
+    "damaged": 32,
+    "flip_and_read": 20,
+    "killed_at_random": 6,
+    "mutants_of_artefacts": 100,
+    "mutants_of_media": 100,
+    "parsers": 100,
+    "power_cut": 10,
+    "random_bits": 50,
+    "resealed_mutants_of_artefacts": 100,
+    "same_answer": 16,
+    "tables_that_lie": 9,
+}
+"""Trials of experiments that repeat the same kinds of trials at other random places: each kind is tried"""
+
+
+def is_in_slice(each: Experiment) -> bool:
+    """Return whether the slice has the experiment. Times are not measured beside others."""
+    return not each.alone and each.variant in SOME_VARIANTS.get(each.function.__name__, (each.variant,))
+
+
+def calls_in_slice(each: Experiment) -> list[tuple[int, int]]:
+    """(first trial, number of trials) of each call that the slice makes: one, but for those of single trials."""
+    return each.calls(SOME_TRIALS.get(each.function.__name__, min(each.batch, each.trials)))
