@@ -11,6 +11,7 @@ from pathlib import Path
 _MOVED = {
     "pipeline": "building or chordcache.verifying",
     "read.classes": "train.class_names",
+    "read.named": "train.instantiate",
     "read.on_demand": "train.misses",
     "read.sampling": "train.samplers",
     "read.sources": "sources",

@@ -53,6 +53,7 @@ def test_importing_every_module_hides_no_public_name() -> None:
         ("chordcache.read.sampling.clip_request", "chordcache.train.samplers"),
         ("chordcache.read.sources.base", "chordcache.sources"),
         ("chordcache.read.dataset", "chordcache.train.dataset"),
+        ("chordcache.read.named", "chordcache.train.instantiate"),
         ("chordcache.read.notebook", "chordcache.look.notebook"),
         ("chordcache.read.text", "chordcache.train.captions"),
         ("chordcache.tools.report.make", "chordcache.look.report"),

@@ -30,7 +30,7 @@ from chordcache.train.batch_memory import FrameBuffer
 from chordcache.train.class_names import Classes, class_names
 from chordcache.train.clip_dataset import NO_LABELS, ClipDataset
 from chordcache.train.fields import all_labels, field_reader
-from chordcache.train.named import checked_sampler
+from chordcache.train.instantiate import checked_sampler
 from chordcache.train.read_counts import ReadCounts
 from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, ClipSampler, RandomStream
 from chordcache.train.samplers.clip_samplers import RegularClipSampler

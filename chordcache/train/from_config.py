@@ -16,7 +16,7 @@ from chordcache.errors import ConfigError
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.collate import collate
 from chordcache.train.dataset import ChordVideoDataset
-from chordcache.train.named import check_arguments, frozen, instantiate, within
+from chordcache.train.instantiate import check_arguments, frozen, instantiate, within
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.samplers.distributed import ChordSampler
 

@@ -20,7 +20,7 @@ from chordcache.config.config import Config, config_from_json, config_to_json  #
 from chordcache.config.files import load_config  # noqa: E402
 from chordcache.errors import ConfigError, UsageError  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
-from chordcache.train.named import NAMED  # noqa: E402
+from chordcache.train.instantiate import NAMED  # noqa: E402
 from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
