@@ -21,7 +21,7 @@ from chordcache.media.cropping import CropBox
 from chordcache.read.absences import settle_absences
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos
-from chordcache.read.clips import ClipReader, FeatureReader
+from chordcache.read.clips import ClipReader, FeatureReader, cached_features
 from chordcache.read.crops import DEFAULT_SIZE, SpatialTransform, checked_crop
 from chordcache.read.selection import Videos
 from chordcache.read.video import Video
@@ -68,7 +68,10 @@ class ChordVideoDataset(ClipDataset):
     ====================  ==============================================================================
     frames                ``frames`` [shape=(T, 3, h, w), dtype=uint8, 0 to 255, RGB]
     flow                  ``flows`` [shape=(T - 1, 2, h, w), dtype=float32, pixels of h x w, (dx, dy)] from each
-                          frame of the clip to the next; zero from a frame to itself
+                          frame of the clip to the next, through all cached frames between them; zero from a frame
+                          to itself. Frames must ascend
+    flow.adjacent         ``flows`` from each frame, except the last, to the cached frame after it; zero at the end
+                          of the video
     mel                   ``audio`` [shape=(n_mels, t) or (C, n_mels, t), dtype=float32, dB] from the earliest
                           frame of the clip to the end of the latest, at equal length for equal duration
     waveform              ``waveform`` [shape=(t,) or (C, t), dtype=float32 or int16] of the same seconds
@@ -107,10 +110,6 @@ class ChordVideoDataset(ClipDataset):
         ``RandomResizedCrop((224, 224))``, ``HorizontalFlip(0.5, RandomResizedCrop((224, 224)))``, ``Resize``,
         ``Pad``, ``CenterCrop``, or an object of your own. All features of a sample share one crop. One that latents
         cannot have, since it scales, mirrors, or cuts through a latent, raises ``UsageError``.
-    flow_mode : {"between", "adjacent"}
-        "between" follows the flow from one frame of the clip to the next through all cached frames between them.
-        Frames must then ascend. "adjacent" is the flow of each frame, except the last, to the cached frame after it.
-        It is zero at the end of the video.
     missing : {"error", "zeros", "skip"}
         Policy for a feature that is recorded as absent from a video, such as the sound of a silent one. "error" raises
         ``FeatureAbsentError`` now. "skip" leaves out the videos that lack a feature, also if they were not built with
@@ -189,7 +188,6 @@ class ChordVideoDataset(ClipDataset):
         features: str | Iterable[str] = ("frames",),
         size: tuple[int, int] | str | None = "default",
         crop: SpatialTransform | None = None,
-        flow_mode: str = "between",
         missing: str = "error",
         transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
         videos: Videos | None = None,
@@ -205,12 +203,12 @@ class ChordVideoDataset(ClipDataset):
         check_at_least(0, seed=seed)
         check_at_least(1, clips_per_video=clips_per_video)
         self._sampler = checked_sampler(clip_sampler)
-        names = checked_names("features", features, "features")
+        names, adjacent_flow = cached_features(checked_names("features", features, "features"))
         self._clips = ClipReader(
             features=names,
             spatial_transform=checked_crop(size, crop, None if "latents" in names else DEFAULT_SIZE),
-            flow_mode=flow_mode,
             missing=missing,
+            adjacent_flow=adjacent_flow,
         )
         self._videos = open_videos(
             cache, videos, index=index, on_miss=on_miss, config=config, source=source, features=self._clips.features

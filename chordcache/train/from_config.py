@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from chordcache.arguments import as_items
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.files import load_config
 from chordcache.config.frames import PictureConfig
 from chordcache.errors import ConfigError
+from chordcache.features.read_side import ADJACENT_FLOW
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.collate import collate
 from chordcache.train.dataset import ChordVideoDataset
@@ -27,6 +29,9 @@ Function: TypeAlias = Callable[..., Any]
 
 _NOT_IN_DATASET = ("cache", "source", "clip_sampler", "crop", "transform", "config")
 """Arguments of ``ChordVideoDataset`` that are sections of their own, or that plain data cannot express"""
+
+_FLOW_MODES = ("between", "adjacent")
+"""Values of ``flow_mode``, with which configs chose between the features "flow" and "flow.adjacent\""""
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,10 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
     train = settings.train
     given = {name: frozen(value) for name, value in train.get("dataset", {}).items()}
     valid = [name for name in inspect.signature(ChordVideoDataset).parameters if name not in _NOT_IN_DATASET]
-    check_arguments("train.dataset", given, valid)
+    check_arguments("train.dataset", given, [*valid, "flow_mode"])
+    flow_mode = given.pop("flow_mode", "between")
+    if flow_mode not in _FLOW_MODES:
+        raise ConfigError(f"train.dataset.flow_mode: got {flow_mode!r}, expected one of {', '.join(_FLOW_MODES)}")
     if "source" in train and not {"cache", "source"} & arguments.keys():
         given |= instantiate("source", train["source"], pictures=settings.picture)
     if "clip_sampler" not in arguments:
@@ -91,6 +99,8 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
     if "crop" in arguments:
         given.pop("size", None)
     given |= arguments
+    if flow_mode == "adjacent" and "features" in given:
+        given["features"] = [ADJACENT_FLOW if name == "flow" else name for name in as_items(given["features"])]
     if "index" in given and "source" not in given and _is_missing(given.get("cache")):
         given.setdefault("config", settings)
     with within("train.dataset"):

@@ -126,6 +126,18 @@ def test_a_missing_cache_is_built_with_the_same_config(train: dict[str, Any], vi
     assert dataset[0]["frames"].shape == (16, 3, 32, 48)
 
 
+def test_configs_that_choose_the_flow_by_flow_mode(train: dict[str, Any], videos: Path, tmp_path: Path) -> None:
+    flow = {"features": {"flow": {"method": "dis", "preset": "ultrafast"}}}
+    cc.build(videos / "index.csv", tmp_path / "cache", tiers=["lmdb", "npz"], config=config_from_json(flow), jobs=1)
+    train = {"source": {"name": "cache", "path": str(tmp_path / "cache")}}
+    train["clip_sampler"] = {"name": "regular", "num_frames": 4}
+    for mode, feature in (("adjacent", "flow.adjacent"), ("between", "flow")):
+        by_mode = cc.make_dataset({"train": {**train, "dataset": {"features": ["frames", "flow"], "flow_mode": mode}}})
+        by_name = cc.make_dataset({"train": {**train, "dataset": {"features": ["frames", feature]}}})
+        assert_equal(by_mode[0, 0], by_name[0, 0])
+        assert_equal(by_mode[0, 0]["flows"], cc.make_dataset({"train": train}, features=feature)[0, 0]["flows"])
+
+
 def test_every_name_is_documented() -> None:
     text = (REPOSITORY / "docs" / "loading.md").read_text()
     for kind, names in NAMED.items():
@@ -248,6 +260,7 @@ def test_loader_with_two_sets_of_arguments(train: dict[str, Any], cache: Path) -
         ("source", {"name": "tape"}, "^train.source: got the name 'tape', expected one of cache, mp4, mapped_mp4$"),
         ("source", {"name": "cache"}, "^train.source 'cache': got no 'path', expected a value"),
         ("dataset", {"speed": 1}, "^train.dataset: got 'speed', expected one of features, size, "),
+        ("dataset", {"flow_mode": "x"}, "^train.dataset.flow_mode: got 'x', expected one of between, adjacent$"),
         (
             "clip_sampler",
             {"name": "best"},

@@ -48,7 +48,7 @@ def stages_of(setup: RowSetup, dataset: ClipDataset) -> dict[str, float]:
     cache = TierCache(setup.cache, str(setup.tier))
     clips = _clips_of(setup, cache)
     crop = CenterCrop((setup.size, setup.size))
-    reader = ClipReader(("frames",), crop, "between", "error")
+    reader = ClipReader(("frames",), crop, "error")
     out = np.empty((setup.num_frames, setup.size, setup.size, 3), np.uint8)
     whole: dict[tuple[int, ...], np.ndarray] = {}
 
