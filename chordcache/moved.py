@@ -16,6 +16,7 @@ _MOVED = {
     "read.sampling": "train.samplers",
     "read.sources": "sources",
     "read.text": "train.captions",
+    "read.video_sets": "train.videos",
     "tools.report": "look.report",
 }
 """Old name to new name, without that of the package. Other modules of ``read`` kept their last name"""

@@ -70,7 +70,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
         """Describe a sample without reading any feature of its video.
 
-        The clip sampler may still read features. With ``on_miss`` a video that is not cached is opened.
+        The clip sampler may still read features. With an index, a video that is not cached is opened.
 
         Parameters
         ----------

@@ -26,6 +26,7 @@ from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.dataset import ChordVideoDataset
 from chordcache.train.samplers.clip_request import ClipRequest
 from chordcache.train.samplers.clip_samplers import RandomClipSampler
+from chordcache.train.videos import from_files
 
 Decode = Callable[[str, Sequence[int]], Iterator[np.ndarray]]
 """Function that yields the frames [shape=(H, W, 3), dtype=uint8, RGB] of a file with these numbers"""
@@ -159,5 +160,5 @@ def dataset_of(setup: RowSetup) -> ClipDataset:
     }
     if setup.reader == "mapped_mp4":
         picture = config_from_json(read_header(Path(setup.cache)).config).picture
-        return ChordVideoDataset(index=setup.index, source=MappedMP4Source(picture), **arguments)
+        return ChordVideoDataset(from_files(MappedMP4Source(picture), index=setup.index), **arguments)
     return ChordVideoDataset(TierCache(setup.cache, str(setup.tier)), videos=setup.keys, **arguments)
