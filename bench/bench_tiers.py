@@ -48,7 +48,7 @@ def source_of(cache: Path) -> Any:
     """The same clips, from a ``CachedSource``."""
     opened = cc.open_cache(cache)
     keys = [video.key for video in opened]
-    return cc.ChordVideoDataset(source=CachedSource(opened), videos=keys, **SETTINGS)
+    return cc.ChordVideoDataset(cc.videos.from_files(CachedSource(opened), keys), **SETTINGS)
 
 
 def copies(cache: Path) -> Callable[[], None]:

@@ -49,9 +49,8 @@ if TYPE_CHECKING:
     from chordcache.read.cache import Cache, open_cache
     from chordcache.read.crops import CenterCrop, HorizontalFlip, RandomResizedCrop, Resize
     from chordcache.read.video import Video
-    from chordcache.records import VideoRecord
     from chordcache.sources.media_file import MP4Source
-    from chordcache.train import samplers
+    from chordcache.train import samplers, videos
     from chordcache.train.augment import BatchAugment
     from chordcache.train.captions import CaptionTokenizer
     from chordcache.train.collate import collate
@@ -100,7 +99,6 @@ __all__ = [
     "UnreadableError",
     "UsageError",
     "Video",
-    "VideoRecord",
     "WorkersDiedError",
     "__version__",
     "build",
@@ -121,6 +119,7 @@ __all__ = [
     "subset",
     "summarize",
     "verify",
+    "videos",
 ]
 
 _LAZY = {
@@ -142,7 +141,6 @@ _LAZY = {
     "RegularClipSampler": "chordcache.train.samplers.clip_samplers",
     "Resize": "chordcache.read.crops",
     "Video": "chordcache.read.video",
-    "VideoRecord": "chordcache.records",
     "build": "chordcache.building.build",
     "collate": "chordcache.train.collate",
     "collect_garbage": "chordcache.verifying.repair",
@@ -161,6 +159,7 @@ _LAZY = {
     "subset": "chordcache.train.combined",
     "summarize": "chordcache.look.summary",
     "verify": "chordcache.verifying.verify",
+    "videos": "chordcache.train.videos",
 }
 """Public name to its module. It has the same names as the imports under TYPE_CHECKING. A test compares the two."""
 
@@ -179,7 +178,7 @@ def _load(name: str) -> Any:
             raise
         message = f"{name} needs {package}: pip install 'chordcache[{extra}]'"
         raise ModuleNotFoundError(message, name=error.name) from None
-    value = globals()[name] = getattr(module, name, module)  # ``samplers`` is a module
+    value = globals()[name] = getattr(module, name, module)  # ``samplers`` and ``videos`` are modules
     return value
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 _MOVED = {
     "pipeline": "building or chordcache.verifying",
     "read.classes": "train.class_names",
+    "read.named": "train.instantiate",
     "read.on_demand": "train.misses",
     "read.sampling": "train.samplers",
     "read.sources": "sources",
     "read.text": "train.captions",
+    "read.video_sets": "train.videos",
     "tools.report": "look.report",
 }
 """Old name to new name, without that of the package. Other modules of ``read`` kept their last name"""

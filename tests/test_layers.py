@@ -88,7 +88,7 @@ DYNAMIC_IMPORTS = (
     "chordcache",
     "chordcache.cli",
     "chordcache.features.read_sides",
-    "chordcache.train.named",
+    "chordcache.train.instantiate",
     "chordcache.storage.artefacts.tiers",
 )
 """Modules that may import by a name made at run time: all load lazily what is asked for."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from chordcache.errors import UsageError
 from chordcache.features.base import NO_ROWS, Extractor, Rows
-from chordcache.features.read_side import Arrays, Clip, ReadSide, in_memory
+from chordcache.features.read_side import ADJACENT_FLOW, Arrays, Clip, ReadSide, in_memory
 from chordcache.media.cropping import CropBox, cut, load_opencv, resized
 from chordcache.media.geometry import scaled_size
 from chordcache.records import FeatureInfo
@@ -212,14 +212,14 @@ class FlowReadSide(ReadSide):
 
     def _field(self, clip: Clip, start: int, stop: int) -> np.ndarray | None:
         """Return the flow from one frame to the next [shape=(h, w, 2), dtype=float32]. None if it is zero."""
-        if clip.flow_mode == "between" and stop < start:
+        if stop < start and not clip.adjacent_flow:
             raise UsageError(
-                f"flow_mode: got 'between' for frame {stop} of video '{clip.video.key}' after frame {start}, expected "
-                "frames in ascending order. Choose flow_mode='adjacent' or another sampler."
+                f"features: got 'flow' for frame {stop} of video '{clip.video.key}' after frame {start}, expected "
+                f"frames in ascending order. Take '{ADJACENT_FLOW}' or another sampler."
             )
         if start == stop:
             return None
-        steps = clip.read(self.name, start, stop if clip.flow_mode == "between" else start + 1)
+        steps = clip.read(self.name, start, start + 1 if clip.adjacent_flow else stop)
         if not len(steps):  # the video's last frame does not have flow
             return None
         field = compose_flow(steps, one_thread=clip.one_thread)

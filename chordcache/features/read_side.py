@@ -22,6 +22,9 @@ from chordcache.storage.artefacts.artefact import Artefact, checked_out
 Arrays: TypeAlias = dict[str, np.ndarray]
 """Arrays by their name in the sample."""
 
+ADJACENT_FLOW = "flow.adjacent"
+"""Name in ``features`` of the flow from each frame to the cached frame after it, which is cached as "flow\""""
+
 _CLOCK_SLACK_ROWS = 1e-6
 """Tolerance in rows. A row that lies before the first frame only because of rounding belongs to the clip."""
 
@@ -71,8 +74,8 @@ class Clip:
     """[shape=(T,), dtype=int64, frame numbers]"""
     crop: CropBox | None
     """The crop of the pictures. None leaves every feature as it is stored"""
-    flow_mode: str
-    """"between" or "adjacent", see ``ChordVideoDataset``"""
+    adjacent_flow: bool
+    """True for the flow to the cached frame after each frame, instead of to the next frame of the clip"""
     one_thread: bool
     """True to switch OpenCV's own threads off, for the whole process and from now on, if OpenCV is used"""
     frames_out: np.ndarray | EncodedFrames | None = None

@@ -1,1 +1,1 @@
-"""Readers that turn a cache into tensors. The dataset, the loaders and ``augment`` need torch."""
+"""Readers of a cache as arrays. None of them needs torch."""

@@ -90,7 +90,7 @@ class CachedVideos:
     cache : Cache
         The cache. It belongs to this object.
     videos : Videos, optional
-        The videos, see ``ChordVideoDataset``. By default all.
+        The videos, see ``chordcache.videos.cached``. By default all.
     on_miss : {"error", "skip"}
         See ``select_keys``.
     features : sequence of str

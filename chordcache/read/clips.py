@@ -10,14 +10,13 @@ from typing import Protocol
 import numpy as np
 
 from chordcache.errors import FeatureAbsentError, UsageError
-from chordcache.features.read_side import Arrays, Clip, EncodedFrames, ReadSide
+from chordcache.features.read_side import ADJACENT_FLOW, Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.features.read_sides import read_side, read_sides
 from chordcache.media.cropping import CropBox, Rectangle
 from chordcache.read.crops import SpatialTransform
 from chordcache.read.video import Video
 from chordcache.records import FeatureInfo
 
-FLOW_MODES = ("between", "adjacent")
 MISSING = ("error", "zeros", "skip")
 
 HOW_TO_ADD = "Add it by 'chordcache build' with a --tier or a config that has it."
@@ -64,10 +63,10 @@ class ClipReader:
     features: tuple[str, ...]
     spatial_transform: SpatialTransform | None
     """Crop of the pictures. None leaves every feature as it is stored"""
-    flow_mode: str
-    """One of ``FLOW_MODES``"""
     missing: str
     """One of ``MISSING``"""
+    adjacent_flow: bool = False
+    """True if flow is that to the cached frame after each frame"""
 
     def __post_init__(self) -> None:
         if not self.features:
@@ -79,9 +78,8 @@ class ClipReader:
             owners = [name for name, side in read_sides().items() if taken[0] in side.padding]
             hint = f"Did you mean '{owners[0]}'?" if owners else "A sample has something else of this name."
             raise UsageError(f"features: got '{taken[0]}', expected a feature. {hint}")
-        for what, value, valid in (("flow_mode", self.flow_mode, FLOW_MODES), ("missing", self.missing, MISSING)):
-            if value not in valid:
-                raise UsageError(f"{what}: got {value!r}, expected one of {', '.join(valid)}")
+        if self.missing not in MISSING:
+            raise UsageError(f"missing: got {self.missing!r}, expected one of {', '.join(MISSING)}")
 
     def check_zeros(self, name: str, reader: FeatureReader, video: Video) -> None:
         """Raise ``FeatureAbsentError`` if a feature that is absent from a video does not have a known shape."""
@@ -179,10 +177,28 @@ class ClipReader:
             video,
             numbers,
             crop,
-            self.flow_mode,
+            self.adjacent_flow,
             one_thread,
             frames_out,
         )
+
+
+def cached_features(names: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
+    """Return the cached features that these names mean, and True if flow is that to the cached frame after each frame.
+
+    Raises
+    ------
+    UsageError
+        If both kinds of flow are named, which have one name in a sample.
+
+    Examples
+    --------
+    >>> cached_features(("frames", "flow.adjacent"))
+    (('frames', 'flow'), True)
+    """
+    if ADJACENT_FLOW in names and "flow" in names:
+        raise UsageError(f"features: got 'flow' and '{ADJACENT_FLOW}', expected one of them")
+    return tuple("flow" if name == ADJACENT_FLOW else name for name in names), ADJACENT_FLOW in names
 
 
 def _stacked(name: str, video: Video, arrays: list[np.ndarray]) -> np.ndarray:

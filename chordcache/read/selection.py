@@ -39,7 +39,7 @@ def select_keys(cache: Cache, videos: Videos, on_miss: str = "error") -> list[st
     cache : Cache
         The cache.
     videos : Videos
-        See ``ChordVideoDataset``.
+        See ``chordcache.videos.cached``.
     on_miss : {"error", "skip"}
         Policy for names that match no video. Videos in quarantine are always left out.
 
@@ -167,7 +167,7 @@ def _resolved(cache: Cache, names: _Names, split: SplitFile, what: str, on_miss:
         raise NotFoundError(
             f"{_place(what, split, row)}: got '{printable(split.names[row])}', expected the key or the path of a video "
             f"of {cache!r}. {len(unmatched)} of {num_names} names match no video. {hint_for(cache.catalog, name)} "
-            "on_miss='skip' leaves them out."
+            "chordcache.videos.cached with on_miss='skip' leaves them out."
         )
     others = {f"not cached, such as '{printable(split.names[unmatched[0]])}'": len(unmatched)} if unmatched else {}
     warn_of_left_out(what, num_names, causes, others, cache.path, stacklevel=7)

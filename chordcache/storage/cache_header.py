@@ -64,7 +64,8 @@ def read_header(cache: Path) -> Header:
     if header.segments == "share":
         raise FormatVersionError(
             f"cache '{printable(cache)}': got segments '{header.segments}' of an earlier version, expected none. "
-            "Build it again into a new folder, or build the files whole there, and read their segments with index=."
+            "Build it again into a new folder, or build the files whole there, and read their segments "
+            "by chordcache.videos.indexed."
         )
     if header.on_damage not in ON_DAMAGE:
         raise FormatVersionError(

@@ -18,6 +18,7 @@ from kornia.enhance import normalize
 from chordcache.arguments import check_at_least, check_share
 from chordcache.errors import UsageError
 from chordcache.features.read_sides import read_sides
+from chordcache.read.clips import cached_features
 from chordcache.train.boxes import BOX_TYPES, is_boxes
 from chordcache.train.mixing import MIXED, WITHOUT_MEANING, check_motion, mixed
 from chordcache.train.samplers.clip_request import ClipRequest, RandomStream
@@ -155,7 +156,7 @@ class BatchAugment:
             raise UsageError(f"mean and std: got {mean!r} and {std!r}, expected three colors each, std above 0")
         self._moves_pixels = policy is not None and geometric
         self._mix, self._mix_p = mix, mix_p
-        self._check_features("features", features)
+        self._check_features("features", cached_features(tuple(features))[0])
         self._fields = frozenset(fields)
         self._check_boxes("fields", [name for name, kind in fields.items() if kind in BOX_TYPES])
         self._policy = None if policy is None else _made(policy, geometric)

@@ -70,7 +70,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
         """Describe a sample without reading any feature of its video.
 
-        The clip sampler may still read features. With ``on_miss`` a video that is not cached is opened.
+        The clip sampler may still read features. With an index, a video that is not cached is opened.
 
         Parameters
         ----------
@@ -176,8 +176,8 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         MediaError
             If a video has to be read from its source, and the source is broken.
         UsageError
-            If the cache has gained or lost videos, or has gained labels that are not in ``classes``. With
-            ``flow_mode="between"``, also if the sampler's frames go backwards.
+            If the cache has gained or lost videos, or has gained labels that are not in ``classes``. With the feature
+            "flow", also if the sampler's frames go backwards.
         """
         return self.read_sample(index)
 

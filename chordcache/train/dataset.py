@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,24 +21,19 @@ from chordcache.media.cropping import CropBox
 from chordcache.read.absences import settle_absences
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos
-from chordcache.read.clips import ClipReader, FeatureReader
+from chordcache.read.clips import ClipReader, FeatureReader, cached_features
 from chordcache.read.crops import DEFAULT_SIZE, SpatialTransform, checked_crop
 from chordcache.read.selection import Videos
 from chordcache.read.video import Video
-from chordcache.sources.video_source import CachedSource, VideoSource
 from chordcache.train.batch_memory import FrameBuffer
 from chordcache.train.class_names import Classes, class_names
 from chordcache.train.clip_dataset import NO_LABELS, ClipDataset
 from chordcache.train.fields import all_labels, field_reader
-from chordcache.train.named import checked_sampler
+from chordcache.train.instantiate import checked_sampler
 from chordcache.train.read_counts import ReadCounts
 from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, ClipSampler, RandomStream
 from chordcache.train.samplers.clip_samplers import RegularClipSampler
-from chordcache.train.video_sets import open_videos
-
-if TYPE_CHECKING:
-    from chordcache.config.config import Config
-    from chordcache.index.index_files import Index
+from chordcache.train.videos import VideosToRead, cached
 
 Result = TypeVar("Result")
 
@@ -68,7 +63,10 @@ class ChordVideoDataset(ClipDataset):
     ====================  ==============================================================================
     frames                ``frames`` [shape=(T, 3, h, w), dtype=uint8, 0 to 255, RGB]
     flow                  ``flows`` [shape=(T - 1, 2, h, w), dtype=float32, pixels of h x w, (dx, dy)] from each
-                          frame of the clip to the next; zero from a frame to itself
+                          frame of the clip to the next, through all cached frames between them; zero from a frame
+                          to itself. Frames must ascend
+    flow.adjacent         ``flows`` from each frame, except the last, to the cached frame after it; zero at the end
+                          of the video
     mel                   ``audio`` [shape=(n_mels, t) or (C, n_mels, t), dtype=float32, dB] from the earliest
                           frame of the clip to the end of the latest, at equal length for equal duration
     waveform              ``waveform`` [shape=(t,) or (C, t), dtype=float32 or int16] of the same seconds
@@ -88,9 +86,9 @@ class ChordVideoDataset(ClipDataset):
 
     Parameters
     ----------
-    cache : str, Path or Cache, optional
-        The cache to read. It can only be left out with ``source`` or ``on_miss="source"``. Each process opens the cache
-        itself.
+    cache : str, Path, Cache or VideosToRead
+        The cache to read, or a set of videos that ``chordcache.videos.cached``, ``indexed`` or ``from_files`` made:
+        with names that may be missing, of an index, or of files without a cache. Each process opens the cache itself.
     clip_sampler : ClipSampler, str or mapping
         The sampler of the frames, a name of ``cc.samplers``, or a mapping with a name and arguments. By default 16
         frames, 4 apart, from the middle of the video. With ``DenseClips`` and ``RegularTimestampClips``, each array of
@@ -107,10 +105,6 @@ class ChordVideoDataset(ClipDataset):
         ``RandomResizedCrop((224, 224))``, ``HorizontalFlip(0.5, RandomResizedCrop((224, 224)))``, ``Resize``,
         ``Pad``, ``CenterCrop``, or an object of your own. All features of a sample share one crop. One that latents
         cannot have, since it scales, mirrors, or cuts through a latent, raises ``UsageError``.
-    flow_mode : {"between", "adjacent"}
-        "between" follows the flow from one frame of the clip to the next through all cached frames between them.
-        Frames must then ascend. "adjacent" is the flow of each frame, except the last, to the cached frame after it.
-        It is zero at the end of the video.
     missing : {"error", "zeros", "skip"}
         Policy for a feature that is recorded as absent from a video, such as the sound of a silent one. "error" raises
         ``FeatureAbsentError`` now. "skip" leaves out the videos that lack a feature, also if they were not built with
@@ -122,9 +116,8 @@ class ChordVideoDataset(ClipDataset):
         Function applied last, to the tensor of ``frames`` alone. Its result replaces ``frames``. Spawned workers
         pickle the function.
     videos : iterable of str, callable, str or Path, optional
-        The videos to read. By default all, in the order of their keys. Give keys or paths as in ``Video.path``, which
-        are read in the order given, or a predicate that takes a ``Video``, or a split file: text with a key or a path
-        on each line, see ``docs/loading.md``. Videos in quarantine are left out, with one warning.
+        The videos of the cache to read: keys, paths, a predicate or a split file, see ``chordcache.videos.cached``. By
+        default all, in the order of their keys. Videos in quarantine are left out, with one warning.
     classes : sequence of str, optional
         Label names. The position of each name is its id. By default all labels of the cache, sorted, whatever
         ``videos`` selects, so that a training set and a validation set agree. Labels that are whole numbers keep their
@@ -133,44 +126,23 @@ class ChordVideoDataset(ClipDataset):
         Samples taken of each video.
     seed : int
         Seed of the random numbers that samplers and crops draw.
-    index : Index, str or Path, optional
-        The output of ``scan``, or a hand-written list. The dataset then has the videos of the index, cached or not, in
-        its order and with its labels and captions, instead of all cached videos. A segment that is not cached is read
-        from its file, if that is cached whole. Videos in quarantine, and those that the scan could not read, are left
-        out, with one warning.
-    on_miss : {"error", "skip", "source", "build"}
-        Policy for a video of ``index`` or ``videos`` that is not cached. "error" raises ``NotFoundError`` now. "skip"
-        leaves it out, with a warning. The others need ``index``. "source" reads the video from its source, with the
-        same result as from the cache. "build" does the same, and a child of this process builds the video for
-        the next time. With "source" and "build", a video that was cached from another file
-        than the index names counts as not cached. A video that turns out to be damaged is read from its source, with a
-        warning. "build" also repairs it.
-    config : str, Path or Config, optional
-        The config of a cache that does not exist yet: with ``on_miss="build"`` it is made, and with
-        ``on_miss="source"`` and no ``cache`` all videos are read as if it were empty. By default the packaged defaults.
     fields : sequence of str
         Annotations of the index to add to each sample: "label", "labels", "caption", "captions" and extra columns, see
         ``docs/loading.md``. "caption" then draws one of the captions of an item for each sample of each epoch. With
         "labels", ``classes`` are by default the labels of all items, also of those that have several.
-    source : VideoSource, optional
-        A source that reads frames instead of a cache, such as ``MP4Source()``. ``videos`` is then a folder, a file, or
-        a sequence of them, or ``index`` names the videos. Only "frames" can be read, and only by samplers that need
-        frame times alone. A sample has the same values as from a cache of the same pictures in ``codec: raw``. The
-        first video is opened now, and each sample opens its file. ``CachedSource(cache)`` means ``cache=cache``. Live
-        sources are refused.
 
     Raises
     ------
     NotFoundError
-        If the cache or the split file does not exist, or the cache does not have a video of that key or path.
+        If the cache, the index or the split file does not exist, or a video is not cached that has to be.
     FeatureAbsentError
         If a video was cached without one of ``features``, see ``missing``.
     UsageError
         If another argument is wrong, ``videos`` selects none, a selected video's label is not in ``classes``, or
-        ``source`` cannot give what a feature or the sampler needs. For ``fields`` also as in
-        ``read.fields.field_reader``.
+        a source of files cannot give what a feature or the sampler needs. For ``fields`` also as in
+        ``train.fields.field_reader``.
     MediaError
-        If ``source`` cannot read the first video.
+        If a source of files cannot read the first video.
 
     Examples
     --------
@@ -183,38 +155,34 @@ class ChordVideoDataset(ClipDataset):
 
     def __init__(
         self,
-        cache: str | Path | Cache | None = None,
+        cache: str | Path | Cache | VideosToRead,
         *,
         clip_sampler: ClipSampler | type[ClipSampler] | Mapping[str, Any] | str = _SIXTEEN_IN_THE_MIDDLE,
         features: str | Iterable[str] = ("frames",),
         size: tuple[int, int] | str | None = "default",
         crop: SpatialTransform | None = None,
-        flow_mode: str = "between",
         missing: str = "error",
         transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
         videos: Videos | None = None,
         classes: str | Iterable[str] | None = None,
         clips_per_video: int = 1,
         seed: int = 0,
-        index: Index | str | Path | None = None,
-        on_miss: str = "error",
-        config: Config | str | Path | None = None,
         fields: str | Iterable[str] = (),
-        source: VideoSource | None = None,
     ) -> None:
         check_at_least(0, seed=seed)
         check_at_least(1, clips_per_video=clips_per_video)
         self._sampler = checked_sampler(clip_sampler)
-        names = checked_names("features", features, "features")
+        names, adjacent_flow = cached_features(checked_names("features", features, "features"))
         self._clips = ClipReader(
             features=names,
             spatial_transform=checked_crop(size, crop, None if "latents" in names else DEFAULT_SIZE),
-            flow_mode=flow_mode,
             missing=missing,
+            adjacent_flow=adjacent_flow,
         )
-        self._videos = open_videos(
-            cache, videos, index=index, on_miss=on_miss, config=config, source=source, features=self._clips.features
-        )
+        if isinstance(cache, VideosToRead) and videos is not None:
+            raise UsageError("videos: got a selection and a set of videos, expected one of them")
+        to_read = cache if isinstance(cache, VideosToRead) else cached(cache, videos)
+        self._videos = to_read.open(self._clips.features)
         settle_absences(self._videos, self._clips)
         self._transform = transform
         self._clips_per_video = clips_per_video
@@ -235,8 +203,8 @@ class ChordVideoDataset(ClipDataset):
         self._classes = Classes(checked_names("classes", classes, "label names"))
         self.classes = self._classes.names
         self._check_videos(labels)
-        if not isinstance(source, (CachedSource, type(None))):
-            self.describe((0, 0))  # the sampler may need more than the source gives
+        if to_read.tries_first:
+            self.describe((0, 0))
         self._videos.close()  # opened again where samples are read, which is in the workers
 
     def __len__(self) -> int:

@@ -9,24 +9,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from chordcache.arguments import as_items
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.picture import PictureConfig
 from chordcache.config.yaml_files import load_config
-from chordcache.errors import ConfigError
+from chordcache.errors import ConfigError, UsageError
+from chordcache.features.read_side import ADJACENT_FLOW
+from chordcache.sources.video_source import VideoSource
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.collate import collate
 from chordcache.train.dataset import ChordVideoDataset
-from chordcache.train.named import check_arguments, frozen, instantiate, within
+from chordcache.train.instantiate import check_arguments, frozen, instantiate, within
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.samplers.distributed import ChordSampler
+from chordcache.train.videos import VideosToRead, cached, from_files, indexed
 
 ConfigLike: TypeAlias = Config | Mapping[str, Any] | str | Path
 """A config, plain data in the shape of its YAML file, or the file"""
 
 Function: TypeAlias = Callable[..., Any]
 
-_NOT_IN_DATASET = ("cache", "source", "clip_sampler", "crop", "transform", "config")
+_NOT_IN_DATASET = ("cache", "clip_sampler", "crop", "transform")
 """Arguments of ``ChordVideoDataset`` that are sections of their own, or that plain data cannot express"""
+
+_OF_VIDEOS = ("videos", "index", "on_miss")
+"""Arguments that say which videos the dataset has"""
+
+_FLOW_MODES = ("between", "adjacent")
+"""Values of ``flow_mode``, with which configs chose between the features "flow" and "flow.adjacent\""""
 
 
 @dataclass(frozen=True)
@@ -47,16 +57,18 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
     """Make the dataset that the section ``train`` of a config describes.
 
     The sections ``source``, ``dataset``, ``clip_sampler``, ``time_transform`` and ``crop`` are used, see
-    ``docs/loading.md``. If the dataset reads an index, and its cache does not exist, it is made with this config.
+    ``docs/loading.md``. A dataset of an index has the videos of ``chordcache.videos.indexed``, or those of
+    ``from_files`` if the source is one of files. A cache that does not exist is made with this config.
 
     Parameters
     ----------
     config : Config, mapping, str or Path
         A config, its plain data, or its YAML file. Paths in it are relative to the working folder.
     **arguments
-        Arguments of ``ChordVideoDataset``, which replace those of the config: ``videos="val.txt"`` for a validation
-        set, or ``cache="other"`` instead of the section ``source``. ``clip_sampler`` also replaces ``time_transform``,
-        and each of ``crop`` and ``size`` replaces the other one.
+        Arguments of ``ChordVideoDataset``, and ``index`` and ``on_miss``, which replace those of the config:
+        ``videos="val.txt"`` for a validation set, or ``cache="other"`` instead of the section ``source``. A set of
+        videos as ``cache`` also replaces ``videos``, ``index`` and ``on_miss`` of the config. ``clip_sampler`` also
+        replaces ``time_transform``, and each of ``crop`` and ``size`` replaces the other one.
 
     Returns
     -------
@@ -81,19 +93,28 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
     train = settings.train
     given = {name: frozen(value) for name, value in train.get("dataset", {}).items()}
     valid = [name for name in inspect.signature(ChordVideoDataset).parameters if name not in _NOT_IN_DATASET]
-    check_arguments("train.dataset", given, valid)
-    if "source" in train and not {"cache", "source"} & arguments.keys():
+    check_arguments("train.dataset", given, [*valid, "index", "on_miss", "flow_mode"])
+    flow_mode = given.pop("flow_mode", "between")
+    if flow_mode not in _FLOW_MODES:
+        raise ConfigError(f"train.dataset.flow_mode: got {flow_mode!r}, expected one of {', '.join(_FLOW_MODES)}")
+    if "cache" not in arguments and "source" in train:
         given |= instantiate("source", train["source"], pictures=settings.picture)
+    source = given.pop("source", None)
     if "clip_sampler" not in arguments:
         given |= _clip_sampler(train)
     if "crop" in train and not {"crop", "size"} & arguments.keys():
         given["crop"] = instantiate("crop", train["crop"])
     if "crop" in arguments:
         given.pop("size", None)
+    if isinstance(arguments.get("cache"), VideosToRead):
+        given = {name: value for name, value in given.items() if name not in _OF_VIDEOS}
     given |= arguments
-    if "index" in given and "source" not in given and _is_missing(given.get("cache")):
-        given.setdefault("config", settings)
+    if flow_mode == "adjacent" and "features" in given:
+        given["features"] = [ADJACENT_FLOW if name == "flow" else name for name in as_items(given["features"])]
     with within("train.dataset"):
+        if not isinstance(given.get("cache"), VideosToRead):
+            of_videos = {name: given.pop(name, None) for name in ("cache", *_OF_VIDEOS)}
+            given["cache"] = _videos_to_read(settings, source, **of_videos)
         return ChordVideoDataset(**given)
 
 
@@ -218,5 +239,18 @@ def _augment(config: Mapping[str, Any], dataset: ClipDataset) -> Function:
     return augment
 
 
-def _is_missing(cache: Any) -> bool:
-    return cache is None or (isinstance(cache, (str, Path)) and not Path(cache).exists())
+def _videos_to_read(
+    settings: Config, source: VideoSource | None, *, cache: Any, videos: Any, index: Any, on_miss: str | None
+) -> VideosToRead:
+    """Return the set of videos that the arguments of a dataset name."""
+    on_miss = on_miss or "error"
+    if source is not None:
+        if on_miss != "error":
+            raise UsageError(f"on_miss: got {on_miss!r} and a {type(source).__name__}, expected one of them")
+        return from_files(source, videos, index=index)
+    if index is None:
+        return cached(cache, videos, on_miss=on_miss)
+    if videos is not None:
+        raise UsageError("videos: got a selection and an index, expected one of them. The index selects the videos.")
+    is_missing = cache is None or (isinstance(cache, (str, Path)) and not Path(cache).exists())
+    return indexed(index, cache, on_miss=on_miss, config=settings if is_missing else None)

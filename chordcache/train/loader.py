@@ -23,7 +23,7 @@ from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.collate import collate
 from chordcache.train.from_config import AugmentingCollate, ConfigLike, loader_parts
 from chordcache.train.gpu_decode import nvjpeg_decoder
-from chordcache.train.named import instantiate
+from chordcache.train.instantiate import instantiate
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.samplers.distributed import ChordSampler, check_not_of_torch
 

@@ -4,8 +4,8 @@ import torch
 
 import chordcache as cc
 
-options = {"index": "index.json", "features": ("frames",), "fields": ("boxes",), "size": (112, 112)}
-dataset = cc.ChordVideoDataset("cache", clip_sampler=cc.RegularClipSampler(num_frames=64, stride=1), **options)
+videos, sampler = cc.videos.indexed("index.json", "cache"), cc.RegularClipSampler(num_frames=64, stride=1)
+dataset = cc.ChordVideoDataset(videos, clip_sampler=sampler, fields=("boxes",), size=(112, 112))
 loader = cc.make_loader(dataset, batch_size=2, num_workers=2)
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(4))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)

@@ -319,12 +319,12 @@ def test_a_missing_segment_is_read_from_its_source(built: tuple[Path, Path], on_
     rows, cache = built
     rows.write_text(rows.read_text() + "a.mp4,z,1,2,,\n")
     sampler = cc.RegularClipSampler(num_frames=4, stride=1)
-    options: dict[str, Any] = {"index": rows, "clip_sampler": sampler, "features": ("frames", "flow")}
-    dataset = cc.ChordVideoDataset(cache, on_miss=on_miss, **options)
+    options: dict[str, Any] = {"clip_sampler": sampler, "features": ("frames", "flow")}
+    dataset = cc.ChordVideoDataset(cc.videos.indexed(rows, cache, on_miss=on_miss), **options)
     found = {dataset.classes[sample["label"]]: sample for sample in (dataset[i] for i in range(len(dataset)))}
     assert set(found) == {"x", "y", "z"}
     cc.build(rows, tmp_path / "complete", tiers=("lmdb", "npz"), config=tmp_path / "raw.yaml", jobs=HERE)
-    complete = cc.ChordVideoDataset(tmp_path / "complete", **options)
+    complete = cc.ChordVideoDataset(cc.videos.indexed(rows, tmp_path / "complete"), **options)
     for sample in (complete[i] for i in range(len(complete))):
         other = found[complete.classes[sample["label"]]]
         assert np.array_equal(other["frames"], sample["frames"])

@@ -281,7 +281,7 @@ def _dataset(cache: Path) -> cc.ChordVideoDataset:
     with cc.open_cache(cache) as opened:
         features = {info.feature for info in opened[0].sidecar.features}
     sampler = cc.RegularClipSampler(num_frames=6, stride=1)
-    return cc.ChordVideoDataset(cache, clip_sampler=sampler, features=sorted(features), size=None, flow_mode="adjacent")
+    return cc.ChordVideoDataset(cache, clip_sampler=sampler, features=sorted(features), size=None)
 
 
 def _strike(cache: Path, num_struck: int, trial: Trial) -> dict[int, tuple[str, bool]]:

@@ -22,7 +22,7 @@ from chordcache.config.yaml_files import load_config
 from chordcache.index.labels import Labels
 from chordcache.media.mp4_boxes import display_matrices
 from chordcache.media.mp4_samples import read_video_track
-from chordcache.records import Identity
+from chordcache.records import Identity, VideoRecord
 from chordcache.storage import sealed_json
 from chordcache.storage.artefacts import npy
 from chordcache.storage.cache_header import read_header, write_header
@@ -113,7 +113,7 @@ def _parse_quarantine(folder: Path, data: bytes) -> None:
 def _parse_labels(folder: Path, data: bytes) -> None:
     (folder / "a.csv").write_bytes(data)
     labels = Labels(str(folder / "a.csv"))
-    labels.apply(cc.VideoRecord("videos", "0.mp4"))
+    labels.apply(VideoRecord("videos", "0.mp4"))
 
 
 def _parse_catalog(folder: Path, data: bytes) -> None:

@@ -83,9 +83,8 @@ def from_dataset(folder: Path, index: cc.Index) -> dict[str, Answer]:
         return answers
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about those that the scan could not read
-        dataset = cc.ChordVideoDataset(
-            folder / "empty", index=index, on_miss="source", size=None, clip_sampler=_EveryFrame()
-        )
+        from_source = cc.videos.indexed(index, folder / "empty", on_miss="source")
+        dataset = cc.ChordVideoDataset(from_source, size=None, clip_sampler=_EveryFrame())
     for number, path in enumerate(record.path for record in index if not record.error):
         try:
             frames = dataset[number]["frames"]

@@ -12,6 +12,7 @@ import pytest
 
 import chordcache as cc
 from chordcache.choices import SCAN_LEVELS
+from chordcache.records import VideoRecord
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def folder(tmp_path_factory, make_video) -> Path:
     return root
 
 
-def by_path(index: cc.Index) -> dict[str, cc.VideoRecord]:
+def by_path(index: cc.Index) -> dict[str, VideoRecord]:
     return {record.path: record for record in index}
 
 

@@ -144,7 +144,7 @@ def unequal_sources(root: Path, folder: Path, cached: list[cc.Video]) -> dict[st
         warnings.filterwarnings("ignore", ".* that the scan could not read")
         from_cache, from_file = (
             cc.ChordVideoDataset(
-                folder / name, index=folder / "index.json", on_miss=way, clip_sampler=sampler, size=None
+                cc.videos.indexed(folder / "index.json", folder / name, on_miss=way), clip_sampler=sampler, size=None
             )
             for name, way in (("cache", "error"), ("empty", "source"))
         )

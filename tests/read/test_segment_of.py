@@ -137,12 +137,12 @@ def test_a_dataset_reads_segments_without_their_files(work: Path, tmp_path: Path
     """The samples are those of a cache of the segments, without a source, and with the labels of the list."""
     sampler = cc.RegularClipSampler(num_frames=5, stride=1)
     index = cc.read_index(work / "videos" / "list.csv")
-    options: dict[str, Any] = {"index": index, "clip_sampler": sampler, "features": ("frames", "flow", "motion")}
+    options: dict[str, Any] = {"clip_sampler": sampler, "features": ("frames", "flow", "motion")}
     moved = work / "videos" / "moved"
     os.rename(work / "videos" / "a.mov", moved)
     try:
-        found = cc.ChordVideoDataset(work / "whole", on_miss=on_miss, **options)
-        expected = cc.ChordVideoDataset(work / "only", **options)
+        found = cc.ChordVideoDataset(cc.videos.indexed(index, work / "whole", on_miss=on_miss), **options)
+        expected = cc.ChordVideoDataset(cc.videos.indexed(index, work / "only"), **options)
         assert len(found) == len(expected) == 5
         assert found.classes == expected.classes == sorted(SPANS)
         assert np.array_equal(found.label_ids, expected.label_ids)
@@ -168,9 +168,8 @@ SAMPLERS = [
 @pytest.mark.filterwarnings("ignore:.*keyframes")
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: type(sampler).__name__)
 def test_no_clip_leaves_its_segment(work: Path, sampler: Any) -> None:
-    dataset = cc.ChordVideoDataset(
-        work / "whole", index=work / "videos" / "list.csv", clip_sampler=sampler, features=("frames", "mel"), size=None,
-    )  # fmt: skip
+    videos = cc.videos.indexed(work / "videos" / "list.csv", work / "whole")
+    dataset = cc.ChordVideoDataset(videos, clip_sampler=sampler, features=("frames", "mel"), size=None)
     reached = set()
     with cc.open_cache(work / "whole") as cache:
         frames = cache.read(0)
@@ -197,12 +196,12 @@ def test_whole_files_and_both_kinds_of_segments_in_one_dataset(work: Path, tmp_p
     rows = ["a.mov,whole,,,,", "a.mov,ranged,2,3,,", "b.mov,own,1,2,,", "a.mov,both,0,1,,"]
     index = write_list(tmp_path, rows)
     sampler = cc.RegularClipSampler(num_frames=25, stride=1)
-    dataset = cc.ChordVideoDataset(cache, index=index, clip_sampler=sampler, size=None)
+    dataset = cc.ChordVideoDataset(cc.videos.indexed(index, cache), clip_sampler=sampler, size=None)
     firsts = {dataset.classes[sample["label"]]: float(sample["pts_seconds"][0]) for sample in dataset}
     assert firsts == pytest.approx({"whole": 1.48, "ranged": 2.0, "own": 1.0, "both": 0.0})
     missing = write_list(tmp_path, [*rows, "b.mov,missing,2,3,,"], "missing.csv")
     with pytest.raises(NotFoundError, match="1 of 5 videos that are not in"):
-        cc.ChordVideoDataset(cache, index=missing)
+        cc.ChordVideoDataset(cc.videos.indexed(missing, cache))
 
 
 IMPOSSIBLE = [
@@ -219,7 +218,7 @@ IMPOSSIBLE = [
 @pytest.mark.parametrize(("row", "message"), IMPOSSIBLE)
 def test_segments_that_the_file_does_not_have(work: Path, tmp_path: Path, row: str, message: str, on_miss: str) -> None:
     index = write_list(work, [ROWS[0], row], f"{tmp_path.name}.csv")
-    dataset = cc.ChordVideoDataset(work / "whole", index=index, on_miss=on_miss)
+    dataset = cc.ChordVideoDataset(cc.videos.indexed(index, work / "whole", on_miss=on_miss))
     assert dataset[0]["frames"].shape[0] == 16
     with pytest.raises(MediaError, match=f"video 'a-[0-9a-f]+': {message}") as error:
         _ = dataset[1]
@@ -236,7 +235,8 @@ def test_a_damaged_file_serves_what_lies_before_its_damage(tmp_path: Path) -> No
     files = write_list(tmp_path, ["a.mov,,,,,"], "files.csv")
     cache = build(tmp_path, files, "cache", on_damage="trim")
     index = write_list(tmp_path, ["a.mov,before,,,5,20", "a.mov,across,,,30,90"])
-    dataset = cc.ChordVideoDataset(cache, index=index, clip_sampler=cc.RegularClipSampler(15, stride=1), size=None)
+    sampler = cc.RegularClipSampler(15, stride=1)
+    dataset = cc.ChordVideoDataset(cc.videos.indexed(index, cache), clip_sampler=sampler, size=None)
     before = dataset[0]["frames"].numpy().transpose(0, 2, 3, 1).astype(int)
     raw = ffmpeg("-i", source, "-frames:v", "20", "-f", "rawvideo", "-pix_fmt", "rgb24", "-")
     shown = np.frombuffer(raw, np.uint8).reshape(-1, 64, 96, 3).astype(int)
@@ -264,8 +264,8 @@ def test_an_item_in_a_bucket_does_not_have_all_frames(work: Path, tmp_path: Path
     cc.build(work / "files.json", cache, tiers=("lmdb",), config=config, jobs=HERE)
     index = work / "videos" / "list.csv"
     with pytest.raises(NotFoundError, match="5 of 5 videos that are not in"):
-        cc.ChordVideoDataset(cache, index=index)
-    dataset = cc.ChordVideoDataset(cache, index=index, on_miss="source", size=None)
+        cc.ChordVideoDataset(cc.videos.indexed(index, cache))
+    dataset = cc.ChordVideoDataset(cc.videos.indexed(index, cache, on_miss="source"), size=None)
     assert float(dataset[0]["pts_seconds"][0]) >= 2.0
 
 
@@ -277,9 +277,11 @@ def test_a_file_that_changed_is_read_from_its_source(work: Path, tmp_path: Path)
     index = write_list(tmp_path, ROWS[:1])
     ffmpeg("-i", source, "-vf", "negate", "-c:a", "copy", tmp_path / "negated.mov")
     os.replace(tmp_path / "negated.mov", source)
-    options: dict[str, Any] = {"clip_sampler": cc.RegularClipSampler(4, stride=1), "size": None, "index": index}
-    cached = cc.ChordVideoDataset(cache, **options)[0]["frames"].int()
-    read = cc.ChordVideoDataset(cache, on_miss="source", **options)[0]["frames"].int()
+    options: dict[str, Any] = {"clip_sampler": cc.RegularClipSampler(4, stride=1), "size": None}
+    cached, read = (
+        cc.ChordVideoDataset(cc.videos.indexed(index, cache, on_miss=on_miss), **options)[0]["frames"].int()
+        for on_miss in ("error", "source")
+    )
     assert float((cached + read).float().mean()) == pytest.approx(255, abs=8)
 
 
@@ -288,11 +290,12 @@ def test_damaged_frames_of_the_file_are_read_from_its_source(work: Path, tmp_pat
     os.link(work / "videos" / "a.mov", tmp_path / "videos" / "a.mov")
     cache = build(tmp_path, write_list(tmp_path, ["a.mov,,,,,"], "files.csv"), "cache")
     index = write_list(tmp_path, ROWS)
-    expected = cc.ChordVideoDataset(work / "whole", index=work / "videos" / "list.csv", size=None)[0]
+    whole = cc.videos.indexed(work / "videos" / "list.csv", work / "whole")
+    expected = cc.ChordVideoDataset(whole, size=None)[0]
     (file,) = cache.glob("lmdb/*/*.lmdb")
     for offset in range(0, file.stat().st_size, 10000):
         flip(file, offset)
-    dataset = cc.ChordVideoDataset(cache, index=index, on_miss="source", size=None)
+    dataset = cc.ChordVideoDataset(cc.videos.indexed(index, cache, on_miss="source"), size=None)
     with pytest.warns(UserWarning, match="its source is read instead"):
         found = dataset[0]
     assert np.array_equal(found["frames"], expected["frames"])

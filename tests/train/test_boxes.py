@@ -95,7 +95,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     return folder / "cache"
 
 
-def dataset_of(cache: Path, **settings: Any) -> cc.ChordVideoDataset:
+def dataset_of(cache: Any, **settings: Any) -> cc.ChordVideoDataset:
     sampler = cc.RandomClipSampler(num_frames=5, stride=3)
     return cc.ChordVideoDataset(cache, **{"clip_sampler": sampler, "fields": ("boxes",), **settings})
 
@@ -231,8 +231,10 @@ def test_a_batch_without_a_box(cache: Path) -> None:
 def test_from_the_source_as_from_the_cache(cache: Path) -> None:
     crop = cc.HorizontalFlip(0.5, cc.RandomResizedCrop((64, 64)))
     index = cache.parent / "i.json"
-    cached, source = (dataset_of(cache, index=index, crop=crop, on_miss=on_miss) for on_miss in ("error", "source"))
-    uncached = dataset_of(None, index=index, crop=crop, on_miss="source", config=CONFIG)  # type: ignore[arg-type]
+    cached, source = (
+        dataset_of(cc.videos.indexed(index, cache, on_miss=on_miss), crop=crop) for on_miss in ("error", "source")
+    )
+    uncached = dataset_of(cc.videos.indexed(index, on_miss="source", config=CONFIG), crop=crop)
     for i in range(len(VIDEOS)):
         for other in (source, uncached):
             for name in ("boxes", "frame", "track_id"):

@@ -53,7 +53,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     return cc.open_cache(folder / "cache")
 
 
-def dataset_of(cache: cc.Cache, **options: Any) -> cc.ChordVideoDataset:
+def dataset_of(cache: Any, **options: Any) -> cc.ChordVideoDataset:
     return cc.ChordVideoDataset(cache, **{"clip_sampler": WholeVideos(), "size": None, "clips_per_video": 5, **options})
 
 
@@ -161,10 +161,9 @@ def test_a_source_gives_what_the_cache_gives(cache: cc.Cache, tmp_path: Path, fe
         jobs=HERE,
         config=_config_of(header),
     )
-    cached = dataset_of(cache, index=index, features=features, clips_per_video=1)
-    missed = dataset_of(
-        cc.open_cache(tmp_path / "empty"), index=index, on_miss="source", features=features, clips_per_video=1
-    )
+    cached = dataset_of(cc.videos.indexed(index, cache), features=features, clips_per_video=1)
+    read_from_source = cc.videos.indexed(index, cc.open_cache(tmp_path / "empty"), on_miss="source")
+    missed = dataset_of(read_from_source, features=features, clips_per_video=1)
     for number in range(len(NUM_FRAMES)):
         one, other = cached[number], missed[number]
         assert one.keys() == other.keys()

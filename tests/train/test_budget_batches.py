@@ -341,7 +341,8 @@ def test_the_same_batches_from_cache_and_sources(cache: cc.Cache, tmp_path: Path
     cc.build(cc.read_index(tmp_path / "nothing.csv"), tmp_path / "cache", tiers=("lmdb",), jobs=HERE)
     samplers = []
     for folder, on_miss in ((cache.path, "error"), (tmp_path / "cache", "source")):
-        dataset = cc.ChordVideoDataset(folder, index=videos / "index.csv", on_miss=on_miss, clip_sampler=WholeVideos())
+        of_index = cc.videos.indexed(videos / "index.csv", folder, on_miss=on_miss)
+        dataset = cc.ChordVideoDataset(of_index, clip_sampler=WholeVideos())
         samplers.append(cc.BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=5), max_frames=60))
     assert batches_of(samplers[0]) == batches_of(samplers[1])
     assert samplers[0].state_dict(1) == samplers[1].state_dict(1)

@@ -27,7 +27,7 @@ from chordcache.features.frames import cut_frames
 from chordcache.media.cropping import CropBox
 from chordcache.read.cache import Cache
 from chordcache.read.crops import CenterCrop
-from chordcache.train.named import instantiate
+from chordcache.train.instantiate import instantiate
 from chordcache.train.samplers.clip_request import ClipRequest
 from chordcache.train.samplers.clip_samplers import (
     DenseClips,

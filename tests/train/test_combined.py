@@ -63,7 +63,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., P
     return {name: folder / f"cache-{name}" for name in LABELS}
 
 
-def dataset_of(cache: Path, **options: Any) -> cc.ChordVideoDataset:
+def dataset_of(cache: Any, **options: Any) -> cc.ChordVideoDataset:
     options = {"clip_sampler": cc.RandomClipSampler(2, stride=3), "size": (16, 16), "seed": 3, **options}
     return cc.ChordVideoDataset(cache, **options)
 
@@ -101,16 +101,18 @@ def order_of(sampler: Any, epoch: int | None = None) -> list[tuple[int, int]]:
 def test_label_ids_are_those_of_the_samples(caches: dict[str, Path]) -> None:
     with cc.open_cache(caches["c"]) as cache:
         keys = cache.keys()
+    index = caches["c"].parent / "c" / "index.csv"
+    options: dict[str, Any]
     for options in (
         {},
         {"clips_per_video": 3},
         {"videos": keys[::-1]},
         {"videos": lambda video: video.label != "run", "classes": ["walk", "jump"]},
         {"classes": ["walk", "run", "jump"]},
-        {"index": caches["c"].parent / "c" / "index.csv"},
-        {"index": caches["c"].parent / "c" / "index.csv", "on_miss": "source", "classes": ["walk", "run", "jump"]},
+        {"cache": cc.videos.indexed(index, caches["c"])},
+        {"cache": cc.videos.indexed(index, caches["c"], on_miss="source"), "classes": ["walk", "run", "jump"]},
     ):
-        dataset = dataset_of(caches["c"], **options)
+        dataset = dataset_of(**{"cache": caches["c"], **options})
         found = dataset.label_ids
         assert found.dtype == np.int64
         assert found.tolist() == [int(dataset[0, i]["label"]) for i in range(len(dataset))]

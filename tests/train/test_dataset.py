@@ -29,6 +29,7 @@ from chordcache.train.class_names import class_names  # noqa: E402
 from chordcache.train.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
 from chordcache.train.samplers.clip_samplers import RandomClipSampler, RegularClipSampler  # noqa: E402
+from chordcache.train.videos import indexed  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -384,7 +385,7 @@ def test_numbers_as_labels_keep_their_value(make_video: Callable[..., Path], tmp
     build(tmp_path / "list.csv", tmp_path / "cache", jobs=1)
     for dataset in (
         ChordVideoDataset(tmp_path / "cache", size=None),
-        ChordVideoDataset(tmp_path / "cache", index=tmp_path / "list.csv", size=None),
+        ChordVideoDataset(indexed(tmp_path / "list.csv", tmp_path / "cache"), size=None),
     ):
         assert len(dataset.classes) == 11
         for sample in (dataset[number] for number in range(3)):

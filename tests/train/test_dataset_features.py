@@ -219,13 +219,13 @@ def slide(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     return folder / "cache"
 
 
-@pytest.mark.parametrize(("mode", "steps"), [("between", (1, 4, 7)), ("adjacent", (1, 1, 1))])
+@pytest.mark.parametrize(("feature", "steps"), [("flow", (1, 4, 7)), ("flow.adjacent", (1, 1, 1))])
 @pytest.mark.parametrize(("size", "scale"), [(None, 1), ((80, 80), 0.5), ((160, 160), 1), ((240, 120), 1.5)])
 def test_flow_of_a_picture_that_slides(
-    slide: Path, mode: str, steps: tuple[int, ...], size: tuple[int, int] | None, scale: float
+    slide: Path, feature: str, steps: tuple[int, ...], size: tuple[int, int] | None, scale: float
 ) -> None:
     sampler = Numbers((2, 3, 7, 14))
-    dataset = cc.ChordVideoDataset(slide, features=["flow"], clip_sampler=sampler, size=size, flow_mode=mode)
+    dataset = cc.ChordVideoDataset(slide, features=[feature], clip_sampler=sampler, size=size)
     flows = dataset[0]["flows"]
     assert flows.shape == (3, 2, *(size or (160, 240)))
     assert flows.dtype == torch.float32
@@ -239,23 +239,23 @@ def test_flow_as_it_is_stored(cache: cc.Cache) -> None:
     video = video_of(cache, "bunny.mp4")
     stored = cache.read(video, "flow").astype(np.float32).transpose(0, 3, 1, 2)
     numbers = (5, 9, 12, video.num_frames - 1)
-    adjacent = sample_of(cache, "bunny.mp4", numbers, features=["flow"], flow_mode="adjacent", size=None)
+    adjacent = sample_of(cache, "bunny.mp4", numbers, features="flow.adjacent", size=None)
     np.testing.assert_array_equal(adjacent["flows"].numpy(), stored[list(numbers[:-1])])
     neighbors = sample_of(cache, "bunny.mp4", (5, 6, 7), features=["flow"], size=None)
     np.testing.assert_array_equal(neighbors["flows"].numpy(), stored[5:7])
 
 
-@pytest.mark.parametrize("mode", ["between", "adjacent"])
-def test_a_frame_that_is_repeated_does_not_move(cache: cc.Cache, mode: str) -> None:
+@pytest.mark.parametrize("feature", ["flow", "flow.adjacent"])
+def test_a_frame_that_is_repeated_does_not_move(cache: cc.Cache, feature: str) -> None:
     """Six frames, of which the last stands in for ten more."""
-    settings = {"features": ["frames", "flow"], "flow_mode": mode, "missing": "zeros", "size": (64, 64)}
+    settings = {"features": ["frames", feature], "missing": "zeros", "size": (64, 64)}
     key = video_of(cache, "vp9.webm").key
     sampler = cc.RegularClipSampler(num_frames=5, stride=3)
     sample = cc.ChordVideoDataset(cache, videos=[key], clip_sampler=sampler, **settings)[0]
     moves = sample["flows"].abs().flatten(1).sum(1) > 0
     assert moves.tolist() == [True, True, False, False]  # 0, 3, 5, 5, 5
     assert torch.equal(sample["frames"][2], sample["frames"][4])
-    flows = sample_of(cache, "bunny.mp4", (8, 8, 9), features=["flow"], flow_mode=mode)["flows"]
+    flows = sample_of(cache, "bunny.mp4", (8, 8, 9), features=[feature])["flows"]
     assert [bool(flow.any()) for flow in flows] == [False, True]
 
 
@@ -267,13 +267,13 @@ def test_flow_of_one_frame(cache: cc.Cache) -> None:
 def test_backwards(cache: cc.Cache) -> None:
     key = video_of(cache, "bunny.mp4").key
     match = (
-        f"^flow_mode: got 'between' for frame 5 of video '{key}' after frame 9, expected frames in ascending order. "
-        "Choose flow_mode='adjacent' or another sampler.$"
+        f"^features: got 'flow' for frame 5 of video '{key}' after frame 9, expected frames in ascending order. "
+        "Take 'flow.adjacent' or another sampler.$"
     )
     last = video_of(cache, "bunny.mp4").num_frames - 1
     with pytest.raises(UsageError, match=match):
         sample_of(cache, "bunny.mp4", (9, 5), features=["flow"])
-    flows = sample_of(cache, "bunny.mp4", (9, last, 5), features=["flow"], flow_mode="adjacent", size=None)["flows"]
+    flows = sample_of(cache, "bunny.mp4", (9, last, 5), features=["flow.adjacent"], size=None)["flows"]
     stored = cache.read(key, "flow", 9, 10).astype(np.float32)
     np.testing.assert_array_equal(flows[0].numpy(), stored[0].transpose(2, 0, 1))
     assert not flows[1].any()  # the last frame has no flow
@@ -597,7 +597,7 @@ def test_a_video_that_was_cached_without_a_feature(tmp_path: Path, make_video: C
             {"features": ["label"]},
             "^features: got 'label', expected a feature. A sample has something else of this name.$",
         ),
-        ({"flow_mode": "next"}, "^flow_mode: got 'next', expected one of between, adjacent$"),
+        ({"features": ["flow", "flow.adjacent"]}, "^features: got 'flow' and 'flow.adjacent', expected one of them$"),
         ({"missing": None}, "^missing: got None, expected one of error, zeros, skip$"),
     ],
 )

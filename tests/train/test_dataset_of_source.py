@@ -22,6 +22,7 @@ from chordcache.sources.mapped_mp4 import MappedMP4Source  # noqa: E402
 from chordcache.sources.video_source import CachedSource, VideoSource  # noqa: E402
 from chordcache.train.samplers.clip_samplers import KeyframeSampler  # noqa: E402
 from chordcache.train.samplers.content_samplers import AdaptiveSampler  # noqa: E402
+from chordcache.train.videos import from_files  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
 
@@ -70,7 +71,7 @@ def test_samples_are_those_of_a_raw_cache(
     cache: Path, index: cc.Index, source: type[cc.MP4Source | MappedMP4Source], sampler: Any
 ) -> None:
     options: dict[str, Any] = {"clip_sampler": sampler, "size": (40, 40), "seed": 2}
-    dataset = cc.ChordVideoDataset(source=source(PICTURE), index=index, **options)
+    dataset = cc.ChordVideoDataset(from_files(source(PICTURE), index=index), **options)
     # A clip is drawn from the index of the sample, and a cache alone has its videos in another order
     expected = cc.ChordVideoDataset(cache, videos=list(_keys(dataset)), **options)
     assert len(dataset) == len(expected) == 3
@@ -90,7 +91,7 @@ def test_samples_are_near_those_of_a_jpeg_cache(index: cc.Index, tmp_path: Path)
     config = config_from_json({"frames": {"short_side": 48, "fps": 12}})
     cc.build(index, tmp_path / "cache", tiers=["lmdb"], config=config, jobs=HERE)
     one = cc.ChordVideoDataset(tmp_path / "cache", videos=lambda video: video.path == "a.mp4", size=None)
-    other = cc.ChordVideoDataset(source=cc.MP4Source(PICTURE), index=index, classes=one.classes, size=None)
+    other = cc.ChordVideoDataset(from_files(cc.MP4Source(PICTURE), index=index), classes=one.classes, size=None)
     (place,) = (number for number, key in enumerate(_keys(other)) if key == one[0]["video"])
     found, expected = other[0, place], one[0, 0]
     assert_same(found, expected, but=("frames", "sample_id"))
@@ -102,7 +103,7 @@ def test_samples_are_near_those_of_a_jpeg_cache(index: cc.Index, tmp_path: Path)
 def test_videos_of_folders_and_files(cache: Path, videos: Path, given: str) -> None:
     files = [videos / "a.mp4", videos / "run" / "b.mp4", videos / "run" / "c.mp4"]
     chosen: Any = {"folder": str(videos), "files": list(map(str, files)), "paths": files}[given]
-    dataset = cc.ChordVideoDataset(source=cc.MP4Source(PICTURE), videos=chosen, size=(40, 40), clip_sampler=SAMPLER)
+    dataset = cc.ChordVideoDataset(from_files(cc.MP4Source(PICTURE), chosen), size=(40, 40), clip_sampler=SAMPLER)
     assert len(dataset) == 3
     with pytest.warns(UserWarning, match="^classes: got no label in any sample"):
         assert dataset.classes == []
@@ -117,7 +118,7 @@ def test_videos_of_folders_and_files(cache: Path, videos: Path, given: str) -> N
 
 def test_a_cached_source_is_the_cache(cache: Path) -> None:
     for source in (CachedSource(cache), CachedSource(cc.open_cache(cache))):
-        dataset = cc.ChordVideoDataset(source=source, size=(40, 40), clip_sampler=SAMPLER)
+        dataset = cc.ChordVideoDataset(from_files(source), size=(40, 40), clip_sampler=SAMPLER)
         assert_same(dataset[0, 1], cc.ChordVideoDataset(cache, size=(40, 40), clip_sampler=SAMPLER)[0, 1])
 
 
@@ -130,15 +131,16 @@ class _Halves(cc.MP4Source):
 
 
 def test_a_source_of_ones_own(videos: Path) -> None:
-    options: dict[str, Any] = {"videos": videos / "a.mp4", "size": None, "clip_sampler": SAMPLER}
-    plain = cc.ChordVideoDataset(source=cc.MP4Source(), **options)[0, 0]
-    halves = cc.ChordVideoDataset(source=_Halves(), **options)[0, 0]
+    plain, halves = (
+        cc.ChordVideoDataset(from_files(source, videos / "a.mp4"), size=None, clip_sampler=SAMPLER)[0, 0]
+        for source in (cc.MP4Source(), _Halves())
+    )
     assert torch.equal(halves["frames"], plain["frames"] // 2)
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_loaders(videos: Path, source: type[cc.MP4Source | MappedMP4Source]) -> None:
-    dataset = cc.ChordVideoDataset(source=source(PICTURE), videos=videos, size=(40, 40), clips_per_video=3)
+    dataset = cc.ChordVideoDataset(from_files(source(PICTURE), videos), size=(40, 40), clips_per_video=3)
     batches = [list(cc.ClipLoader(dataset, 2, num_threads=n)) for n in (1, 3)]
     batches += [list(cc.make_loader(dataset, 2, n)) for n in (0, 2)]
     batches.append(list(cc.ClipLoader(pickle.loads(pickle.dumps(dataset)), 2)))
@@ -149,7 +151,8 @@ def test_loaders(videos: Path, source: type[cc.MP4Source | MappedMP4Source]) -> 
 
 def test_content_of_a_scan_is_used(index: cc.Index, cache: Path) -> None:
     sampler = AdaptiveSampler(num_frames=4, stride=2)
-    dataset = cc.ChordVideoDataset(source=cc.MP4Source(PICTURE), index=index, clip_sampler=sampler, size=(40, 40))
+    of_index = from_files(cc.MP4Source(PICTURE), index=index)
+    dataset = cc.ChordVideoDataset(of_index, clip_sampler=sampler, size=(40, 40))
     expected = cc.ChordVideoDataset(cache, videos=list(_keys(dataset)), clip_sampler=sampler, size=(40, 40))
     assert_same(dataset[1, 0], expected[1, 0])
 
@@ -187,13 +190,11 @@ def test_a_config_switches_the_source(
     ("arguments", "match"),
     [
         ({"features": ["frames", "mel"]}, "^features: got 'mel' with a MP4Source, expected only 'frames'.* on_miss="),
-        ({"cache": "cache"}, "^cache: got a value and source=MP4Source, expected one of them"),
-        ({"on_miss": "source"}, "^on_miss: got a value and source=MP4Source"),
-        ({"config": "x.yaml"}, "^config: got a value and source=MP4Source"),
-        ({"index": "index.json"}, "^index and videos: got both with a MP4Source, expected one of them"),
-        ({"videos": None}, "^index and videos: got none with a MP4Source, expected one of them"),
-        ({"videos": lambda video: True}, "^videos: got <function .* with a source of files, expected a folder"),
-        ({"videos": []}, "^videos: got no video, expected a folder with videos"),
+        ({"videos": "train.txt"}, "^videos: got a selection and a set of videos, expected one of them$"),
+        ({"index": "index.json"}, "^index and files: got both with a MP4Source, expected one of them"),
+        ({"files": None}, "^index and files: got none with a MP4Source, expected one of them"),
+        ({"files": lambda video: True}, "^files: got <function .*, expected a folder, or a sequence of paths"),
+        ({"files": []}, "^files: got no video, expected a folder with videos"),
         ({"clip_sampler": KeyframeSampler(4)}, "^clip_sampler: got one that needs keyframes, expected one that needs"),
         ({"source": "cache"}, "^source: got 'cache', expected a VideoSource such as"),
         (
@@ -205,20 +206,19 @@ def test_a_config_switches_the_source(
     ],
 )
 def test_wrong_arguments(videos: Path, arguments: dict[str, Any], match: str) -> None:
-    options = {"source": cc.MP4Source(), "videos": videos, **arguments}
+    options = {"source": cc.MP4Source(), "files": videos, **arguments}
+    of_set = {name: options.pop(name) for name in ("source", "files", "index") if name in options}
     with pytest.raises(UsageError, match=match):
-        cc.ChordVideoDataset(**options)
+        cc.ChordVideoDataset(from_files(**of_set), **options)
 
 
-def test_videos_that_cannot_be_read(videos: Path, tmp_path: Path, cache: Path) -> None:
+def test_videos_that_cannot_be_read(videos: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such corpus"):
-        cc.ChordVideoDataset(source=cc.MP4Source(), videos=tmp_path / "none.mp4")
+        cc.ChordVideoDataset(from_files(cc.MP4Source(), tmp_path / "none.mp4"))
     (tmp_path / "broken.mp4").write_bytes(b"not a video")
     with pytest.raises(MediaError, match=r"cannot read '.*broken.mp4'"):
-        cc.ChordVideoDataset(source=cc.MP4Source(), videos=tmp_path)
-    with pytest.raises(UsageError, match="^cache: got a value and source=CachedSource"):
-        cc.ChordVideoDataset(cache, source=CachedSource(cache))
+        cc.ChordVideoDataset(from_files(cc.MP4Source(), tmp_path))
     (tmp_path / "broken.mp4").unlink()
     (tmp_path / "link.mp4").symlink_to(videos / "a.mp4")
-    with pytest.raises(UsageError, match="^videos: got no video"):
-        cc.ChordVideoDataset(source=cc.MP4Source(PictureConfig(short_side=None)), videos=tmp_path)
+    with pytest.raises(UsageError, match="^files: got no video"):
+        cc.ChordVideoDataset(from_files(cc.MP4Source(PictureConfig(short_side=None)), tmp_path))

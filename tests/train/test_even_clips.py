@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import chordcache as cc
 from chordcache.building.build import build
 from chordcache.errors import UsageError
-from chordcache.train.named import instantiate
+from chordcache.train.instantiate import instantiate
 from chordcache.train.samplers.clip_request import ClipRequest
 from chordcache.train.samplers.clip_samplers import (
     DenseClips,

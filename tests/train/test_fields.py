@@ -68,7 +68,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     return folder / "cache"
 
 
-def dataset_of(cache: Path, *fields: str, **settings: Any) -> cc.ChordVideoDataset:
+def dataset_of(cache: Any, *fields: str, **settings: Any) -> cc.ChordVideoDataset:
     sampler = cc.RegularClipSampler(num_frames=2, stride=1)
     return cc.ChordVideoDataset(cache, **{"clip_sampler": sampler, "size": (8, 8), "fields": fields, **settings})
 
@@ -182,10 +182,11 @@ def test_an_index_gives_its_own_annotations(cache: Path, tmp_path: Path) -> None
         for name, item in items.items():
             w.write(VideoRecord(root="root", path=name, **item))
     for on_miss in ("error", "source"):
-        dataset = dataset_of(cache, "level", "labels", index=tmp_path / "i.json", on_miss=on_miss)
+        videos = cc.videos.indexed(tmp_path / "i.json", cache, on_miss=on_miss)
+        dataset = dataset_of(videos, "level", "labels")
         assert (dataset.classes, dataset[0]["level"].item(), dataset[0]["labels"].tolist()) == (["new"], 3, [1])
         with pytest.raises(UsageError, match="got 'score', expected one of label, labels, caption, captions, level$"):
-            dataset_of(cache, "score", index=tmp_path / "i.json", on_miss=on_miss)
+            dataset_of(videos, "score")
 
 
 # Captions

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from chordcache.config.config import Config, config_from_json, config_to_json  #
 from chordcache.config.yaml_files import load_config  # noqa: E402
 from chordcache.errors import ConfigError, UsageError  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
-from chordcache.train.named import NAMED  # noqa: E402
+from chordcache.train.instantiate import NAMED  # noqa: E402
 from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
@@ -124,6 +126,47 @@ def test_a_missing_cache_is_built_with_the_same_config(train: dict[str, Any], vi
     del train["source"]
     dataset = cc.make_dataset({"frames": {"short_side": 32}, "train": train}, crop=None, size=None)
     assert dataset[0]["frames"].shape == (16, 3, 32, 48)
+
+
+def test_videos_of_an_index_as_a_config_names_them(train: dict[str, Any], videos: Path, cache: Path) -> None:
+    (videos / "more.csv").write_text((videos / "index.csv").read_text() + "new.mp4,run,video 4\n")
+    shutil.copy(videos / "0.mp4", videos / "new.mp4")
+    options: dict[str, Any] = {"clip_sampler": cc.RegularClipSampler(4), "size": (16, 16), "clips_per_video": 1}
+    for on_miss, number in (("skip", 4), ("source", 5)):
+        train["dataset"] = {"index": str(videos / "more.csv"), "on_miss": on_miss}
+        of_index = cc.videos.indexed(videos / "more.csv", cache, on_miss=on_miss)
+        with contextlib.nullcontext() if on_miss == "source" else pytest.warns(UserWarning, match="1 not cached"):
+            by_hand = cc.ChordVideoDataset(of_index, **options)
+            of_config = cc.make_dataset({"train": train}, **options)
+            of_set = cc.make_dataset({"train": {**train, "dataset": {"videos": "none.txt"}}}, cache=of_index, **options)
+            of_arguments = cc.make_dataset(
+                {"train": {**train, "dataset": {}}}, index=videos / "more.csv", on_miss=on_miss, **options
+            )
+        for dataset in (of_config, of_set, of_arguments):
+            assert len(dataset) == len(by_hand) == number
+            assert_equal(dataset[0, number - 1], by_hand[0, number - 1])
+
+
+def test_a_selection_as_a_config_names_it(train: dict[str, Any], videos: Path, cache: Path) -> None:
+    (videos / "split.txt").write_text("3.mp4\nnone.mp4\n1.mp4\n")
+    train["dataset"] = {"videos": str(videos / "split.txt"), "on_miss": "skip"}
+    with pytest.warns(UserWarning, match="1 of 3 videos are left out: 1 not cached"):
+        dataset = cc.make_dataset({"train": train})
+    assert [dataset[0, i]["caption"] for i in range(2)] == ["video 3", "video 1"]
+    dataset = cc.make_dataset({"train": train}, videos=["2.mp4"])
+    assert [sample["caption"] for sample in dataset] == ["video 2"]
+
+
+def test_configs_that_choose_the_flow_by_flow_mode(train: dict[str, Any], videos: Path, tmp_path: Path) -> None:
+    flow = {"features": {"flow": {"method": "dis", "preset": "ultrafast"}}}
+    cc.build(videos / "index.csv", tmp_path / "cache", tiers=["lmdb", "npz"], config=config_from_json(flow), jobs=1)
+    train = {"source": {"name": "cache", "path": str(tmp_path / "cache")}}
+    train["clip_sampler"] = {"name": "regular", "num_frames": 4}
+    for mode, feature in (("adjacent", "flow.adjacent"), ("between", "flow")):
+        by_mode = cc.make_dataset({"train": {**train, "dataset": {"features": ["frames", "flow"], "flow_mode": mode}}})
+        by_name = cc.make_dataset({"train": {**train, "dataset": {"features": ["frames", feature]}}})
+        assert_equal(by_mode[0, 0], by_name[0, 0])
+        assert_equal(by_mode[0, 0]["flows"], cc.make_dataset({"train": train}, features=feature)[0, 0]["flows"])
 
 
 def test_every_name_is_documented() -> None:
@@ -248,6 +291,7 @@ def test_loader_with_two_sets_of_arguments(train: dict[str, Any], cache: Path) -
         ("source", {"name": "tape"}, "^train.source: got the name 'tape', expected one of cache, mp4, mapped_mp4$"),
         ("source", {"name": "cache"}, "^train.source 'cache': got no 'path', expected a value"),
         ("dataset", {"speed": 1}, "^train.dataset: got 'speed', expected one of features, size, "),
+        ("dataset", {"flow_mode": "x"}, "^train.dataset.flow_mode: got 'x', expected one of between, adjacent$"),
         (
             "clip_sampler",
             {"name": "best"},
@@ -284,11 +328,26 @@ def test_unknown_names_and_arguments(train: dict[str, Any], section: str, value:
         ("augment", {"name": "batch", "mix": "x"}, "^train.augment: mix: got 'x', expected one of"),
         ("loader", {"name": "threads", "batch_size": 0}, "batch_size: got 0, expected"),
         ("dataset", {"size": [64, 64]}, r"^train.dataset: size: got \(64, 64\) and a crop, expected one of them"),
+        ("dataset", {"index": "i.csv", "videos": "s.txt"}, "^train.dataset: videos: got a selection and an index, exp"),
+        ("dataset", {"on_miss": "build"}, "^train.dataset: on_miss: got 'build' without an index, expected one of er"),
+        ("dataset", {"on_miss": "skp"}, "^train.dataset: on_miss: got 'skp', expected one of error, skip. Did you me"),
+        ("source", None, "^train.dataset: cache: got None, expected a folder or a Cache"),
     ],
 )
 def test_wrong_values(train: dict[str, Any], section: str, value: Any, match: str) -> None:
     with pytest.raises(UsageError, match=match):
         cc.make_loader({"train": {**train, section: value}})
+
+
+def test_videos_that_arguments_do_not_name(train: dict[str, Any], videos: Path, cache: Path) -> None:
+    for removed in ({"source": cc.MP4Source()}, {"flow_mode": "adjacent"}):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{next(iter(removed))}'"):
+            cc.make_dataset({"train": train}, **removed)
+    with pytest.raises(UsageError, match="^train.dataset: videos: got a selection and a set of videos"):
+        cc.make_dataset({"train": train}, cache=cc.videos.cached(cache), videos=["0.mp4"])
+    files = {"source": {"name": "mp4", "path": str(videos)}, "dataset": {"on_miss": "skip"}}
+    with pytest.raises(UsageError, match="^train.dataset: on_miss: got 'skip' and a MP4Source, expected one of them"):
+        cc.make_dataset({"train": files})
 
 
 @pytest.mark.parametrize(

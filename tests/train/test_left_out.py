@@ -45,8 +45,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., P
     return folder
 
 
-def made(folder: Path, **settings: Any) -> cc.ChordVideoDataset:
-    return cc.ChordVideoDataset(folder / "cache", **{"clip_sampler": CLIP, "size": None, **settings})
+def made(cache: Any, **settings: Any) -> cc.ChordVideoDataset:
+    """The dataset of a set of videos, or of the cache in a folder."""
+    cache = cache / "cache" if isinstance(cache, Path) else cache
+    return cc.ChordVideoDataset(cache, **{"clip_sampler": CLIP, "size": None, **settings})
+
+
+def of_list(folder: Path, **settings: Any) -> Any:
+    """The videos of the list that the cache is built from."""
+    return cc.videos.indexed(folder / "videos/list.csv", folder / "cache", **settings)
 
 
 def paths_of(dataset: cc.ChordVideoDataset, folder: Path) -> list[str]:
@@ -68,7 +75,7 @@ def test_a_video_in_quarantine_is_left_out_with_one_warning(folder: Path, tmp_pa
     train = {"source": {"name": "cache", "path": str(folder / "cache")}, "dataset": {"videos": str(split)}}
     ways: dict[str, Callable[[], cc.ChordVideoDataset]] = {
         "config": lambda: cc.make_dataset({"train": train}, clip_sampler=CLIP, size=None),
-        "index": lambda: made(folder, index=folder / "videos/list.csv"),
+        "index": lambda: made(of_list(folder)),
         "paths": lambda: made(folder, videos=PATHS),
         "split file": lambda: made(folder, videos=split),
     }
@@ -88,7 +95,7 @@ def test_no_sidecar_is_read_for_a_row_of_a_list(folder: Path, tmp_path: Path, mo
     with pytest.warns(UserWarning, match="left out"):
         made(folder, videos=split_of(tmp_path, "".join(f"{path} 1\n" for path in PATHS)))
     with pytest.warns(UserWarning, match="left out"):
-        made(folder, index=folder / "videos/list.csv", missing="skip", features=("frames", "mel"))
+        made(of_list(folder), missing="skip", features=("frames", "mel"))
     assert not parsed
 
 
@@ -108,20 +115,24 @@ def test_videos_that_are_not_built(folder: Path, tmp_path: Path, make_video: Cal
         pytest.warns(UserWarning, match="1 in quarantine"),
         pytest.raises(NotFoundError, match=r"got 1 of 5 videos that are not in .*B/new.mp4"),
     ):
-        made(folder, index=index)
+        made(cc.videos.indexed(index, folder / "cache"))
     with pytest.raises(NotFoundError, match=r"line 6: got 'B/new.mp4'.* 1 of 6 names match no video.*on_miss='skip'"):
         made(folder, videos=split)
     reasons = r"2 of 6 videos are left out: 1 in quarantine \(\w+ 1\), 1 not cached, such as 'B/new.mp4'"
-    for settings in ({"index": index}, {"videos": split}, {"videos": rows.split("\n")[:-1]}):
+    for videos in (
+        cc.videos.indexed(index, folder / "cache", on_miss="skip"),
+        cc.videos.cached(folder / "cache", split, on_miss="skip"),
+        cc.videos.cached(folder / "cache", rows.split("\n")[:-1], on_miss="skip"),
+    ):
         with pytest.warns(UserWarning, match=reasons) as caught:
-            dataset = made(folder, on_miss="skip", **settings)
+            dataset = made(videos)
         assert len(caught) == 1
         assert paths_of(dataset, folder) == list(PATHS[:4])
 
 
 def test_a_source_in_quarantine_is_not_read_again(folder: Path) -> None:
     with pytest.warns(UserWarning, match="1 of 5 videos are left out: 1 in quarantine"):
-        dataset = made(folder, index=folder / "videos/list.csv", on_miss="source")
+        dataset = made(of_list(folder, on_miss="source"))
     assert paths_of(dataset, folder) == list(PATHS[:4])
 
 
@@ -138,12 +149,13 @@ def test_absent_features_are_an_error_when_the_dataset_is_made(folder: Path) -> 
 
 @pytest.mark.parametrize("way", ["cache", "index", "split file"])
 def test_skip_leaves_out_videos_without_a_feature(folder: Path, way: str) -> None:
+    index = split_of(folder / "videos", "path\n" + "\n".join(PATHS[:4]), "four.csv")
     lists: dict[str, Any] = {
-        "cache": {},
-        "index": {"index": split_of(folder / "videos", "path\n" + "\n".join(PATHS[:4]), "four.csv")},
-        "split file": {"videos": split_of(folder, "\n".join(PATHS[:4]))},
+        "cache": folder,
+        "index": cc.videos.indexed(index, folder / "cache"),
+        "split file": cc.videos.cached(folder / "cache", split_of(folder, "\n".join(PATHS[:4]))),
     }
-    dataset = made(folder, features=("frames", "mel"), missing="skip", clips_per_video=2, **lists[way])
+    dataset = made(lists[way], features=("frames", "mel"), missing="skip", clips_per_video=2)
     assert len(dataset) == len(dataset.label_ids) == 2
     assert paths_of(dataset, folder) == [PATHS[0]] * 2
     assert "present" not in dataset[0]
@@ -321,7 +333,6 @@ def test_samplers_by_name_and_as_classes(folder: Path, sampler: Any) -> None:
         ({"clip_sampler": "randon"}, "clip_sampler: got the name 'randon'.*Did you mean 'random'?"),
         ({"clip_sampler": 16}, "clip_sampler: got 16, expected an object with frame_numbers"),
         ({"clip_sampler": cc.samplers.schedule}, "clip_sampler: got the class SamplerSchedule, expected an object"),
-        ({"on_miss": "skp"}, "on_miss: got 'skp', expected one of error, skip, source, build. Did you mean 'skip'?"),
     ],
 )
 def test_errors_say_what_to_write(folder: Path, settings: dict[str, Any], match: str) -> None:

@@ -38,6 +38,7 @@ from chordcache.train.misses.background import FOLDER  # noqa: E402
 from chordcache.train.samplers.clip_samplers import KeyframeSampler, RegularClipSampler  # noqa: E402
 from chordcache.train.samplers.content_samplers import AdaptiveSampler  # noqa: E402
 from chordcache.train.samplers.distributed import ChordSampler  # noqa: E402
+from chordcache.train.videos import indexed  # noqa: E402
 from chordcache.verifying.verify import verify  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -131,7 +132,7 @@ def wait_for_build(cache: Path, num_videos: int) -> None:
 
 def on_demand(folder: Path, cache: Path | str = "cache", on_miss: str = "build", **settings: Any) -> ChordVideoDataset:
     settings = {"clip_sampler": CLIP, "size": None, **settings}
-    dataset = ChordVideoDataset(folder / cache, index=folder / "index.jsonl", on_miss=on_miss, **settings)
+    dataset = ChordVideoDataset(indexed(folder / "index.jsonl", folder / cache, on_miss=on_miss), **settings)
     dataset.set_epoch(0)  # samples are compared, and each of them contains its epoch
     return dataset
 
@@ -300,13 +301,19 @@ def test_broken_records_are_left_out(copy: Path, sparse: Path) -> None:
         assert len(on_demand(copy, sparse, "source")) == 1
 
 
+SMALL = config_from_json({"frames": {"short_side": 32}, "features": {"flow": {"method": "dis", "preset": "ultrafast"}}})
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "match"),
     [
         ({"on_miss": "download"}, UsageError, "on_miss: got 'download', expected one of error, skip, source, build"),
-        ({"index": None}, UsageError, "on_miss: got 'source' without an index"),
+        ({"on_miss": "skp"}, UsageError, "on_miss: got 'skp', expected one of .*. Did you mean 'skip'?"),
+        ({"on_miss": "build", "cache": None}, UsageError, "^cache: got None with on_miss='build', expected a cache"),
+        ({"on_miss": "error", "cache": None}, UsageError, "^cache: got None with on_miss='error', expected a cache"),
+        ({"config": SMALL, "on_miss": "build"}, UsageError, "^config: got one that is not that of cache '.*cache'"),
         ({"index": "none.jsonl"}, NotFoundError, "no such file '.*none.jsonl'"),
-        ({"videos": ["a-0123456789abcdef"]}, UsageError, "videos: got a selection and an index, expected one of them"),
+        ({"videos": ["a"]}, UsageError, "^videos: got a selection and a set of videos, expected one of them$"),
         (
             {"features": ("pose",)},
             FeatureAbsentError,
@@ -322,7 +329,9 @@ def test_wrong_arguments(
 ) -> None:
     monkeypatch.chdir(frames_only.parent)
     with pytest.raises(error, match=match):
-        ChordVideoDataset(**{"cache": frames_only.name, "index": "index.jsonl", "on_miss": "source", **settings})
+        arguments = {"index": "index.jsonl", "cache": frames_only.name, "on_miss": "source", **settings}
+        of_set = {name: arguments.pop(name) for name in ("index", "cache", "on_miss", "config") if name in arguments}
+        ChordVideoDataset(indexed(**of_set), **arguments)
 
 
 SMALL = {"frames": {"short_side": 32}, "features": {"flow": {"method": "dis", "preset": "ultrafast"}}}
@@ -331,8 +340,8 @@ SMALL = {"frames": {"short_side": 32}, "features": {"flow": {"method": "dis", "p
 def test_sources_without_a_cache(sources: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     options: dict[str, Any] = {"clip_sampler": CLIP, "features": ("frames", "motion"), "size": (48, 48)}
-    dataset = ChordVideoDataset(index=sources / "index.jsonl", on_miss="source", **options)
-    expected = ChordVideoDataset(whole, index=sources / "index.jsonl", **options)
+    dataset = ChordVideoDataset(indexed(sources / "index.jsonl", on_miss="source"), **options)
+    expected = ChordVideoDataset(indexed(sources / "index.jsonl", whole), **options)
     for workers, method in ((0, None), (2, "fork"), (2, "spawn")):
         loader = DataLoader(dataset, None, num_workers=workers, multiprocessing_context=method)
         for sample, one in zip(loader, expected, strict=True):
@@ -345,23 +354,13 @@ def test_sources_without_a_cache(sources: Path, whole: Path, tmp_path: Path, mon
 
 
 def test_the_config_of_a_cache_that_does_not_exist(built: Path) -> None:
-    config = config_from_json(SMALL)
-    options: dict[str, Any] = {"index": built / "index.jsonl", "size": None, "clip_sampler": CLIP}
-    assert ChordVideoDataset(on_miss="source", config=config, **options)[0]["frames"].shape[2:] == (32, 48)
-    made = ChordVideoDataset(built / "new", on_miss="build", config=config, **options)
-    assert config_from_json(read_header(built / "new").config) == config
-    assert len(made) == 2
-    assert len(ChordVideoDataset(built / "new", on_miss="build", config=config, **options)) == 2
-    for mistake, match in (
-        ({"cache": built / "cache", "on_miss": "build"}, "^config: got one that is not that of cache '.*cache'"),
-        ({"cache": built / "cache", "index": None}, "^cache and config: got no index"),
-        ({"on_miss": "build"}, "^cache: got None with on_miss='build', expected a cache"),
-        ({"on_miss": "error"}, "^cache: got None with on_miss='error', expected a cache"),
-    ):
-        with pytest.raises(UsageError, match=match):
-            ChordVideoDataset(**{**options, "config": config, **mistake})
-    with pytest.raises(UsageError, match="^cache and config: got no index, expected a cache"):
-        ChordVideoDataset()
+    options: dict[str, Any] = {"size": None, "clip_sampler": CLIP}
+    without_cache = indexed(built / "index.jsonl", on_miss="source", config=SMALL)
+    assert ChordVideoDataset(without_cache, **options)[0]["frames"].shape[2:] == (32, 48)
+    new = indexed(built / "index.jsonl", built / "new", on_miss="build", config=SMALL)
+    assert len(ChordVideoDataset(new, **options)) == 2
+    assert config_from_json(read_header(built / "new").config) == SMALL
+    assert len(ChordVideoDataset(new, **options)) == 2
 
 
 def test_roots_that_differ(built: Path) -> None:
@@ -387,9 +386,10 @@ from pathlib import Path
 from chordcache.train.dataset import ChordVideoDataset
 from chordcache.train.misses import background
 from chordcache.train.samplers.clip_samplers import RegularClipSampler
+from chordcache.train.videos import indexed
 folder, first = Path(sys.argv[1]), int(sys.argv[2])
 settings = {"clip_sampler": RegularClipSampler(num_frames=4, stride=3), "size": None}
-dataset = ChordVideoDataset(folder / "cache", index=folder / "index.jsonl", on_miss="build", **settings)
+dataset = ChordVideoDataset(indexed(folder / "index.jsonl", folder / "cache", on_miss="build"), **settings)
 for i in range(len(dataset)):
     dataset[(first + i) % len(dataset)]
 print("read", flush=True)

@@ -362,12 +362,12 @@ def test_a_video_that_is_not_cached_yet(videos: Path, mono: cc.Cache, tmp_path: 
         config=config_of(dtype="int16"),
         jobs=HERE,
     )
-    settings: dict[str, Any] = {"features": ["waveform"], "clip_sampler": CLIP, "index": index}
+    settings: dict[str, Any] = {"features": ["waveform"], "clip_sampler": CLIP}
     names = [Path(record.path).stem for record in index]
     wanted = [number for number, name in enumerate(names) if name in STARTS]
-    cached = cc.ChordVideoDataset(mono, missing="skip", **settings)
+    cached = cc.ChordVideoDataset(cc.videos.indexed(index, mono), missing="skip", **settings)
     position = {cached[number]["video"]: number for number in range(len(cached))}
-    source = cc.ChordVideoDataset(tmp_path / "empty", on_miss="source", **settings)
+    source = cc.ChordVideoDataset(cc.videos.indexed(index, tmp_path / "empty", on_miss="source"), **settings)
     for number in wanted:
         sample = source[number]
         assert torch.equal(sample["waveform"], cached[position[sample["video"]]]["waveform"])

@@ -62,11 +62,9 @@ class IndexedVideos:
     features : sequence of str
         The features that will be read.
     on_miss : {"error", "skip", "source", "build"}
-        See ``ChordVideoDataset``.
+        See ``chordcache.videos.indexed``.
     config : Config, str, Path or None
         The config of a cache that does not exist yet. None takes the packaged defaults.
-    videos : None
-        The argument of ``ChordVideoDataset``, which cannot be combined with an index.
 
     Raises
     ------
@@ -81,22 +79,12 @@ class IndexedVideos:
 
     def __init__(
         self,
-        index: Index | str | Path | None,
+        index: Index | str | Path,
         cache: Cache | str | Path | None,
         features: Sequence[str],
         on_miss: str,
-        *,
         config: Config | str | Path | None = None,
-        videos: object = None,
     ) -> None:
-        if index is None:
-            raise UsageError(
-                f"on_miss: got {on_miss!r} without an index, expected 'error'. Give index=, which names the sources."
-            )
-        if videos is not None:
-            raise UsageError(
-                "videos: got a selection and an index, expected one of them. The index selects the videos."
-            )
         self._index = index if isinstance(index, Index) else read_index(index)
         self._features = tuple(features)
         self._on_miss = on_miss
@@ -163,10 +151,6 @@ class IndexedVideos:
     def _cache_for(self, cache: Cache | str | Path | None, config: Config | str | Path | None) -> Cache:
         """Open the cache. If it need not exist and does not, make it without a video."""
         if cache is None:
-            if self._on_miss != "source":
-                raise UsageError(
-                    f"cache: got None with on_miss='{self._on_miss}', expected a cache, or on_miss='source'"
-                )
             folder = tempfile.mkdtemp(prefix="chordcache-")
             weakref.finalize(self, _remove, folder, os.getpid())
             return self._made(Path(folder, "cache"), config)

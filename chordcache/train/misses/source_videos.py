@@ -41,7 +41,7 @@ class SourceVideos:
         A closed source of files.
     index : Index, str or Path, optional
         The output of ``scan``, or a hand-written list, with labels and captions.
-    videos : str, Path, or iterable of them, optional
+    files : str, Path, or iterable of them, optional
         Folders and files. A folder has the videos that ``scan`` would find. Give these or an index.
     features : sequence of str
         The features that will be read.
@@ -55,7 +55,7 @@ class SourceVideos:
     """
 
     def __init__(
-        self, source: VideoSource, index: Index | str | Path | None, videos: object, features: Sequence[str]
+        self, source: VideoSource, index: Index | str | Path | None, files: object, features: Sequence[str]
     ) -> None:
         kind = type(source).__name__
         if source.is_live:
@@ -67,16 +67,13 @@ class SourceVideos:
             if name != "frames":
                 raise UsageError(
                     f"features: got '{name}' with a {kind}, expected only 'frames', which every source gives. For "
-                    "other features, use index= with on_miss='source' instead of source=, or build a cache."
+                    "other features, take chordcache.videos.indexed with on_miss='source', or build a cache."
                 )
-        if (index is None) == (videos is None):
-            given = "both" if videos is not None else "none"
-            raise UsageError(f"index and videos: got {given} with a {kind}, expected one of them")
         self._source = source
         self._records: Sequence[VideoRecord] | IndexRecords
         self._follow_symlinks = False
         if index is None:
-            self._roots, self._records = _found(videos)
+            self._roots, self._records = _found(files)
             self.labels: list[str] = []
             """The distinct labels of the index, sorted"""
             self._label_ids = np.full(len(self._records), -1, np.int32)
@@ -163,19 +160,19 @@ class _FileVideo(Video):
         if name not in self._timeline:
             raise UsageError(
                 f"clip_sampler: got one that needs {name}, expected one that needs frame times only, because the video "
-                "is read with source=. Use index= with on_miss='source', or build a cache."
+                "is read from its file. Take chordcache.videos.indexed with on_miss='source', or build a cache."
             )
         return self._timeline[name]
 
 
-def _found(videos: object) -> tuple[Mapping[str, str], Sequence[VideoRecord]]:
+def _found(files: object) -> tuple[Mapping[str, str], Sequence[VideoRecord]]:
     """Return the folder of each root, and a record of each video below folders and of each file."""
-    if isinstance(videos, (str, Path)):
-        videos = [videos]
-    if not isinstance(videos, Iterable) or callable(videos):
-        raise UsageError(f"videos: got {videos!r} with a source of files, expected a folder, or a sequence of paths")
-    corpora = parse_roots([os.fspath(path) for path in videos])
+    if isinstance(files, (str, Path)):
+        files = [files]
+    if not isinstance(files, Iterable) or callable(files):
+        raise UsageError(f"files: got {files!r}, expected a folder, or a sequence of paths")
+    corpora = parse_roots([os.fspath(path) for path in files])
     records = [VideoRecord(corpus.label, file.path) for corpus in corpora for file in corpus.files() if file.is_video]
     if not records:
-        raise UsageError("videos: got no video, expected a folder with videos, or a sequence of paths")
+        raise UsageError("files: got no video, expected a folder with videos, or a sequence of paths")
     return {corpus.label: corpus.folder for corpus in corpora}, records

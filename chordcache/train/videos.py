@@ -1,0 +1,212 @@
+"""The sets of videos that a dataset reads: those of a cache, those of an index, and those of files without a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from chordcache.arguments import did_you_mean
+from chordcache.errors import UsageError
+from chordcache.read.cache import Cache
+from chordcache.read.cached_videos import CachedVideos, VideoSet
+from chordcache.read.selection import Videos
+from chordcache.sources.video_source import CachedSource, VideoSource
+
+if TYPE_CHECKING:
+    from chordcache.config.config import Config
+    from chordcache.index.index_files import Index
+
+Files: TypeAlias = "str | Path | Iterable[str | Path]"
+"""A folder, a file, or several of them"""
+
+_FROM_CACHE = ("error", "skip")
+_FROM_SOURCE = ("source", "build")
+
+
+@dataclass(frozen=True)
+class VideosToRead:
+    """A set of videos for ``ChordVideoDataset``. Each dataset opens the videos itself, when it is made."""
+
+    open: Callable[[tuple[str, ...]], VideoSet]
+    """Function of the features that will be read. It returns the videos"""
+    tries_first: bool = False
+    """True if a dataset opens its first video when it is made. A source may lack what the sampler needs"""
+
+
+def cached(cache: str | Path | Cache, videos: Videos | None = None, *, on_miss: str = "error") -> VideosToRead:
+    """Return the videos of a cache, or some of them.
+
+    ``ChordVideoDataset(cache, videos=videos)`` is short for this with ``on_miss="error"``.
+
+    Parameters
+    ----------
+    cache : str, Path or Cache
+        The cache. Each process opens it itself.
+    videos : iterable of str, callable, str or Path, optional
+        The videos to read. By default all, in the order of their keys. Give keys or paths as in ``Video.path``, which
+        are read in the order given, or a predicate that takes a ``Video``, or a split file: text with a key or a path
+        on each line, see ``docs/loading.md``. Videos in quarantine are left out, with one warning.
+    on_miss : {"error", "skip"}
+        Policy for a name in ``videos`` that no cached video has. "error" raises ``NotFoundError`` when the dataset is
+        made. "skip" leaves it out, with a warning.
+
+    Returns
+    -------
+    VideosToRead
+        The videos, for ``ChordVideoDataset``.
+
+    Raises
+    ------
+    UsageError
+        If ``cache`` or ``on_miss`` is something else.
+
+    Examples
+    --------
+    ::
+
+        dataset = ChordVideoDataset(chordcache.videos.cached("cache", "train.txt", on_miss="skip"))
+    """
+    if on_miss in _FROM_SOURCE:
+        raise UsageError(
+            f"on_miss: got {on_miss!r} without an index, expected one of {', '.join(_FROM_CACHE)}. Take "
+            "chordcache.videos.indexed, whose index names the sources."
+        )
+    _check_on_miss(on_miss, _FROM_CACHE)
+    if not isinstance(cache, (str, Path, Cache)):
+        raise UsageError(
+            f"cache: got {cache!r}, expected a folder or a Cache. Make the videos of an index or of a source with "
+            "chordcache.videos.indexed or from_files."
+        )
+    return VideosToRead(partial(_open_cached, cache, videos, on_miss))
+
+
+def indexed(
+    index: Index | str | Path,
+    cache: str | Path | Cache | None = None,
+    *,
+    on_miss: str = "error",
+    config: Config | str | Path | None = None,
+) -> VideosToRead:
+    """Return the videos of an index, cached or not, in its order and with its labels and captions.
+
+    A segment that is not cached is read from its file, if that is cached whole. Videos in quarantine, and those that
+    the scan could not read, are left out, with one warning.
+
+    Parameters
+    ----------
+    index : Index, str or Path
+        The output of ``scan``, or a hand-written list.
+    cache : str, Path or Cache, optional
+        The cache. It can only be left out with ``on_miss="source"``. Each process opens it itself.
+    on_miss : {"error", "skip", "source", "build"}
+        Policy for a video that is not cached. "error" raises ``NotFoundError`` when the dataset is made. "skip" leaves
+        it out, with a warning. "source" reads the video from its source, with the same result as from the cache.
+        "build" does the same, and a child of this process builds the video for the next time. With "source" and
+        "build", a video that was cached from another file than the index names counts as not cached. A video that
+        turns out to be damaged is read from its source, with a warning. "build" also repairs it.
+    config : Config, str or Path, optional
+        The config of a cache that does not exist yet: with ``on_miss="build"`` it is made, and with
+        ``on_miss="source"`` and no ``cache`` all videos are read as if it were empty. By default the packaged defaults.
+
+    Returns
+    -------
+    VideosToRead
+        The videos, for ``ChordVideoDataset``.
+
+    Raises
+    ------
+    UsageError
+        If ``on_miss`` is something else, or needs a cache.
+
+    Examples
+    --------
+    ::
+
+        dataset = ChordVideoDataset(chordcache.videos.indexed("index.json", "cache", on_miss="build"))
+    """
+    _check_on_miss(on_miss, (*_FROM_CACHE, *_FROM_SOURCE))
+    if cache is None and on_miss != "source":
+        raise UsageError(f"cache: got None with on_miss='{on_miss}', expected a cache, or on_miss='source'")
+    return VideosToRead(partial(_open_indexed, index, cache, on_miss, config))
+
+
+def from_files(
+    source: VideoSource, files: Files | None = None, *, index: Index | str | Path | None = None
+) -> VideosToRead:
+    """Return videos whose frames a source reads from files, without a cache.
+
+    Only "frames" can be read, and only by samplers that need frame times alone. A sample has the same values as from a
+    cache of the same pictures in ``codec: raw``. The dataset opens the first video when it is made, and each sample
+    opens its file.
+
+    Parameters
+    ----------
+    source : VideoSource
+        A closed source of files, such as ``MP4Source()``. Live sources are refused. ``CachedSource(cache)`` means
+        ``cached(cache, files)``.
+    files : str, Path, or iterable of them, optional
+        Folders and files. A folder has the videos that ``scan`` would find. Give these or an index.
+    index : Index, str or Path, optional
+        The output of ``scan``, or a hand-written list, with labels and captions.
+
+    Returns
+    -------
+    VideosToRead
+        The videos, for ``ChordVideoDataset``.
+
+    Raises
+    ------
+    UsageError
+        If ``source`` is something else, or not one of ``files`` and ``index`` is given.
+
+    Examples
+    --------
+    ::
+
+        dataset = ChordVideoDataset(chordcache.videos.from_files(MP4Source(), "videos"))
+    """
+    if not isinstance(source, VideoSource):
+        raise UsageError(f"source: got {source!r}, expected a VideoSource such as MP4Source()")
+    kind = type(source).__name__
+    if isinstance(source, CachedSource):
+        if index is not None:
+            raise UsageError(f"index: got one with a {kind}, expected None. Take chordcache.videos.indexed.")
+        return cached(source.cache, cast(Videos, files))
+    if (index is None) == (files is None):
+        given = "none" if files is None else "both"
+        raise UsageError(f"index and files: got {given} with a {kind}, expected one of them")
+    return VideosToRead(partial(_open_files, source, files, index), tries_first=True)
+
+
+def _check_on_miss(on_miss: str, valid: Sequence[str]) -> None:
+    if on_miss not in valid:
+        raise UsageError(f"on_miss: got {on_miss!r}, expected one of {', '.join(valid)}{did_you_mean(on_miss, valid)}")
+
+
+def _open_cached(cache: str | Path | Cache, videos: Videos | None, on_miss: str, features: tuple[str, ...]) -> VideoSet:
+    # The dataset closes its own cache. Other threads may still be reading from the one that was given
+    return CachedVideos(copy(cache) if isinstance(cache, Cache) else Cache(cache), videos, on_miss, features)
+
+
+def _open_indexed(
+    index: Index | str | Path,
+    cache: str | Path | Cache | None,
+    on_miss: str,
+    config: Config | str | Path | None,
+    features: tuple[str, ...],
+) -> VideoSet:
+    from chordcache.train.misses.indexed_videos import IndexedVideos  # a cache alone needs no decoder
+
+    return IndexedVideos(index, cache, features, on_miss, config)
+
+
+def _open_files(
+    source: VideoSource, files: Files | None, index: Index | str | Path | None, features: tuple[str, ...]
+) -> VideoSet:
+    from chordcache.train.misses.source_videos import SourceVideos  # not before: it loads a decoder
+
+    return SourceVideos(source, index, files, features)
