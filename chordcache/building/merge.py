@@ -368,12 +368,12 @@ class _Merge:
         partial = folder / source.name
         with atomic.no_space_as_error(self._output):
             try:
-                is_copy = atomic.link_or_copy(source, partial)
+                atomic.link_or_copy(source, partial)
             except FileNotFoundError:
                 raise _damage(source, info, "the file is missing") from None
             if partial.stat().st_size != info.num_bytes:
                 raise _damage(source, info, f"got {partial.stat().st_size} bytes, expected {info.num_bytes}")
-            if is_copy and digest_file(partial) != info.digest:
+            if digest_file(partial) != info.digest:
                 raise _damage(source, info, "its digest is another one than that in the sidecar")
             atomic.publish(partial, self._output / str(info.file))
 

@@ -186,11 +186,10 @@ def write_all(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def link_or_copy(existing: Path, partial: Path) -> bool:
+def link_or_copy(existing: Path, partial: Path) -> None:
     """Make a second file with the content of a published one: a hard link, or a copy if the disk does not allow that.
 
-    A published file is never written to, so both names keep their content. A copy is durable, as a link is. Return
-    whether the second is a copy.
+    A published file is never written to, so both names keep their content. A copy is durable, as a link is.
 
     Raises ``FileNotFoundError``, ``NoSpaceError``, ``UnreadableError`` if the published file cannot be read, and
     ``OSError`` if the copy cannot be written.
@@ -207,8 +206,6 @@ def link_or_copy(existing: Path, partial: Path) -> bool:
                 while block := _read_block(source, existing):
                     copy.write(block)
             _fsync(partial)
-            return True
-    return False
 
 
 def _read_block(source: BinaryIO, path: Path) -> bytes:

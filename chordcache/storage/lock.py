@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 from chordcache.errors import LockedError, NoSpaceError, UsageError, printable
 from chordcache.storage.atomic import make_folder, no_space_as_error
 from chordcache.storage.part_folders import how_to_give_up, in_parts
-from chordcache.storage.readable import readable
+from chordcache.storage.readable import NO_LINK, readable
 
 _MAX_OWNER_BYTES = 400
 
@@ -98,7 +99,7 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
     path = cache / ".lock"
     try:
         with readable(path):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | NO_LINK)
     except FileNotFoundError:
         yield
         return
@@ -129,7 +130,7 @@ def locked_beside(cache: Path) -> Iterator[None]:
     """
     if in_parts(cache):
         raise _needs_finish(cache)
-    fd = os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield
@@ -143,10 +144,13 @@ def _open(cache: Path) -> int:
     try:
         with no_space_as_error(cache):
             make_folder(cache)
-            return os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            return os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
     except NoSpaceError:
         raise
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            what = f"'{printable(cache / '.lock')}': got a link, expected a file"
+            raise UsageError(f"{what}. Remove it, and link the whole cache instead.") from None
         raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
 
 

@@ -14,6 +14,9 @@ from chordcache.errors import ChordcacheError, UnreadableError, printable
 _READ_BYTES = 1 << 16
 """Size of the pieces in which a small file is read: a sidecar has a few thousand bytes [bytes]"""
 
+NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Flags to open a file of a cache that is written to. A link would lead out of the cache, a pipe would wait"""
+
 _OTHER_THING = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 """Errors of something else in the place of a file: a folder, a file as a folder, a link to itself, a socket"""
 
@@ -64,8 +67,12 @@ def list_folder(folder: str | os.PathLike[str]) -> list[str]:
 def iter_files(cache: Path, folder: str) -> Iterator[str]:
     """Yield the files at any depth below a folder of a cache, relative to the cache. A missing folder has none.
 
-    Links to folders are not followed. Raises ``UnreadableError``.
+    Links to folders are not followed. Raises ``UnreadableError``, also if the folder itself is a link: its files may be
+    those of another cache, and must not be removed as files of this one.
     """
+    if os.path.islink(cache / folder):
+        what = f"'{printable(cache / folder)}': got a link, expected a folder of the cache"
+        raise UnreadableError(f"{what}. Move the folder in its place, and link the whole cache instead.")
     try:
         with readable(cache / folder, "folder"), os.scandir(cache / folder) as listing:
             items = sorted((item.name, item.is_dir(follow_symlinks=False)) for item in listing)

@@ -15,6 +15,7 @@ from pathlib import Path
 from chordcache import __version__
 from chordcache.errors import ChordcacheError, UsageError
 from chordcache.records import Record, RunSummary
+from chordcache.storage.readable import NO_LINK
 from chordcache.storage.sealed_json import append_line, iter_sealed, seal
 
 RUNS_FILE = "runs.jsonl"
@@ -134,7 +135,7 @@ def _log_of(cache: Path) -> Path:
 @contextmanager
 def _appending(path: Path) -> Iterator[None]:
     """Hold a lock on a log. On a disk without flock, nothing is held."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
     try:
         with suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX)

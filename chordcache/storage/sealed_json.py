@@ -13,7 +13,7 @@ from chordcache.digests import hex128
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, printable
 from chordcache.records import Record, from_json, parse_json, to_json
 from chordcache.storage.atomic import no_space_as_error
-from chordcache.storage.readable import iter_lines, read_small
+from chordcache.storage.readable import NO_LINK, iter_lines, read_small
 
 FORMAT_VERSION = 3
 """Version of the format. It is raised when an older reader would misread what is written now."""
@@ -147,14 +147,14 @@ def iter_sealed(path: Path, kind: type[T], what: str) -> Iterator[T]:
 
 def append_line(path: Path, line: str) -> None:
     """Append one line with one write. A line that an earlier kill cut off is removed first."""
-    with no_space_as_error(path), open(path, "ab+") as file:
+    with no_space_as_error(path), open(path, "ab+", opener=_open_no_link) as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
-                file.truncate(_last_line_start(path))
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
         file.write(line.encode("ascii") + b"\n")
 
 
-def _last_line_start(path: Path) -> int:
-    data = path.read_bytes()
-    return data.rfind(b"\n") + 1
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | NO_LINK, 0o666)
