@@ -24,7 +24,7 @@ COMMANDS = {
         "scan": "Find all videos in folders and write an index.",
         "index": "Write an index from a published list of videos, without opening the videos.",
         "config": "List the presets, or show all settings of a config.",
-        "plan": "Estimate the size and the time of a build.",
+        "plan": "Estimate the size and the time of a build into a new cache.",
         "build": "Decode the videos of an index into a cache.",
     },
     "Keep it": {

@@ -12,7 +12,7 @@ import yaml
 from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 from helpers.inline import HERE
 from helpers.processes import files_of, sidecars
-from test_verify import reseal
+from helpers.sealed import reseal
 
 import chordcache as cc
 from chordcache.config.config import Config, config_from_json

@@ -144,6 +144,7 @@ def test_help_loads_nothing_but_click():
         "chordcache.cli.version",
         "chordcache.errors",
         "chordcache.arguments",
+        "chordcache.moved",
     }
 
 

@@ -25,6 +25,7 @@ from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 import chordcache as cc
 from chordcache import progress
 from chordcache.engine import pool
+from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
 from chordcache.engine.limits import Limits
 from chordcache.engine.worker import Crash
 from chordcache.errors import UsageError, WorkersDiedError
@@ -91,7 +92,7 @@ def test_the_message_names_the_line_that_hangs() -> None:
 
 @pytest.mark.slow
 def test_many_that_hang_are_the_files_doing_not_the_environments() -> None:
-    tasks = [("hang", number) for number in range(pool.MAX_DEATHS_IN_A_ROW + 1)]
+    tasks = [("hang", number) for number in range(MAX_DEATHS_IN_A_ROW + 1)]
     found = outcomes(hang_each, tasks, limits=Limits(stall_seconds=0.3, retries=0))
     assert {crash.cause for crash in found.values()} == {"timeout"}
     assert len(found) == len(tasks)

@@ -526,7 +526,8 @@ def test_every_video_of_a_faulty_extractor_is_quarantined(
 
 LOADED = """
 import json
-stores = {'h5py', 'lmdb', 'chordcache.storage.artefacts.npz_store', 'chordcache.storage.artefacts.hdf5_store'}
+readers = ('lmdb_reader', 'npz_store', 'hdf5_store')
+stores = {'h5py', 'lmdb', *(f'chordcache.storage.artefacts.{name}' for name in readers)}
 print(json.dumps(sorted(stores & {*sys.modules})))
 """
 
@@ -549,7 +550,10 @@ def test_quick_verify_reads_no_artefact(cache: Path) -> None:
     assert len([each for each in cc.verify(cache, jobs=1).damage if each.kind == "damaged"]) == 3
 
 
-@pytest.mark.parametrize(("feature", "store"), [("frames", "lmdb"), ("flow", "chordcache.storage.artefacts.npz_store")])
+@pytest.mark.parametrize(
+    ("feature", "store"),
+    [("frames", "chordcache.storage.artefacts.lmdb_reader"), ("flow", "chordcache.storage.artefacts.npz_store")],
+)
 def test_reading_loads_one_store(whole: Path, feature: str, store: str) -> None:
     code = "import sys, chordcache as cc\nwith cc.open_cache(sys.argv[1]) as cache: cache.read(0, sys.argv[2])"
     assert loaded_by(code, whole / "cache", feature) == [store]

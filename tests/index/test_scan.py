@@ -154,7 +154,7 @@ def test_the_three_formats_hold_the_same_records(folder, tmp_path, suffix):
     index = cc.scan([folder], labels="dir", level="content", output=tmp_path / f"index{suffix}")
     assert list(index) == wanted
     if suffix == ".csv":  # of which no facts are read
-        wanted = [cc.VideoRecord(record.root, record.path).described(record.description()) for record in wanted]
+        wanted = [VideoRecord(record.root, record.path).described(record.description()) for record in wanted]
     assert list(cc.read_index(tmp_path / f"index{suffix}")) == wanted
 
 

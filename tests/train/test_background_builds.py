@@ -36,11 +36,12 @@ READER = """
 import sys, time
 from pathlib import Path
 from chordcache.train.dataset import ChordVideoDataset
+from chordcache.train.videos import indexed
 from chordcache.train.misses import background
 folder, first, num_processors = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 background.default_jobs = lambda: num_processors
 settings = {"features": ("frames",), "size": None}
-dataset = ChordVideoDataset(folder / "cache", index=folder / "index.jsonl", on_miss="build", **settings)
+dataset = ChordVideoDataset(indexed(folder / "index.jsonl", folder / "cache", on_miss="build"), **settings)
 for epoch in range(10_000):
     for i in range(len(dataset)):
         dataset[(first + i) % len(dataset)]

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from helpers import processes
 from helpers.inline import HERE
+from helpers.sealed import reseal
 
 import chordcache as cc
-from chordcache.storage import sealed_json
 from chordcache.verifying.findings import Damage, VerifyReport
 
 pytestmark = pytest.mark.timeout(120)
@@ -58,15 +58,6 @@ def of(cache: Path, name: str) -> tuple[Path, Path]:
     """Sidecar and artefact of a video."""
     data = processes.sidecars(cache)[name]
     return data["_sidecar"], data["_artefact"]
-
-
-def reseal(path: Path, line_number: int = 0, **changes: object) -> None:
-    """Change members of a sealed line and give it the digest that goes with them."""
-    lines = path.read_text().splitlines()
-    data = json.loads(lines[line_number])
-    del data["xxh3_128"]
-    lines[line_number] = sealed_json.seal({**data, **changes})
-    path.write_text("".join(f"{line}\n" for line in lines))
 
 
 # A sound cache
