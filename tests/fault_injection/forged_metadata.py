@@ -152,7 +152,7 @@ def indexes_that_lead_out(trial: Trial) -> Figures:
         lines = [_with_path(line, "1.mp4", way) for line in index.read_text().splitlines()]
         index.write_text("".join(f"{line}\n" for line in lines))
         run = traced(trial.folder, "build", index.name, "-j1")
-        assert run.returncode == 5, run.stderr
+        assert run.returncode == (2 if trial.variant == "csv" else 5), run.stderr  # a list of a person is not damaged
         assert "path" in run.stderr or "record" in run.stderr, run.stderr
         escapes |= run.touched_below(elsewhere)
     assert escapes == set()
