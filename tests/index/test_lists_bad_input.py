@@ -177,7 +177,10 @@ def test_a_signal_leaves_the_earlier_index(tmp_path: Path, number: signal.Signal
     write(tmp_path / "list.csv", "path,start_frame\n" + "".join(f"a.mp4,{frame}\n" for frame in range(200_000)))
     write(tmp_path / "index.json", "earlier")
     command = [sys.executable, "-m", "chordcache", "index", "list.csv"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's job in the background ignores it
+    )  # fmt: skip
     while not list(tmp_path.glob(".chordcache-index-*")):
         assert process.poll() is None
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Links inside of a cache that somebody else made: no command writes, removes or takes a file behind one."""
+"""Links inside of a cache that another person made: no command writes, removes or takes a file behind one."""
 
 from __future__ import annotations
 
