@@ -464,7 +464,7 @@ def test_a_forked_worker_has_its_own_child(copy: Path) -> None:
     loader = make_loader(dataset, 1, 1, sampler=ChordSampler(2, shuffle=False), start_method="fork")
     batches = list(loader)
     assert torch.equal(batches[0]["frames"][0], first["frames"])
-    # The child of the worker ends with it. Until then it may hold the second video, which no other child builds meanwhile
+    # Until the child of the worker has ended with it, it may hold the second video, which no other child builds then
     assert processes.wait_until(lambda: dataset[1] and len(processes.sidecars(copy / "cache")) == 2, BUILD_SECONDS)
     wait_for_build(copy / "cache", 2)
     assert verify(copy / "cache", jobs=HERE).damage == []
