@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from pathlib import Path
 
 _MOVED = {
     "pipeline": "building or chordcache.verifying",
@@ -22,20 +19,23 @@ _MOVED = {
 """Old name to new name, without that of the package. Other modules of ``read`` kept their last name"""
 
 
-class _MovedModules(MetaPathFinder):
+class _MovedModules:
     """The last finder, which is asked for modules that no other finder has."""
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> None:
+        """Raise an error for a module that moved."""
         package, _, name = fullname.partition(".")
         if package != __package__:
-            return None
+            return
         place = _MOVED.get(name)
         if place is None and name.startswith("read."):
+            from pathlib import Path  # not for each start of the command
+
             folder = Path(__file__).parent
             files = folder.rglob(f"{name.removeprefix('read.')}.py")
             place = next((".".join(file.relative_to(folder).with_suffix("").parts) for file in files), None)
         if place is None:
-            return None
+            return
         raise ModuleNotFoundError(
             f"module: got '{fullname}', which moved, expected {package}.{place}. Import it from there.", name=fullname
         )
