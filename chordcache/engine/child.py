@@ -50,6 +50,9 @@ _PROGRAM = (
 """Program of a child. The user's script is not imported again, therefore it needs no ``__main__`` guard"""
 
 
+_ending: list[subprocess.Popen[bytes]] = []
+"""Processes that were killed and have not ended yet. Python warns of one that nothing refers to"""
+
 _WORKER = "chordcache.engine.worker"
 """Module of a worker's process"""
 
@@ -146,8 +149,11 @@ class Child:
 
     def wait_for_end(self) -> None:
         """Wait until the process has ended, but not for one that hangs in the kernel: it ends later."""
-        with suppress(subprocess.TimeoutExpired):
+        try:
             self.process.wait(_LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            _ending.append(self.process)
+        _ending[:] = [process for process in _ending if process.poll() is None]
 
     @uninterruptible()
     def close(self) -> None:
