@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from chordcache.errors import NoSpaceError, printable
+from chordcache.errors import CacheWriteError, NoSpaceError, printable
 from chordcache.storage.machine import machine
 from chordcache.storage.readable import check_file, list_folder, readable
 
@@ -74,12 +74,22 @@ def _partial_path(cache: Path) -> Path:
 
 @contextmanager
 def partial_folder(cache: Path) -> Iterator[Path]:
-    """Yield a private folder to write in. It is always removed at the end."""
+    """Yield a private folder to write in. It is always removed at the end.
+
+    Raises ``NoSpaceError``, and ``CacheWriteError`` if another process removed the folder.
+    """
     folder = _partial_path(cache)
     with no_space_as_error(folder):
-        folder.mkdir(parents=True)
+        try:
+            folder.mkdir(parents=True)
+        except FileNotFoundError:
+            raise _removed(folder.parent) from None
     try:
         yield folder
+    except FileNotFoundError as error:
+        if not str(error.filename).startswith(str(folder)):
+            raise
+        raise _removed(folder) from None
     finally:
         try:
             folder.rmdir()  # one call on the disk, and files that were published are not there any more
@@ -166,7 +176,16 @@ def _rename(partial: Path, final: Path) -> None:
         os.replace(partial, final)
     except FileNotFoundError:  # nearly always the folder is there: to look first takes a call for each file
         make_folder(final.parent)
-        os.replace(partial, final)
+        try:
+            os.replace(partial, final)
+        except FileNotFoundError:
+            raise _removed(partial) from None
+
+
+def _removed(partial: Path) -> CacheWriteError:
+    """Return the error of a partial file that vanished. The lock of a cache does not reach every other machine."""
+    what = f"'{printable(partial)}': another process removed it"
+    return CacheWriteError(f"{what}. Run one build at a time on this cache, and then the same command.")
 
 
 def create(path: Path, mode: int = 0o666) -> int:

@@ -127,6 +127,8 @@ def publish_catalog(cache: Path, sidecars: Iterable[Sidecar]) -> None:
                 columns = _columns(num_frames, labels, annotations.names()) | features.columns()
                 database.executemany("INSERT INTO columns VALUES (?, ?)", columns.items())
         except sqlite3.OperationalError as error:
+            if "unable to open" in str(error):
+                raise FileNotFoundError(errno.ENOENT, str(error), str(path)) from None
             with no_space_as_error(path):  # SQLite has several messages for a full disk
                 if "full" in str(error) or "I/O" in str(error):
                     raise OSError(28, str(error)) from None

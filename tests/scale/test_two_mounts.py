@@ -28,11 +28,12 @@ def two_machines(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
         yield mounts
 
 
-def race(mounts: tuple[Path, Path], index: Path) -> list[int]:
-    """Start a build on each mount at once, and return the exit codes."""
+def race(mounts: tuple[Path, Path], index: Path) -> dict[int, str]:
+    """Start a build on each mount at once. Return what each exit code was said with."""
     commands = [[sys.executable, "-m", "chordcache", "build", index, "-o", mount / "cache", "-j1"] for mount in mounts]
-    started = [subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for each in commands]
-    return [each.wait() for each in started if each.communicate() is not None]
+    builds = [subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for each in commands]
+    messages = [build.communicate()[1] for build in builds]
+    return {build.returncode: message for build, message in zip(builds, messages, strict=True)}
 
 
 @pytest.mark.trials(20)
@@ -42,7 +43,8 @@ def test_two_machines_without_a_common_lock_leave_what_a_build_completes(
     for number in range(4):
         make_video(tmp_path / f"videos/{number}.mp4", num_frames=25, size=(320, 240))
     cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
-    assert set(race(two_machines, tmp_path / "index.json")) <= {0, 11, 12}
+    messages = race(two_machines, tmp_path / "index.json")
+    assert set(messages) <= {0, 11, 12}, "\n".join(messages.values())
     cc.build(tmp_path / "index.json", tmp_path / "disk/cache", jobs=1)
     assert not cc.verify(tmp_path / "disk/cache", level="deep").damage
     assert len(cc.open_cache(tmp_path / "disk/cache")) == 4
