@@ -23,7 +23,7 @@ import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.index.index_files import IndexWriter
 from chordcache.storage import layout
-from chordcache.storage.catalog import publish_catalog
+from chordcache.storage.known_sidecars import write_catalog
 
 STEP_SECONDS, PART_SECONDS = 0.4, 1.6
 
@@ -79,7 +79,6 @@ def replicate(source: Path, cache: Path, num_videos: int) -> None:
         sidecars = [video.sidecar for video in opened]
     index = cc.read_index(source / "index.jsonl")
     records = {layout.key_of(record): record for record in index}
-    made = []
     with IndexWriter(cache / "index.jsonl", roots=index.roots, level=index.level) as writer:
         for number in range(num_videos):
             sidecar = sidecars[number % len(sidecars)]
@@ -95,9 +94,8 @@ def replicate(source: Path, cache: Path, num_videos: int) -> None:
             target = layout.sidecar_path(cache, key)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(copy.to_line() + "\n", encoding="ascii")
-            made.append(copy)
             writer.write(records[sidecar.key].replace(path=path, segment=None))
-    publish_catalog(cache, sorted(made, key=lambda each: each.key))
+    write_catalog(cache)
 
 
 def browser_times(page: Path) -> tuple[float, float] | None:

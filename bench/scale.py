@@ -15,7 +15,7 @@ from pathlib import Path
 
 import chordcache as cc
 from chordcache.storage import layout
-from chordcache.storage.catalog import publish_catalog
+from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.sidecar import Sidecar
 from chordcache.tools.bench.rounds import seconds, spread_of
 
@@ -39,19 +39,20 @@ print(json.dumps([opened - started, ordered - opened, 1000 * (found - ordered), 
 """CPU time to open [s], to the first index of an epoch [s], to a video in the middle [ms], and memory [MiB]"""
 
 
-def synthetic(sidecar: Sidecar, num_videos: int) -> Iterator[Sidecar]:
-    """Sidecars like one that is real, of 400 labels."""
+def synthetic(sidecar: Sidecar, num_videos: int) -> Iterator[tuple[Sidecar, bytes, int]]:
+    """Yield rows of sidecars like one that is real, of 400 labels."""
     for number in range(num_videos):
         key = f"clip-{number:016x}"
         files = {(info.tier, info.file): layout.file_of_key(info.file, key) for info in sidecar.features if info.file}
         features = tuple(info.replace(file=files.get((info.tier, info.file))) for info in sidecar.features)
-        yield sidecar.replace(key=key, path=f"{number}.mp4", label=f"label {number % 400}", features=features)
+        made = sidecar.replace(key=key, path=f"{number}.mp4", label=f"label {number % 400}", features=features)
+        yield made, f"{made.to_line()}\n".encode(), 0
 
 
 def measure(cache: Path, sidecar: Sidecar, num_videos: int, num_runs: int) -> None:
     """Print a line of the table."""
     took = seconds(lambda: publish_catalog(cache, synthetic(sidecar, num_videos)))
-    size = (cache / "catalog.sqlite").stat().st_size / 2**20
+    size = (cache / "catalog.bin").stat().st_size / 2**20
     command = [sys.executable, "-c", WORKER, str(cache)]
     runs = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(num_runs)]
     opened, ordered, found, memory = (spread_of(column).median for column in zip(*runs, strict=True))

@@ -57,7 +57,6 @@ OWNERS = {
     "pyarrow": ("chordcache.index.lists.parquet",),
     "ray": ("chordcache.engine.ray_cluster",),
     "simplejpeg": ("chordcache.media.jpeg",),
-    "sqlite3": ("chordcache.storage.catalog", "chordcache.storage.catalog_keys"),
     "transformers": ("chordcache.features.networks.*",),
     "tokenizers": ("chordcache.train.captions",),
     "torch": (
@@ -82,7 +81,7 @@ OWNERS = {
     "xxhash": ("chordcache.digests",),
     "yaml": ("chordcache.config.yaml_files",),
 }
-"""Modules that may import a package from outside; sqlite3 is one that we keep as we keep those."""
+"""Modules that may import a package from outside."""
 
 DYNAMIC_IMPORTS = (
     "chordcache",
@@ -298,7 +297,7 @@ MODULES = {
         ("chordcache.read.cache", "import av.filter", "av, which belongs to"),
         ("chordcache.building.build", "from torch.utils import data", "torch, which belongs to"),
         ("chordcache.building.clicks", "import click", "click, which belongs to"),
-        ("chordcache.building.build", "import sqlite3", "sqlite3, which belongs to"),
+        ("chordcache.building.build", "import lmdb", "lmdb, which belongs to"),
         ("chordcache.building.build", "import pandas", "pandas, which no module owns"),
         ("chordcache.utils.strings", "", "chordcache.utils.strings: its folder has no level"),
         ("chordcache.read.cache", "def f(:", "cannot be parsed"),

@@ -44,7 +44,7 @@ from chordcache.index.scan import scanned
 from chordcache.records import RunSummary
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.catalog import write_catalog
+from chordcache.storage.known_sidecars import update_catalog
 from chordcache.storage.lock import locked
 from chordcache.storage.part import Part
 from chordcache.storage.part_folders import PLAN_FILE
@@ -295,7 +295,7 @@ class _Build:
     def _finish(self) -> None:
         atomic.remove_partials(self._cache)
         self._quarantine.compact()
-        write_catalog(self._cache)
+        update_catalog(self._cache)
 
     def _tasks(self) -> Iterator[tuple[BuildTask, ...]]:
         """Yield the tasks for the workers, those of one file together. Other videos are handled here."""

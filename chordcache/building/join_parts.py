@@ -23,7 +23,7 @@ from chordcache.storage import atomic, layout
 from chordcache.storage import part_folders as parts
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
-from chordcache.storage.catalog import write_catalog
+from chordcache.storage.known_sidecars import write_catalog
 from chordcache.storage.lock import locked
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
 from chordcache.storage.readable import list_folder

@@ -23,7 +23,7 @@ from chordcache.index.index_files import IndexWriter
 from chordcache.records import FeatureInfo, RunSummary
 from chordcache.storage import atomic, layout
 from chordcache.storage.cache_header import Header, read_header, write_header
-from chordcache.storage.catalog import write_catalog
+from chordcache.storage.known_sidecars import write_catalog
 from chordcache.storage.lock import locked, locked_for_reading
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
 from chordcache.storage.readable import exists

@@ -27,6 +27,7 @@ from chordcache.index.index_files import Index, IndexWriter, read_index
 from chordcache.records import Record, VideoRecord
 from chordcache.storage import atomic, layout
 from chordcache.storage import part_folders as parts
+from chordcache.storage.known_sidecars import KnownSidecars
 from chordcache.storage.lock import locked
 from chordcache.storage.machine import machine
 from chordcache.storage.part import Part
@@ -232,5 +233,6 @@ def _twins(plan: BuildPlan, records: Mapping[str, VideoRecord]) -> Collection[st
                 sizes.add(os.path.getsize(os.path.join(plan.roots[record.root], record.path)))
     if not sizes:
         return ()
-    cached = ((key, _sidecar_or_none(plan.cache, key)) for key in layout.iter_keys(plan.cache))
+    known = KnownSidecars(plan.cache)
+    cached = ((key, known.read_or_none(key)) for key in layout.iter_keys(plan.cache))
     return [key for key, sidecar in cached if sidecar and sidecar.source_hash and sidecar.source.size in sizes]

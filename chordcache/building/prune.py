@@ -11,6 +11,7 @@ from chordcache.building.trim import is_allowed
 from chordcache.errors import DamageError, NotFoundError, UsageError
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.known_sidecars import KnownSidecars
 from chordcache.storage.readable import exists
 from chordcache.storage.sidecar import read_sidecar
 
@@ -48,10 +49,10 @@ def videos_with(cache: Path, options: BuildOptions) -> dict[str, int]:
     """
     if not options.drop:
         return {}
-    num_videos, counts = 0, dict.fromkeys(options.drop, 0)
+    num_videos, counts, known = 0, dict.fromkeys(options.drop, 0), KnownSidecars(cache)
     for key in layout.iter_keys(cache):
         num_videos += 1
-        for name in {info.feature for info in read_sidecar(cache, key).features} & counts.keys():
+        for name in {info.feature for info in known.read(key).features} & counts.keys():
             counts[name] += 1
     many = [name for name, count in counts.items() if count > _MAX_SHARE * num_videos]
     if many and not options.prune_many:

@@ -13,7 +13,8 @@ from chordcache.building.up_to_date import is_stale, needed
 from chordcache.config.config import config_from_json
 from chordcache.errors import ChordcacheError
 from chordcache.storage import layout
-from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.storage.known_sidecars import KnownSidecars
+from chordcache.storage.sidecar import Sidecar
 
 
 @dataclass
@@ -38,11 +39,12 @@ def stale_features(plan: BuildPlan, keys: Container[str]) -> list[StaleFeature]:
     if before is None or not _may_differ(plan):
         return []
     stale: dict[str, StaleFeature] = {}
+    known = KnownSidecars(plan.cache)
     for key in layout.iter_keys(plan.cache):
         if key not in keys:
             continue
         try:
-            sidecar = read_sidecar(plan.cache, key)
+            sidecar = known.read(key)
         except ChordcacheError:  # the build finds it again, and says so
             continue
         names = set()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
@@ -13,14 +12,13 @@ from chordcache.building.build_task import BuildTask, Hashing, Trimming
 from chordcache.building.trim import is_allowed, may_be_cached
 from chordcache.building.up_to_date import Needed, is_valid, needed
 from chordcache.choices import ON_DAMAGE
-from chordcache.errors import DamageError, NotFoundError
 from chordcache.index.grouping import IndexRows
 from chordcache.media.source_file import SourceState, look_or_none, real_folder
 from chordcache.records import ContentFacts, Identity, VideoRecord
 from chordcache.storage import layout
+from chordcache.storage.known_sidecars import KnownSidecars
 from chordcache.storage.quarantine import Failure, Quarantine
-from chordcache.storage.readable import exists
-from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.storage.sidecar import Sidecar
 
 
 def planned_files(
@@ -42,6 +40,7 @@ class _Planner:
         }
         self._picture = plan.config.picture
         self._twins = _Twins(plan, options)
+        self._sidecars = KnownSidecars(plan.cache)
         self._has_videos = next(layout.iter_keys(plan.cache), None) is not None
 
     def planned(self, rows: Sequence[tuple[int, VideoRecord]]) -> list[BuildTask]:
@@ -55,7 +54,7 @@ class _Planner:
         """Return the task of one video. It has no artefacts if the video is up to date."""
         plan, inside = self._plan, self._inside[record.root]
         identity = state.identity if state else None
-        sidecar = _sidecar_or_none(plan.cache, layout.key_of(record)) if self._has_videos else None
+        sidecar = self._sidecars.read_or_none(layout.key_of(record)) if self._has_videos else None
         lack = Needed(plan.artefacts)
         if sidecar is not None and is_valid(sidecar, plan, identity, source_path, inside):
             lack = needed(plan, sidecar, record, self._options.rebuild)
@@ -113,20 +112,12 @@ class _Planner:
         return sidecar.content
 
 
-def _sidecar_or_none(cache: Path, key: str) -> Sidecar | None:
-    if not exists(f"{cache}/{layout.sidecar_file(key)}"):
-        return None  # much faster than the error, which has a message
-    try:
-        return read_sidecar(cache, key)
-    except (NotFoundError, DamageError):
-        return None
-
-
 class _Twins:
     """The cached videos whose sources were hashed, by the size of the source."""
 
     def __init__(self, plan: BuildPlan, options: BuildOptions) -> None:
         self._plan, self._options = plan, options
+        self._sidecars = KnownSidecars(plan.cache)
         self._keys: dict[int, list[str]] | None = None
 
     def of(self, identity: Identity, record: VideoRecord) -> tuple[Sidecar, ...]:
@@ -139,12 +130,12 @@ class _Twins:
         if self._keys is None:
             self._keys = {}
             for key in layout.iter_keys(self._plan.cache):
-                sidecar = _sidecar_or_none(self._plan.cache, key)
+                sidecar = self._sidecars.read_or_none(key)
                 if sidecar is not None and sidecar.source_hash is not None:
                     self._keys.setdefault(sidecar.source.size, []).append(key)
         twins = []
         for key in self._keys.get(identity.size, ()):
-            twin = _sidecar_or_none(self._plan.cache, key)
+            twin = self._sidecars.read_or_none(key)
             if twin is None or twin.segment != record.segment or not is_allowed(twin, self._plan.on_damage):
                 continue
             lack = needed(self._plan, twin, record, self._options.rebuild)

@@ -9,31 +9,36 @@ from chordcache.errors import DamageError, NotFoundError, UnreadableError, Usage
 from chordcache.index.index_files import read_index
 from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.catalog_file import CATALOG, OLD_CATALOG
+from chordcache.storage.known_sidecars import KnownSidecars
 from chordcache.storage.part_folders import PARTS
 from chordcache.storage.readable import iter_files, list_folder
-from chordcache.storage.sidecar import read_sidecar
 
 _TOP_LEVEL = frozenset(
     (
-        *("chordcache.json", "index.jsonl", "videos", "catalog.sqlite", "quarantine.jsonl", "runs.jsonl"),
+        *("chordcache.json", "index.jsonl", "videos", CATALOG, OLD_CATALOG, "quarantine.jsonl", "runs.jsonl"),
         *(".partial", ".lock", ".on_demand", PARTS),
     )
 ).union(TIERS)
 
 
-def unnamed_files(cache: Path) -> tuple[list[str], list[str]]:
+def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], list[str]]:
     """Return the superseded artefacts, and the files that are not part of a cache, each sorted.
 
     An artefact is not superseded while its sidecar may still come: the index names the video, and it has no sidecar,
-    since a build was killed, or a copy of the cache is not complete.
+    since a build was killed, or a copy of the cache is not complete. With ``must_read``, a sidecar that cannot be read
+    raises its error. Without, it may name each file of its video.
     """
     named: set[str] = set()
     unknown: set[str] = set()
     keys = set(layout.iter_keys(cache))
+    known = KnownSidecars(cache)
     for key in keys:
         try:
-            named.update(str(info.file) for info in read_sidecar(cache, key).features)
+            named.update(str(info.file) for info in known.read(key).features)
         except (DamageError, UnreadableError):
+            if must_read:
+                raise
             unknown.add(key)  # this sidecar may have named any artefact of its video
     sidecars = set(map(layout.sidecar_file, keys))
     superseded: list[str] = []

@@ -97,7 +97,9 @@ def verify(
 
 def _echo_repaired(summary: RunSummary, cache: str) -> None:
     see = f"; see {printable(cache)}/quarantine.jsonl" if summary.num_failed else ""
-    click.echo(f"chordcache verify: built {summary.num_done} of {summary.num_inputs} videos again{see}", err=True)
+    restored = f", {summary.num_up_to_date} needed only their sidecars" if summary.num_up_to_date else ""
+    built = f"built {summary.num_done} of {summary.num_inputs} videos again"
+    click.echo(f"chordcache verify: {built}{restored}{see}", err=True)
 
 
 def _echo(report: VerifyReport, as_json: bool, quiet: bool) -> None:

@@ -2,7 +2,7 @@
 
 ::
 
-{"format": "chordcache-index", "format_version": 3, "roots": {"videos": "/data/videos"}, "level": "packets",
+{"format": "chordcache-index", "format_version": 4, "roots": {"videos": "/data/videos"}, "level": "packets",
 "records": [
 {"root": "videos", "path": "a.mp4", ...},
 {"root": "videos", "path": "b.mp4", ...}

@@ -11,7 +11,7 @@ from chordcache.features.read_sides import read_sides
 from chordcache.read.cached_videos import VideoSet
 from chordcache.read.clips import HOW_TO_ADD, ClipReader
 from chordcache.read.video import Video
-from chordcache.storage.catalog import FeatureState
+from chordcache.storage.catalog_columns import FeatureState
 
 
 def settle_absences(videos: VideoSet, clips: ClipReader) -> None:

@@ -16,7 +16,7 @@ from chordcache.read.selection import Videos, positions_of, select_keys, warn_of
 from chordcache.read.video import Video
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
-from chordcache.storage.catalog import FeatureState
+from chordcache.storage.catalog_columns import FeatureState
 from chordcache.storage.quarantine import read_quarantined
 
 Sample = TypeVar("Sample")

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import os
-import re
-import sqlite3
-import urllib.parse
-from contextlib import closing
+from bisect import bisect_left
 from pathlib import Path
 
-_KEY = re.compile(r"[A-Za-z0-9_-]+")
-"""Letters of a key, as ``video_key`` makes it. A damaged catalog may have others, which a shell would interpret"""
+from chordcache.errors import ChordcacheError
+from chordcache.storage.catalog_file import CatalogFile
+
+_AFTER_LETTERS = "\x7f"
+"""A character above all those of a key"""
 
 
 def keys_beginning_with(cache: str | os.PathLike[str], start: str) -> list[str]:
     """Return all keys of a cache that begin with ``start``, sorted; an empty list if they cannot be read."""
     try:
-        rows = _query(cache, "SELECT key FROM videos WHERE key >= ? AND key < ? ORDER BY key", start, f"{start}\x7f")
-    except (sqlite3.Error, ValueError):
+        return matching(CatalogFile(Path(cache)).keys(), start)
+    except (ChordcacheError, OSError, ValueError):
         return []
-    return [key for (key,) in rows if isinstance(key, str) and _KEY.fullmatch(key)]
+
+
+def matching(keys: list[str], start: str) -> list[str]:
+    """Return those of sorted keys that begin with a text. Case matters."""
+    return keys[bisect_left(keys, start) : bisect_left(keys, start + _AFTER_LETTERS)]
 
 
 def names_videos(cache: str | os.PathLike[str]) -> bool:
     """Return whether a cache has a catalog that names a video, or that cannot be read."""
-    if not os.path.lexists(os.path.join(cache, "catalog.sqlite")):
-        return False
     try:
-        return bool(_query(cache, "SELECT 1 FROM videos LIMIT 1"))
-    except (sqlite3.Error, ValueError):
+        return CatalogFile(Path(cache)).num_videos > 0
+    except FileNotFoundError:
+        return False
+    except (ChordcacheError, OSError, ValueError):
         return True
-
-
-def _query(cache: str | os.PathLike[str], sql: str, *values: str) -> list[tuple[object, ...]]:
-    path = Path(cache, "catalog.sqlite").absolute()
-    uri = f"file:{urllib.parse.quote(os.fsencode(path))}?mode=ro&immutable=1"
-    with closing(sqlite3.connect(uri, uri=True)) as database:
-        return database.execute(sql, values).fetchall()

@@ -8,7 +8,7 @@ A cache is a folder::
     lmdb/ab/<key>.frames.<gen>.lmdb frames of one video
     npz/ab/<key>.flow.<gen>.npz     one feature of it
     hdf5/ab/<key>.<gen>.h5          frames and features, for programs that read several together
-    catalog.sqlite                  derived from the sidecars
+    catalog.bin                     all sidecars, and columns of them
     quarantine.jsonl                one line per input that could not be cached
     runs.jsonl                      one line per build, finish, verify, repair, merge and gc
     parts/<plan>/3-of-8.<machine>/  one part of a build, itself a cache, until ``finish`` joins all parts

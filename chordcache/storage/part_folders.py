@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from chordcache.errors import DamageError, UnreadableError, UsageError, printable
+from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.part import Part
 from chordcache.storage.readable import exists, list_folder
 from chordcache.storage.run_log import read_runs
@@ -72,7 +73,7 @@ def is_done(folder: Path) -> bool:
     """Return whether all videos of a part are cached or in quarantine: its last build came to its end."""
     with suppress(DamageError, UnreadableError, UsageError):
         last = deque((run for run in read_runs(folder) if run.command == "build"), maxlen=1)
-        return bool(last) and last[0].outcome == "done" and exists(folder / "catalog.sqlite")
+        return bool(last) and last[0].outcome == "done" and exists(folder / CATALOG)
     return False
 
 

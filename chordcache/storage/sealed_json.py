@@ -9,26 +9,27 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from chordcache.digests import hex128
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, printable
 from chordcache.records import Record, from_json, parse_json, to_json
 from chordcache.storage.atomic import no_space_as_error
 from chordcache.storage.readable import NO_LINK, iter_lines, read_small
+from chordcache.storage.seal import sealed, sealed_body
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Version of the format. It is raised when an older reader would misread what is written now."""
 
-_SEAL = b', "xxh3_128": "'
+OLDEST_VERSION = 3
+"""Oldest version that is read. Its lines are those of the present one, and its catalog is another, see ``Catalog``."""
+
 _VERSION_KEY = b'"format_version"'
-_VERSION = b"{%b: %d, " % (_VERSION_KEY, FORMAT_VERSION)
+_VERSIONS = [b"{%b: %d, " % (_VERSION_KEY, version) for version in range(FORMAT_VERSION, OLDEST_VERSION - 1, -1)]
 
 T = TypeVar("T")
 
 
 def seal(data: Mapping[str, Any] | Record) -> str:
     """Return one line of ASCII JSON with its own digest. Undecodable file name bytes are kept as ``\\udcXX``."""
-    body = json.dumps(to_json(data), allow_nan=False)[:-1]
-    return f'{body}{_SEAL.decode()}{hex128(body.encode())}"}}'
+    return sealed(json.dumps(to_json(data), allow_nan=False))
 
 
 def seal_versioned(record: Record) -> str:
@@ -44,7 +45,7 @@ def unseal(line: str, source: str) -> dict[str, Any]:
     DamageError
         If the digest does not match or is missing. ``source`` names the file in the message.
     FormatVersionError
-        If the digest matches but the line states another format version.
+        If the digest matches but the line states a format version that is not read.
     """
     return _plain(_body(line, source), source)
 
@@ -60,7 +61,8 @@ def unseal_as(line: str | bytes, source: str, kind: type[T], what: str) -> T:
         As in ``unseal``.
     """
     body = _body(line, source)
-    rest = b"{" + body.removeprefix(_VERSION) if body.startswith(_VERSION) else body
+    beginning = next((version for version in _VERSIONS if body.startswith(version)), None)
+    rest = body if beginning is None else b"{" + body.removeprefix(beginning)
     if _VERSION_KEY not in rest:  # else it may be another version, which a type with unknown fields would ignore
         try:
             return parse_json(rest, kind)
@@ -76,11 +78,10 @@ def unseal_as(line: str | bytes, source: str, kind: type[T], what: str) -> T:
 
 def _body(line: str | bytes, source: str) -> bytes:
     """Return the JSON that a line seals."""
-    data = line.encode() if isinstance(line, str) else line
-    body, seal, tail = data.rstrip(b"\n").rpartition(_SEAL)
-    if not seal or tail != b'%b"}' % hex128(body).encode():
+    body = sealed_body(line.encode() if isinstance(line, str) else line)
+    if body is None:
         raise DamageError(f"'{printable(source)}' is damaged: the digest of its JSON does not match")
-    return body + b"}"
+    return body
 
 
 def _plain(body: bytes, source: str) -> dict[str, Any]:
@@ -93,10 +94,10 @@ def _plain(body: bytes, source: str) -> dict[str, Any]:
 
 
 def check_version(data: Mapping[str, Any], source: str | os.PathLike[str]) -> None:
-    """Raise ``FormatVersionError`` if data states another format version. ``source`` names the file."""
+    """Raise ``FormatVersionError`` if data states a format version that is not read. ``source`` names the file."""
     version = data.get("format_version", FORMAT_VERSION)
-    if version != FORMAT_VERSION:
-        is_older = isinstance(version, int) and version < FORMAT_VERSION
+    if version not in range(OLDEST_VERSION, FORMAT_VERSION + 1):
+        is_older = isinstance(version, int) and version < OLDEST_VERSION
         action = "Scan again and build a new cache" if is_older else "Read it with the chordcache that wrote it"
         raise FormatVersionError(
             f"'{printable(source)}': got format version {version}, expected {FORMAT_VERSION}. {action}.",

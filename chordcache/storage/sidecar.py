@@ -13,6 +13,9 @@ from chordcache.storage.layout import is_artefact_file, path_problem, sidecar_pa
 from chordcache.storage.readable import read_small
 from chordcache.storage.sealed_json import seal_versioned, unseal_as
 
+MAX_SIDECAR_BYTES = 1 << 24
+"""Size above which a sidecar is not read [bytes]. Its captions may be long"""
+
 _MAX_SUPERSEDED = 16
 """Largest number of superseded features that a sidecar keeps, the latest ones"""
 
@@ -83,7 +86,7 @@ class Sidecar(Description, frozen=True):
         return seal_versioned(self)
 
     @classmethod
-    def from_line(cls, line: str, source: str) -> Sidecar:
+    def from_line(cls, line: str | bytes, source: str) -> Sidecar:
         """Read a sidecar's line. Raises as ``unseal_as`` does."""
         sidecar = unseal_as(line, source, cls, "a sidecar")
         if problem := sidecar._problem():
@@ -124,14 +127,19 @@ def read_sidecar(cache: Path, key: str) -> Sidecar:
     UnreadableError
         If the file cannot be read.
     """
+    return read_sidecar_line(cache, key)[0]
+
+
+def read_sidecar_line(cache: Path, key: str) -> tuple[Sidecar, bytes]:
+    """Read one sidecar, and return it with its line. Raises as ``read_sidecar`` does."""
     path = sidecar_path(cache, key)
     try:
-        line = read_small(path).decode("ascii").replace("\r\n", "\n")
+        line = read_small(path).replace(b"\r\n", b"\n")
     except FileNotFoundError:
         raise NotFoundError(f"video '{key}' is not in cache '{printable(cache)}'") from None
-    except UnicodeDecodeError:
-        raise DamageError(f"'{printable(path)}' is damaged: it is not ASCII") from None
+    if not line.isascii():
+        raise DamageError(f"'{printable(path)}' is damaged: it is not ASCII")
     sidecar = Sidecar.from_line(line, str(path))
     if sidecar.key != key:
         raise DamageError(f"'{printable(path)}' is damaged: it is the sidecar of '{printable(sidecar.key)}'")
-    return sidecar
+    return sidecar, line

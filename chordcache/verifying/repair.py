@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from chordcache.building.build_options import BuildOptions
 from chordcache.building.existing_cache import check_sidecars, index_of
 from chordcache.building.fix_commands import gc_command
 from chordcache.building.unnamed_files import unnamed_files
+from chordcache.digests import digest_file
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
@@ -20,10 +21,12 @@ from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
 from chordcache.index.index_files import Index, IndexWriter, read_index, temporary_index
-from chordcache.records import RunSummary, VideoRecord
+from chordcache.records import FeatureInfo, RunSummary, VideoRecord
 from chordcache.storage import atomic, layout, sealed_json
-from chordcache.storage.cache_header import Header, read_header
-from chordcache.storage.catalog import write_catalog
+from chordcache.storage.cache_header import Header, read_header, write_header
+from chordcache.storage.catalog import Catalog
+from chordcache.storage.catalog_file import CATALOG
+from chordcache.storage.known_sidecars import update_catalog, write_catalog
 from chordcache.storage.lock import locked
 from chordcache.storage.readable import iter_lines
 from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
@@ -92,13 +95,16 @@ def _repair(
 ) -> RunSummary:
     """Repair the lists of a cache, then build the broken videos with a function that takes their index."""
     header = read_header(folder)
-    artefacts = [finding for finding in broken if finding.key is not None and finding.file != "catalog.sqlite"]
+    if CATALOG in options.rebuild:
+        write_header(folder, header)  # of a cache of an earlier format version
+    restored = _restored_sidecars(folder, broken)
+    artefacts = [finding for finding in broken if finding.key is not None and finding.file != CATALOG]
     if "index.jsonl" in options.rebuild:
         _repair_index(folder, header)
     for name in {"quarantine.jsonl", RUNS_FILE}.intersection(options.rebuild):
         path = folder / name
         atomic.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
-    records = _records_of(folder, {str(finding.key) for finding in artefacts})
+    records = _records_of(folder, {str(finding.key) for finding in artefacts}, restored)
     write_catalog(folder)
     if not records:
         return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
@@ -112,7 +118,30 @@ def _repair(
         return build(index)
 
 
-def _records_of(cache: Path, keys: set[str]) -> list[VideoRecord]:
+def _restored_sidecars(cache: Path, broken: Sequence[Damage]) -> set[str]:
+    """Write lost and damaged sidecars as the catalog has them, if their files are intact. Return their keys."""
+    restored = set()
+    with suppress(ChordcacheError):  # the catalog may be damaged too: their videos are built again
+        catalog = Catalog(cache)
+        for finding in broken:
+            if finding.key is not None and finding.file == layout.sidecar_file(finding.key):
+                sidecar = catalog.find(finding.key)
+                if sidecar is not None and all(_is_intact(cache, info) for info in sidecar.features):
+                    path = layout.sidecar_path(cache, finding.key)
+                    atomic.publish_text(cache, path, sidecar.to_line() + "\n")
+                    restored.add(finding.key)
+    return restored
+
+
+def _is_intact(cache: Path, info: FeatureInfo) -> bool:
+    try:
+        return info.file is None or digest_file(cache / info.file) == info.digest
+    except OSError:
+        return False
+
+
+def _records_of(cache: Path, keys: set[str], restored: Collection[str]) -> list[VideoRecord]:
+    """Return the records of the videos to build. One whose sidecar was restored is up to date if its files are."""
     if not keys:
         return []
     records = {}
@@ -120,7 +149,7 @@ def _records_of(cache: Path, keys: set[str]) -> list[VideoRecord]:
         key = layout.key_of(record)
         if key in keys:
             records[key] = record
-    if unknown := sorted(keys - set(records)):
+    if unknown := sorted(keys.difference(records, restored)):
         raise DamageError(
             f"'{printable(unknown[0])}' is damaged and the cache's index does not name its source; "
             "run 'chordcache build' with an index that does"
@@ -203,18 +232,16 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
     with locked(folder), nullcontext(RunNotes()) if dry_run else recorded(folder, "gc") as notes:
         check_sidecars(folder)
         index_of(folder)
-        for key in layout.iter_keys(folder):
-            read_sidecar(folder, key)
-        superseded, _ = unnamed_files(folder)
+        superseded, _ = unnamed_files(folder, must_read=True)
         files = [file for file in superseded if chosen is None or file in chosen]
         if not dry_run:
             # A catalog that lags may name a file to remove. If the disk is full now, there is space after the removal
             with suppress(NoSpaceError):
-                write_catalog(folder)
+                update_catalog(folder)
             for file in files:
                 (folder / file).unlink()
             atomic.remove_partials(folder, of_all_machines=True)
-            write_catalog(folder)
+            update_catalog(folder)
         notes.counts = {"num_removed": len(files)}
     return files
 

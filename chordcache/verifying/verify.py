@@ -30,6 +30,7 @@ from chordcache.records import FeatureInfo
 from chordcache.storage import layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact, open_artefact
 from chordcache.storage.cache_header import read_header
+from chordcache.storage.known_sidecars import KnownSidecars
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.readable import unreadable
@@ -153,7 +154,8 @@ def _verify(
     display = replace(display, messages=display.messages and display.verbose)  # the findings are the result
     with stop_signals(), Progress("verify", display, total=len(keys), failed="damaged") as progress:
         if level == "quick":
-            results: _Results = ((check, _check_video(check)) for check in checks)
+            known = KnownSidecars(folder)
+            results: _Results = ((check, _check_video(check, known)) for check in checks)
         else:
             results = pool.run(
                 _check_video,
@@ -171,18 +173,18 @@ def _verify(
                     progress.done(check.key)
     findings = _counted(_without_quarantined(folder, findings), len(keys))
     if part.number == 1:
-        findings += check_catalog(folder, all_keys, header.features)
+        findings += check_catalog(folder, all_keys, header.features, level=level)
         findings += check_index(folder, set(all_keys), header.features)
         findings += check_runs(folder)
         findings += find_orphans(folder)
     return VerifyReport(findings, len(keys))
 
 
-def _check_video(check: _Check) -> list[Damage]:
-    """Return all findings about one video. It runs in a worker."""
+def _check_video(check: _Check, known: KnownSidecars | None = None) -> list[Damage]:
+    """Return all findings about one video. It runs in a worker. Each sidecar is read, unless some are known."""
     file = layout.sidecar_file(check.key)
     try:
-        sidecar = read_sidecar(check.cache, check.key)
+        sidecar = known.read(check.key) if known else read_sidecar(check.cache, check.key)
     except DamageError as error:
         return [Damage("damaged", file, str(error), repair_command(check.cache), check.key)]
     except NotFoundError as error:  # removed since it was listed

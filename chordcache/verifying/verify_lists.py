@@ -7,10 +7,19 @@ from pathlib import Path
 from chordcache.building.fix_commands import build_command, completing_command, gc_command, repair_command
 from chordcache.building.requested import Features
 from chordcache.building.unnamed_files import unnamed_files
-from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, UsageError, printable
+from chordcache.errors import (
+    ChordcacheError,
+    DamageError,
+    FormatVersionError,
+    NotFoundError,
+    UnreadableError,
+    UsageError,
+    printable,
+)
 from chordcache.index.index_files import read_index
 from chordcache.storage import layout
 from chordcache.storage.catalog import Catalog
+from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.part_folders import in_parts
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import RUNS_FILE, read_runs
@@ -18,20 +27,26 @@ from chordcache.storage.sidecar import Sidecar, read_sidecar
 from chordcache.verifying.findings import Damage
 
 
-def check_catalog(cache: Path, keys: list[str], features: Features) -> list[Damage]:
-    """Compare the catalog with the sidecars. A video that only the catalog knows has lost its sidecar."""
-    file = "catalog.sqlite"
+def check_catalog(cache: Path, keys: list[str], features: Features, *, level: str) -> list[Damage]:
+    """Compare the catalog with the sidecars. A video that only the catalog knows has lost its sidecar.
+
+    With the level "quick", a sidecar is not read again if its size and mtime are those that the catalog states.
+    """
+    file = CATALOG
     unseen, lagging = set(keys), set()
     findings = []
     try:
-        for key, sidecar in Catalog(cache).check():
+        catalog = Catalog(cache)
+        for position, (key, sidecar) in enumerate(catalog.check()):
             if key not in unseen:
                 what = "the catalog names it"
                 findings.append(Damage("missing", layout.sidecar_file(key), what, repair_command(cache), key))
-            elif not _is_sidecar_of(cache, key, sidecar):
+            elif not (level == "quick" and catalog.is_unchanged(position, key)) and not _is_sidecar_of(
+                cache, key, sidecar
+            ):
                 lagging.add(key)
             unseen.discard(key)
-    except NotFoundError as error:
+    except (NotFoundError, FormatVersionError) as error:
         command = completing_command(cache, features) if in_parts(cache) else repair_command(cache)
         return [Damage("missing", file, str(error), command)]
     except (DamageError, UnreadableError) as error:

@@ -44,10 +44,10 @@ def test_a_folder_of_videos_is_refused_as_a_cache(tmp_path, make_video):
 
 def test_gc_leaves_what_the_catalog_names_alone(built):
     """A build with other parameters was killed before it could write the catalog."""
-    catalog = (built / "cache/catalog.sqlite").read_bytes()
+    catalog = (built / "cache/catalog.bin").read_bytes()
     (built / "small.yaml").write_text("frames: {short_side: 32}\n")
     cc.build(built / "index.json", built / "cache", config=built / "small.yaml", jobs=1)
-    (built / "cache/catalog.sqlite").write_bytes(catalog)
+    (built / "cache/catalog.bin").write_bytes(catalog)
     assert len(cc.collect_garbage(built / "cache")) == 2
     with cc.open_cache(built / "cache") as cache:
         assert [cache.read(video).shape[1] for video in cache] == [32, 32]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import subprocess
 import sys
 
 import click
 import pytest
 from click.shell_completion import get_completion_class
+from helpers.catalogs import forge, sections_of
 from helpers.shell import Shell, make_files
 
 import chordcache as cc
@@ -120,20 +120,19 @@ def test_keys_of_a_cache(answer, cache, monkeypatch):
     assert len(keys_beginning_with(cache, "b")) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\0" + bytes(100)])
+@pytest.mark.parametrize("content", [b"", b"not a catalog", bytes(9000)])
 def test_damaged_catalogs_have_no_keys(tmp_path, content):
-    (tmp_path / "catalog.sqlite").write_bytes(content)
+    (tmp_path / "catalog.bin").write_bytes(content)
     assert keys_beginning_with(tmp_path, "") == []
 
 
-def test_a_shell_gets_no_other_letters_than_those_of_keys(tmp_path):
-    with sqlite3.connect(tmp_path / "catalog.sqlite") as database:
-        database.execute("CREATE TABLE videos (position INTEGER PRIMARY KEY, key)")
-        database.executemany(
-            "INSERT INTO videos (key) VALUES (?)", [("good-1",), ("$(reboot)",), ("a\nb",), (b"x",), (None,)]
-        )
-    database.close()
-    assert keys_beginning_with(tmp_path, "") == ["good-1"]
+@pytest.mark.parametrize("keys", [b"$(reboot)\n", b"a\nb\n", b"good-1\n", b"\xff\n", b""])
+def test_a_shell_gets_no_other_letters_than_those_of_keys(tmp_path, cache, keys):
+    copy = shutil.copytree(cache, tmp_path / "cache")
+    sections = sections_of(copy)
+    assert len(keys_beginning_with(copy, "")) == 3
+    forge(copy, sections={"keys": keys + sections["keys"].partition(b"\n")[2]})
+    assert keys_beginning_with(copy, "") == []
     assert keys_beginning_with("a\0b", "") == []
 
 

@@ -233,7 +233,7 @@ def test_caches_without_videos(tmp_path, run_cli):
 
 def test_a_cache_that_is_built_for_the_first_time(folder, run_cli, tmp_path):
     copy = Path(shutil.copytree(folder / "cache", tmp_path / "cache"))
-    (copy / "catalog.sqlite").unlink()
+    (copy / "catalog.bin").unlink()
     assert "2 problems" in run_cli("info", "--problems", cwd=tmp_path).stdout
     result = run_cli("ls", cwd=tmp_path)
     assert result.returncode == 10

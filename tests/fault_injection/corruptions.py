@@ -31,7 +31,7 @@ CONFIG: dict[str, Any] = {
 }
 """One feature for each tier: frames in LMDB and HDF5, motion in NPZ."""
 
-LISTS = ("chordcache.json", "index.jsonl", "quarantine.jsonl", "catalog.sqlite")
+LISTS = ("chordcache.json", "index.jsonl", "quarantine.jsonl", "catalog.bin")
 
 
 def make_cache(folder: Path, tier: str, num_videos: int, config: Mapping[str, Any] = CONFIG) -> None:
@@ -221,5 +221,5 @@ def check_named(damage: Sequence[Damage], struck: Collection[str]) -> None:
     assert named == set(struck), f"missed {sorted(set(struck) - named)}, false {sorted(named - set(struck))}"
     keys = {key_of(file) for file in struck}
     others = [each for each in damage if each.kind not in ("damaged", "missing")]
-    false = [each for each in others if (each.key or key_of(each.file)) not in keys and each.file != "catalog.sqlite"]
+    false = [each for each in others if (each.key or key_of(each.file)) not in keys and each.file != "catalog.bin"]
     assert false == [], false

@@ -6,11 +6,9 @@ import hashlib
 import multiprocessing
 import os
 import random
-import sqlite3
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import yaml
 from conftest import REPOSITORY
 from helpers import processes
 from helpers.cache_contents import READERS
+from helpers.catalogs import forge, rows_of
 
 import chordcache as cc
 from chordcache.storage import sealed_json
@@ -264,7 +263,7 @@ def bad_items(trial: Trial) -> Figures:
     per_cache = -(-trial.count // len(caches))
     struck = [_strike(cache, per_cache, trial) for cache in caches]
     lost = _dataset(copy_of(wholes[0], trial.folder / "lost"))
-    _strike_catalog(trial.folder / "lost/cache/catalog.sqlite", trial)
+    _strike_catalog(trial.folder / "lost/cache/catalog.bin", trial)
     (items,) = serve([*map(_dataset, caches), lost], *loader)
     found = [items[at : at + NUM_VIDEOS] for at in range(0, len(items), NUM_VIDEOS)]
     num_detected = sum(map(_check_items, found, [*expected, expected[0]], [*struck, None]))
@@ -313,12 +312,8 @@ def _cut_anywhere(path: Path, rng: random.Random) -> None:
 
 def _make_row_newer(path: Path, rng: random.Random) -> None:
     """One sidecar of a version of the format that is not there yet, and sealed as it should be."""
-    with closing(sqlite3.connect(path)) as database, database:
-        ((line,),) = database.execute("SELECT sidecar FROM videos WHERE position = 1")
-        data = sealed_json.unseal(line, "")
-        database.execute(
-            "UPDATE videos SET sidecar = ? WHERE position = 1", [sealed_json.seal({**data, "format_version": 99})]
-        )
+    data = sealed_json.unseal(rows_of(path.parent)[1], "")
+    forge(path.parent, rows={1: sealed_json.seal({**data, "format_version": 99})})
 
 
 def _check_items(
@@ -327,7 +322,7 @@ def _check_items(
     """Number of items that are reported as bad; None: those of a catalog that was struck, all of which may be."""
     num_detected = 0
     for position, item in enumerate(found):
-        file, is_lost = ("catalog.sqlite", False) if struck is None else struck.get(position, ("", False))
+        file, is_lost = ("catalog.bin", False) if struck is None else struck.get(position, ("", False))
         if item == expected[position]:
             assert not is_lost, f"{file} is read as if it were whole"
             continue

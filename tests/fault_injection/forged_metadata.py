@@ -6,9 +6,7 @@ import ast
 import json
 import os
 import shutil
-import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import numpy as np
 from conftest import run_chordcache
 from helpers import processes
 from helpers.cache_contents import READERS
+from helpers.catalogs import forge, sections_of
 
 import chordcache as cc
 from chordcache.digests import digest_file
@@ -63,10 +62,9 @@ def _edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 def _forge_catalog(cache: Path) -> None:
     """Let every row say what the sidecar of its video says."""
-    with closing(sqlite3.connect(cache / "catalog.sqlite")) as database, database:
-        for (key,) in database.execute("SELECT key FROM videos").fetchall():
-            line = layout.sidecar_path(cache, key).read_text().rstrip("\n")
-            database.execute("UPDATE videos SET sidecar = ? WHERE key = ?", (line, key))
+    keys = sections_of(cache)["keys"].decode().splitlines()
+    lines = [layout.sidecar_path(cache, key).read_text().rstrip("\n") for key in keys]
+    forge(cache, rows=dict(enumerate(lines)))
 
 
 def _make_many(folder: Path) -> None:

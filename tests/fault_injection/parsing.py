@@ -117,7 +117,7 @@ def _parse_labels(folder: Path, data: bytes) -> None:
 
 
 def _parse_catalog(folder: Path, data: bytes) -> None:
-    (folder / "catalog.sqlite").write_bytes(data)
+    (folder / "catalog.bin").write_bytes(data)
     (folder / "chordcache.json").write_bytes((folder.parent / "header").read_bytes())
     catalog = Catalog(folder)
     assert len(catalog.labels) <= len(data)
@@ -166,7 +166,7 @@ PARSERS: dict[str, _Parser] = {
     "headers": _Parser(lambda corpus: (corpus / "whole/chordcache.json").read_bytes(), _parse_header, sealed=True),
     "quarantines": _Parser(_quarantine, _parse_quarantine, sealed=True),
     "labels": _Parser(lambda corpus: _LABELS, _parse_labels),
-    "catalogs": _Parser(lambda corpus: (corpus / "whole/catalog.sqlite").read_bytes(), _parse_catalog),
+    "catalogs": _Parser(lambda corpus: (corpus / "whole/catalog.bin").read_bytes(), _parse_catalog),
     "npy": _Parser(lambda corpus: npy.dumps(np.arange(12.0).reshape(3, 4)), _parse_npy, refusals=(ValueError,)),
 }
 

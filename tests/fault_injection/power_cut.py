@@ -90,7 +90,7 @@ def _check(state: Path, whole: dict[str, bytes], acknowledged: set[str]) -> set[
     assert acknowledged <= sidecars, f"acknowledged and lost: {acknowledged - sidecars}"
     if "cache/chordcache.json" in found:
         reported = cc.verify(state / "cache", level="quick").damage
-        damage = [each for each in reported if each.kind in ("damaged", "missing") and each.file != "catalog.sqlite"]
+        damage = [each for each in reported if each.kind in ("damaged", "missing") and each.file != "catalog.bin"]
         assert damage == [], damage
     return sidecars
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,8 @@ import chordcache as cc
 from chordcache.errors import DamageError
 from chordcache.index.index_files import IndexWriter, read_index
 from chordcache.storage import cache_header, quarantine, sealed_json
+from chordcache.storage.catalog import Catalog
+from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.sidecar import read_sidecar
 from fault_injection.fixtures import make_corpus
 from fault_injection.harness import Figures, Trial, experiment
@@ -152,9 +152,8 @@ def _is_sealed(line: str) -> bool:
 
 
 def _is_whole(path: Path) -> bool:
-    if path.suffix == ".sqlite":
-        with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
-            return bool(database.execute("PRAGMA integrity_check").fetchall() == [("ok",)])
+    if path.name == CATALOG:
+        return len(list(Catalog(path.parent).check())) > 0
     text = path.read_text()
     return text.endswith("\n") and all(map(_is_sealed, text.splitlines()))
 
@@ -184,7 +183,7 @@ class _Watcher:
             self.versions[path].add((status.st_ino, status.st_ctime_ns))
             if not _is_whole(path):
                 self.torn.append(f"{path} is not whole")
-        except (FileNotFoundError, sqlite3.Error, ValueError) as error:
+        except (FileNotFoundError, cc.DamageError, ValueError) as error:
             self.torn.append(f"{path}: {error}")
         self.num_reads += 1
 
@@ -207,7 +206,7 @@ def read_while_replaced(trial: Trial) -> Figures:
     cache = trial.folder / "cache"
     first, *others = _relabeled(corpus, trial.folder)
     cc.build(first, cache, tiers=["npz"], jobs=1)
-    paths = [cache / "chordcache.json", cache / "index.jsonl", cache / "catalog.sqlite", *cache.glob("videos/*/*.json")]
+    paths = [cache / "chordcache.json", cache / "index.jsonl", cache / CATALOG, *cache.glob("videos/*/*.json")]
     watcher = _Watcher(paths)
     thread = threading.Thread(target=watcher.run)
     thread.start()

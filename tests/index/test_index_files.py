@@ -466,7 +466,7 @@ def test_index_of_version_2(tmp_path: Path) -> None:
     """The former layout of a .json file."""
     header = {"format": "chordcache-index", "format_version": 2, "roots": {"v": "/data"}, "xxh3_128": "0" * 32}
     (tmp_path / "index.json").write_text(json.dumps({"header": header, "records": [], "footer": {"num_records": 0}}))
-    with pytest.raises(FormatVersionError, match="got format version 2, expected 3. Scan again"):
+    with pytest.raises(FormatVersionError, match="got format version 2, expected 4. Scan again"):
         read_index(tmp_path / "index.json")
 
 
@@ -474,7 +474,7 @@ def test_index_of_version_2(tmp_path: Path) -> None:
 def test_other_version(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chordcache.index.index_files.FORMAT_VERSION", 99)
     path = write_index(tmp_path / f"index{suffix}")
-    with pytest.raises(FormatVersionError, match="got format version 99, expected 3"):
+    with pytest.raises(FormatVersionError, match="got format version 99, expected 4"):
         read_index(path)
 
 

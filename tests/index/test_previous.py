@@ -70,14 +70,14 @@ def test_an_index_of_an_older_format_is_replaced_and_a_newer_one_is_not(tmp_path
     lines = path.read_text().splitlines()
     header = json.loads(lines[0])
     del header["xxh3_128"]
-    for version, is_used in ((sealed_json.FORMAT_VERSION - 1, True), (sealed_json.FORMAT_VERSION + 1, False)):
+    for version, is_used in ((sealed_json.OLDEST_VERSION - 1, True), (sealed_json.FORMAT_VERSION + 1, False)):
         path.write_text("\n".join([sealed_json.seal({**header, "format_version": version}), *lines[1:], ""]))
         if is_used:
             with ReusableRecords(path) as earlier:
                 assert len(earlier) == 0
-                assert "got format version 2, expected 3" in str(earlier.problem)
+                assert "got format version 2, expected 4" in str(earlier.problem)
         else:
-            with pytest.raises(FormatVersionError, match="got format version 4, expected 3"):
+            with pytest.raises(FormatVersionError, match="got format version 5, expected 4"):
                 ReusableRecords(path)
 
 

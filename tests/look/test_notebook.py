@@ -146,7 +146,7 @@ def test_damage_is_named_and_the_page_is_made(hostile, tmp_path):
     with cc.open_cache(copy) as cache:
         assert "got 100 bytes" in check(cache_html(cache)).text
         assert "frames" in check(video_html(cache[0])).text
-    shutil.copyfile(hostile / "chordcache.json", copy / "catalog.sqlite")
+    shutil.copyfile(hostile / "chordcache.json", copy / "catalog.bin")
     assert "damaged" in check(cache_html(cache)).text
 
 

@@ -380,7 +380,7 @@ def test_a_report_changes_nothing_in_the_cache(copied, tmp_path):
 
 
 def test_a_cache_that_is_being_built_for_the_first_time(copied, tmp_path):
-    (copied / "catalog.sqlite").unlink()
+    (copied / "catalog.bin").unlink()
     (copied / "index.jsonl").unlink()
     (copied / "quarantine.jsonl").unlink()
     result = cc.report(copied, tmp_path / "r.html")
@@ -390,7 +390,7 @@ def test_a_cache_that_is_being_built_for_the_first_time(copied, tmp_path):
 
 
 def test_damaged_lists_are_notes(copied, tmp_path):
-    for name in ("catalog.sqlite", "index.jsonl", "quarantine.jsonl", "runs.jsonl"):
+    for name in ("catalog.bin", "index.jsonl", "quarantine.jsonl", "runs.jsonl"):
         (copied / name).write_bytes(b"{}\n" * 300)
     result = cc.report(copied, tmp_path / "r.html")
     assert result.num_shown == 4

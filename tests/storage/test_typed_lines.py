@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 import pytest
+from helpers.catalogs import forge
 
 from chordcache.digests import hex128
 from chordcache.errors import DamageError, FormatVersionError
@@ -31,9 +30,10 @@ from chordcache.records import (
 )
 from chordcache.storage import layout
 from chordcache.storage.cache_header import Header, read_header
-from chordcache.storage.catalog import Catalog, publish_catalog
+from chordcache.storage.catalog import Catalog
+from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.quarantine import Failure, Quarantine
-from chordcache.storage.sealed_json import FORMAT_VERSION, read_sealed, seal, seal_versioned, unseal_as
+from chordcache.storage.sealed_json import FORMAT_VERSION, OLDEST_VERSION, read_sealed, seal, seal_versioned, unseal_as
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 from chordcache.train.misses.background import BuildRequest
 
@@ -43,7 +43,7 @@ DESCRIPTION: dict[str, Any] = {
     "extra": {"lang": "en"},
 }  # fmt: skip
 KEY = layout.video_key("v", "a.mp4", SEGMENT)
-OTHER_VERSION = FORMAT_VERSION - 1
+OTHER_VERSION = OLDEST_VERSION - 1
 IDENTITY = Identity(1, 2)
 CONTENT = ContentFacts("codec", (0.5,), (3, 1), (0.1,), (0.25,))
 INFO = FeatureInfo(
@@ -203,14 +203,13 @@ def test_requests(tmp_path: Path) -> None:
 
 def test_rows_of_a_catalog(tmp_path: Path) -> None:
     (tmp_path / "chordcache.json").write_text(seal_versioned(HEADER) + "\n")
-    publish_catalog(tmp_path, [SIDECAR])
+    publish_catalog(tmp_path, [(SIDECAR, f"{SIDECAR.to_line()}\n".encode(), 0)])
 
     def read(data: dict[str, Any]) -> None:
-        with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as database, database:
-            database.execute("UPDATE videos SET sidecar = ?", [seal({"format_version": FORMAT_VERSION, **data})])
+        forge(tmp_path, rows={0: seal({"format_version": FORMAT_VERSION, **data})})
         Catalog(tmp_path).find(KEY)
 
-    check_refusals(SIDECAR, read, r"catalog.sqlite' is damaged: it is not a sidecar")
+    check_refusals(SIDECAR, read, r"catalog.bin' is damaged: it is not a sidecar")
 
 
 def test_undecodable_names_come_back() -> None:

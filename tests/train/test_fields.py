@@ -289,21 +289,6 @@ def test_no_sidecar_is_read_for_the_names(cache: Path, monkeypatch: pytest.Monke
     assert read == []
 
 
-def test_catalogs_of_earlier_builds(cache: Path, tmp_path: Path) -> None:
-    import shutil
-    import sqlite3
-    from contextlib import closing
-
-    old = shutil.copytree(cache, tmp_path / "cache")
-    with closing(sqlite3.connect(old / "catalog.sqlite")) as database, database:
-        database.execute("DELETE FROM columns WHERE name = 'annotations'")
-    assert dataset_of(old, "labels").classes == ["jump", "run", "sing", "walk"]
-    assert cc.verify(old, jobs=HERE).exit_code == 0
-    with closing(sqlite3.connect(old / "catalog.sqlite")) as database, database:
-        database.execute("""INSERT INTO columns VALUES ('annotations', CAST('{"labels": ["jump"]}' AS BLOB))""")
-    assert cc.verify(old, jobs=HERE).exit_code == 5
-
-
 # Augmentation
 
 

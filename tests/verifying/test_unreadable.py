@@ -29,7 +29,7 @@ NAMES = ("a.mp4", "b.mp4", "c.mp4", "d.mp4")
 INLINE = Engine("inline")
 """Tasks run in this process, as this user, and without the time that a process takes to start"""
 
-LISTS = ("chordcache.json", "sidecar", "index.jsonl", "quarantine.jsonl", "runs.jsonl", "catalog.sqlite")
+LISTS = ("chordcache.json", "sidecar", "index.jsonl", "quarantine.jsonl", "runs.jsonl", "catalog.bin")
 
 COMMANDS = ("info", "ls", "verify", "gc", "merge", "build", "finish", "open_cache")
 
@@ -216,7 +216,7 @@ def test_gc_refuses_while_the_catalog_names_a_video_without_a_sidecar(whole: Pat
     assert done.exit_code == 5
     assert f"run the same build again, or 'chordcache verify --repair {cache}' first" in done.output
     assert artefacts(cache) == before
-    assert cc.repair(cache, cc.verify(cache, level="quick").damage, jobs=INLINE).num_done >= 1
+    assert cc.repair(cache, cc.verify(cache, level="quick").damage, jobs=INLINE).num_up_to_date >= 1
     assert run(whole, cache, "gc").exit_code == 0
     assert cc.verify(cache, level="quick").damage == []
 
@@ -273,7 +273,7 @@ READS = {
     "index.jsonl": {"verify", "gc", "merge", "build"},
     "quarantine.jsonl": {"info", "verify", "merge", "build"},
     "runs.jsonl": {"verify"},
-    "catalog.sqlite": {"info", "ls", "verify", "gc", "merge", "open_cache"},
+    "catalog.bin": {"info", "ls", "verify", "gc", "merge", "open_cache"},
 }
 """Commands that read each list. The others end as if it could be read"""
 
@@ -295,7 +295,7 @@ def test_every_command_says_which_list_it_cannot_read(whole: Path, cache: Path, 
             assert "--repair" not in done.output, text
     with contextlib.suppress(cc.UnreadableError):
         cc.open_cache(cache)
-        assert name not in ("chordcache.json", "catalog.sqlite")
+        assert name not in ("chordcache.json", "catalog.bin")
 
 
 # What is left over
@@ -427,7 +427,7 @@ def expected_codes(command: str, lost: set[str]) -> set[int]:
     if "chordcache.json" in lost:
         return {10}
     if command in ("info", "ls", "open_cache"):
-        return {10} if "catalog.sqlite" in lost else {0, 5} if command == "open_cache" else {0}
+        return {10} if "catalog.bin" in lost else {0, 5} if command == "open_cache" else {0}
     if not lost - {"quarantine.jsonl"} and command in ("merge", "gc"):
         return {0, 6} if command == "gc" else {0}
     return {5, 6, 15} if command != "merge" else {0, 2, 5, 15}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -16,11 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import processes
+from helpers.catalogs import forge, sections_of
 from helpers.inline import HERE
 from helpers.sealed import reseal
 
 import chordcache as cc
+from chordcache.storage.catalog_file import CATALOG
+from chordcache.storage.sealed_json import seal
 from chordcache.verifying.findings import Damage, VerifyReport
+from chordcache.verifying.verify_lists import check_catalog
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -156,73 +160,149 @@ def facts_of(cache: Path) -> tuple:
     )
 
 
-@pytest.mark.slow
-def test_a_flipped_bit_of_the_catalog_is_found_or_harmless(cache: Path) -> None:
-    path = cache / "catalog.sqlite"
-    good = facts_of(cache)
-    random = processes.Rng(5)
-    bits = [random.below(path.stat().st_size * 8) for _ in range(250)]
+def test_a_flipped_bit_of_the_catalog_is_found(cache: Path) -> None:
+    """Around each border of two parts, and at random places, by the check and by the reader that needs the part."""
+    path = cache / CATALOG
     data = path.read_bytes()
-    bits += [8 * (offset + byte) + bit for offset in range(0, len(data), 4096) for byte in range(20) for bit in (0, 4)]
-    for key in good[0]:  # around the start of each row: its position, its types, its key and its label
-        row = data.find(key.encode(), 8192)
-        bits += [8 * offset + bit for offset in range(row - 14, row + len(key) + 8) for bit in (0, 2, 5)]
-    bits = [bit for bit in bits if bit < 8 * len(data)]
-    missed, wrong = [], []
-    for bit in bits:
+    random = processes.Rng(5)
+    starts = [0, 4095, 4096, *(4096 + match.end() for match in re.finditer(rb"\n", data[4096:]))]
+    starts += [start for start, _, _ in json.loads(data[:4096])["sections"].values()]
+    bits = [8 * byte + bit for start in starts for byte in (start - 1, start, start + 1) for bit in (0, 2, 5)]
+    bits += [random.below(8 * len(data)) for _ in range(150)]
+    for bit in [bit for bit in bits if 0 <= bit < 8 * len(data)]:
         processes.flip(path, bit // 8, bit % 8)
-        try:
-            code = found(cache, level="quick")[0]
-        except Exception as error:
-            wrong.append((bit, f"verify: {error!r}"))
-            code = 5
-        try:
-            same = facts_of(cache) == good
-        except (cc.DamageError, cc.NotFoundError):
-            same = False
-        except Exception as error:
-            wrong.append((bit, f"reading: {error!r}"))
-            same = False
-        if code == 0 and not same:
-            missed.append(bit)
+        assert [each.file for each in check_catalog(cache, [], {}, level="default")] == [CATALOG], f"bit {bit}"
         processes.flip(path, bit // 8, bit % 8)
-    assert (wrong, missed) == ([], [])
+    assert path.read_bytes() == data
+    assert found(cache) == (0, [])
+
+
+def test_readers_see_a_flipped_bit_of_the_catalog(cache: Path) -> None:
+    path = cache / CATALOG
+    good = facts_of(cache)
+    random = processes.Rng(6)
+    for bit in [random.below(8 * path.stat().st_size) for _ in range(100)]:
+        processes.flip(path, bit // 8, bit % 8)
+        with contextlib.suppress(cc.DamageError):
+            assert facts_of(cache) == good, f"bit {bit}"
+        processes.flip(path, bit // 8, bit % 8)
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("name", "content"),
     [
-        "UPDATE columns SET data = x'00000000' || substr(data, 5) WHERE name = 'num_frames'",
-        "UPDATE columns SET data = substr(data, 5) WHERE name = 'label_ids'",
-        "UPDATE columns SET data = substr(data, 2) WHERE name = 'num_frames'",
-        "UPDATE columns SET data = CAST('[\"other\"]' AS BLOB) WHERE name = 'labels'",
-        "UPDATE columns SET data = x'00' WHERE name = 'labels'",
-        "UPDATE columns SET data = 'text' WHERE name = 'labels'",
-        "DELETE FROM columns WHERE name = 'labels'",
-        "UPDATE videos SET position = 99 WHERE position = 1",
-        "DROP TABLE columns",
+        ("num_frames", lambda content: bytes(4) + content[4:]),
+        ("num_frames", lambda content: content[1:]),
+        ("label_ids", lambda content: content[4:]),
+        ("labels", lambda content: b'["other"]'),
+        ("labels", lambda content: b"["),
+        ("labels", lambda content: b"[" * 100_000),
+        ("labels", lambda content: None),
+        ("keys", lambda content: content.replace(b"a", b"/")),
+        ("keys", lambda content: content[:-1]),
+        ("order", lambda content: b"\xff" * len(content)),
+        ("order", lambda content: bytes(len(content))),
+        ("hashes", lambda content: content[::-1]),
+        ("offsets", lambda content: b"\xff" * len(content)),
+        ("offsets", lambda content: content[:8] + b"\xff" * 7 + b"\x7f" + content[16:]),
+        ("mtimes", lambda content: content + content),
+        ("states", lambda content: content + b"\0"),
+        ("states", lambda content: b"\7" * len(content)),
+        ("features", lambda content: b'["a", "b"]'),
+        ("annotations", lambda content: b'{"labels": ["jump"]}'),
     ],
 )
-def test_a_catalog_that_contradicts_itself(cache: Path, change: str) -> None:
-    with contextlib.closing(sqlite3.connect(cache / "catalog.sqlite")) as database, database:
-        database.execute(change)
+def test_a_catalog_that_contradicts_itself(cache: Path, name: str, content: Callable[[bytes], bytes | None]) -> None:
+    forge(cache, sections={name: content(sections_of(cache)[name])})
     code, findings = found(cache)
     assert code == 5
-    assert findings[0].file == "catalog.sqlite"
+    assert findings[0].file == CATALOG
+    with contextlib.suppress(cc.ChordcacheError):
+        facts_of(cache)
+    assert cc.repair(cache, findings, jobs=HERE).num_failed == 0
+    assert found(cache)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"sections": {"keys": [0, 1 << 62, "0" * 32]}},
+        {"sections": {"keys": [-4096, 4096, "0" * 32]}},
+        {"sections": {"keys": [1]}},
+        {"sections": []},
+        {"num_videos": -1},
+        {"num_videos": 1 << 62},
+        {"num_videos": "many"},
+        {"num_bytes": 10**400},
+        {"catalog_version": 2},
+        {"format": "other"},
+    ],
+)
+def test_a_head_that_contradicts_its_file(cache: Path, head: dict[str, object]) -> None:
+    path = cache / CATALOG
+    data = path.read_bytes()
+    stated = json.loads(data[:4096])
+    del stated["xxh3_128"]
+    path.write_bytes(seal({**stated, **head}).encode().ljust(4095) + b"\n" + data[4096:])
+    code, findings = found(cache)
+    assert (code, findings[0].file) == (5, CATALOG)
+    with pytest.raises(cc.DamageError, match=rf"{CATALOG}' is damaged"):
+        facts_of(cache)
+
+
+def test_a_lost_sidecar_comes_back_from_the_catalog(cache: Path, run_cli: Cli) -> None:
+    sidecar, artefact = of(cache, "a.mp4")
+    line = sidecar.read_bytes()
+    sidecar.unlink()
+    inode = artefact.stat().st_ino
+    done = run_cli("verify", cache, "-j1", "--repair")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "built 0 of 1 videos again, 1 needed only their sidecars" in done.stderr
+    assert sidecar.read_bytes() == line
+    assert artefact.stat().st_ino == inode
+
+
+def test_a_sidecar_comes_back_without_its_index(cache: Path, run_cli: Cli) -> None:
+    sidecar, _ = of(cache, "a.mp4")
+    line = sidecar.read_bytes()
+    sidecar.unlink()
+    (cache / "index.jsonl").unlink()
+    done = run_cli("verify", cache, "-j1", "--repair")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sidecar.read_bytes() == line
+
+
+def test_a_cache_of_version_3_gets_its_catalog_without_a_decode(whole: Path, cache: Path, run_cli: Cli) -> None:
+    for path in (cache / "chordcache.json", *cache.glob("videos/*/*.json")):
+        reseal(path, format_version=3)
+    (cache / CATALOG).unlink()
+    (cache / "catalog.sqlite").write_bytes(b"SQLite format 3\0")
+    before = {path: path.read_bytes() for path in cache.glob("*/*/*")}
+    done = run_cli("info", cache)
+    assert done.returncode == 13
+    assert "got the catalog of format version 3" in done.stderr
+    assert f"verify --repair {cache}" in done.stderr
+    done = run_cli("verify", cache, "-j1", "--repair")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert before == {path: path.read_bytes() for path in cache.glob("*/*/*")}
+    assert not (cache / "catalog.sqlite").exists()
+    assert '"format_version": 4' in (cache / "chordcache.json").read_text()
+    assert run_cli("build", whole / "index.json", "-o", cache, "-j1").returncode == 3  # zero.mp4 stays in quarantine
+    assert len(cc.open_cache(cache)) == len(before) // 2
 
 
 @pytest.mark.parametrize("damage", ["deleted", "empty", "text", "truncated", "folder"])
 def test_a_file_that_is_not_a_catalog(cache: Path, run_cli: Cli, damage: str) -> None:
-    path = cache / "catalog.sqlite"
+    path = cache / CATALOG
     data = path.read_bytes()
     path.unlink()
     if damage == "folder":
         path.mkdir()
     elif damage != "deleted":
-        path.write_bytes({"empty": b"", "text": b"no database\n" * 99, "truncated": data[:4096]}[damage])
+        path.write_bytes({"empty": b"", "text": b"no catalog\n" * 999, "truncated": data[:4096]}[damage])
     code, findings = found(cache)
     assert code == (15 if damage == "folder" else 5)
-    assert [each.file for each in findings if each.kind != "incomplete"] == ["catalog.sqlite"]
+    assert [each.file for each in findings if each.kind != "incomplete"] == [CATALOG]
     with pytest.raises(cc.ChordcacheError, match="Is a directory" if damage == "folder" else "--repair"):
         list(cc.open_cache(cache))
     if damage == "folder":
@@ -387,7 +467,7 @@ def test_cache_of_an_older_format_is_refused_and_stays_unchanged(
     args = {"verify": ["-j1"], "build": ["-j1", "-o", cache], "gc": ["--dry-run"], "info": []}[command]
     done = run_cli(command, whole / "index.json" if command == "build" else cache, *args)
     assert done.returncode == 13, done.stdout + done.stderr
-    assert "got format version 2, expected 3. Scan again and build a new cache." in done.stderr
+    assert "got format version 2, expected 4. Scan again and build a new cache." in done.stderr
     assert path.name in done.stderr
     assert done.stderr.count("\n") == 1
     after = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
@@ -399,7 +479,7 @@ def test_cache_of_an_older_format_is_refused_and_stays_unchanged(
 
 def test_a_version_with_the_wrong_digest_is_damage(cache: Path, run_cli: Cli) -> None:
     path = cache / "chordcache.json"
-    path.write_text(path.read_text().replace('"format_version": 3', '"format_version": 2'))
+    path.write_text(path.read_text().replace('"format_version": 4', '"format_version": 2'))
     assert run_cli("verify", cache).returncode == 5
 
 

@@ -32,7 +32,7 @@ from chordcache.records import VideoRecord
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
-from chordcache.storage.catalog import FeatureState
+from chordcache.storage.catalog_columns import FeatureState
 from chordcache.storage.layout import key_hash, key_of, video_key
 from chordcache.storage.quarantine import Quarantined, read_quarantined
 from chordcache.storage.sidecar import read_sidecar

@@ -20,7 +20,7 @@ from chordcache.records import FeatureInfo, VideoRecord
 from chordcache.sources.media_file import naming
 from chordcache.sources.video_source import VideoSource
 from chordcache.storage.annotation_names import AnnotationNames
-from chordcache.storage.catalog import FeatureState
+from chordcache.storage.catalog_columns import FeatureState
 from chordcache.storage.layout import key_of
 from chordcache.storage.sidecar import Sidecar
 from chordcache.train.misses.index_records import IndexRecords

@@ -1,0 +1,148 @@
+"""``catalog.bin``: a sealed head, the sidecars, then sections with a digest each.
+
+This module imports neither numpy nor msgspec, since a shell that completes a key waits for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from chordcache.digests import hex128
+from chordcache.errors import DamageError, printable
+from chordcache.storage.readable import NO_LINK, readable
+from chordcache.storage.seal import sealed, sealed_body
+
+CATALOG = "catalog.bin"
+"""Name of the file, in the folder of its cache"""
+
+OLD_CATALOG = "catalog.sqlite"
+"""Name of the catalog in a cache of format version 3"""
+
+HEAD_BYTES = 4096
+"""Size of the head: one sealed line, filled up with blanks [bytes]"""
+
+_FORMAT = {"format": "chordcache-catalog", "catalog_version": 1}
+_MAX_SECTION_BYTES = 1 << 30
+"""Size above which a section is not read: the keys of ten million videos [bytes]"""
+
+_MIN_VIDEO_BYTES = 40
+"""Size of the numbers of a video in the sections [bytes]"""
+
+_KEYS = re.compile(rb"(?:[A-Za-z0-9_-]+-[0-9a-f]{16}\n)*")
+
+
+def write_catalog_file(file: BinaryIO, num_videos: int, start: int, sections: Mapping[str, bytes]) -> None:
+    """Write the sections of a catalog, then its head. The sidecars are written before, from ``HEAD_BYTES`` on.
+
+    Parameters
+    ----------
+    file : binary file
+        An open file of ``start`` bytes.
+    num_videos : int
+        Number of sidecars in it.
+    start : int
+        Position of the first section [bytes].
+    sections : mapping of str to bytes
+        Name of each section to its content.
+    """
+    table = {}
+    for name, content in sections.items():
+        table[name] = [start, len(content), hex128(content)]
+        file.write(content)
+        start += len(content)
+    head = sealed(json.dumps({**_FORMAT, "num_videos": num_videos, "num_bytes": start, "sections": table}))
+    file.seek(0)
+    file.write(head.encode("ascii").ljust(HEAD_BYTES - 1) + b"\n")
+
+
+class CatalogFile:
+    """The sections of a catalog. Each is compared with its digest when it is first read.
+
+    Several threads and forked processes may share an object: it reads at positions, and keeps no state but copies.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the cache has no catalog.
+    DamageError, UnreadableError
+        If the file is not a catalog, or cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / CATALOG
+        with readable(self.path):
+            self._fd = os.open(self.path, os.O_RDONLY | NO_LINK)
+        weakref.finalize(self, os.close, self._fd)  # instead of a ``close`` that another thread could read after
+        with readable(self.path):
+            status = os.fstat(self._fd)
+            if not stat.S_ISREG(status.st_mode):
+                code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.ENXIO
+                raise OSError(code, os.strerror(code))
+        self.num_bytes = status.st_size
+        self._sections: dict[str, bytes] = {}
+        self._table = self._read_head()
+
+    def _read_head(self) -> Mapping[str, tuple[int, int, str]]:
+        body = sealed_body(self.read(0, HEAD_BYTES).rstrip(b" \n"))
+        if body is None:
+            raise self.damage("the digest of its head does not match")
+        try:
+            head: dict[str, Any] = json.loads(body)
+            is_known = {name: head.get(name) for name in _FORMAT} == _FORMAT
+            num_videos, num_bytes = int(head["num_videos"]), int(head["num_bytes"])
+            sections: dict[str, list[Any]] = head["sections"]
+            table = {name: (int(start), int(size), str(digest)) for name, (start, size, digest) in sections.items()}
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+            raise self.damage("its head is not one of a catalog") from None
+        if not is_known:
+            raise self.damage("another version of chordcache wrote it")
+        if num_bytes != self.num_bytes:
+            raise self.damage(f"got {self.num_bytes} bytes, expected {num_bytes}")
+        if not 0 <= num_videos * _MIN_VIDEO_BYTES <= num_bytes:
+            raise self.damage(f"got {num_videos} videos in {num_bytes} bytes")
+        for name, (start, size, _) in table.items():
+            if not (0 <= size <= _MAX_SECTION_BYTES and 0 <= start <= num_bytes - size):
+                raise self.damage(f"its section '{printable(name)}' is not inside the file")
+        self.num_videos = num_videos
+        return table
+
+    def read(self, start: int, num_bytes: int) -> bytes:
+        """Return bytes at a position. Raises ``DamageError`` if the file ends before them."""
+        with readable(self.path):
+            data = os.pread(self._fd, num_bytes, start)
+        if len(data) != num_bytes:
+            raise self.damage("it is cut off")
+        return data
+
+    def section(self, name: str) -> bytes:
+        """Return the content of a section. Raises ``DamageError``."""
+        content = self._sections.get(name)
+        if content is None:
+            if name not in self._table:
+                raise self.damage(f"its section '{name}' is missing")
+            start, num_bytes, digest = self._table[name]
+            content = self.read(start, num_bytes)
+            if hex128(content) != digest:
+                raise self.damage(f"the digest of its section '{name}' does not match")
+            self._sections[name] = content
+        return content
+
+    def keys(self) -> list[str]:
+        """Return all keys, sorted. Raises ``DamageError``."""
+        content = self.section("keys")
+        if content.count(b"\n") != self.num_videos or not _KEYS.fullmatch(content):
+            raise self.damage("its section 'keys' has other keys than those of its videos")
+        return content.decode("ascii").split("\n")[:-1]
+
+    def damage(self, what: str) -> DamageError:
+        """Return the error of a damaged catalog."""
+        path, folder = printable(self.path), printable(self.path.parent)
+        return DamageError(f"'{path}' is damaged: {what}; run 'chordcache verify --repair {folder}'")
