@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from chordcache.storage.part_folders import in_parts
@@ -39,5 +40,10 @@ def completing_command(cache: Path, tiers: Iterable[str]) -> str:
 
 
 def _shell(path: Path) -> str:
-    relative = os.path.relpath(path)
+    return _quoted(path, os.getcwd())
+
+
+@cache
+def _quoted(path: Path, start: str) -> str:
+    relative = os.path.relpath(path, start)
     return shlex.quote(str(path) if relative.startswith("..") else relative)

@@ -35,7 +35,7 @@ def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], l
     known = KnownSidecars(cache)
     for key in keys:
         try:
-            named.update(str(info.file) for info in known.read(key).features)
+            named |= known.files(key)
         except (DamageError, UnreadableError):
             if must_read:
                 raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -30,16 +29,15 @@ _MAX_RECENT = 256
 
 
 class _Opened(NamedTuple):
-    """The open files of a cache in a process, as one object, since threads may open and close them concurrently."""
+    """The catalog and the recent videos of a cache, as one object, since threads may open and close concurrently."""
 
-    pid: int
     catalog: Catalog
     recent: dict[int | str, Video]
     """Recent videos with their times, which are parsed once if clips of a video follow each other"""
 
 
 class Cache:
-    """A cache opened for reading. Picklable, thread-safe and fork-safe: each process opens its own files, lazily.
+    """A cache opened for reading. Picklable, thread-safe and fork-safe.
 
     Parameters
     ----------
@@ -88,8 +86,8 @@ class Cache:
     @property
     def _here(self) -> _Opened:
         opened = self._opened
-        if opened is None or opened.pid != os.getpid():
-            opened = self._opened = _Opened(os.getpid(), Catalog(self.path), {})
+        if opened is None:
+            opened = self._opened = _Opened(Catalog(self.path), {})
         return opened
 
     @property
@@ -137,7 +135,7 @@ class Cache:
 
     def _sidecar(self, catalog: Catalog, video: int | str) -> Sidecar:
         if not isinstance(video, str):
-            position = operator.index(video)  # SQLite takes numpy's integers for bytes
+            position = operator.index(video)
             return catalog.at(position + len(catalog) if position < 0 else position)
         sidecar = catalog.find(video)
         if sidecar is None:

@@ -36,11 +36,10 @@ def find_video(cache: Cache, video: str | os.PathLike[str]) -> Video:
         If the catalog is damaged.
     """
     name = os.fspath(video)
-    is_ascii = name.isascii()  # as all keys are, and SQLite takes no undecodable names
-    if is_ascii and name in cache:
+    if name in cache:
         return cache[name]
     keys = keys_at_path(cache.catalog, name)
-    if not keys and name and is_ascii:
+    if not keys and name:
         keys = cache.catalog.keys_from(name, _MAX_MATCHES + 1)
     if len(keys) == 1:
         return cache[keys[0]]

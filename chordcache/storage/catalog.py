@@ -17,12 +17,13 @@ from chordcache.errors import ChordcacheError, DamageError, FormatVersionError, 
 from chordcache.records import Record, from_json, parse_json
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
-from chordcache.storage.catalog_columns import INT32, INT64, UINT64, Columns, hash_of
+from chordcache.storage.catalog_columns import INT32, INT64, SECTIONS, UINT64, Columns, hash_of
 from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, OLD_CATALOG, CatalogFile
 from chordcache.storage.catalog_keys import matching
 from chordcache.storage.layout import is_key, sidecar_file
 from chordcache.storage.part_folders import in_parts
 from chordcache.storage.readable import exists
+from chordcache.storage.seal import sealed_body
 from chordcache.storage.sidecar import MAX_SIDECAR_BYTES, Sidecar
 
 T = TypeVar("T")
@@ -33,6 +34,16 @@ class _Place(Record, frozen=True, forbid_unknown_fields=False):
 
     key: str
     path: str
+
+
+class _File(Record, frozen=True, forbid_unknown_fields=False):
+    file: str | None = None
+
+
+class _Files(Record, frozen=True, forbid_unknown_fields=False):
+    """The part of a sidecar that names its files."""
+
+    features: tuple[_File, ...]
 
 
 class Catalog:
@@ -172,26 +183,34 @@ class Catalog:
         place = bisect_left(keys, text)
         return keys[max(0, place - limit) : place + limit]
 
-    def unchanged(self, key: str) -> tuple[Sidecar, bytes, int] | None:
-        """Return sidecar, line and mtime of a video whose file is the one that this catalog was written from."""
-        for position in self._positions_of(key):
-            if self.is_unchanged(position, key):
-                sidecar, line = self._row(position)
-                if sidecar.key == key:
-                    return sidecar, line, int(self._mtimes[position])
-        return None
+    def row(self, position: int) -> tuple[Sidecar, bytes, int]:
+        """Return a sidecar, its line, and the mtime of its file when this catalog was written [nanoseconds]."""
+        return *self._row(position), int(self._mtimes[position])
+
+    def files(self, position: int) -> set[str]:
+        """Return the names of the files of a video, without a check of its other values. Raises ``DamageError``."""
+        body = sealed_body(self._line(position))
+        if body is None:
+            raise self._damage(f"the digest of row {position} does not match")
+        return {info.file for info in parse_json(body, _Files).features if info.file is not None}
 
     def is_unchanged(self, position: int, key: str) -> bool:
-        """Return whether the sidecar's file of a video is the one that its row was written from."""
+        """Return whether the file of a sidecar is the one that a row was written from."""
         try:
             status = os.lstat(f"{self.cache}/{sidecar_file(key)}")
         except OSError:  # the one who reads it raises
             return False
         num_bytes = int(self._offsets[position + 1]) - int(self._offsets[position])
-        return stat.S_ISREG(status.st_mode) and (status.st_size, status.st_mtime_ns) == (
-            num_bytes,
-            int(self._mtimes[position]),
-        )
+        stated = num_bytes, int(self._mtimes[position])
+        return stat.S_ISREG(status.st_mode) and (status.st_size, status.st_mtime_ns) == stated
+
+    def check_digests(self) -> None:
+        """Compare the digest of every row and section. Raises ``DamageError``."""
+        for position in range(len(self)):
+            if sealed_body(self._line(position)) is None:
+                raise self._damage(f"the digest of row {position} does not match")
+        for name in SECTIONS:
+            self._file.section(name)
 
     def check(self) -> Iterator[tuple[str, Sidecar]]:
         """Check the file and yield key and sidecar of every row, in order. Raises ``DamageError``."""

@@ -21,6 +21,12 @@ from chordcache.storage.sidecar import Sidecar
 
 INT32, INT64, UINT64 = np.dtype("<i4"), np.dtype("<i8"), np.dtype("<u8")
 
+SECTIONS = (
+    *("offsets", "hashes", "order", "mtimes", "num_frames", "label_ids", "states"),
+    *("features", "labels", "annotations", "keys"),
+)
+"""Names of the sections"""
+
 _RACY_NS = 2 * 10**9
 """Age below which a sidecar may be replaced without another mtime [nanoseconds]: the coarsest clock of a file system"""
 

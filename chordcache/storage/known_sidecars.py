@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,8 +22,11 @@ class KnownSidecars:
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         self._catalog: Catalog | None = None
+        self._keys: list[str] = []
         with suppress(ChordcacheError):  # none yet, a damaged one, or one of an earlier version
-            self._catalog = Catalog(cache)
+            catalog = Catalog(cache)
+            self._keys = catalog.keys()
+            self._catalog = catalog
 
     def read(self, key: str) -> Sidecar:
         """Return the sidecar of a video. Raises as ``read_sidecar`` does."""
@@ -38,25 +42,38 @@ class KnownSidecars:
 
     def row(self, key: str) -> tuple[Sidecar, bytes, int]:
         """Return the sidecar of a video, its line, and the mtime of its file [nanoseconds]."""
-        if self._catalog is not None:
+        catalog, position = self._unchanged(key)
+        if catalog is not None:
             with suppress(DamageError, UnreadableError):
-                row = self._catalog.unchanged(key)
-                if row is not None:
-                    return row
+                return catalog.row(position)
         try:
             mtime_ns = os.lstat(f"{self._cache}/{sidecar_file(key)}").st_mtime_ns  # before the read: it may be replaced
         except OSError:
             mtime_ns = 0
         return *read_sidecar_line(self._cache, key), mtime_ns
 
+    def files(self, key: str) -> set[str]:
+        """Return the names of the files of a video. Raises as ``read_sidecar`` does."""
+        catalog, position = self._unchanged(key)
+        if catalog is not None:
+            with suppress(DamageError, UnreadableError, ValueError):
+                return catalog.files(position)
+        return set(self.read(key).files)
+
+    def _unchanged(self, key: str) -> tuple[Catalog | None, int]:
+        """Return the catalog and the position of a video in it, or None if its file must be read."""
+        position = bisect_left(self._keys, key)
+        if self._catalog is None or self._keys[position : position + 1] != [key]:
+            return None, 0
+        with suppress(DamageError, UnreadableError):
+            if self._catalog.is_unchanged(position, key):
+                return self._catalog, position
+        return None, 0
+
     def are_those_of_catalog(self) -> bool:
         """Return whether the catalog names the videos that have a sidecar, and none of them has changed."""
-        catalog, keys = self._catalog, sorted(iter_keys(self._cache))
-        if catalog is None:
-            return False
-        with suppress(DamageError, UnreadableError):
-            return catalog.keys() == keys and all(catalog.is_unchanged(*numbered) for numbered in enumerate(keys))
-        return False
+        keys = sorted(iter_keys(self._cache))
+        return self._catalog is not None and keys == self._keys and all(self._unchanged(key)[0] for key in keys)
 
 
 def write_catalog(cache: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from chordcache.building.fix_commands import build_command, completing_command, gc_command, repair_command
@@ -37,12 +38,12 @@ def check_catalog(cache: Path, keys: list[str], features: Features, *, level: st
     findings = []
     try:
         catalog = Catalog(cache)
-        for position, (key, sidecar) in enumerate(catalog.check()):
+        for position, key in enumerate(_checked_keys(catalog, level)):
             if key not in unseen:
                 what = "the catalog names it"
                 findings.append(Damage("missing", layout.sidecar_file(key), what, repair_command(cache), key))
             elif not (level == "quick" and catalog.is_unchanged(position, key)) and not _is_sidecar_of(
-                cache, key, sidecar
+                cache, key, catalog.at(position)
             ):
                 lagging.add(key)
             unseen.discard(key)
@@ -55,6 +56,15 @@ def check_catalog(cache: Path, keys: list[str], features: Features, *, level: st
         what = f"the catalog lags behind {len(late)} sidecars, such as '{min(late)}': a build is running or was killed"
         findings.append(Damage("incomplete", file, what, completing_command(cache, features)))
     return findings
+
+
+def _checked_keys(catalog: Catalog, level: str) -> Iterator[str]:
+    """Yield the keys of a catalog, and check its content, or with the level "quick" its digests."""
+    if level == "quick":
+        catalog.check_digests()
+        yield from catalog.keys()
+    else:
+        yield from (key for key, _ in catalog.check())
 
 
 def _is_sidecar_of(cache: Path, key: str, sidecar: Sidecar) -> bool:
