@@ -86,8 +86,8 @@ def partial_folder(cache: Path) -> Iterator[Path]:
             raise _removed(folder.parent) from None
     try:
         yield folder
-    except FileNotFoundError as error:
-        if not str(error.filename).startswith(str(folder)):
+    except Exception as error:
+        if not _is_missing(folder, error):
             raise
         raise _removed(folder) from None
     finally:
@@ -180,6 +180,16 @@ def _rename(partial: Path, final: Path) -> None:
             os.replace(partial, final)
         except FileNotFoundError:
             raise _removed(partial) from None
+
+
+def _is_missing(folder: Path, error: BaseException | None) -> bool:
+    """Return whether an error, or one that it was made of, is about a missing file in a folder.
+
+    To look for the folder does not help: a disk behind FUSE remembers it for a second.
+    """
+    if isinstance(error, FileNotFoundError) and str(error.filename).startswith(str(folder)):
+        return True
+    return error is not None and _is_missing(folder, error.__context__)
 
 
 def _removed(partial: Path) -> CacheWriteError:

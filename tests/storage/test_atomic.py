@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chordcache.errors import CacheWriteError
+from chordcache.index.index_files import IndexWriter
 from chordcache.storage import atomic
 
 
@@ -22,6 +23,12 @@ def test_a_file_that_vanishes_before_it_is_published(tmp_path: Path) -> None:
         (folder / "index.jsonl").write_text("")
         shutil.rmtree(tmp_path / ".partial")
         atomic.publish_all({folder / "index.jsonl": tmp_path / "index.jsonl"}, are_synced=True)
+
+
+def test_a_folder_that_vanishes_before_a_writer_with_its_own_error(tmp_path: Path) -> None:
+    with pytest.raises(CacheWriteError, match="another process removed it"), atomic.partial_folder(tmp_path) as folder:
+        shutil.rmtree(tmp_path / ".partial")
+        IndexWriter(folder / "index.jsonl", roots={}, level="packets").__enter__()
 
 
 def test_a_missing_file_elsewhere_keeps_its_error(tmp_path: Path) -> None:
