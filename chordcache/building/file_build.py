@@ -14,7 +14,7 @@ from chordcache.building.trim import damage_after
 from chordcache.building.up_to_date import compared
 from chordcache.errors import CacheWriteError, MediaError
 from chordcache.features.feed import decode_segments, decode_whole
-from chordcache.media.source_file import SourceState, hash_source, look_settled
+from chordcache.media.source_file import OpenSource, SourceState, hash_source, open_source
 from chordcache.storage import atomic, layout
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
@@ -48,22 +48,27 @@ def build_file(tasks: Sequence[BuildTask]) -> list[Sidecar | Failure]:
 
 
 def _built(tasks: Sequence[BuildTask]) -> Outcomes:
-    """Build what is missing. Items that only need other names or another label take no decode."""
-    first = tasks[0]
-    source: SourceState | None = None
+    """Open the source, and build what is missing."""
+    source: OpenSource | None = None
     try:
-        source = look_settled(first.source_path, first.inside)
-        digest = hash_source(first.source_path) if first.hashing is not None else None
+        with open_source(tasks[0].source_path, tasks[0].inside, settled=True) as source:
+            digest = hash_source(source.place) if tasks[0].hashing is not None else None
+            return _built_from(source, digest, tasks)
     except MediaError as error:
-        return {task.key: failure_of(task, source, error) for task in tasks}
+        return {task.key: failure_of(task, source.state if source else None, error) for task in tasks}
+
+
+def _built_from(source: OpenSource, digest: str | None, tasks: Sequence[BuildTask]) -> Outcomes:
+    """Build what is missing. Items that only need other names or another label take no decode."""
+    state = source.state
     outcomes: Outcomes = {}
     remaining = []
     for planned in tasks:
         try:
-            task = compared(planned, source, digest)
-            sidecar = _published(task, source, digest)
+            task = compared(planned, state, digest)
+            sidecar = _published(task, state, digest)
         except MediaError as error:
-            outcomes[planned.key] = failure_of(planned, source, error)
+            outcomes[planned.key] = failure_of(planned, state, error)
             continue
         if sidecar is None:
             remaining.append(task)
@@ -73,7 +78,7 @@ def _built(tasks: Sequence[BuildTask]) -> Outcomes:
     for group in (parts, *([task] for task in remaining if not task.takes_part)):
         decoded = _decoded(group, source, digest)
         again = [task for task in group if task.key not in decoded]
-        failed: Outcomes = {task.key: loss for task in again if (loss := _loss(task, source)) is not None}
+        failed: Outcomes = {task.key: loss for task in again if (loss := _loss(task, state)) is not None}
         whole = [replace(task, artefacts=task.all_artefacts, kept=()) for task in again if task.key not in failed]
         outcomes |= {**decoded, **failed, **_decoded(whole, source, digest)}
     return outcomes
@@ -89,7 +94,7 @@ def _published(task: BuildTask, source: SourceState, digest: str | None) -> Side
     return None
 
 
-def _decoded(tasks: Sequence[BuildTask], source: SourceState, digest: str | None) -> Outcomes:
+def _decoded(tasks: Sequence[BuildTask], source: OpenSource, digest: str | None) -> Outcomes:
     """Build segments, or one file. Items whose features must all be made again have no outcome."""
     if tasks and tasks[0].takes_part:
         return _decoded_parts(tasks, source, digest)
@@ -101,29 +106,29 @@ def _decoded(tasks: Sequence[BuildTask], source: SourceState, digest: str | None
             except MediaError as error:
                 if task.trimming is None:
                     raise
-                trimming = Trimming(damage_after(error, task.source_path))
+                trimming = Trimming(damage_after(error, source.place))
                 outcome = _decoded_whole(replace(task, trimming=trimming), source, digest)
         except MediaError as error:
-            outcome = failure_of(task, source, error)
+            outcome = failure_of(task, source.state, error)
         outcomes |= {} if outcome is None else {task.key: outcome}
     return outcomes
 
 
-def _decoded_whole(task: BuildTask, source: SourceState, digest: str | None) -> Sidecar | Failure | None:
-    with ItemBuild(task, source, digest) as item:
-        decode_whole(task.source_path, item, task.trimming.damage if task.trimming else None)
+def _decoded_whole(task: BuildTask, source: OpenSource, digest: str | None) -> Sidecar | Failure | None:
+    with ItemBuild(task, source.state, digest) as item:
+        decode_whole(source.place, item, task.trimming.damage if task.trimming else None)
         return item.outcome
 
 
-def _decoded_parts(tasks: Sequence[BuildTask], source: SourceState, digest: str | None) -> Outcomes:
+def _decoded_parts(tasks: Sequence[BuildTask], source: OpenSource, digest: str | None) -> Outcomes:
     """Build items of which only their own frames are decoded."""
     failed: Outcomes = {}
     with ExitStack() as stack:
-        items = {task.key: stack.enter_context(ItemBuild(task, source, digest)) for task in tasks}
+        items = {task.key: stack.enter_context(ItemBuild(task, source.state, digest)) for task in tasks}
         try:
-            decode_segments(tasks[0].source_path, list(items.values()))
+            decode_segments(source.place, list(items.values()))
         except MediaError as error:
-            failed = {task.key: failure_of(task, source, error) for task in tasks}
+            failed = {task.key: failure_of(task, source.state, error) for task in tasks}
         return failed | {key: item.outcome for key, item in items.items() if item.outcome is not None}
 
 

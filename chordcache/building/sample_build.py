@@ -170,7 +170,9 @@ def _pieces(tasks: Sequence[BuildTask]) -> tuple[Sequence[BuildTask], float, Bui
         chosen = tasks[:: math.ceil(len(tasks) / _MAX_ITEMS)]
         return chosen, len(tasks) / len(chosen), None
     record = first.item
-    packets = record.packets or probe(first.source_path, root=record.root, relative_path=record.path).packets
+    packets = record.packets
+    if packets is None:
+        packets = probe(first.source_path, root=record.root, relative_path=record.path, inside=first.inside).packets
     if packets is None or not packets.num_frames:
         return tasks, 1.0, None
     fps = packets.num_frames / max(packets.duration_seconds, 1e-3)

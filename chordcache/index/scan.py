@@ -27,7 +27,7 @@ from chordcache.index.labels import Labels
 from chordcache.index.previous import ReusableRecords
 from chordcache.index.walk import Corpus, CorpusFile, check_apart, parse_roots
 from chordcache.media.probe import probe
-from chordcache.media.source_file import identity_or_none
+from chordcache.media.source_file import identity_or_none, real_folder
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.run_log import RunNotes, recorded
@@ -47,6 +47,8 @@ class _ScanTask:
     path: str
     folder: str
     level: str
+    inside: str | None
+    """Real folder that no link may lead the file out of, or None if links may"""
     identity: Identity | None = None
     """Identity of the file when the task was planned, or None if the file cannot be read"""
     known: VideoRecord | None = None
@@ -258,9 +260,11 @@ class _Scan:
 
     def _tasks(self, earlier: ReusableRecords) -> Iterator[_ScanTask]:
         for corpus in self._corpora:
+            inside = None if self._follow_symlinks else real_folder(corpus.folder)
             for file in self._files(corpus):
-                identity = identity_or_none(os.path.join(corpus.folder, file.path)) if file.is_video else None
-                task = _ScanTask(corpus.label, file.path, corpus.folder, self._level, identity)
+                path = os.path.join(corpus.folder, file.path)
+                identity = identity_or_none(path, inside) if file.is_video else None
+                task = _ScanTask(corpus.label, file.path, corpus.folder, self._level, inside, identity)
                 if file.problem is not None or file.is_video:
                     self._with_videos.add(corpus.label)
                 if file.problem is not None:
@@ -334,7 +338,7 @@ def _scan_file(task: _ScanTask) -> VideoRecord:
     if task.known is not None:
         return task.known
     path = os.path.join(task.folder, task.path)
-    return probe(path, root=task.root, relative_path=task.path, level=task.level)
+    return probe(path, root=task.root, relative_path=task.path, level=task.level, inside=task.inside)
 
 
 def _crashed(task: _ScanTask, crash: pool.Crash) -> VideoRecord:

@@ -13,7 +13,6 @@ from chordcache.errors import MediaError
 from chordcache.media.dolby_vision import incompatible_profile
 from chordcache.media.ffmpeg_log import LogMessage, reason_of
 from chordcache.media.mp4_boxes import has_encrypted_video
-from chordcache.media.source_file import identify
 
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,ogg,flv,asf,mxf,nut,rm,ivf,gif,wav,mp3,aac,"
@@ -34,7 +33,6 @@ allocated."""
 
 def open_container(path: str, messages: list[LogMessage]) -> Any:
     """Open a media file from an unknown author. See ``demux.hold_media``; ``messages`` gets FFmpeg's messages."""
-    identify(path)
     options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file", "max_pixels": str(MAX_PIXELS)}
     try:
         container = av.open(os.path.abspath(path), "r", options=options, metadata_errors="replace")
@@ -101,11 +99,13 @@ def _refuse_impossible(container: Any) -> None:
 
 def _refusal(error: av.error.FFmpegError, messages: list[LogMessage]) -> MediaError:
     for _, name, text in messages:
-        if "not on whitelist" in text.lower():
+        if "not on whitelist" in text.lower() or text.startswith("Not detecting m3u8"):
             return MediaError("open", "refused-format", _unsupported(name))
     if error.errno in (errno.EACCES, errno.EIO, errno.ENOENT):
         return MediaError("open", "io", error.strerror or str(error))
     said = [" ".join(text.split()) for _, _, text in messages]
+    if isinstance(error, av.error.InvalidDataError):
+        said = said or ["FFmpeg does not recognize it"]
     return MediaError("open", "decode", reason_of(error, said[-1] if said else None))
 
 

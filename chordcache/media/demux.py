@@ -351,7 +351,7 @@ def hold_media(path: str, joints: Joints | None = None) -> Media:
     Parameters
     ----------
     path : str
-        Path as ``os.fsdecode`` gives it; checked by ``identify``.
+        ``place`` of an ``open_source``, which stays open as long as the container.
     joints : Joints, optional
         Recordings that were joined in the file, if it was read before.
 

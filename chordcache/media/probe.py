@@ -17,7 +17,7 @@ from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import Media, open_media
 from chordcache.media.geometry import Orientation, display_size, orientation_of_matrix
 from chordcache.media.mp4_boxes import display_matrices
-from chordcache.media.source_file import identify
+from chordcache.media.source_file import open_source
 from chordcache.media.stream_header import stream_header
 from chordcache.records import AudioFacts, ContentFacts, HeaderFacts, PacketFacts, VideoRecord
 
@@ -38,7 +38,9 @@ _RANGES = {1: "limited", 2: "full"}
 """ffmpeg's names of the code points of ITU-T H.273. Code points that are not listed are unstated."""
 
 
-def probe(path: str, *, root: str, relative_path: str, level: str = "packets") -> VideoRecord:
+def probe(
+    path: str, *, root: str, relative_path: str, level: str = "packets", inside: str | None = None
+) -> VideoRecord:
     """Examine one file as deeply as ``level`` says.
 
     Parameters
@@ -49,6 +51,8 @@ def probe(path: str, *, root: str, relative_path: str, level: str = "packets") -
         Root and path of the file in the record.
     level : {"headers", "packets", "content"}
         Depth: read the headers only, also read all packets, or also decode.
+    inside : str, optional
+        Real folder that links must not lead ``path`` out of. By default they may lead anywhere.
 
     Returns
     -------
@@ -65,20 +69,25 @@ def probe(path: str, *, root: str, relative_path: str, level: str = "packets") -
     record = VideoRecord(root=root, path=relative_path, level=level)
     facts: dict[str, Any] = {}
     try:
-        facts["identity"] = identify(path)
-        with open_media(path) as media:
-            facts["audio"] = _audio_facts(media)
-            first = _FirstPicture(media)
-            try:
-                if level != "headers":
-                    facts["packets"] = _packet_facts(media, first)
-            finally:
-                facts["header"] = _header_facts(media, path, first)
-        if level == "content":
-            facts["content"] = _content_facts(path)
+        with open_source(path, inside) as source:
+            facts["identity"] = source.state.identity
+            _add_facts(facts, source.place, level)
     except MediaError as error:
         facts.update(error=error.message, error_cause=error.cause, error_stage=error.stage)
     return record.replace(**facts)
+
+
+def _add_facts(facts: dict[str, Any], path: str, level: str) -> None:
+    with open_media(path) as media:
+        facts["audio"] = _audio_facts(media)
+        first = _FirstPicture(media)
+        try:
+            if level != "headers":
+                facts["packets"] = _packet_facts(media, first)
+        finally:
+            facts["header"] = _header_facts(media, path, first)
+    if level == "content":
+        facts["content"] = _content_facts(path)
 
 
 class _FirstPicture:

@@ -1,7 +1,8 @@
-"""State of a source file: its identity, links that lead out of its root, and changes while it is read."""
+"""Open source files: each once, inside its root, and with the state that a later change shows in."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -17,6 +18,9 @@ from chordcache.records import Identity
 TICK_SECONDS = 0.02
 """Two ticks of the slowest clock that Linux stamps files with (100 Hz). The second of two writes in one tick leaves the
 times as they are. Git calls such a file racily clean."""
+
+_PLACE = "/proc/self/fd/{}"
+"""Path of a descriptor. Each open of it is of the same file, and has its own position"""
 
 _MAX_TICKS = 5
 """Number of waits for a file that is being written to. After that many, the file is given up."""
@@ -34,14 +38,30 @@ class SourceState:
     """Inode of the file that the path leads to. A file that replaces it may have all times copied."""
 
 
+@dataclass(frozen=True)
+class OpenSource:
+    """A source that is open. Its state, its hash and its frames are all of one file."""
+
+    place: str
+    """Path of the open file, whatever takes its name. It ends with the context. Each open of it has its own position"""
+    state: SourceState
+    """State of the file when it was opened"""
+
+
 @contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
-    """Open a source to read its bytes. An error of its disk, also a later one, is raised as ``MediaError``, ``io``."""
+def _as_media_error(stage: str = "open") -> Iterator[None]:
+    """Raise an error of a source's disk as ``MediaError``, ``io``."""
     try:
-        with open(path, "rb") as file:
-            yield file
+        yield
     except OSError as error:
-        raise MediaError("open", "io", error.strerror or str(error)) from None
+        raise MediaError(stage, "io", error.strerror or str(error)) from None
+
+
+@contextmanager
+def opened(place: str) -> Iterator[BinaryIO]:
+    """Open a source to read its bytes. An error of its disk, also a later one, is raised as ``MediaError``, ``io``."""
+    with _as_media_error(), open(place, "rb") as file:
+        yield file
 
 
 def real_folder(folder: str) -> str:
@@ -51,48 +71,117 @@ def real_folder(folder: str) -> str:
 
 def leads_out(path: str, inside: str | None) -> bool:
     """Return whether links lead a path out of a real folder; False if the folder is None."""
-    if inside is None:
-        return False
-    target = os.path.realpath(path)
-    return target != inside and not target.startswith(os.path.join(inside, ""))
+    return inside is not None and _target_below(inside, path) is None
 
 
-def look(path: str, inside: str | None = None) -> SourceState:
-    """Read the state of a file that is to be read.
+def _target_below(inside: str, path: str) -> str | None:
+    """Return the real path that a path leads to, or None if that is out of a real folder."""
+    try:
+        target = os.path.realpath(path)
+    except OSError:  # a link was replaced at this moment
+        return None
+    return target if target == inside or target.startswith(os.path.join(inside, "")) else None
+
+
+@contextmanager
+def open_source(path: str, inside: str | None = None, *, settled: bool = False) -> Iterator[OpenSource]:
+    """Open a file that is to be read. All that is read from ``place`` is of the file that was checked.
 
     Parameters
     ----------
     path : str
         Path as ``os.fsdecode`` gives it.
     inside : str, optional
-        Real folder that links must not lead out of; by default they may lead anywhere.
+        Real folder that links must not lead out of, also if they change meanwhile. By default they may lead anywhere.
+    settled : bool
+        True to make sure that any later write changes the state. If the file was written to a moment ago, its state is
+        read again one tick later. This machine's clock only decides whether that is needed. If the clock is wrong, the
+        wait may be one tick too long, or missing if the disk's own clock is behind.
 
     Raises
     ------
     MediaError
-        ``refused-link`` if the path leads out of ``inside``, before it is opened; ``not-regular`` for a FIFO, a device,
-        a socket or a folder (opening one may hang forever); ``io`` if the file cannot be read.
+        ``refused-link`` if the path leads out of ``inside``; ``not-regular`` for a FIFO, a device, a socket or a
+        folder, which are not opened; ``io`` if the file cannot be read; ``changed`` if it has to be settled and is
+        being written to all the time.
     """
-    if leads_out(path, inside):
+    with _as_media_error():
+        fd = _open_regular(path, inside)
+    try:
+        state = _settled_state(fd) if settled else _state(fd)
+        yield OpenSource(_PLACE.format(fd), state)
+    finally:
+        os.close(fd)
+
+
+def _open_regular(path: str, inside: str | None) -> int:
+    """Open a regular file. Anything else is only looked at: the open of a FIFO may hang, that of a device may act."""
+    pinned = os.open(path, os.O_PATH) if inside is None else _pin_below(inside, path)
+    try:
+        mode = os.fstat(pinned).st_mode
+        if stat.S_ISLNK(mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if not stat.S_ISREG(mode):
+            raise MediaError("open", "not-regular", "not a regular file")
+        return os.open(_PLACE.format(pinned), os.O_RDONLY)
+    except FileNotFoundError:
+        if os.path.lexists(_PLACE.format(pinned)):  # a file system in user space has removed it
+            raise
+        raise MediaError("open", "io", "/proc is not mounted, through which sources are read") from None
+    finally:
+        os.close(pinned)
+
+
+def _pin_below(inside: str, path: str) -> int:
+    """Return an ``O_PATH`` descriptor of what is at a path. No link is followed after it was resolved and checked."""
+    target = _target_below(inside, path)
+    if target is None:
         raise MediaError(
             "open",
             "refused-link",
             "a symbolic link leads it out of its root; to allow that, scan with --follow-symlinks (or build with it, "
             "from a CSV list)",
         )
-    try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise MediaError("open", "not-regular", "not a regular file")
-        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-    except OSError as error:
-        raise MediaError("open", "io", error.strerror or str(error)) from None
+    fd = os.open(inside, os.O_PATH)
+    for name in os.path.relpath(target, inside).split(os.sep):
+        above = fd
+        try:
+            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=above)
+        except NotADirectoryError:
+            what = "Not a directory: a link or a file has the place of a folder in its path"
+            raise MediaError("open", "io", what) from None
+        finally:
+            os.close(above)
+    return fd
+
+
+def _state(fd: int) -> SourceState:
+    with _as_media_error():
+        status = os.fstat(fd)
     identity = Identity(status.st_size, status.st_mtime_ns)
     return SourceState(identity, status.st_ctime_ns, status.st_dev, status.st_ino)
 
 
+def _settled_state(fd: int) -> SourceState:
+    state = _state(fd)
+    for _ in range(_MAX_TICKS):
+        if time.time_ns() - state.ctime_ns >= TICK_SECONDS * 1e9:
+            return state
+        time.sleep(TICK_SECONDS)
+        earlier, state = state, _state(fd)
+        if state == earlier:
+            return state
+    raise MediaError("open", "changed", "the file is being written to; build again when it is complete")
+
+
+def look(path: str, inside: str | None = None) -> SourceState:
+    """Return the state of a file that is to be read. Raises as ``open_source``."""
+    with open_source(path, inside) as source:
+        return source.state
+
+
 def identify(path: str, inside: str | None = None) -> Identity:
-    """Return the identity of a file's content according to the file system. Raises as ``look``."""
+    """Return the identity of a file's content according to the file system. Raises as ``open_source``."""
     return look(path, inside).identity
 
 
@@ -110,30 +199,8 @@ def identity_or_none(path: str, inside: str | None = None) -> Identity | None:
     return state.identity if state else None
 
 
-def look_settled(path: str, inside: str | None = None) -> SourceState:
-    """Return the same as ``look``, and make sure that any later write changes the state.
-
-    If the file was written to a moment ago, look again one tick later. This machine's clock only decides whether that
-    is needed. If the clock is wrong, the wait may be one tick too long, or missing if the disk's own clock is behind.
-
-    Raises
-    ------
-    MediaError
-        As ``look``; ``changed`` if the file is being written to all the time.
-    """
-    state = look(path, inside)
-    for _ in range(_MAX_TICKS):
-        if time.time_ns() - state.ctime_ns >= TICK_SECONDS * 1e9:
-            return state
-        time.sleep(TICK_SECONDS)
-        earlier, state = state, look(path, inside)
-        if state == earlier:
-            return state
-    raise MediaError("open", "changed", "the file is being written to; build again when it is complete")
-
-
 def check_unchanged(path: str, before: SourceState, inside: str | None = None, *, num_frames_ok: int = 0) -> None:
-    """Raise ``MediaError`` (``changed``, or as ``look``) if a file differs from its state before."""
+    """Raise ``MediaError`` (``changed``, or as ``look``) if the file at a path is another one, or was written to."""
     if look(path, inside) != before:
         raise MediaError("decode", "changed", "the file changed while it was read", num_frames_ok)
 
@@ -144,9 +211,7 @@ def bytes_changed(found: str, expected: str) -> MediaError:
     return MediaError("decode", "changed", what)
 
 
-def hash_source(path: str) -> str:
+def hash_source(place: str) -> str:
     """Return the xxh3-128 of a source's bytes, 32 hex digits. Raise ``MediaError``, ``io``."""
-    try:
-        return digest_file(path)
-    except OSError as error:
-        raise MediaError("decode", "io", error.strerror or str(error)) from None
+    with _as_media_error("decode"):
+        return digest_file(place)

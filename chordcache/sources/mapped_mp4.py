@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from chordcache.media.exact_frames import FrameReader
 from chordcache.media.frame_index import FrameIndex, seek_frames_of
 from chordcache.media.mp4_decoder import SampleDecoder
 from chordcache.media.mp4_samples import VideoTrack, read_video_track, refused
-from chordcache.media.source_file import identify
-from chordcache.sources.media_file import AS_STORED, Converter, MP4Source, check_is_file, naming
+from chordcache.media.source_file import open_source, opened
+from chordcache.sources.media_file import AS_STORED, Converter, DecodedFile, check_is_file, naming
 from chordcache.sources.video_source import VideoSource
 
 _HIGH_444 = 244
@@ -28,15 +28,14 @@ _HIGH_444 = 244
 class _MappedFile:
     """A mapped file, its frame index, and its running decoder."""
 
-    def __init__(self, path: str, frames: PictureConfig) -> None:
-        identify(path)
+    def __init__(self, place: str, frames: PictureConfig) -> None:
         self._frames = frames
         self._converter: Converter | None = None
         self._frame_reader: FrameReader[Any] | None = None
         """Reader that continues after the last request"""
         self._last = -1
         """Number of the last frame that was read"""
-        self._map = _mapped(path)
+        self._map = _mapped(place)
         self._data = memoryview(self._map)
         try:
             self._track = read_video_track(self._data)
@@ -135,14 +134,12 @@ class _MappedFile:
         raise MediaError("decode", "short", "frame 0 cannot be decoded")
 
 
-def _mapped(path: str) -> mmap.mmap:
+def _mapped(place: str) -> mmap.mmap:
     try:
-        with open(path, "rb") as file:
+        with opened(place) as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except ValueError:
         raise refused("the file is empty") from None
-    except OSError as error:
-        raise MediaError("open", "io", error.strerror or str(error)) from None
 
 
 def _frame_index_of(track: VideoTrack) -> tuple[FrameIndex, np.ndarray]:
@@ -184,23 +181,26 @@ class MappedMP4Source(VideoSource):
         self._frames = frames
         self.max_fps = frames.fps
         self._file: _MappedFile | None = None
-        self._decoded = MP4Source(frames)
+        self._decoded: DecodedFile | None = None
+        self._place = ""
+        self._opening = ExitStack()
         self.fallback_reason: str | None = None
         """Reason why ``MP4Source`` reads the file, None if it does not. It may only be found when a frame is read"""
 
     def _open(self, name: str) -> None:
         check_is_file(name)
         with naming(name):
+            self._place = self._opening.enter_context(open_source(name, self._inside)).place
             try:
-                self._file = _MappedFile(name, self._frames)
+                self._file = _MappedFile(self._place, self._frames)
             except MediaError as error:
-                self._fall_back(name, error)
+                self._fall_back(error)
 
-    def _fall_back(self, name: str, error: MediaError) -> None:
+    def _fall_back(self, error: MediaError) -> None:
         if error.cause != "tables":
             raise error
         self._unmap()
-        self._decoded.open(name)
+        self._decoded = DecodedFile(self._place, self._frames)
         self.fallback_reason = error.message
 
     def _unmap(self) -> None:
@@ -210,14 +210,18 @@ class MappedMP4Source(VideoSource):
 
     def _close(self) -> None:
         self._unmap()
-        self._decoded.close()
-        self.fallback_reason = None
+        if self._decoded is not None:
+            self._decoded.close()
+        self._decoded = self.fallback_reason = None
+        self._opening.close()
 
     @property
     def frame_index(self) -> FrameIndex:
         """Presentation time of each frame, and the frame at which decoding begins for it."""
         self._check_open()
-        return self._decoded.frame_index if self._file is None else self._file.frame_index
+        opened = self._file or self._decoded
+        assert opened is not None
+        return opened.frame_index
 
     @property
     def num_frames(self) -> int:
@@ -239,13 +243,13 @@ class MappedMP4Source(VideoSource):
         """Sample rate [Hz] of the audio track."""
         self._check_open()
         with naming(self._name):
-            return sample_rate_of(self._name)
+            return sample_rate_of(self._place)
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
         """Return sound of the file's best track. The container is opened for it. See ``MP4Source``."""
         self._check_open()
         with naming(self._name):
-            return read_sound(self._name, start_seconds, duration_seconds)
+            return read_sound(self._place, start_seconds, duration_seconds)
 
     def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
         num_read = 0
@@ -255,6 +259,6 @@ class MappedMP4Source(VideoSource):
                     yield frame
                     num_read += 1
             except MediaError as error:
-                self._fall_back(self._name, error)
-        if self._file is None:
-            yield from self._decoded.get_frames(wanted[num_read:])
+                self._fall_back(error)
+            if self._decoded is not None:
+                yield from map(self._decoded.frame, wanted[num_read:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ from chordcache.media.exact_frames import ExactFrames
 from chordcache.media.frame_index import FrameIndex
 from chordcache.media.geometry import Orientation
 from chordcache.media.scaling import PictureScaler
+from chordcache.media.source_file import open_source
 from chordcache.sources.video_source import VideoSource
 
 Show: TypeAlias = Callable[[PictureScaler, Any], np.ndarray]
@@ -99,11 +100,11 @@ class Converter:
         return self._show(self._scaler, picture)
 
 
-class _File:
-    """An open media file, and the converter of its pictures."""
+class DecodedFile:
+    """A media file by the ``place`` of an ``open_source``, and the converter of its pictures."""
 
-    def __init__(self, path: str, frames: PictureConfig, show: Show) -> None:
-        self._frames = ExactFrames(path)
+    def __init__(self, place: str, frames: PictureConfig, show: Show = PictureScaler.rgb) -> None:
+        self._frames = ExactFrames(place)
         media = self._frames.media
         video, audio = media.require_video(), media.audio
         codec = video.codec_context
@@ -113,13 +114,16 @@ class _File:
         self.joints = media.joints
 
     def close(self) -> None:
+        """Close the container."""
         self._frames.close()
 
     def frame(self, number: int) -> np.ndarray:
+        """Decode a frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]."""
         return self._converter.rgb(self._frames.frame(number).picture, lambda: self._frames.frame(0).picture)
 
     @property
     def display_size(self) -> tuple[int, int]:
+        """(width, height) of the displayed source, [pixels]. (0, 0) before a frame is read."""
         return self._converter.display_size
 
 
@@ -149,20 +153,24 @@ class MP4Source(VideoSource):
         self._frames = frames
         self.max_fps, self.stereo = frames.fps, frames.stereo
         self._show: Show = PictureScaler.rgb
-        self._file: _File | None = None
+        self._file: DecodedFile | None = None
+        self._place = ""
+        self._opening = ExitStack()
 
     def _open(self, name: str) -> None:
         check_is_file(name)
         with naming(name):
-            self._file = _File(name, self._frames, self._show)
+            self._place = self._opening.enter_context(open_source(name, self._inside)).place
+            self._file = DecodedFile(self._place, self._frames, self._show)
 
     def _close(self) -> None:
         if self._file is not None:
             self._file.close()
         self._file = None
+        self._opening.close()
 
     @property
-    def _opened(self) -> _File:
+    def _opened(self) -> DecodedFile:
         self._check_open()
         assert self._file is not None
         return self._file
@@ -218,7 +226,7 @@ class MP4Source(VideoSource):
         """
         self._check_open()
         with naming(self._name):
-            return read_sound(self._name, start_seconds, duration_seconds, joints=self._opened.joints)
+            return read_sound(self._place, start_seconds, duration_seconds, joints=self._opened.joints)
 
     def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
         for number in wanted:

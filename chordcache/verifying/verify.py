@@ -25,7 +25,14 @@ from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFoundError, UnreadableError, UsageError
 from chordcache.features.frames import record_decoder
 from chordcache.features.item_fields import fits
-from chordcache.media.source_file import bytes_changed, check_unchanged, hash_source, look, real_folder
+from chordcache.media.source_file import (
+    OpenSource,
+    bytes_changed,
+    check_unchanged,
+    hash_source,
+    open_source,
+    real_folder,
+)
 from chordcache.records import FeatureInfo
 from chordcache.storage import layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact, open_artefact
@@ -336,27 +343,27 @@ def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> 
     path = os.path.join(roots[sidecar.root], sidecar.path)
     inside = check.inside.get(sidecar.root)
     try:
-        state = look(path, inside)
-        if state.identity != sidecar.source:
-            what = "the source changed after it was cached"
-            return [Damage("stale", path, what, build_command(check.cache, check.features), check.key)]
-        is_rewritten = state.ctime_ns != sidecar.source_ctime_ns
-        findings = _compare(check, sidecar, path, is_rewritten=is_rewritten)
-        check_unchanged(path, state, inside)
+        with open_source(path, inside) as source:
+            if source.state.identity != sidecar.source:
+                what = "the source changed after it was cached"
+                return [Damage("stale", path, what, build_command(check.cache, check.features), check.key)]
+            findings = _compare(check, sidecar, path, source)
+            check_unchanged(path, source.state, inside)
     except MediaError as error:
         return [Damage("stale", path, f"the source cannot be compared: {error}", "", check.key)]
     return findings
 
 
-def _compare(check: _Check, sidecar: Sidecar, path: str, *, is_rewritten: bool) -> list[Damage]:
+def _compare(check: _Check, sidecar: Sidecar, path: str, source: OpenSource) -> list[Damage]:
     """Decode the source again. The digests of the artefacts were checked, so any difference comes from the source."""
+    is_rewritten = source.state.ctime_ns != sidecar.source_ctime_ns
     fix_command = build_command(check.cache, check.features) if is_rewritten and sidecar.source_hash else ""
     try:
         if sidecar.source_hash is not None:
-            digest = hash_source(path)
+            digest = hash_source(source.place)
             if digest != sidecar.source_hash:
                 raise bytes_changed(digest, sidecar.source_hash)
-        compare_with_source(check.cache, sidecar, check.config, path)
+        compare_with_source(check.cache, sidecar, check.config, source.place)
     except MediaError as error:
         what = f"the source, unchanged by its size and mtime: {error}"
         return [Damage("stale", path, what, fix_command, check.key)]

@@ -11,13 +11,14 @@ from helpers.ffmpeg import ffmpeg
 from chordcache.errors import MediaError
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
+from chordcache.media.source_file import open_source
 
 BEFORE_IMAGE = b"\x21\xf9\x04"
 """Extension before each image of a GIF"""
 
 
 def answer(path: Path) -> MediaError:
-    with pytest.raises(MediaError) as caught, open_media(str(path)) as media:
+    with open_source(str(path)) as source, pytest.raises(MediaError) as caught, open_media(source.place) as media:
         list(decode_frames(media))
     return caught.value
 
@@ -50,14 +51,24 @@ FORMATS = {
         b"#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\na.ts\n#EXT-X-ENDLIST\n",
         "not a video container that is read (playlist, picture or text)",
     ),
-    "txt": (b"hello\n" * 99, "not a video container that is read (playlist, picture or text)"),
 }
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_formats_that_are_not_read_have_their_name(tmp_path: Path, suffix: str) -> None:
-    data, expected = FORMATS[suffix]
-    path = tmp_path / f"a.{suffix}"
+@pytest.mark.parametrize("suffix", ["", ".mp4"])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_formats_that_are_not_read_have_their_name(tmp_path: Path, kind: str, suffix: str) -> None:
+    """FFmpeg sees the path of a descriptor, so that the content decides and not the suffix."""
+    data, expected = FORMATS[kind]
+    path = tmp_path / f"a{suffix or f'.{kind}'}"
     path.write_bytes(data)
     found = answer(path)
     assert (found.cause, found.message) == ("refused-format", expected)
+
+
+@pytest.mark.parametrize("suffix", ["txt", "mp4"])
+def test_a_text_is_not_a_format(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(b"hello\n" * 99)
+    found = answer(path)
+    expected = "Invalid data found when processing input (FFmpeg does not recognize it)"
+    assert (found.cause, found.message) == ("decode", expected)

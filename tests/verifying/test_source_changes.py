@@ -21,7 +21,7 @@ from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.media import source_file
-from chordcache.media.source_file import TICK_SECONDS, look, look_settled
+from chordcache.media.source_file import TICK_SECONDS, SourceState, look, open_source
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -104,11 +104,16 @@ def test_a_file_of_the_same_size_and_times_is_detected_by_its_inode(
 # Within one tick
 
 
+def settled(path: Path) -> SourceState:
+    with open_source(str(path), settled=True) as source:
+        return source.state
+
+
 def test_a_write_right_after_a_settled_look_always_shows(tmp_path: Path) -> None:
     path = tmp_path / "a"
     for number in range(30):
         path.write_bytes(b"%d" % (number % 2))
-        state = look_settled(str(path))
+        state = settled(path)
         mtime_ns = path.stat().st_mtime_ns
         path.write_bytes(b"%d" % ((number + 1) % 2))
         os.utime(path, ns=(mtime_ns, mtime_ns))
@@ -127,7 +132,7 @@ def test_a_wrong_clock_delays_a_scan_by_one_tick_at_most(
     time_ns = time.time_ns
     monkeypatch.setattr(source_file.time, "time_ns", lambda: time_ns() + int(off_seconds * 1e9))
     monkeypatch.setattr(source_file.time, "sleep", naps.append)
-    assert look_settled(str(path)) == look(str(path))
+    assert settled(path) == look(str(path))
     assert naps in ([], [TICK_SECONDS])
     if off_seconds < 0 or (off_seconds == 0 and not age_seconds):
         assert naps == [TICK_SECONDS] or age_seconds
@@ -149,7 +154,7 @@ def test_a_file_that_is_written_to_all_the_time_is_not_waited_for(tmp_path: Path
         assert processes.wait_until(lambda: path.stat().st_size > 3, 10)
         match = "the file is being written to; build again when it is complete"
         with pytest.raises(cc.MediaError, match=match) as caught:
-            look_settled(str(path))
+            settled(path)
         assert caught.value.cause == "changed"
     finally:
         stop.set()
@@ -162,7 +167,7 @@ def test_an_old_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
     time.sleep(2 * TICK_SECONDS)
     naps: list[float] = []
     monkeypatch.setattr(source_file.time, "sleep", naps.append)
-    assert look_settled(str(path)) == look(str(path))
+    assert settled(path) == look(str(path))
     assert naps == []
 
 

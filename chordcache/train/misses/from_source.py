@@ -23,7 +23,7 @@ from chordcache.features.packet_frames import PACKET_CODECS
 from chordcache.features.registry import resolve
 from chordcache.media import jpeg
 from chordcache.media.scaling import PictureScaler
-from chordcache.media.source_file import identify
+from chordcache.media.source_file import identify, open_source
 from chordcache.read.cache import Cache
 from chordcache.read.clips import FeatureReader
 from chordcache.read.video import Video
@@ -85,7 +85,7 @@ def read_source(
             with naming(origin.path):
                 identity = identify(origin.path, origin.inside)
             build = _TemporaryBuild(origin, identity, header, stack)
-            source = _source_of_frames(origin.path, build.config, stack) if set(features) == {"frames"} else None
+            source = _source_of_frames(origin, build.config, stack) if set(features) == {"frames"} else None
             if source is None:
                 cache, video = build.cache({*features, "motion"})
                 yield cache, video
@@ -167,7 +167,8 @@ class _TemporaryBuild:
         """Return the keyframes. This decodes the file, because the marks of packets may differ from those of frames."""
         with naming(self._origin.path):
             decode_pass = DecodePass({}, {}, self.config.picture, with_content=False)
-            return decode_pass.run(self._origin.path, self._origin.record.segment).keyframes
+            with open_source(self._origin.path, self._origin.inside) as source:
+                return decode_pass.run(source.place, self._origin.record.segment).keyframes
 
     @property
     def known_content(self) -> ContentFacts | None:
@@ -183,7 +184,7 @@ class _TemporaryBuild:
         return FeatureInfo("frames", tier, spec.fingerprint, spec.params, shape=shape, dtype="uint8")
 
 
-def _source_of_frames(path: str, config: Config, stack: ExitStack) -> MP4Source | None:
+def _source_of_frames(origin: SourceVideo, config: Config, stack: ExitStack) -> MP4Source | None:
     """Open a source of frames as the cache will hold them.
 
     Return None if this takes the whole file: its frames are counted from its start, or stored as packets. Also with
@@ -191,15 +192,16 @@ def _source_of_frames(path: str, config: Config, stack: ExitStack) -> MP4Source 
     """
     if config.picture.buckets is not None or (config.frames is not None and config.frames.codec in PACKET_CODECS):
         return None
-    source = stack.enter_context(_Stored(config).open(path))
+    source = stack.enter_context(_Stored(config, origin.inside).open(origin.path))
     return None if source.sequential_reason else source
 
 
 class _Stored(MP4Source):
     """Source of frames that went through the cache's codec."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, inside: str | None) -> None:
         super().__init__(config.picture)
+        self._inside = inside
         frames = config.frames or FramesConfig()
         if frames.codec == "jpeg":
             self._show = _through_jpeg(frames.quality)

@@ -137,9 +137,10 @@ class SourceVideos:
         record = self._records[position]
         folder = self._roots[record.root]
         path = os.path.join(folder, record.path)
-        with naming(path):
-            identity = identify(path, None if self._follow_symlinks else real_folder(folder))
         source = copy.deepcopy(self._source)  # an open source belongs to one thread
+        source._inside = None if self._follow_symlinks else real_folder(folder)
+        with naming(path):
+            identity = identify(path, source._inside)
         with source.open(path):
             frames = SourceFrames(source, source.max_fps, record.segment)
             shape = (frames.num_frames, *frames.read_first().shape)
