@@ -20,6 +20,7 @@ from chordcache.cli.options import (
     roots_option,
     wait_option,
 )
+from chordcache.cli.output import echo
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
@@ -97,7 +98,7 @@ def verify(
 
 def _echo_repaired(summary: RunSummary, cache: str) -> None:
     see = f"; see {printable(cache)}/quarantine.jsonl" if summary.num_failed else ""
-    click.echo(f"chordcache verify: built {summary.num_done} of {summary.num_inputs} videos again{see}", err=True)
+    echo(f"chordcache verify: built {summary.num_done} of {summary.num_inputs} videos again{see}", err=True)
 
 
 def _echo(report: VerifyReport, as_json: bool, quiet: bool) -> None:
@@ -106,8 +107,8 @@ def _echo(report: VerifyReport, as_json: bool, quiet: bool) -> None:
         echo_json(data if report.part else data["damage"])
         return
     for finding in report.damage:
-        click.echo(f"{finding.kind}: {finding}")
+        echo(f"{finding.kind}: {finding}")
     if not quiet:
         part = f" in part {report.part}" if report.part else ""
         what = f"{len(report.damage)} findings" if report.damage else f"sound: {report.num_videos} videos"
-        click.echo(what + part)
+        echo(what + part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,9 @@ def _num_values(node: yaml.Node, counts: dict[yaml.Node, int], depth: int) -> in
 def config_to_yaml(config: Config) -> str:
     """Return YAML from which ``load_config`` makes an equal config, with every key, ``train`` too."""
     data = json.loads(json.dumps({**config_to_json(config), "train": config.train}))  # tuples become lists
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    write = partial(yaml.dump, data, Dumper=_Dumper, sort_keys=False, width=120)
+    text: str = write(allow_unicode=True)
+    return text if all(line.isprintable() for line in text.split("\n")) else write(allow_unicode=False)
 
 
 def _syntax_error(name: str, text: str, error: Exception) -> ConfigError:
