@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+from chordcache import progress
 from chordcache.building.build_task import BuildTask, Trimming
 from chordcache.building.item_build import ItemBuild, failure_of, publish_item
 from chordcache.building.trim import damage_after
@@ -53,6 +54,8 @@ def _built(tasks: Sequence[BuildTask]) -> Outcomes:
     source: SourceState | None = None
     try:
         source = look_settled(first.source_path, first.inside)
+        if first.hashing is not None:
+            progress.expect(source.identity.size)
         digest = hash_source(first.source_path) if first.hashing is not None else None
     except MediaError as error:
         return {task.key: failure_of(task, source, error) for task in tasks}

@@ -9,6 +9,7 @@ from typing import Any
 import av
 import av.format
 
+from chordcache import progress
 from chordcache.errors import MediaError
 from chordcache.media.dolby_vision import incompatible_profile
 from chordcache.media.ffmpeg_log import LogMessage, reason_of
@@ -44,10 +45,18 @@ def open_container(path: str, messages: list[LogMessage]) -> Any:
         raise _refusal(error, messages) from None
     try:
         _refuse_impossible(container)
+        _expect(container)
     except MediaError:
         container.close()
         raise
     return container
+
+
+def _expect(container: Any) -> None:
+    """Let a file take the more time, the more it says to have."""
+    sizes = [stream.codec_context for stream in container.streams.video if stream.codec_context is not None]
+    num_pixels = max((context.width * context.height for context in sizes), default=0)
+    progress.expect(container.size, (container.duration or 0) / av.time_base, num_pixels)
 
 
 def best_video(container: Any) -> av.VideoStream | None:
