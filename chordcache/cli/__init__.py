@@ -101,7 +101,7 @@ class _Commands(SuggestingGroup):
         except KeyboardInterrupt:
             self._fail(ctx, "interrupted", 128 + signal.SIGINT)
         except click.ClickException as error:
-            error.message = printable_lines(error.message)
+            vars(error)["message"] = printable_lines(error.message)  # it is final for type checkers
             raise
         except (click.exceptions.Exit, click.Abort):
             raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +93,12 @@ def _num_values(node: yaml.Node, counts: dict[yaml.Node, int], depth: int) -> in
 def config_to_yaml(config: Config) -> str:
     """Return YAML from which ``load_config`` makes an equal config, with every key, ``train`` too."""
     data = json.loads(json.dumps({**config_to_json(config), "train": config.train}))  # tuples become lists
-    write = partial(yaml.dump, data, Dumper=_Dumper, sort_keys=False, width=120)
-    text: str = write(allow_unicode=True)
-    return text if all(line.isprintable() for line in text.split("\n")) else write(allow_unicode=False)
+    is_printable = all(line.isprintable() for line in _dumped(data, allow_unicode=True).split("\n"))
+    return _dumped(data, allow_unicode=is_printable)
+
+
+def _dumped(data: Any, *, allow_unicode: bool) -> str:
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, width=120))
 
 
 def _syntax_error(name: str, text: str, error: Exception) -> ConfigError:
