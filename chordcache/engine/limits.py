@@ -23,7 +23,7 @@ _SECONDS_PER_BYTE = 60e-6
 _SECONDS_PER_SECOND = 20.0
 _SECONDS_PER_MEGAPIXEL_SECOND = 20.0
 """Terms of the default limit of a file: for itself, for each byte that is read, and for each second that is decoded,
-and of each megapixel of its pictures. They are at least 20 times what a processor core of 2023 takes"""
+and of each megapixel of its pictures. They are at least 30 times what all features without a network took"""
 
 _BYTES_PER_SECOND = 128
 _BYTES_PER_MEGAPIXEL_SECOND = 256

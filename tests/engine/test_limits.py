@@ -244,6 +244,18 @@ def test_a_file_is_allowed_what_its_header_claims(clips: Path) -> None:
         assert read == [(path.stat().st_size, container.duration / 1e6, size), (None, seconds, size)]
 
 
+def test_a_file_that_does_not_state_its_duration(clips: Path, tmp_path: Path) -> None:
+    path = tmp_path / "raw.h264"
+    command = ["ffmpeg", "-v", "error", "-i", clips / "street" / "bikes.mp4", "-c", "copy", "-an", path]
+    subprocess.run(command, check=True)
+    with mock.patch.object(progress, "_alarm") as alarm, open_media(str(path)):
+        pass
+    ((num_bytes, seconds, _), _) = alarm.expect.call_args
+    with av.open(str(path)) as container:
+        assert container.duration is None
+    assert (num_bytes, seconds) == (path.stat().st_size, path.stat().st_size / 16_000)
+
+
 def test_no_alarm_is_left_between_units() -> None:
     """A worker that waits for its next task is not hanging."""
 
