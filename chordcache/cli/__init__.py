@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chordcache.amounts import shortened
 from chordcache.cli.commands import SuggestingGroup, write_sections
 from chordcache.cli.output import CLOSED_PIPE, closed_pipe_as_exit, drop_closed_pipes, echo, flush_output, lost_output
 from chordcache.cli.values import variables_in
@@ -113,6 +112,8 @@ class _Commands(SuggestingGroup):
             self._fail(ctx, f"a bug: {type(error).__name__}: {error}; run with --debug for the traceback", 1)
 
     def _fail(self, ctx: click.Context, message: str, exit_code: int) -> None:
+        from chordcache.amounts import shortened  # not before: --help does not need it
+
         if ctx.params.get("debug"):
             import traceback  # not before: --help does not need it
 
