@@ -133,6 +133,12 @@ def printable(name: str | os.PathLike[str]) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(name))
 
 
+def printable_lines(text: str) -> str:
+    """Return a text for terminals as ``printable`` does, but with its line ends and tabs."""
+    is_plain = text.replace("\n", "").replace("\t", "").isprintable()
+    return text if is_plain else "".join(c if c in "\n\t" else printable(c) for c in text)
+
+
 def describe(error: BaseException) -> str:
     """Return an exception as one line, even if it fails to print itself."""
     return " ".join(traceback.format_exception_only(error)[-1].split())

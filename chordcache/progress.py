@@ -12,6 +12,9 @@ class Alarm(Protocol):
     def beat(self) -> None:
         """Record progress."""
 
+    def expect(self, num_bytes: int | None, seconds: float, num_pixels: int) -> None:
+        """Raise the limit of the task's time by what a read of so much may take."""
+
     def paused(self) -> AbstractContextManager[None]:
         """Stop the clock inside the ``with`` block."""
 
@@ -27,6 +30,22 @@ def beat() -> None:
     """Report progress: a packet, a frame, a piece of a file. A call takes a tenth of a microsecond."""
     if _alarm is not None:
         _alarm.beat()
+
+
+def expect(num_bytes: int | None, seconds: float = 0.0, num_pixels: int = 0) -> None:
+    """Raise the limit of the task's time by what a read of so much may take.
+
+    Parameters
+    ----------
+    num_bytes : int or None
+        [bytes] to read. None if ``seconds`` was measured, so that it needs no bytes to be believed.
+    seconds : float
+        [seconds] of video and sound to decode, as a header claims it.
+    num_pixels : int
+        Pixels of a picture.
+    """
+    if _alarm is not None:
+        _alarm.expect(num_bytes, seconds, num_pixels)
 
 
 def paused() -> AbstractContextManager[None]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+from chordcache import progress
 from chordcache.building.build_task import BuildTask, Trimming
 from chordcache.building.item_build import ItemBuild, failure_of, publish_item
 from chordcache.building.trim import damage_after
@@ -52,6 +53,8 @@ def _built(tasks: Sequence[BuildTask]) -> Outcomes:
     source: OpenSource | None = None
     try:
         with open_source(tasks[0].source_path, tasks[0].inside, settled=True) as source:
+            if tasks[0].hashing is not None:
+                progress.expect(source.state.identity.size)
             digest = hash_source(source.place) if tasks[0].hashing is not None else None
             return _built_from(source, digest, tasks)
     except MediaError as error:

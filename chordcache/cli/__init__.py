@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chordcache.cli.commands import SuggestingGroup, write_sections
-from chordcache.cli.output import CLOSED_PIPE, closed_pipe_as_exit, drop_closed_pipes, flush_output, lost_output
+from chordcache.cli.output import CLOSED_PIPE, closed_pipe_as_exit, drop_closed_pipes, echo, flush_output, lost_output
 from chordcache.cli.values import variables_in
 from chordcache.cli.version import version_options
-from chordcache.errors import CacheWriteError, ChordcacheError
+from chordcache.errors import CacheWriteError, ChordcacheError, printable, printable_lines
 
 if TYPE_CHECKING:  # --help does not need it
     from click.shell_completion import CompletionItem
@@ -51,6 +51,9 @@ COMMANDS = {
 function of that name in its own module, which --help does not load"""
 
 _SUMMARIES = {name: summary for commands in COMMANDS.values() for name, summary in commands.items()}
+
+_MAX_LETTERS = 4000
+"""Number of letters of an error, which may quote a value of a file"""
 
 _PARAMETERS = {
     "stall_seconds": "stall_timeout",
@@ -96,7 +99,10 @@ class _Commands(SuggestingGroup):
             self._fail(ctx, str(error), error.exit_code)
         except KeyboardInterrupt:
             self._fail(ctx, "interrupted", 128 + signal.SIGINT)
-        except (click.exceptions.Exit, click.ClickException, click.Abort):
+        except click.ClickException as error:
+            vars(error)["message"] = printable_lines(error.message)  # it is final for type checkers
+            raise
+        except (click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:  # cli boundary
             if isinstance(error, BrokenPipeError) and drop_closed_pipes():
@@ -106,14 +112,16 @@ class _Commands(SuggestingGroup):
             self._fail(ctx, f"a bug: {type(error).__name__}: {error}; run with --debug for the traceback", 1)
 
     def _fail(self, ctx: click.Context, message: str, exit_code: int) -> None:
+        from chordcache.amounts import shortened  # not before: --help does not need it
+
         if ctx.params.get("debug"):
             import traceback  # not before: --help does not need it
 
-            click.echo(traceback.format_exc(), err=True, nl=False)
+            echo(traceback.format_exc(), err=True, nl=False)
         message = self._with_option(ctx, message)
         message += variables_in(ctx, message)
         name = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
-        click.echo(f"{name}: error: {' '.join(message.split())}", err=True)
+        echo(f"{name}: error: {printable(shortened(' '.join(message.split()), _MAX_LETTERS))}", err=True)
         ctx.exit(exit_code)
 
     def _with_option(self, ctx: click.Context, message: str) -> str:
@@ -161,5 +169,5 @@ def main() -> None:
         message = lost_output(error)
         if message is None:
             raise
-        click.echo(f"chordcache: error: {message}", err=True)
+        echo(f"chordcache: error: {message}", err=True)
         sys.exit(CacheWriteError.exit_code)

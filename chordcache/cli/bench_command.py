@@ -8,6 +8,7 @@ import click
 
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import CONFIG_VARIABLE, PATH, cache_argument, echo_json, json_option, roots_option
+from chordcache.cli.output import echo
 from chordcache.cli.values import CONFIG, variable_option
 
 
@@ -45,4 +46,4 @@ def bench(path: str, config: str | None, roots: Any, as_json: bool, **options: A
     if as_json:
         echo_json(result.to_json())
     else:
-        click.echo(tool.as_text(result))
+        echo(tool.as_text(result))

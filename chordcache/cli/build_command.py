@@ -27,6 +27,7 @@ from chordcache.cli.options import (
     split_names,
     wait_option,
 )
+from chordcache.cli.output import echo
 from chordcache.cli.values import FOLDER, Choice, variable_option
 from chordcache.errors import printable
 
@@ -136,7 +137,7 @@ def build(
         if as_json:
             echo_json(dry_run_data(result))
         else:
-            click.echo("\n".join(dry_run_lines(result, f" into {printable(result.plan.cache)}")))
+            echo("\n".join(dry_run_lines(result, f" into {printable(result.plan.cache)}")))
         return
     summary = cc.build(index, cache, options=options, progress=arguments.pop("display"), **arguments)
     line = (

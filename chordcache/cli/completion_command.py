@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from chordcache.choices import SHELLS
+from chordcache.cli.output import echo
 from chordcache.cli.values import Choice
 
 
@@ -29,4 +30,4 @@ def completion(shell: str) -> None:
     ctx = click.get_current_context().find_root()
     cls = get_completion_class(shell)
     assert cls is not None
-    click.echo(cls(ctx.command, {}, "chordcache", "_CHORDCACHE_COMPLETE").source(), nl=False)
+    echo(cls(ctx.command, {}, "chordcache", "_CHORDCACHE_COMPLETE").source(), nl=False)

@@ -6,6 +6,7 @@ import click
 
 from chordcache.cli.commands import SuggestingGroup
 from chordcache.cli.options import CONFIG_VARIABLE, echo_json, json_option
+from chordcache.cli.output import echo
 from chordcache.cli.values import CONFIG, variable_argument
 from chordcache.config.presets import preset_names, preset_summary
 
@@ -37,7 +38,7 @@ def list_presets(as_json: bool) -> None:
         echo_json(presets)
         return
     for name, summary in presets.items():
-        click.echo(f"{name:12} {summary}")
+        echo(f"{name:12} {summary}")
 
 
 @config.command()
@@ -60,4 +61,4 @@ def show(config: str | None, as_json: bool) -> None:
     if as_json:
         echo_json({**config_to_json(loaded), "train": loaded.train})
     else:
-        click.echo(config_to_yaml(loaded), nl=False)
+        echo(config_to_yaml(loaded), nl=False)

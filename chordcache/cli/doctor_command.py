@@ -7,7 +7,9 @@ import dataclasses
 import click
 
 from chordcache.cli.options import echo_json, jobs_option, json_option
+from chordcache.cli.output import echo
 from chordcache.cli.values import FOLDER
+from chordcache.errors import printable
 from chordcache.tools.doctor import diagnose
 
 
@@ -32,6 +34,6 @@ def doctor(path: str, jobs: int | None, as_json: bool) -> None:
         echo_json([dataclasses.asdict(finding) for finding in findings])
         return
     for finding in findings:
-        click.echo(f"{finding.severity:8} {finding.name:12} {finding.what}")
+        echo(f"{finding.severity:8} {finding.name:12} {printable(finding.what)}")
         if finding.severity != "ok":
-            click.echo(f"{'':21} {finding.why}\n{'':21} run: {finding.action}")
+            echo(f"{'':21} {printable(finding.why)}\n{'':21} run: {printable(finding.action)}")

@@ -39,13 +39,13 @@ def dry_run_lines(result: DryRun, into: str = "") -> list[str]:
         f"(up to date {result.num_up_to_date}, failed before {result.num_failed})"
         f"{f' and drop {result.num_pruned} others' if result.num_pruned else ''}"
     ]
-    lines += [f"  {count:>7,} lose {name}, as --drop asks" for name, count in result.dropped.items()]
-    lines += [f"  {feature}" for feature in result.stale]
+    lines += [f"  {count:>7,} lose {printable(name)}, as --drop asks" for name, count in result.dropped.items()]
+    lines += [f"  {printable(str(feature))}" for feature in result.stale]
     for reason, count in result.reasons.items():
         detail = f" ({printable(reason.detail)})" if reason.detail else ""
-        lines.append(f"  {count:>7,} {reason.kind}{detail}")
+        lines.append(f"  {count:>7,} {printable(reason.kind)}{detail}")
     for tier, specs in _features(result).items():
-        lines += [f"  {tier:<5} {name:<8} {json.dumps(params)}" for name, params in specs.items()]
+        lines += [f"  {tier:<5} {printable(name):<8} {json.dumps(params)}" for name, params in specs.items()]
     lines += [f"  root  {printable(label):<8} {printable(root)}" for label, root in result.plan.roots.items()]
     return lines + ([] if result.estimate is None else _estimate_lines(result.estimate))
 

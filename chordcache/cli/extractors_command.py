@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chordcache.cli.options import echo_json, json_option
+from chordcache.cli.output import echo
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
@@ -33,13 +34,16 @@ def extractors(as_json: bool) -> None:
         echo_json([{**dataclasses.asdict(extractor), "parameters": _plain(extractor)} for extractor in descriptions])
         return
     for extractor in descriptions:
-        click.echo("\n".join(_lines(extractor)))
+        echo("\n".join(_lines(extractor)))
 
 
 def _lines(facts: ExtractorFacts) -> list[str]:
     state = "installed" if facts.missing is None else f"not usable: {printable(facts.missing)}"
     parameters = [f"{name}={json.dumps(value)}" for name, value in _plain(facts).items()]
-    lines = [f"{facts.name:8} {', '.join(facts.tiers):12} {state}", f"         {printable(facts.description)}"]
+    lines = [
+        f"{printable(facts.name):8} {', '.join(facts.tiers):12} {state}",
+        f"         {printable(facts.description)}",
+    ]
     if facts.package != "chordcache":
         lines.append(f"         from package {printable(facts.package)}, extractor: {printable(facts.extractor)}")
     if parameters:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chordcache.cli.options import cache_argument, echo_json, json_option, skipped_frames
+from chordcache.cli.output import echo
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
@@ -36,7 +37,7 @@ def finish(cache: str, as_json: bool) -> None:
     if as_json:
         echo_json(dataclasses.asdict(report))
     else:
-        click.echo(_line(report, cache))
+        echo(_line(report, cache))
     failed = report.summary.num_failed if report.summary else 0
     click.get_current_context().exit(6 if report.missing else 3 if failed else 0)
 

@@ -9,6 +9,7 @@ import click
 
 import chordcache as cc
 from chordcache.cli.options import cache_argument, echo_json, json_option
+from chordcache.cli.output import echo
 from chordcache.errors import UsageError, printable
 
 
@@ -33,7 +34,7 @@ def gc(cache: str, dry_run: bool, yes: bool, as_json: bool) -> None:
 
     files = cc.collect_garbage(cache, dry_run=True)
     for file in files:
-        click.echo(printable(file), err=as_json)
+        echo(printable(file), err=as_json)
     is_removed = bool(files) and not dry_run and _is_agreed(files, yes)
     if is_removed:
         files = cc.collect_garbage(cache, only=files)
@@ -42,11 +43,11 @@ def gc(cache: str, dry_run: bool, yes: bool, as_json: bool) -> None:
         kept_files = [orphan.file for orphan in kept]
         echo_json({"files": files, "num_removed": len(files) if is_removed else 0, "kept": kept_files})
     elif is_removed:
-        click.echo(f"removed {len(files)} files")
+        echo(f"removed {len(files)} files")
     elif not files and not kept:
-        click.echo("nothing to remove")
+        echo("nothing to remove")
     for orphan in kept:
-        click.echo(f"chordcache gc: left {orphan}", err=True)
+        echo(f"chordcache gc: left {orphan}", err=True)
     if kept:
         click.get_current_context().exit(6)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from chordcache.cli.commands import unknown_command
+from chordcache.cli.output import echo
 
 
 @click.command()
@@ -24,4 +25,4 @@ def help(names: tuple[str, ...]) -> None:
         if command is None:
             raise unknown_command(name, ctx.command.list_commands(ctx) if isinstance(ctx.command, click.Group) else ())
         ctx = click.Context(command, info_name=name, parent=ctx)
-    click.echo(ctx.get_help())
+    echo(ctx.get_help())

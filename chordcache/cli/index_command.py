@@ -11,6 +11,7 @@ import click
 from chordcache.choices import LIST_FORMATS
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import PATH, echo_json, json_option
+from chordcache.cli.output import echo
 from chordcache.cli.values import NAMED_FOLDER, Choice
 from chordcache.errors import UsageError, printable
 
@@ -86,13 +87,13 @@ def index(source: str, output: str, as_json: bool, **arguments: Any) -> None:
     options = ListOptions(**{name: arguments.pop(name) for name in names})
     summary = index_list(source, output, options=options, **arguments)
     for note in summary.notes:
-        click.echo(f"chordcache index: {printable(note)}", err=True)
+        echo(f"chordcache index: {printable(note)}", err=True)
     if summary.num_missing_files:
-        click.echo(f"chordcache index: warning: {_missing(summary)}", err=True)
+        echo(f"chordcache index: warning: {_missing(summary)}", err=True)
     if as_json:
         echo_json({name: value for name, value in dataclasses.asdict(summary).items() if name != "notes"})
     else:
-        click.echo(_line(summary, output))
+        echo(_line(summary, output))
     click.get_current_context().exit(3 if summary.num_missing_items else 0)
 
 

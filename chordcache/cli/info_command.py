@@ -10,6 +10,7 @@ import click
 import chordcache as cc
 from chordcache.cli.info_text import problem_lines, summary_lines, video_lines
 from chordcache.cli.options import PATH, cache_argument, echo_json, json_option
+from chordcache.cli.output import echo
 from chordcache.cli.values import KEY
 from chordcache.errors import UsageError
 
@@ -38,7 +39,7 @@ def info(path: str, video: str | None, problems: bool, as_json: bool) -> None:
     if as_json:
         echo_json(facts)
     else:
-        click.echo("\n".join(summary_lines(facts) if video is None else video_lines(facts)))
+        echo("\n".join(summary_lines(facts) if video is None else video_lines(facts)))
 
 
 def _video(path: str, video: str) -> dict[str, object]:
@@ -59,5 +60,5 @@ def _problems(path: str, as_json: bool) -> None:
         echo_json([dataclasses.asdict(problem) for problem in problems])
         return
     for problem in problems:
-        click.echo("\n".join(problem_lines(problem)))
-    click.echo(f"{len(problems):,} problem{'s' * (len(problems) != 1)}")
+        echo("\n".join(problem_lines(problem)))
+    echo(f"{len(problems):,} problem{'s' * (len(problems) != 1)}")

@@ -82,7 +82,7 @@ def problem_lines(problem: Problem) -> Iterator[str]:
     yield f"  {problem.kind}, stage {printable(problem.stage)}, cause {printable(problem.cause)}"
     yield f"  {printable(shortened(problem.message, _MAX_LETTERS))}"
     if problem.remedy:
-        yield f"  {problem.remedy}"
+        yield f"  {printable(problem.remedy)}"
 
 
 def _line(name: str, text: str) -> str:

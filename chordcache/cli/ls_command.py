@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import click
 
 from chordcache.amounts import human_bytes, shortened
 from chordcache.cli.options import cache_argument, json_option
+from chordcache.cli.output import echo, json_text
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what they load
@@ -53,12 +53,12 @@ def ls(cache: str, label: str | None, problems: bool, as_json: bool) -> None:
 
 def _echo(items: Iterable[Any], cells_of: Callable[[Any], list[str]], as_json: bool) -> None:
     for line in _json_lines(items) if as_json else _aligned(map(cells_of, items)):
-        click.echo(line)
+        echo(line)
 
 
 def _cells_of_video(video: ListedVideo) -> list[str]:
     return [
-        video.key,
+        printable(video.key),
         _Amount(f"{video.seconds:.2f} s"),
         _Amount(f"{video.num_frames} frames"),
         f"{video.width}x{video.height}",
@@ -71,7 +71,7 @@ def _cells_of_video(video: ListedVideo) -> list[str]:
 def _cells_of_problem(problem: Problem) -> list[str]:
     what = problem.stage if problem.kind == "absent" else problem.cause
     message = printable(shortened(problem.message, _MAX_LETTERS))
-    return [problem.kind, what, problem.key, f"{printable(problem.path)}: {message}"]
+    return [problem.kind, printable(what), printable(problem.key), f"{printable(problem.path)}: {message}"]
 
 
 def _aligned(rows: Iterator[list[str]]) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _json_lines(items: Iterable[Any]) -> Iterator[str]:
     for item in items:
         if earlier is not None:
             yield earlier + ","
-        earlier = json.dumps(dataclasses.asdict(item), allow_nan=False)
+        earlier = json_text(dataclasses.asdict(item))
     if earlier is not None:
         yield earlier
     yield "]"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from chordcache.cli.output import echo, json_text
 from chordcache.cli.values import CONFIG, FEATURES, FOLDER, NAMED_FOLDER, TIER, variable_argument, variable_option
 from chordcache.cli.values import PATH as PATH  # commands import it from here
 from chordcache.engine.choice import ENGINES, Engine
@@ -35,7 +35,7 @@ _LIMITS = (
     ),
     click.option(
         "--file-timeout", type=float, metavar="SECONDS",
-        help="Skip a file that takes longer than this.  [default: no limit]",
+        help="Skip a file that takes longer than this; 0 turns it off.  [default: 300, more for large and long files]",
         **variable_option("CHORDCACHE_FILE_TIMEOUT"),
     ),
     click.option(
@@ -230,7 +230,7 @@ def split_names(value: str | None) -> Sequence[str] | None:
 
 def echo_json(data: Any) -> None:
     """Print a result as JSON."""
-    click.echo(json.dumps(data, indent=2, allow_nan=False))
+    echo(json_text(data, indent=2))
 
 
 def skipped_frames(summary: RunSummary) -> str:
@@ -244,4 +244,4 @@ def echo_summary(summary: RunSummary, line: str, as_json: bool, *, quiet: bool =
     if as_json:
         echo_json(dataclasses.asdict(summary))
     elif not quiet:
-        click.echo(line)
+        echo(line)

@@ -1,18 +1,32 @@
-"""Standard output that takes no more data, such as a file on a full disk or a pipe to ``head``."""
+"""Standard output: text without escape sequences, and output that takes no more data, as a pipe to ``head``."""
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import click
 
+from chordcache.errors import printable_lines
+
 CLOSED_PIPE = 128 + signal.SIGPIPE
 """Exit code of a command whose reader has left, as a shell sees it of other programs"""
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text, with all escaped that a terminal would act on. Commands print with this function only."""
+    click.echo(printable_lines(text), err=err, nl=nl)
+
+
+def json_text(data: Any, *, indent: int | None = None) -> str:
+    """Return data as JSON in printable ASCII."""
+    return json.dumps(data, indent=indent, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def lost_output(error: OSError) -> str | None:

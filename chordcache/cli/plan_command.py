@@ -22,6 +22,7 @@ from chordcache.cli.options import (
     limits_options,
     roots_option,
 )
+from chordcache.cli.output import echo
 from chordcache.cli.values import Choice
 from chordcache.errors import UsageError
 
@@ -82,7 +83,7 @@ def plan(index: str, sample: int, as_json: bool, **arguments: Any) -> None:
         verdict = {"fits": result.fits, "alternatives": [asdict(other) for other in result.alternatives]}
         echo_json({**dry_run_data(result.dry_run), "cache": None, **verdict, "exit_code": exit_code})
     else:
-        click.echo("\n".join(dry_run_lines(result.dry_run) + _verdict(result, budget)))
+        echo("\n".join(dry_run_lines(result.dry_run) + _verdict(result, budget)))
     click.get_current_context().exit(exit_code)
 
 

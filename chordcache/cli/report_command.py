@@ -11,6 +11,7 @@ import click
 
 import chordcache as cc
 from chordcache.cli.options import PATH, cache_argument, echo_json, json_option
+from chordcache.cli.output import echo
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
@@ -43,13 +44,13 @@ def report(path: str, is_opened: bool, as_json: bool, **options: Any) -> None:
     else:
         _echo(result)
     if is_opened and not _open(result.path):
-        click.echo(f"chordcache report: no browser was found; open '{printable(result.path)}' yourself", err=True)
+        echo(f"chordcache report: no browser was found; open '{printable(result.path)}' yourself", err=True)
 
 
 def _echo(result: ReportResult) -> None:
     shown = "" if result.num_shown == result.num_videos else f"{result.num_shown:,} of "
     pictures = "" if result.has_pictures else ", no pictures"
-    click.echo(
+    echo(
         f"{printable(result.path)}: {shown}{result.num_videos:,} videos{pictures}, "
         f"{result.num_bytes / 1e6:.1f} MB; {result.num_failures:,} failures, {result.num_findings:,} findings"
     )

@@ -18,6 +18,7 @@ from chordcache.cli.options import (
     limits_options,
     skipped_frames,
 )
+from chordcache.cli.output import echo
 from chordcache.cli.values import Choice, words
 from chordcache.engine.display import Display
 from chordcache.errors import printable
@@ -58,7 +59,7 @@ def scan(roots: tuple[str, ...], output: str, as_json: bool, quiet: bool, displa
     """
     result = cc.scan(roots, output=output, progress=display, **options)
     for warning in result.warnings:
-        click.echo(f"chordcache scan: warning: {printable(warning)}", err=True)
+        echo(f"chordcache scan: warning: {printable(warning)}", err=True)
     summary = result.summary
     skipped = f"{summary.num_skipped} other files skipped{skipped_frames(summary)}"
     line = (

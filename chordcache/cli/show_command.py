@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chordcache.cli.options import PATH, echo_json, json_option
+from chordcache.cli.output import echo
 from chordcache.cli.values import KEY
 from chordcache.errors import DamageError, UsageError, printable
 
@@ -37,7 +38,7 @@ def show(cache: str, video: str, output: str | None, as_json: bool, **view: int 
         facts = {"key": sheet.key, "drawn": list(sheet.rows), "absent": sheet.absent, "damage": sheet.damage}
         echo_json({"path": str(target), **facts})
     else:
-        click.echo(printable(target))
+        echo(printable(target))
     if sheet.damage:
         raise DamageError("; ".join(f"{name}: {message}" for name, message in sheet.damage.items()))
 

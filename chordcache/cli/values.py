@@ -90,7 +90,7 @@ def _keys(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     from chordcache.storage.catalog_keys import keys_beginning_with
 
     cache = ctx.params.get("cache") or ctx.params.get("path") or "cache"
-    return _items("plain", *keys_beginning_with(cache, incomplete))
+    return _items("plain", *(key for key in keys_beginning_with(cache, incomplete) if key.isprintable()))
 
 
 PATH = Completed(lambda _ctx, incomplete: _items("file", incomplete))

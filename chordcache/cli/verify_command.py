@@ -20,6 +20,7 @@ from chordcache.cli.options import (
     roots_option,
     wait_option,
 )
+from chordcache.cli.output import echo
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
@@ -99,7 +100,7 @@ def _echo_repaired(summary: RunSummary, cache: str) -> None:
     see = f"; see {printable(cache)}/quarantine.jsonl" if summary.num_failed else ""
     restored = f", {summary.num_up_to_date} needed only their sidecars" if summary.num_up_to_date else ""
     built = f"built {summary.num_done} of {summary.num_inputs} videos again"
-    click.echo(f"chordcache verify: {built}{restored}{see}", err=True)
+    echo(f"chordcache verify: {built}{restored}{see}", err=True)
 
 
 def _echo(report: VerifyReport, as_json: bool, quiet: bool) -> None:
@@ -108,8 +109,8 @@ def _echo(report: VerifyReport, as_json: bool, quiet: bool) -> None:
         echo_json(data if report.part else data["damage"])
         return
     for finding in report.damage:
-        click.echo(f"{finding.kind}: {finding}")
+        echo(f"{finding.kind}: {finding}")
     if not quiet:
         part = f" in part {report.part}" if report.part else ""
         what = f"{len(report.damage)} findings" if report.damage else f"sound: {report.num_videos} videos"
-        click.echo(what + part)
+        echo(what + part)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from chordcache import __version__
+from chordcache.cli.output import echo
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -23,12 +24,12 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
             message = "-v: got no --version, expected both. Give -v after the command, as in 'build -v'."
             raise click.UsageError(message, ctx)
         return
-    click.echo(f"chordcache, version {__version__}")
+    echo(f"chordcache, version {__version__}")
     if is_verbose:
         from chordcache.tools.versions import library_versions
 
         for name, version in library_versions().items():
-            click.echo(f"{name:11} {version}")
+            echo(f"{name:11} {version}")
     ctx.exit()
 
 

@@ -4,31 +4,101 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from chordcache.arguments import did_you_mean
+from chordcache.bounds import MAX_CONFIG_BYTES, MAX_CONFIG_VALUES, MAX_DEPTH, read_bounded
 from chordcache.config.config import Config, config_from_json, config_to_json
 from chordcache.config.presets import is_preset_like, preset_names, preset_path
-from chordcache.errors import ConfigError, NotFoundError, printable
+from chordcache.errors import ConfigError, NotFoundError, UsageError, printable
+
+_SCALARS = (
+    ("null", r"(?:~|null|Null|NULL|)\Z", ["~", "n", "N", ""]),
+    ("bool", r"(?:true|True|TRUE|false|False|FALSE)\Z", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)\Z", list("-+0123456789")),
+    ("float", r"[-+]?(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.inf)\Z|\.nan\Z",
+     list("-+.0123456789")),
+    ("merge", r"<<\Z", ["<"]),
+)  # fmt: skip
+"""Type to the plain text that has it, and its first characters, as in YAML 1.2. Other plain text is text: in YAML 1.1,
+1:30 is 90, 010 is 8, no is False, and 2024-01-01 is a date"""
+
+_TYPES = frozenset((*(name for name, _, _ in _SCALARS), "str", "seq", "map"))
 
 
-def config_to_yaml(config: Config) -> str:
-    """Return YAML from which ``load_config`` makes an equal config, with every key, ``train`` too."""
-    data = json.loads(json.dumps({**config_to_json(config), "train": config.train}))  # tuples become lists
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+class _RefusedError(yaml.MarkedYAMLError):
+    """YAML that is correct, and not accepted."""
 
 
 class _Loader(yaml.SafeLoader):
-    """The parser of ``yaml.safe_load``. Its errors about a value, such as a wrong date, have a place too."""
+    """A parser of plain data. Its errors about a value, such as one of an unknown type, have a place too."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as PyYAML declares it
+    yaml_constructors = {  # noqa: RUF012
+        tag: function
+        for tag, function in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] in _TYPES
+    }
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        if node is not None:
+            _num_values(node, {}, 0)
+        return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
         except ValueError as error:
             raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from None
+
+
+class _Dumper(yaml.SafeDumper):
+    """A writer of what ``_Loader`` reads."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+
+for _name, _pattern, _first in _SCALARS:
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(_pattern), _first)
+
+
+def _num_values(node: yaml.Node, counts: dict[yaml.Node, int], depth: int) -> int:
+    """Return the number of values of a node, with all that aliases repeat. Nothing is expanded for it."""
+    if depth == MAX_DEPTH and isinstance(node, yaml.CollectionNode):  # an alias inside of its own value never ends
+        raise _RefusedError(problem=f"values nested more than {MAX_DEPTH} deep", problem_mark=node.start_mark)
+    if node not in counts:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        names: set[str] = set()
+        for key, _ in pairs:
+            if isinstance(key, yaml.ScalarNode) and key.value in names:
+                raise _RefusedError(
+                    problem=f"the key '{key.value}' twice, expected it once", problem_mark=key.start_mark
+                )
+            if isinstance(key, yaml.ScalarNode):
+                names.add(key.value)
+        rows = node.value if isinstance(node, yaml.SequenceNode) else ()
+        parts = [*rows, *(part for pair in pairs for part in pair)]
+        counts[node] = 1 + sum(_num_values(part, counts, depth + 1) for part in parts)
+        if counts[node] > MAX_CONFIG_VALUES:
+            raise _RefusedError(problem=f"more than {MAX_CONFIG_VALUES:,} values", problem_mark=node.start_mark)
+    return counts[node]
+
+
+def config_to_yaml(config: Config) -> str:
+    """Return YAML from which ``load_config`` makes an equal config, with every key, ``train`` too."""
+    data = json.loads(json.dumps({**config_to_json(config), "train": config.train}))  # tuples become lists
+    is_printable = all(line.isprintable() for line in _dumped(data, allow_unicode=True).split("\n"))
+    return _dumped(data, allow_unicode=is_printable)
+
+
+def _dumped(data: Any, *, allow_unicode: bool) -> str:
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, width=120))
 
 
 def _syntax_error(name: str, text: str, error: Exception) -> ConfigError:
@@ -43,7 +113,8 @@ def _syntax_error(name: str, text: str, error: Exception) -> ConfigError:
         what = f"the character #x{error.character:04x}: {error.reason}"
     elif isinstance(error, RecursionError):
         what = "it is nested too deeply"
-    return ConfigError(f"{name}{place}: got text that is not YAML: {printable(' '.join(what.split()))}")
+    kind = "" if isinstance(error, _RefusedError) else "text that is not YAML: "
+    return ConfigError(f"{name}{place}: got {kind}{printable(' '.join(what.split()))}")
 
 
 def _config_file(path: str | Path) -> Path:
@@ -87,12 +158,14 @@ def read_config(path: str | Path) -> Any:
     """Return what a YAML file or a preset says, as plain data that is not checked. Raises as ``load_config``."""
     name = printable(path)
     try:
-        text = _config_file(path).read_text(encoding="utf-8")
+        text = read_bounded(_config_file(path), MAX_CONFIG_BYTES).decode("utf-8")
     except FileNotFoundError as error:
         if isinstance(error, NotFoundError):
             raise
         raise NotFoundError(f"no config file '{name}'") from None
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+    except UsageError as error:
+        raise ConfigError(f"config {error}") from None
+    except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read config '{name}': {error}") from None
     try:
         return _Loader(text).get_single_data()

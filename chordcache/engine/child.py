@@ -243,7 +243,8 @@ class Worker:
 
     def _death(self, child: Child, limit: str) -> Death:
         if limit:
-            return Death("timeout", self._limits.overrun(limit, child.place(run_task.__name__, asks=True)))
+            place = child.place(run_task.__name__, asks=True)
+            return Death("timeout", self._limits.overrun(limit, place, child.heartbeat.allowed_seconds))
         child.wait_for_end()
         child.kill()
         child.wait_for_end()

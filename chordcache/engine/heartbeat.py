@@ -7,7 +7,8 @@
     8       8      time at which it began, 0 while the worker waits for a task
     16      8      number of signs of progress
     24      8      time at which a pause began, 0 if there is none
-    32      ...    output of faulthandler
+    32      8      longest time that the task may take by default [seconds]
+    40      ...    output of faulthandler
 
 Each worker has one file in memory, which has no name. It disappears when both processes end, in whatever way they end.
 """
@@ -21,10 +22,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from chordcache.engine.limits import Limits
+from chordcache.engine.limits import BASE_SECONDS, Limits
 
-_TASK, _BEGUN, _BEATS, _PAUSED = range(4)
-_HEAD_BYTES = 32
+_TASK, _BEGUN, _BEATS, _PAUSED, _ALLOWED = range(5)
+_HEAD_BYTES = 40
 _MAX_TRACEBACK_BYTES = 1 << 20
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__)
@@ -57,6 +58,7 @@ class Heartbeat:
         """Note that a task begins."""
         self.beat()
         self._times[_TASK] = task
+        self._times[_ALLOWED] = BASE_SECONDS
         self._times[_BEGUN] = time.monotonic()
 
     def end(self) -> None:
@@ -67,6 +69,10 @@ class Heartbeat:
         """Note that the task makes progress."""
         self._num_beats += 1
         self._times[_BEATS] = self._num_beats
+
+    def allow(self, seconds: float) -> None:
+        """Let the task take longer."""
+        self._times[_ALLOWED] += seconds
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -89,15 +95,20 @@ class Heartbeat:
         """Number of the task that began last."""
         return int(self._times[_TASK])
 
+    @property
+    def allowed_seconds(self) -> float:
+        """[seconds] Longest time that the current task may take by default."""
+        return float(self._times[_ALLOWED])
+
     def overdue(self, limits: Limits) -> str:
         """Return the limit that the current task has reached: "stall", "file" or "" for none."""
-        _, begun, num_beats, paused = self._times
+        _, begun, num_beats, paused, allowed = self._times
         now = time.monotonic()
         if num_beats != self._num_seen or not begun or paused:
             self._num_seen, self._seen_at = num_beats, now
         if not begun or paused:
             return ""
-        if limits.file_seconds is not None and now - begun > limits.file_seconds:
+        if now - begun > limits.seconds_of_file(allowed):
             return "file"
         return "stall" if limits.stall_seconds is not None and now - self._seen_at > limits.stall_seconds else ""
 

@@ -160,7 +160,7 @@ class Progress:
     def fail(self, path: str, cause: str, message: str, *, seconds: float | None = None, is_work: bool = True) -> None:
         """Count a video that failed, and name it now or at the end."""
         self.tally.num_failed += 1
-        line = f"  {printable(path)}: {cause}: {printable(' '.join(message.split()))}"
+        line = f"  {printable(path)}: {printable(cause)}: {printable(' '.join(message.split()))}"
         if self._display.verbose and self._display.messages:
             terminal.write_line(line)
         elif len(self._named) < NUM_NAMED:

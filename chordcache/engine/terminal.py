@@ -8,6 +8,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from chordcache.errors import printable, printable_lines
+
 _FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 """Format of a bar that does not estimate the time left by the number of items"""
 
@@ -30,11 +32,12 @@ def progress_bar(total: int | None, unit: str, *, shown: bool, estimates: bool =
 def say(message: str, *, shown: bool) -> None:
     """Print a line on standard error, above a progress bar, if ``shown`` is True."""
     if shown:
-        tqdm.write(f"chordcache: {message}", file=sys.stderr)
+        tqdm.write(printable_lines(f"chordcache: {message}"), file=sys.stderr)
 
 
 def write_line(line: str) -> None:
     """Print a line on standard error, above a progress bar. A closed or full standard error does not end the run."""
+    line = printable(line)
     with suppress(OSError, ValueError):
         if is_terminal():
             tqdm.write(line, file=sys.stderr)

@@ -20,7 +20,7 @@ from typing import Any
 from chordcache import progress
 from chordcache.engine.crashes import Crash
 from chordcache.engine.heartbeat import Heartbeat
-from chordcache.engine.limits import Limits
+from chordcache.engine.limits import Limits, seconds_for
 from chordcache.engine.networks import connections
 from chordcache.errors import ChordcacheError, describe
 
@@ -109,6 +109,10 @@ class _Alarm:
     def __init__(self, heartbeat: Heartbeat) -> None:
         self.beat = heartbeat.beat
         self.paused = heartbeat.paused
+        self._allow = heartbeat.allow
+
+    def expect(self, num_bytes: int | None, seconds: float, num_pixels: int) -> None:
+        self._allow(seconds_for(num_bytes, seconds, num_pixels))
 
     @contextmanager
     def setting_up(self) -> Iterator[None]:

@@ -128,7 +128,9 @@ def decode_segments(path: str, items: Sequence[SegmentReceiver]) -> None:
         waiting: list[tuple[range, SegmentReceiver]] = []
         for item in items:
             try:
-                waiting.append((reader.span_of(item.segment or _WHOLE), item))
+                span = reader.span_of(item.segment or _WHOLE)
+                reader.media.expect(len(span))
+                waiting.append((span, item))
             except MediaError as error:
                 item.fail(error)
         waiting.sort(key=lambda pair: (pair[0].start, pair[0].stop), reverse=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from chordcache.amounts import shortened
+
 _WHOLE_FLOAT = re.compile(r"(0|[1-9][0-9]*)\.0*")
-_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+_NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
 
 
 def label_of(text: str) -> str:
@@ -56,7 +58,7 @@ class NumberCheck:
         if self._has_name or self._example is None:
             return None
         return (
-            f"got '{self._example}' among labels that are all numbers, expected class ids such as '0' and '12', or "
-            "names. Correct the labels and build again, which does not decode, or pass classes, all labels in the "
-            "order of their ids."
+            f"got '{shortened(self._example, 100)}' among labels that are all numbers, expected class ids such as '0' "
+            "and '12', or names. Correct the labels and build again, which does not decode, or pass classes, all "
+            "labels in the order of their ids."
         )

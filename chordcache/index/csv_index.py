@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
+from chordcache.bounds import MAX_TEXT_CHARS, too_many_columns
 from chordcache.errors import UsageError, printable
 from chordcache.index.cells import is_quoted, text_of, to_cell
 from chordcache.index.class_labels import NumberCheck, label_of
@@ -112,7 +113,7 @@ class PathTable(CsvTable):
         """Return the text of a cell. In a hand-written file only a path may be quoted as chordcache quotes it."""
         cell = row.get(name, "")
         cell = cell if isinstance(cell, str) else as_text(cell)
-        may_have_fault = not cell.isascii() and name not in _PATHS
+        may_have_fault = len(cell) > MAX_TEXT_CHARS or (not cell.isascii() and name not in _PATHS)
         if may_have_fault and (problem := text_problem(f"column '{printable(name)}'", cell)):
             raise self.error(line, problem)
         try:
@@ -262,6 +263,8 @@ class CsvSink:
         """Append one row."""
         for name in record.extra:
             self._first_rows.setdefault(name, self._num_rows)
+        if problem := too_many_columns(len(self._first_rows)):
+            raise UsageError(f"output: {problem} Or write a .json or .jsonl file.")
         row = [to_cell(self._fact(record, column)) for column in COLUMNS]
         self._writer.writerow(row + [to_cell(record.extra.get(name)) for name in self._first_rows])
         self._num_rows += 1

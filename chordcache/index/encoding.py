@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from chordcache.bounds import read_bounded, too_long
 from chordcache.errors import UsageError, printable
 
 _ENCODINGS: Mapping[str, tuple[bytes, ...]] = {
@@ -36,8 +37,12 @@ def check_narrow(path: str | os.PathLike[str], head: bytes) -> None:
         raise UsageError(f"'{printable(path)}': got {encoding} text, expected UTF-8. Save the file as UTF-8.")
 
 
-def decoded(path: str | os.PathLike[str], data: bytes) -> str:
-    """Return the text of a file with plain line ends and no byte order mark. Raises ``UsageError`` if not UTF-8."""
+def small_text(path: str | os.PathLike[str]) -> str:
+    """Return the text of a file with plain line ends and no byte order mark.
+
+    Raises ``OSError``, or ``UsageError`` if it is not UTF-8 or is larger than a record.
+    """
+    data = read_bounded(path)
     check_narrow(path, data)
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
@@ -51,13 +56,15 @@ def decoded(path: str | os.PathLike[str], data: bytes) -> str:
 
 
 def text_problem(name: str, value: Any) -> str | None:
-    """Return the first reason why a value of a list is not Unicode text, or None. ``name`` says what the value is.
+    """Return the first reason why a value of a list is not Unicode text of a moderate length, or None.
+
+    ``name`` says what the value is.
 
     Lists and objects are searched, their keys too. Bytes that are not UTF-8 are in text as ``surrogateescape``
     decodes them.
     """
     if isinstance(value, str):
-        return None if value.isascii() else _problem_of(name, value)
+        return too_long(name, value) or (None if value.isascii() else _problem_of(name, value))
     if isinstance(value, Mapping):
         value = [part for item in value.items() for part in item]
     if isinstance(value, list | tuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import pairwise, takewhile
 
@@ -121,9 +122,9 @@ class ListRoots:
                     pairs = takewhile(lambda pair: pair[0] == pair[1], zip(common, parts, strict=False))
                     common_of[top] = [name for name, _ in pairs]
         folders = ["/" + "/".join(parts) for _, parts in sorted(common_of.items())]
-        names = [*self.roots, *map(os.path.basename, folders)]
+        names = Counter([*self.roots, *map(os.path.basename, folders)])
         added = {
-            (name if name and names.count(name) == 1 else folder.strip("/").replace("/", "-") or "root"): folder
+            (name if name and names[name] == 1 else folder.strip("/").replace("/", "-") or "root"): folder
             for folder in folders
             for name in (os.path.basename(folder),)
         }

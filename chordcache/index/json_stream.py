@@ -3,18 +3,62 @@
 from __future__ import annotations
 
 import codecs
+import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from chordcache.amounts import shortened
+from chordcache.bounds import MAX_DEPTH, MAX_ROW_BYTES
 from chordcache.index.encoding import is_unicode
 from chordcache.storage.sealed_json import FINITE_JSON
 
 _FIRST_BYTES = 1 << 12
 """Size of the first read. It is enough for one record, which is all that a reader at an offset wants"""
 _CHUNK_BYTES = 1 << 16
-_MAX_VALUE_CHARS = 1 << 28
-"""Limit of one value, since a value is parsed in memory. The keyframes of a day of video take 10 MB"""
 _SPACE = " \t\n\r"
+_TOO_DEEP = f"got values nested more than {MAX_DEPTH} deep, expected fewer levels"
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of an object. Raises ValueError if one is there twice, which JSON would drop."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        [(repeated, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"got the key '{shortened(repeated, 80)}' twice, expected it once")
+    return members
+
+
+_JSON = json.JSONDecoder(
+    object_pairs_hook=_once, parse_float=FINITE_JSON.parse_float, parse_constant=FINITE_JSON.parse_constant
+)
+
+
+def decode_json(text: str) -> Any:
+    """Return the value of a text. Raises ``ValueError`` if it is not JSON, or JSON that a list must not have."""
+    start = len(text) - len(text.lstrip(_SPACE))
+    value, end = _raw_decode(text, start)
+    if text[end:].strip(_SPACE):
+        raise json.JSONDecodeError("Extra data", text, end)
+    return value
+
+
+def _raw_decode(text: str, start: int) -> tuple[Any, int]:
+    try:
+        value, end = _JSON.raw_decode(text, start)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if text.count("[", start, end) + text.count("{", start, end) > MAX_DEPTH:
+        _check_depth(value, MAX_DEPTH)
+    return value, end
+
+
+def _check_depth(value: Any, num_levels: int) -> None:
+    if isinstance(value, list | dict):
+        if num_levels == 0:
+            raise ValueError(_TOO_DEEP)
+        for part in value.values() if isinstance(value, dict) else value:
+            _check_depth(part, num_levels - 1)
 
 
 class JsonStream:
@@ -76,10 +120,8 @@ class JsonStream:
             raise ValueError("got the end of the file, expected a value")
         while True:
             try:
-                value, end = FINITE_JSON.raw_decode(self._text, self._position)
-            except RecursionError:
-                raise ValueError("values are nested too deeply") from None
-            except ValueError:
+                value, end = _raw_decode(self._text, self._position)
+            except json.JSONDecodeError:
                 if not self._read_more():
                     raise
                 continue
@@ -112,8 +154,8 @@ class JsonStream:
         """Read the next part of the file behind the text. Return whether the text has grown."""
         if self._is_complete:
             return False
-        if len(self._text) - self._position > _MAX_VALUE_CHARS:
-            raise ValueError(f"a value has more than {_MAX_VALUE_CHARS} characters")
+        if len(self._text) - self._position > MAX_ROW_BYTES:
+            raise ValueError(f"got a value of more than {MAX_ROW_BYTES:,} characters, expected a shorter one")
         # Twice the text each time, or a long value would be parsed again for each small chunk
         least = _CHUNK_BYTES if self._text else _FIRST_BYTES
         data = self._file.read(max(least, 2 * (len(self._text) - self._position)))

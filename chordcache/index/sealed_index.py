@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeVar
 
+from chordcache.bounds import MAX_ROW_BYTES, whole_lines
 from chordcache.errors import DamageError, printable
 from chordcache.index.header import FORMAT, IndexHeader, another_kind_of_file, record_problem
 from chordcache.records import Count, Record, VideoRecord
@@ -70,9 +71,9 @@ class SealedSource:
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
         """Yield the byte offset and the record of every line."""
         file.seek(0)
-        offset = len(file.readline())
+        offset = len(file.readline(_MAX_HEADER_BYTES))
         num_records = 0
-        for number, line in enumerate(file, 2):
+        for number, line in enumerate(whole_lines(file), 2):
             if line.startswith(_FOOTER):
                 break
             yield offset, self._record(line, f"line {number}")
@@ -86,7 +87,7 @@ class SealedSource:
     def at(self, file: BinaryIO, offset: int) -> VideoRecord:
         """Read the record of the line at a byte offset."""
         file.seek(offset)
-        return self._record(file.readline(), f"byte {offset}")
+        return self._record(file.readline(MAX_ROW_BYTES), f"byte {offset}")
 
     def _record(self, line: bytes, where: str) -> VideoRecord:
         record = self._unseal(line, where, VideoRecord, "a record")

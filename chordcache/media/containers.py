@@ -9,6 +9,7 @@ from typing import Any
 import av
 import av.format
 
+from chordcache import progress
 from chordcache.errors import MediaError
 from chordcache.media.dolby_vision import incompatible_profile
 from chordcache.media.ffmpeg_log import LogMessage, reason_of
@@ -31,6 +32,10 @@ MAX_PIXELS = 1 << 27
 allocated."""
 
 
+_SLOW_BYTES_PER_SECOND = 16_000
+"""Assumed rate of a file that does not state its duration, such as raw H.264 of a camera that sees nothing happen"""
+
+
 def open_container(path: str, messages: list[LogMessage]) -> Any:
     """Open a media file from an unknown author. See ``demux.hold_media``; ``messages`` gets FFmpeg's messages."""
     options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file", "max_pixels": str(MAX_PIXELS)}
@@ -42,10 +47,20 @@ def open_container(path: str, messages: list[LogMessage]) -> Any:
         raise _refusal(error, messages) from None
     try:
         _refuse_impossible(container)
+        _expect(container)
     except MediaError:
         container.close()
         raise
     return container
+
+
+def _expect(container: Any) -> None:
+    """Let a file take the more time, the more it says to have."""
+    sizes = [stream.codec_context for stream in container.streams.video if stream.codec_context is not None]
+    num_pixels = max((context.width * context.height for context in sizes), default=0)
+    is_known = container.duration is not None and container.duration > 0
+    seconds = container.duration / av.time_base if is_known else container.size / _SLOW_BYTES_PER_SECOND
+    progress.expect(container.size, seconds, num_pixels)
 
 
 def best_video(container: Any) -> av.VideoStream | None:

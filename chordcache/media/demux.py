@@ -106,6 +106,11 @@ class Media:
         except av.error.FFmpegError as error:
             raise MediaError("decode", "decode", f"cannot read the audio track: {reason_of(error)}") from None
 
+    def expect(self, num_frames: int) -> None:
+        """Let the task take longer for one more item of some frames."""
+        context = self.require_video().codec_context
+        progress.expect(None, float(num_frames * self.frame_seconds), context.width * context.height)
+
     @property
     def frame_seconds(self) -> Fraction:
         """Duration of a frame at the rate that the headers state."""

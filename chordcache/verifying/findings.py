@@ -30,9 +30,9 @@ class Damage:
 
     def __str__(self) -> str:
         """Return the finding as people read it, without its kind."""
-        record = f", record {self.record}" if self.record else ""
+        record = f", record {printable(self.record)}" if self.record else ""
         what = f"'{printable(self.file)}'{record}: {printable(self.message)}"
-        return f"{what}; run '{self.fix_command}'" if self.fix_command else what
+        return f"{what}; run '{printable(self.fix_command)}'" if self.fix_command else what
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,12 @@ from pathlib import Path
 
 import cv2
 import pytest
+from helpers.sealed import reseal
 
 import chordcache as cc
 from chordcache.amounts import human_bytes
 from chordcache.building.remedies import REMEDIES
+from chordcache.look.video_facts import ListedVideo, describe_video
 
 HOSTILE = "evil\x1b[31m\u202egpj.mp4"
 
@@ -288,3 +291,46 @@ def test_plug_ins_are_found_by_entry_points(run_cli, tmp_path):
     assert "cannot import 'pixels:Missing'" in found["broken"]["missing"]
     assert "No module named 'nowhere'" in found["gone"]["missing"]
     assert "from package pixels" in run_cli("extractors", env={"PYTHONPATH": path}).stdout
+
+
+BAD = "a\x1b[2J\n\u202eb\x9b\x07\r"
+
+
+def test_forged_names_are_escaped(folder, run_cli, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    shutil.copytree(folder / "cache", cache)
+    reseal(cache / "quarantine.jsonl", key=BAD, root=BAD, cause=BAD, stage=BAD, message=BAD)
+    header = json.loads((cache / "chordcache.json").read_text())
+    reseal(cache / "chordcache.json", versions={**header.get("versions", {}), BAD: BAD})
+    video = ListedVideo(BAD, BAD, 1.0, 1, 2, 2, 5, BAD)
+    monkeypatch.setattr("chordcache.look.video_facts.iter_listed", lambda *_: [video])
+    monkeypatch.setattr("chordcache.look.video_facts.describe_video", lambda video: {**facts(video), "show": BAD})
+    facts = describe_video
+    for arguments in (
+        ["ls", cache], ["ls", cache, "--problems"], ["ls", cache, "--json"], ["info", cache], ["info", cache, "people"],
+        ["info", cache, "--problems"], ["verify", cache], ["gc", cache, "--dry-run"], ["show", cache, BAD],
+        ["build", folder / "index.json", "-o", cache, "--dry-run"], ["report", cache, "-o", tmp_path / "r.html"],
+        ["info", cache, BAD], ["ls", tmp_path / BAD], ["build", "a", BAD], ["finish", tmp_path / BAD], [BAD],
+        ["scan", tmp_path / BAD], ["verify", cache, f"--{BAD}"], ["plan", "--budget", BAD], ["index", tmp_path / BAD],
+    ):  # fmt: skip
+        result = run_cli(*arguments, cwd=tmp_path)
+        assert result.stdout or result.stderr
+        for text in (result.stdout, result.stderr):
+            assert all(line.isprintable() for line in text.replace("\t", "").split("\n")), arguments
+
+
+def test_commands_print_with_one_function():
+    folder = Path(cc.__file__).parent / "cli"
+    texts = {path.name: path.read_text() for path in folder.glob("*.py")}
+    assert [name for name, text in texts.items() if re.search(r"click\.s?echo|\bprint\(", text)] == ["output.py"]
+
+
+def test_a_config_with_control_characters_is_still_yaml(tmp_path, run_cli):
+    (tmp_path / "c.yaml").write_text('train: {dataset: {x: "\\e[2J\\u202e\\x7f"}}')
+    for _ in range(2):
+        result = run_cli("config", "show", "c.yaml", cwd=tmp_path)
+        assert_clean(result.stdout)
+        (tmp_path / "c.yaml").write_text(result.stdout)
+    assert json.loads(run_cli("config", "show", "c.yaml", "--json", cwd=tmp_path).stdout)["train"] == {
+        "dataset": {"x": "\x1b[2J\u202e\x7f"}
+    }

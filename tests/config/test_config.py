@@ -233,7 +233,7 @@ def test_unknown_section_lists_the_valid_ones() -> None:
         ("!!python/object/apply:os.getcwd []", "config.yaml.*: got text that is not YAML: "),
         (b"\xff\xfe\x00", "cannot read config '.*config.yaml'"),
         (b"frames: \x01", "config.yaml.*: got text that is not YAML: "),
-        ("frames: {fps: 2020-99-99}", "config.yaml.*: got text that is not YAML: "),
+        ("frames: {fps: 2020-99-99}", "config.yaml.*: frames.fps: got .2020-99-99., expected a number"),
         ("[" * 10_000, "config.yaml.*: got text that is not YAML: "),
     ],
 )

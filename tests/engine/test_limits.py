@@ -12,9 +12,12 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import av
 import av.error
 import numpy as np
 import pytest
@@ -26,9 +29,11 @@ import chordcache as cc
 from chordcache import progress
 from chordcache.engine import pool
 from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
-from chordcache.engine.limits import Limits
+from chordcache.engine.heartbeat import Heartbeat
+from chordcache.engine.limits import BASE_SECONDS, Limits, seconds_for
 from chordcache.engine.worker import Crash
 from chordcache.errors import UsageError, WorkersDiedError
+from chordcache.media.demux import open_media
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -174,6 +179,81 @@ def test_a_total_limit_is_for_one_task_and_not_for_its_unit() -> None:
     tasks = [0.03 + number / 1e6 for number in range(8)]  # 0.4 s each
     found = outcomes(beat_every, tasks, chunk_size=8, limits=Limits(stall_seconds=60, file_seconds=1))
     assert set(found.values()) == {"done"}
+
+
+def shorten_and_beat(_task: int) -> str:
+    """Take most of the default limit away, and make progress for long."""
+    per_byte = seconds_for(-(1 << 20), 0, 0) / -(1 << 20)
+    progress.expect(-int((BASE_SECONDS - 1) / per_byte))
+    return beat_every(0.5)
+
+
+def test_the_default_limit_ends_a_task_that_makes_progress() -> None:
+    crash = outcomes(shorten_and_beat, [0], limits=Limits(stall_seconds=60, retries=0))[0]
+    assert crash.cause == "timeout"
+    pattern = r"not done after [\d.]+ s, the limit of a file of its size and length, at test_limits\.py:\d+ \w+; "
+    assert re.fullmatch(pattern + "allow more with --file-timeout" + AGAIN, crash.message)
+
+
+def test_no_limit_of_the_time_of_a_file() -> None:
+    limits = Limits(stall_seconds=60, file_seconds=0, retries=0)
+    assert outcomes(shorten_and_beat, [0], limits=limits) == {0: "done"}
+
+
+def test_the_default_limit_grows_with_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("chordcache.engine.heartbeat.time.monotonic", lambda: now)
+    heartbeat, limits = Heartbeat(), Limits(stall_seconds=None)
+    heartbeat.begin(1)
+    heartbeat.allow(seconds_for(10**9, 3600, 1920 * 1080))
+    now += heartbeat.allowed_seconds
+    assert heartbeat.allowed_seconds > BASE_SECONDS + 3600 * 20
+    assert heartbeat.overdue(limits) == ""
+    now += 1
+    assert heartbeat.overdue(limits) == "file"
+    assert heartbeat.overdue(Limits(None, 0)) == ""
+    heartbeat.begin(2)
+    assert heartbeat.allowed_seconds == BASE_SECONDS
+    heartbeat.close()
+
+
+def test_a_claim_of_a_header_needs_bytes() -> None:
+    """A GIF of 12 kB may claim pictures of 134 megapixels for years."""
+    assert seconds_for(12_000, 1e9, 1 << 27) < 3600
+    assert seconds_for(12_000, 1e9, 1 << 27) == seconds_for(12_000, 1e12, 1 << 27)
+    assert seconds_for(None, 10, 10**6) > 100
+    assert seconds_for(10**6, -5, 10**6) == seconds_for(10**6, 0, 0)
+
+
+def test_a_file_is_allowed_what_its_header_claims(clips: Path) -> None:
+    read: list[tuple[int | None, float, int]] = []
+
+    class Alarm(nullcontext[None]):
+        def expect(self, *claims: Any) -> None:
+            read.append(claims)
+
+        def beat(self) -> None:
+            pass
+
+    path = clips / "street" / "bikes.mp4"
+    with mock.patch.object(progress, "_alarm", Alarm()), open_media(str(path)) as media:
+        media.expect(50)
+    with av.open(str(path)) as container:
+        video = container.streams.video[0]
+        size, seconds = video.width * video.height, float(50 / video.guessed_rate)
+        assert read == [(path.stat().st_size, container.duration / 1e6, size), (None, seconds, size)]
+
+
+def test_a_file_that_does_not_state_its_duration(clips: Path, tmp_path: Path) -> None:
+    path = tmp_path / "raw.h264"
+    command = ["ffmpeg", "-v", "error", "-i", clips / "street" / "bikes.mp4", "-c", "copy", "-an", path]
+    subprocess.run(command, check=True)
+    with mock.patch.object(progress, "_alarm") as alarm, open_media(str(path)):
+        pass
+    ((num_bytes, seconds, _), _) = alarm.expect.call_args
+    with av.open(str(path)) as container:
+        assert container.duration is None
+    assert (num_bytes, seconds) == (path.stat().st_size, path.stat().st_size / 16_000)
 
 
 def test_no_alarm_is_left_between_units() -> None:

@@ -68,7 +68,7 @@ class NetworkProcesses:
 
     def __init__(self, networks: Sequence[Network], limits: Limits) -> None:
         self._networks = networks
-        self._limits = replace(limits, file_seconds=None)
+        self._limits = replace(limits, file_seconds=0)
         self._processes: list[_Process] = []
         self._folder = ""
         self._num_workers = 0

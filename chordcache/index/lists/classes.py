@@ -9,16 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from chordcache.bounds import MAX_DIGITS
 from chordcache.errors import NotFoundError, UsageError, printable
-from chordcache.index.encoding import decoded
+from chordcache.index.encoding import small_text
+from chordcache.index.json_stream import decode_json
 from chordcache.index.lists.items import Item, ItemList, ListOptions
 from chordcache.index.lists.tables import json_records, open_for_reading, row_error, text_lines
 from chordcache.index.lists.templates import Template
 from chordcache.index.walk import VIDEO_SUFFIXES
-from chordcache.storage.sealed_json import FINITE_JSON
-
-_LINE = re.compile(r"(.*?)((?:[ \t]+\d+)*)")
-"""A path, and whole numbers after it"""
 
 CLASS_NAME = "the name of a class"
 """Words for a line of a file of classes, in messages"""
@@ -51,7 +49,7 @@ def read_ucf101(path: Path, options: ListOptions) -> ItemList:
 
 def _ucf101_items(path: Path, names: dict[int, str] | None, template: Template | None) -> Iterator[Item]:
     for number, line in text_lines(path):
-        name, ids = split_line(line)
+        name, ids = _split(path, number, line)
         label = os.path.dirname(name).rpartition("/")[2]
         if not label or len(ids) > 1:
             raise row_error(path, "line", number, f"got '{printable(line)}', expected CLASS/FILE and a number or none")
@@ -68,7 +66,7 @@ def _ucf101_classes(path: Path | None) -> dict[int, str] | None:
     names = {}
     for number, line in text_lines(path, CLASS_NAME):
         first, _, name = line.partition(" ")
-        if not first.isdecimal() or not name:
+        if not first.isdecimal() or len(first) > MAX_DIGITS or not name:
             raise row_error(path, "line", number, f"got '{printable(line)}', expected a number and the name of a class")
         names[int(first)] = name.strip()
     return names
@@ -77,14 +75,28 @@ def _ucf101_classes(path: Path | None) -> dict[int, str] | None:
 def split_line(line: str) -> tuple[str, list[int]]:
     """Return the path that a line begins with, and the whole numbers after it.
 
+    Raises ``UsageError`` if a number has too many digits.
+
     Examples
     --------
     >>> split_line("a clip.mp4 1 3")
     ('a clip.mp4', [1, 3])
     """
-    match = _LINE.fullmatch(line)
-    name, numbers = match.groups() if match else (line, "")
-    return name, [int(number) for number in numbers.split()]
+    words = re.split(r"([ \t]+)", line)  # words and the spaces between them, in turn
+    stop = len(words)
+    while stop > 1 and words[stop - 1].isdecimal():
+        stop -= 2
+    numbers = words[stop + 1 :: 2]
+    if any(len(number) > MAX_DIGITS for number in numbers):
+        raise UsageError(f"got a number of more than {MAX_DIGITS} digits, expected the number of a class")
+    return "".join(words[:stop]), list(map(int, numbers))
+
+
+def _split(path: Path, row: int, line: str) -> tuple[str, list[int]]:
+    try:
+        return split_line(line)
+    except UsageError as error:
+        raise row_error(path, "line", row, str(error)) from None
 
 
 def video_path(name: str, template: Template | None) -> str:
@@ -129,7 +141,7 @@ def read_mmaction(path: Path, options: ListOptions) -> ItemList:
 
 def _mmaction_items(path: Path, names: list[str] | None, template: Template | None) -> Iterator[Item]:
     for number, line in text_lines(path):
-        name, ids = split_line(line)
+        name, ids = _split(path, number, line)
         extra: dict[str, Any] = {}
         if name.rpartition(".")[2].lower() not in VIDEO_SUFFIXES:
             if template is None or not ids:
@@ -198,9 +210,9 @@ def _ssv2_classes(path: Path | None) -> dict[str, int] | None:
     if path is None:
         return None
     try:
-        text = decoded(path, path.read_bytes())
-        return {str(name): int(number) for name, number in FINITE_JSON.decode(text).items()}
+        return {str(name): int(number) for name, number in decode_json(small_text(path)).items()}
     except UsageError:
         raise
-    except (ValueError, TypeError, AttributeError):
-        raise UsageError(f"'{printable(path)}': expected a JSON object of names and numbers of classes") from None
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        expected = "expected a JSON object of names and numbers of classes"
+        raise UsageError(f"'{printable(path)}': {expected} ({printable(str(error))})") from None

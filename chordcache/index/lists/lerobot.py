@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chordcache.errors import NotFoundError, UsageError, printable
-from chordcache.index.encoding import decoded
+from chordcache.index.encoding import small_text
+from chordcache.index.json_stream import decode_json
 from chordcache.index.lists.items import Item, ItemList, ListOptions, texts
 from chordcache.index.lists.parquet import open_parquet
 from chordcache.index.lists.tables import json_lines
 from chordcache.index.lists.templates import Template
 from chordcache.records import Segment
-from chordcache.storage.sealed_json import FINITE_JSON
 
 _COLUMNS = {"episode_index": "int", "fps": "float"}
 _FIELDS_2 = ("episode_chunk", "video_key", "episode_index")
@@ -66,15 +66,17 @@ def read_lerobot(path: Path, _options: ListOptions) -> ItemList:
 
 def _info(path: Path) -> dict[str, Any]:
     try:
-        info = FINITE_JSON.decode(decoded(path, path.read_bytes()))
+        info = decode_json(small_text(path))
         if not isinstance(info, dict) or not isinstance(info.get("features"), dict) or not float(info["fps"]) > 0:
             raise ValueError("it has no features or no fps")
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"no such file '{printable(path)}'; expected the folder of a LeRobot dataset") from None
     except UsageError:
         raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"'{printable(path)}': expected the JSON of a LeRobot dataset ({error})") from None
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise UsageError(
+            f"'{printable(path)}': expected the JSON of a LeRobot dataset ({printable(str(error))})"
+        ) from None
     return info
 
 
@@ -88,7 +90,7 @@ def _items_2(path: Path, info: dict[str, Any], cameras: list[str], template: Tem
         try:
             episode = int(row["episode_index"])
             chunk = episode // int(info.get("chunks_size", 1000))
-        except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
             message = "expected a whole 'episode_index', and 'chunks_size' in info.json"
             raise UsageError(f"'{printable(source)}', line {number}: {message}") from None
         for camera in cameras:

@@ -10,11 +10,11 @@ from typing import Any
 
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.column_types import add_kinds, settled
-from chordcache.index.encoding import decoded
+from chordcache.index.encoding import small_text
+from chordcache.index.json_stream import decode_json
 from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, texts
-from chordcache.index.lists.tables import as_text, members
+from chordcache.index.lists.tables import as_text, check_width, members
 from chordcache.index.walk import VIDEO_SUFFIXES, iter_files
-from chordcache.storage.sealed_json import FINITE_JSON
 
 _LABELS, _CAPTIONS = ("label", "labels"), ("caption", "captions", "text")
 """Members of a JSON file that are labels or captions. All others are extra columns"""
@@ -41,6 +41,7 @@ def read_pairs(path: Path, _options: ListOptions) -> ItemList:
     for _, _, stem in _videos(path):
         row = _members(path, stem)
         add_kinds(kinds, {name: value for name, value in row.items() if name not in (*_LABELS, *_CAPTIONS)})
+        check_width(path, kinds)
     types = settled(kinds)
     columns = {name: kind for name, kind in types.items() if kind != "str"}
     return ItemList(path, path, "video", columns, partial(_items, path, types), has_captions=True)
@@ -75,7 +76,7 @@ def _text_beside(folder: Path, stem: str) -> str | None:
 def _read(path: Path) -> str | None:
     """Return the text of a file, or None if it does not exist."""
     try:
-        return decoded(path, path.read_bytes())
+        return small_text(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -87,6 +88,6 @@ def _members(folder: Path, stem: str) -> dict[str, Any]:
     path = folder / f"{stem}.json"
     text = _read(path)
     try:
-        return {} if text is None else members(FINITE_JSON.decode(text))
-    except (ValueError, RecursionError) as error:
+        return {} if text is None else members(decode_json(text))
+    except ValueError as error:
         raise UsageError(f"'{printable(path)}': expected a JSON object ({printable(str(error))})") from None

@@ -9,27 +9,31 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, TextIO
 
+from chordcache.amounts import shortened
+from chordcache.bounds import MAX_ROW_BYTES, too_many_columns, whole_lines
 from chordcache.errors import ChordcacheError, NotFoundError, UsageError, printable
 from chordcache.index.cells import text_of
 from chordcache.index.column_types import COLUMN_TYPES, add_kinds, extra_problem, settled
 from chordcache.index.encoding import HEAD_BYTES, check_narrow, text_problem
-from chordcache.index.json_stream import JsonStream
+from chordcache.index.json_stream import JsonStream, decode_json
 from chordcache.index.lists.parquet import open_parquet
-from chordcache.records import parse_json
-from chordcache.storage.readable import readable
-from chordcache.storage.sealed_json import FINITE_JSON
+from chordcache.storage.readable import check_file, readable
 
 Row = dict[str, Any]
 """Column to value. Empty cells are left out."""
 
-_MAX_CELL_CHARS = 1 << 30
 _NOTHING: Mapping[str, str] = MappingProxyType({})
+_MAX_MESSAGE_CHARS = 1000
+"""Length of a message, which may quote a value of the list"""
+
+
+TOO_LARGE = f"got a row of more than {MAX_ROW_BYTES:,} bytes, expected a smaller one"
 
 
 def as_text(value: Any) -> str:
@@ -44,7 +48,13 @@ def as_text(value: Any) -> str:
 
 def row_error(path: Path, unit: str, row: int, message: str) -> UsageError:
     """Return the error of a row of a list."""
-    return UsageError(f"'{printable(path)}', {unit} {row}: {message}")
+    return UsageError(f"'{printable(path)}', {unit} {row}: {shortened(message, _MAX_MESSAGE_CHARS)}")
+
+
+def check_width(path: Path, columns: Sized) -> None:
+    """Raise ``UsageError`` if a list has too many columns."""
+    if problem := too_many_columns(len(columns)):
+        raise UsageError(f"'{printable(path)}': {problem}")
 
 
 # Files
@@ -63,6 +73,7 @@ def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
         If the file is UTF-16 or UTF-32.
     """
     try:
+        check_file(path)
         with readable(path):
             file = open(path, "rb")  # noqa: SIM115 - the caller closes it
     except FileNotFoundError:
@@ -89,7 +100,10 @@ def text_lines(path: Path, what: str | None = None, *, comment: str | None = Non
     ``comment`` are left out.
     """
     with open_text(path) as file:
-        for number, text in enumerate(map(str.strip, file), 1):
+        for number, line in enumerate(whole_lines(file), 1):
+            if len(line) > MAX_ROW_BYTES:
+                raise row_error(path, "line", number, TOO_LARGE)
+            text = line.strip()
             if what is not None and (problem := text_problem(what, text)):
                 raise row_error(path, "line", number, problem)
             if text and text[0] != comment:
@@ -122,7 +136,7 @@ class Table:
     @property
     def found(self) -> str:
         """The names of the columns, for a message."""
-        return ", ".join(f"'{printable(name)}'" for name in self.types) or "none"
+        return shortened(", ".join(f"'{printable(name)}'" for name in self.types), _MAX_MESSAGE_CHARS) or "none"
 
     def error(self, row: int, message: str) -> UsageError:
         """Return the error of a row."""
@@ -186,7 +200,7 @@ def split_name(header: str) -> tuple[str, str | None]:
 
 def csv_reader(texts: Iterable[str], delimiter: str, *, is_split: bool) -> Any:
     """Return a ``csv.reader``. In split files, space may precede a cell, and quotation marks need not be in pairs."""
-    csv.field_size_limit(_MAX_CELL_CHARS)  # the default of 128 KiB is less than the keyframes of a long video
+    csv.field_size_limit(MAX_ROW_BYTES)  # the default of 128 KiB is less than the keyframes of a long video
     return csv.reader(texts, delimiter=delimiter, strict=not is_split, skipinitialspace=is_split)
 
 
@@ -219,7 +233,8 @@ class CsvTable(Table):
         self._delimiter, self._is_split = delimiter, is_split
         super().__init__(path, "line", {}, self._rows)
         with open_text(path) as file:
-            line, cells = next(filter(itemgetter(1), self._lines(file)), (1, []))
+            line, cells = next(filter(itemgetter(1), self._lines(whole_lines(file))), (1, []))
+        check_width(path, cells)
         self.is_index = "root_path" in cells
         self._names: list[str] = []
         types: dict[str, str] = {}
@@ -243,14 +258,14 @@ class CsvTable(Table):
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
         with open_text(self.path) as file:
-            for _, line, row in self._parsed(file, lambda: 0, has_header=True):
+            for _, line, row in self._parsed(whole_lines(file), lambda: 0, has_header=True):
                 yield line, row
 
     def texts(self, column: str) -> Iterator[tuple[int, str]]:
         """Yield number and text as ``Table.texts`` does, in half of the time. Lines may have any number of cells."""
         place = self._names.index(column)
         with open_text(self.path) as file:
-            lines = ((line, cells) for line, cells in self._lines(file) if cells)
+            lines = ((line, cells) for line, cells in self._lines(whole_lines(file)) if cells)
             next(lines, None)
             for line, cells in lines:
                 if cells[0].strip() or any(map(str.strip, cells)):
@@ -262,7 +277,7 @@ class CsvTable(Table):
 
         def texts() -> Iterator[str]:
             nonlocal position
-            for data in file:
+            for data in whole_lines(file):
                 text = data.decode("utf-8", "surrogateescape")
                 text = text.removeprefix("\ufeff") if position == 0 else text
                 position += len(data)
@@ -274,12 +289,22 @@ class CsvTable(Table):
         """Yield number and cells of each line, none of a blank one."""
         if self._is_split:
             texts = ("\n" if "#" in text and text.lstrip().startswith("#") else text for text in texts)
-        reader = csv_reader(texts, self._delimiter, is_split=self._is_split)
+        num_chars = 0
+
+        def bounded() -> Iterator[str]:
+            nonlocal num_chars
+            for text in texts:
+                num_chars += len(text)
+                if num_chars > MAX_ROW_BYTES:
+                    raise self.error(line, TOO_LARGE)
+                yield text
+
+        reader = csv_reader(bounded(), self._delimiter, is_split=self._is_split)
         line = 1
         try:
             for cells in reader:
                 yield line, cells
-                line = reader.line_num + 1
+                line, num_chars = reader.line_num + 1, 0
         except csv.Error as error:
             raise self.error(line, f"not CSV: {error}") from None
 
@@ -319,9 +344,11 @@ class CsvTable(Table):
     def _value(self, line: int, name: str, kind: str, cell: str) -> Any:
         """Return the value of a cell of a column with a type."""
         try:
-            value = parse_json(cell.lower() if kind == "bool" else cell, object)
-        except ValueError:
+            value = decode_json(cell.lower() if kind == "bool" else cell)
+        except json.JSONDecodeError:
             value = cell
+        except ValueError as error:
+            raise self.error(line, f"column '{printable(name)}': {printable(str(error))}") from None
         if not COLUMN_TYPES[kind](value) and (problem := extra_problem({name: value}, {name: kind})):
             raise self.error(line, problem)
         return value
@@ -352,10 +379,10 @@ def json_lines(path: Path) -> Iterator[tuple[int, Row]]:
     """Yield number and members of the object on each line that is not blank. Raises ``UsageError``."""
     for number, text in text_lines(path):
         try:
-            yield number, members(FINITE_JSON.decode(text))
+            yield number, members(decode_json(text))
         except UsageError:
             raise
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise row_error(path, "line", number, f"not JSON: {printable(str(error))}") from None
 
 
@@ -371,6 +398,7 @@ def _typed(path: Path, unit: str, rows: Callable[[], Iterator[tuple[int, Row]]])
     kinds: dict[str, str] = {}
     for _, row in rows():
         add_kinds(kinds, row)
+        check_width(path, kinds)
     kinds = settled(kinds)
     names = {header: split_name(header)[0] for header in kinds}
     types = {names[header]: split_name(header)[1] or kind for header, kind in kinds.items()}

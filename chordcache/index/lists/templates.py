@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from chordcache.amounts import shortened
+from chordcache.bounds import MAX_FIELD_WIDTH, MAX_PATH_CHARS, too_long
 from chordcache.errors import UsageError, printable
 
 _WHOLE, _REAL = frozenset("bcdoxX"), frozenset("eEfFgG%")
@@ -34,6 +37,8 @@ class Template:
     """
 
     def __init__(self, text: str, fields: Collection[str]) -> None:
+        if problem := too_long("video_template", text, MAX_PATH_CHARS):
+            raise UsageError(problem)
         try:
             parts = list(string.Formatter().parse(text))
         except ValueError as error:
@@ -47,6 +52,12 @@ class Template:
             )
         if any("{" in spec or conversion for _, _, spec, conversion in self._parts):
             raise UsageError(f"video_template: got '{printable(text)}', expected plain fields such as {{name:06d}}")
+        widths = (width.lstrip("0") for _, _, spec, _ in self._parts for width in re.findall(r"\d+", spec))
+        if any(len(width) > len(str(MAX_FIELD_WIDTH)) or int(width or 0) > MAX_FIELD_WIDTH for width in widths):
+            raise UsageError(
+                f"video_template: got '{printable(text)}', expected widths of at most {MAX_FIELD_WIDTH}, the length of "
+                "a file's name"
+            )
 
     def path(self, row: Mapping[str, Any]) -> str:
         """Return the path of a row. Raises ``UsageError`` if a field is empty or is not of the template's kind."""
@@ -59,14 +70,15 @@ class Template:
 def _formatted(name: str, value: Any, spec: str) -> str:
     if value is None or value == "":
         raise UsageError(f"column '{printable(name)}': got an empty cell, expected a part of the file's name")
+    if isinstance(value, str) and (problem := too_long(f"column '{printable(name)}'", value, MAX_PATH_CHARS)):
+        raise UsageError(problem)
     try:
         if spec[-1:] in _WHOLE:
             return format(whole_number(value), spec)
         return format(float(value) if spec[-1:] in _REAL else value, spec)
     except (ValueError, TypeError, OverflowError):
-        raise UsageError(
-            f"column '{printable(name)}': got '{printable(str(value))}', expected a value for '{{{name}:{spec}}}'"
-        ) from None
+        got = printable(shortened(str(value), 100))
+        raise UsageError(f"column '{printable(name)}': got '{got}', expected a value for '{{{name}:{spec}}}'") from None
 
 
 def whole_number(value: Any) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from chordcache.arguments import as_items
+from chordcache.bounds import MAX_PATH_CHARS, too_long
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.class_labels import NumberCheck
@@ -282,6 +283,8 @@ class _Run:
 
     def _record(self, item: Item, note: Callable[[str], None] | None) -> VideoRecord | None:
         """Return the record of an item, or None if its file does not exist."""
+        if problem := too_long("path", item.path, MAX_PATH_CHARS):
+            raise self.listed.error(item.row, problem)
         try:
             file = self.locator.find(item.path)
         except UsageError as error:
