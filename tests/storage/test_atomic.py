@@ -27,9 +27,8 @@ def test_a_file_that_vanishes_before_it_is_published(tmp_path: Path) -> None:
 
 def test_a_folder_that_vanishes_before_a_writer_with_its_own_error(tmp_path: Path) -> None:
     with pytest.raises(CacheWriteError, match="another process removed it"), atomic.partial_folder(tmp_path) as folder:
-        shutil.rmtree(tmp_path / ".partial")
         with IndexWriter(folder / "index.jsonl", roots={}, level="packets"):
-            pass
+            shutil.rmtree(tmp_path / ".partial")
 
 
 def test_a_missing_file_elsewhere_keeps_its_error(tmp_path: Path) -> None:
