@@ -1,0 +1,188 @@
+"""Caches that a stranger sent: every command and the reader open nothing outside of them, and end in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from helpers import processes
+from helpers.catalogs import forge, sections_of
+
+from chordcache.storage import sealed_json
+from chordcache.storage.catalog_file import CATALOG
+from fault_injection.corruptions import copy_of
+from fault_injection.fixtures import make_corpus, states
+from fault_injection.harness import Figures, Trial, experiment
+from fault_injection.strace import traced
+
+_MAX_MIB = 1024
+"""[MiB] of a command and its workers, each"""
+
+_SPARSE_BYTES = 64 << 30
+"""Size of a file that has no content on the disk [bytes]"""
+
+_LISTS = ("chordcache.json", "index.jsonl", CATALOG, "runs.jsonl", "quarantine.jsonl", ".lock")
+
+Forgery = Callable[[Path, Path], None]
+"""A change of a cache. The second folder is the one that no command may open."""
+
+
+def _first(cache: Path, suffix: str) -> Path:
+    return min(cache.glob(f"*/*/*{suffix}"))
+
+
+def _place(cache: Path, name: str) -> Path:
+    return _first(cache, name) if name in (".json", ".lmdb", ".npz", ".h5") else cache / name
+
+
+def _link(name: str) -> Forgery:
+    """Move a file or a folder out of the cache, and link to it."""
+
+    def change(cache: Path, elsewhere: Path) -> None:
+        path = _place(cache, name)
+        target = elsewhere / path.name
+        if path.exists():
+            shutil.move(path, target)
+        elif name.startswith("."):
+            target.write_text("private\n")
+        else:
+            target.mkdir()
+        path.symlink_to(target)
+
+    return change
+
+
+def _special(name: str, make: Callable[[Path], None]) -> Forgery:
+    """Put a FIFO, a device or an endless file in the place of a file."""
+
+    def change(cache: Path, elsewhere: Path) -> None:
+        path = _place(cache, name)
+        path.unlink(missing_ok=True)
+        make(path)
+
+    return change
+
+
+def _zeros(path: Path) -> None:
+    os.mknod(path, 0o644 | 0o020000, os.makedev(1, 5))
+
+
+def _sparse(path: Path) -> None:
+    with open(path, "wb") as file:
+        file.truncate(_SPARSE_BYTES)
+
+
+def _sidecar(change_data: Callable[[dict[str, Any]], object]) -> Forgery:
+    """Change a sidecar and its row in the catalog, under digests that are right."""
+
+    def change(cache: Path, elsewhere: Path) -> None:
+        path = _first(cache, ".json")
+        data = sealed_json.unseal(path.read_text(), "")
+        change_data(data)
+        line = sealed_json.seal(data)
+        path.write_text(line + "\n")
+        position = sections_of(cache)["keys"].decode().splitlines().index(path.stem)
+        forge(cache, rows={position: line})
+
+    return change
+
+
+def _frames_of(data: dict[str, Any], **changes: object) -> None:
+    for info in data["features"]:
+        if info["feature"] == "frames":
+            info.update(changes)
+
+
+def _header(**changes: object) -> Forgery:
+    def change(cache: Path, elsewhere: Path) -> None:
+        path = cache / "chordcache.json"
+        data = sealed_json.unseal(path.read_text(), "")
+        path.write_text(sealed_json.seal({**data, **changes}) + "\n")
+
+    return change
+
+
+def _plug_in(cache: Path, elsewhere: Path) -> None:
+    """Name a module beside the cache, which makes a folder when it is imported."""
+    (cache.parent / "evilmod.py").write_text(f"import os\nos.mkdir({str(elsewhere / 'imported')!r})\n")
+    path = cache / "chordcache.json"
+    data = sealed_json.unseal(path.read_text(), "")
+    data["config"]["extractors"] = {"evil": "evilmod:Evil"}
+    data["features"] = {tier: [*names, "evil"] for tier, names in data["features"].items()}
+    path.write_text(sealed_json.seal(data) + "\n")
+
+
+def _far_rows(cache: Path, elsewhere: Path) -> None:
+    forge(cache, sections={"offsets": b"\x7f" * len(sections_of(cache)["offsets"])})
+
+
+FORGERIES: dict[str, Forgery] = {
+    **{f"link {name}": _link(name) for name in (*_LISTS, ".json", ".lmdb", ".npz", ".h5")},
+    **{f"link {name}": _link(name) for name in ("videos", "lmdb", "npz", ".partial", ".on_demand", "parts")},
+    **{f"FIFO {name}": _special(name, os.mkfifo) for name in (*_LISTS, ".json", ".lmdb", ".npz", ".h5")},
+    **{f"device {name}": _special(name, _zeros) for name in (*_LISTS, ".json", ".lmdb", ".npz", ".h5")},
+    **{f"sparse {name}": _special(name, _sparse) for name in (*_LISTS, ".json", ".lmdb", ".npz", ".h5")},
+    "plug-in": _plug_in,
+    "roots": _header(roots={"videos": "/proc/self/root"}),
+    "rows far away": _far_rows,
+    "one channel": _sidecar(lambda data: _frames_of(data, shape=[24, 64, 64, 1])),
+    "no rows": _sidecar(lambda data: _frames_of(data, shape=[0, 0, 0, 0], num_rows={})),
+    "a large picture": _sidecar(lambda data: _frames_of(data, shape=[24, 30_000, 30_000, 3])),
+    "many rows": _sidecar(lambda data: _frames_of(data, num_rows={"frames": 1 << 30})),
+    "a long video": _sidecar(lambda data: data.update(num_frames=(1 << 31) - 1, duration_seconds=1e300)),
+    "another key": _sidecar(lambda data: data.update(key="../../elsewhere/x-0123456789abcdef")),
+}
+
+READ = """
+import chordcache as cc
+try:
+    with cc.open_cache("cache") as cache:
+        for position in range(len(cache)):
+            try:
+                video = cache[position]
+                for info in video.sidecar.features:
+                    cache.read(video, info.feature, 0, 2, tier=info.tier)
+            except cc.ChordcacheError:
+                pass
+except cc.ChordcacheError:
+    pass
+"""
+
+COMMANDS = (
+    *(["info", "cache"], ["ls", "cache"], ["verify", "cache", "--deep", "-j1"], ["merge", "cache", "-o", "merged"]),
+    *(["gc", "cache", "--yes"], ["verify", "cache", "--repair", "-j1"], ["report", "cache", "-o", "report.html"]),
+)
+
+
+@experiment(
+    "R24", "a cache from a stranger, of one kind of forgery each: every command and the reader, under strace",
+    trials=len(FORGERIES), batch=2,
+)  # fmt: skip
+def received(trial: Trial) -> Figures:
+    corpus = trial.once("corpus", make_corpus)
+    num_outside = num_runs = 0
+    for number in range(trial.number, trial.number + trial.count):
+        name = list(FORGERIES)[number]
+        folder, elsewhere = trial.folder / str(number), trial.folder / f"elsewhere-{number}"
+        folder.mkdir()
+        elsewhere.mkdir()
+        FORGERIES[name](copy_of(corpus / "whole", folder), elsewhere)
+        before = states(elsewhere)
+        build = ["build", str(corpus / "index.json"), "-o", "cache", "-j1"]
+        for args in ([], *COMMANDS, build):
+            run = traced(folder, *args) if args else traced(folder, program=("-c", READ))
+            num_runs += 1
+            assert 0 <= run.returncode < 128, f"{name}: {args}: {run.returncode}: {run.stderr}"
+            assert run.returncode != 1, f"{name}: {args}: {run.stderr}"
+            assert processes.fine(run.stderr), f"{name}: {args}: {run.stderr}"
+            outside = run.touched_below(elsewhere)
+            assert outside == set(), f"{name}: {args}: {outside}"
+            num_outside += len(outside)
+        assert states(elsewhere) == before, name
+    peak_mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    assert peak_mib < _MAX_MIB, peak_mib
+    return {"sum_runs": num_runs, "sum_outside": num_outside, "max_mib": peak_mib}
