@@ -18,8 +18,8 @@ from chordcache.index.grouping import IndexRows
 from chordcache.media.source_file import SourceState, look_or_none, real_folder
 from chordcache.records import ContentFacts, Identity, VideoRecord
 from chordcache.storage import layout
+from chordcache.storage.opener import exists
 from chordcache.storage.quarantine import Failure, Quarantine
-from chordcache.storage.readable import exists
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 
@@ -114,7 +114,7 @@ class _Planner:
 
 
 def _sidecar_or_none(cache: Path, key: str) -> Sidecar | None:
-    if not exists(f"{cache}/{layout.sidecar_file(key)}"):
+    if not exists(cache, layout.sidecar_file(key)):
         return None  # much faster than the error, which has a message
     try:
         return read_sidecar(cache, key)

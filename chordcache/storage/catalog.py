@@ -24,8 +24,9 @@ from chordcache.storage.annotation_names import AnnotationCounter, AnnotationNam
 from chordcache.storage.atomic import no_space_as_error, partial_folder, publish
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import iter_keys
+from chordcache.storage.opener import check_file
 from chordcache.storage.part_folders import in_parts
-from chordcache.storage.readable import check_file, unreadable
+from chordcache.storage.readable import unreadable
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
 _SCHEMA = """
@@ -164,7 +165,7 @@ class Catalog:
         """Folder of the cache"""
         self._path = cache / _FILE
         try:
-            check_file(self._path)
+            check_file(cache, _FILE)
         except FileNotFoundError:
             name = printable(cache)
             raise NotFoundError(

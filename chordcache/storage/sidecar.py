@@ -9,8 +9,8 @@ from pathlib import Path
 from chordcache.errors import DamageError, NotFoundError, printable
 from chordcache.records import ContentFacts, Count, DamageFacts, Description, FeatureInfo, Identity
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.layout import is_artefact_file, path_problem, sidecar_path
-from chordcache.storage.readable import read_small
+from chordcache.storage.layout import is_artefact_file, path_problem, sidecar_file
+from chordcache.storage.opener import read_file
 from chordcache.storage.sealed_json import seal_versioned, unseal_as
 
 _MAX_SUPERSEDED = 16
@@ -124,14 +124,15 @@ def read_sidecar(cache: Path, key: str) -> Sidecar:
     UnreadableError
         If the file cannot be read.
     """
-    path = sidecar_path(cache, key)
+    file = sidecar_file(key)
+    path = f"{cache}/{file}"
     try:
-        line = read_small(path).decode("ascii").replace("\r\n", "\n")
+        line = read_file(cache, file).decode("ascii").replace("\r\n", "\n")
     except FileNotFoundError:
         raise NotFoundError(f"video '{key}' is not in cache '{printable(cache)}'") from None
     except UnicodeDecodeError:
         raise DamageError(f"'{printable(path)}' is damaged: it is not ASCII") from None
-    sidecar = Sidecar.from_line(line, str(path))
+    sidecar = Sidecar.from_line(line, path)
     if sidecar.key != key:
         raise DamageError(f"'{printable(path)}' is damaged: it is the sidecar of '{printable(sidecar.key)}'")
     return sidecar

@@ -19,13 +19,12 @@ from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
-from chordcache.index.index_files import Index, IndexWriter, read_index, temporary_index
+from chordcache.index.index_files import Index, IndexWriter, cached_index, temporary_index
 from chordcache.records import RunSummary, VideoRecord
-from chordcache.storage import atomic, layout, sealed_json
+from chordcache.storage import atomic, layout, opener, sealed_json
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import write_catalog
 from chordcache.storage.lock import locked
-from chordcache.storage.readable import iter_lines
 from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
 from chordcache.storage.sidecar import read_sidecar
 from chordcache.verifying.findings import Damage
@@ -96,8 +95,7 @@ def _repair(
     if "index.jsonl" in options.rebuild:
         _repair_index(folder, header)
     for name in {"quarantine.jsonl", RUNS_FILE}.intersection(options.rebuild):
-        path = folder / name
-        atomic.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
+        atomic.publish_text(folder, name, "".join(f"{line}\n" for line in _sound_lines(folder, name)))
     records = _records_of(folder, {str(finding.key) for finding in artefacts})
     write_catalog(folder)
     if not records:
@@ -116,7 +114,7 @@ def _records_of(cache: Path, keys: set[str]) -> list[VideoRecord]:
     if not keys:
         return []
     records = {}
-    for record in read_index(cache / "index.jsonl"):
+    for record in cached_index(cache):
         key = layout.key_of(record)
         if key in keys:
             records[key] = record
@@ -128,8 +126,9 @@ def _records_of(cache: Path, keys: set[str]) -> list[VideoRecord]:
     return list(records.values())
 
 
-def _sound_lines(path: Path) -> list[str]:
-    return [line for data in iter_lines(path) if _is_sound(line := data.decode("ascii", "replace").rstrip("\r\n"))]
+def _sound_lines(cache: Path, name: str) -> list[str]:
+    lines = opener.iter_lines(cache, name)
+    return [line for data in lines if _is_sound(line := data.decode("ascii", "replace").rstrip("\r\n"))]
 
 
 def _is_sound(line: str) -> bool:
@@ -150,7 +149,7 @@ def _repair_index(cache: Path, header: Header) -> None:
             continue
         records[key] = VideoRecord(sidecar.root, sidecar.path).described(sidecar)
     path = cache / "index.jsonl"
-    for line in _sound_lines(path):
+    for line in _sound_lines(cache, path.name):
         with suppress(DamageError):  # the first and the last line are not records
             record = sealed_json.unseal_as(line, str(path), VideoRecord, "a record")
             records[layout.key_of(record)] = record
@@ -212,7 +211,7 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
             with suppress(NoSpaceError):
                 write_catalog(folder)
             for file in files:
-                (folder / file).unlink()
+                opener.remove(folder, file)
             atomic.remove_partials(folder, of_all_machines=True)
             write_catalog(folder)
         notes.counts = {"num_removed": len(files)}

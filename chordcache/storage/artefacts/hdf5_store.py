@@ -258,8 +258,11 @@ class Hdf5Artefact(Artefact):
         super().__init__(path, num_bytes)
         self._offsets: dict[str, np.ndarray] = {}
         """Places of the records of each array that was read, in the file instead of in the array"""
-        with self._errors():
-            self._file = _open_file(path)
+        try:
+            with self._errors():
+                self._file = _open_file(f"/proc/self/fd/{self._fd}")  # the file that was opened, whatever its name is
+        finally:
+            super().close()
         try:
             with self._errors():
                 names = [name.decode() for name in self._file.id]
@@ -375,7 +378,7 @@ class Hdf5Artefact(Artefact):
             raise self._damage(error) from None
 
 
-def _open_file(path: Path) -> Any:
+def _open_file(path: str) -> Any:
     """Open a file with the locks of a plain ``h5py.File(path)``, or without locks if the locks fail."""
     try:
         return h5py.File(path, "r")  # HDF5 refuses two settings for one file in a process
