@@ -131,6 +131,7 @@ def _shared(config: Any, folder: Path) -> Any:
     """Return a config that the nodes can read: a file is copied to the disk of the cache."""
     if not isinstance(config, str) or not os.path.isfile(config):
         return config
+    opener.remove(folder, "config.yaml")  # a link in its place would be followed
     return str(shutil.copyfile(config, folder / "config.yaml"))
 
 
@@ -226,9 +227,9 @@ class _Driver:
         options = replace(self._order.options, part=f"{number}/{self._num_parts}", wait=False)
         if number in self._doubtful:
             options = replace(options, retry_quarantined=True)
-        order = replace(
-            self._order, jobs=self._nodes[node], options=options, log_file=str(self._folder / f"{number}.log")
-        )
+        log = f"{number}.log"
+        os.close(opener.open_file(self._folder, log, os.O_WRONLY | os.O_CREAT))  # raises for a link
+        order = replace(self._order, jobs=self._nodes[node], options=options, log_file=str(self._folder / log))
         with uninterruptible():
             self._running[self._cluster.start(node, MODULE, order.to_line(), self._run)] = node, number
 

@@ -129,7 +129,7 @@ class ItemBuild(DecodePass):
         file = layout.artefact_file(
             artefact.tier, self._task.key, fingerprints, source.identity, source.ctime_ns, digest
         )
-        if not _is_published(self._task.cache, file, digest):  # readers may have it open
+        if not opener.has_content(self._task.cache, file, num_bytes, digest):  # readers may have it open
             self._written[writer.path] = file
         return [
             info if info.absent is not None else info.replace(file=file, num_bytes=num_bytes, digest=digest)
@@ -227,14 +227,6 @@ def publish_item(
         atomic.publish_all(task.cache, written)
         atomic.publish_text(task.cache, layout.sidecar_file(task.key), sidecar.to_line() + "\n")
     return sidecar
-
-
-def _is_published(cache: Path, file: str, digest: str) -> bool:
-    """Return whether a file has this content already. It has if a new feature is absent for the video."""
-    try:
-        return digest_file(opener.open_file(cache, file)) == digest
-    except OSError:
-        return False
 
 
 def _attributes(spec: FeatureSpec, info: FeatureInfo, array: str) -> dict[str, object]:

@@ -355,10 +355,10 @@ class _Merge:
 
     def _is_there(self, file: str, info: FeatureInfo, is_new: bool) -> bool:
         """Return whether an earlier run brought a file. The content of a file without a sidecar is compared."""
+        if is_new:
+            return opener.has_content(self._output, file, info.num_bytes, info.digest)
         try:
-            if opener.size_of(self._output, file) != info.num_bytes:
-                return False
-            return not is_new or digest_file(opener.open_file(self._output, file)) == info.digest
+            return opener.size_of(self._output, file) == info.num_bytes
         except FileNotFoundError:
             return False
 
@@ -367,11 +367,12 @@ class _Merge:
         partial = folder / source.name
         with atomic.no_space_as_error(self._output):
             try:
+                num_bytes = opener.size_of(cache, str(info.file))
+                if num_bytes != info.num_bytes:
+                    raise _damage(source, info, f"got {num_bytes} bytes, expected {info.num_bytes}")
                 atomic.link_or_copy(cache, str(info.file), partial)
             except FileNotFoundError:
                 raise _damage(source, info, "the file is missing") from None
-            if partial.stat().st_size != info.num_bytes:
-                raise _damage(source, info, f"got {partial.stat().st_size} bytes, expected {info.num_bytes}")
             if digest_file(partial) != info.digest:
                 raise _damage(source, info, "its digest is another one than that in the sidecar")
             atomic.publish_all(self._output, {partial: str(info.file)})

@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from chordcache.errors import UnreadableError, printable
+from chordcache.digests import digest_file
+from chordcache.errors import ChordcacheError, UnreadableError, printable
 from chordcache.storage.readable import OTHER_THING, readable, unreadable
 
 StrPath = str | os.PathLike[str]
@@ -52,7 +53,7 @@ def check_file(cache: StrPath, name: str) -> None:
 
 def read_file(cache: StrPath, name: str) -> bytes:
     """Read a file of at most ``MAX_BYTES`` as a whole."""
-    with readable(f"{cache}/{name}"):
+    try:
         fd, num_bytes = _open_file(cache, name, os.O_RDONLY, 0)
         try:
             if num_bytes > MAX_BYTES:
@@ -63,6 +64,10 @@ def read_file(cache: StrPath, name: str) -> bytes:
             return data
         finally:
             os.close(fd)
+    except (ChordcacheError, FileNotFoundError):
+        raise
+    except OSError as error:  # not by ``readable``, which takes a microsecond for each sidecar
+        raise unreadable(f"{cache}/{name}", error) from None
 
 
 def iter_lines(cache: StrPath, name: str) -> Iterator[bytes]:
@@ -100,6 +105,14 @@ def size_of(cache: StrPath, name: str) -> int:
     if not stat.S_ISREG(status.st_mode):
         raise unreadable(f"{cache}/{name}", _kind_error(status))
     return status.st_size
+
+
+def has_content(cache: StrPath, name: str, num_bytes: int | None, digest: str | None) -> bool:
+    """Return whether a regular file can be read and has this size and xxh3-128. A file of another size is not read."""
+    try:
+        return size_of(cache, name) == num_bytes and digest_file(open_file(cache, name)) == digest
+    except OSError:
+        return False
 
 
 def list_folder(cache: StrPath, name: str = ".") -> list[str]:

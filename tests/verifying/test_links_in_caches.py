@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -229,13 +230,24 @@ def test_nothing_behind_a_link_is_opened_or_changed(complete: Path, tmp_path: Pa
     assert snapshot(outside) == before
 
 
+def put_sparse(place: Path) -> None:
+    place.touch()
+    os.truncate(place, 1 << 40)
+
+
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("name", PLACES)
-def test_no_command_waits_for_a_pipe(complete: Path, tmp_path: Path, name: str, use: str) -> None:
+@pytest.mark.parametrize("put", [os.mkfifo, put_sparse])
+def test_no_command_waits_or_reads_without_end(
+    complete: Path, tmp_path: Path, put: Callable[[Path], None], name: str, use: str
+) -> None:
+    """A pipe, or a file that says that it is larger than the disk."""
     work = Path(shutil.copytree(complete, tmp_path / "work"))
     place = place_in(work / "cache", name)
     if place.is_dir():
         shutil.rmtree(place)
     place.unlink(missing_ok=True)
-    os.mkfifo(place)
+    put(place)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     error_of(use, work)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10  # KiB

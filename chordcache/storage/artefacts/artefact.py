@@ -225,7 +225,7 @@ class Artefact(ABC):
 
 def _open(path: Path) -> int:
     """Open an artefact. It is in a folder of a folder of its cache, also while it is a partial file."""
-    cache, *names = os.path.abspath(path).rsplit("/", 3)
+    cache, *names = (str(path) if path.is_absolute() else os.path.abspath(path)).rsplit("/", 3)
     return opener.open_file(cache or "/", "/".join(names))
 
 

@@ -260,11 +260,13 @@ class Hdf5Artefact(Artefact):
         """Places of the records of each array that was read, in the file instead of in the array"""
         try:
             with self._errors():
-                self._file = _open_file(f"/proc/self/fd/{self._fd}")  # the file that was opened, whatever its name is
-        finally:
+                self._file = _open_file(path)
+        except BaseException:  # cleanup boundary
             super().close()
+            raise
         try:
             with self._errors():
+                self._check_inode()
                 names = [name.decode() for name in self._file.id]
                 self._stored = {name: self._open_array(name, num_bytes) for name in names}
                 self._descriptor = self._file.id.get_vfd_handle()
@@ -276,6 +278,12 @@ class Hdf5Artefact(Artefact):
     def close(self) -> None:
         """Release the file."""
         self._file.close()
+        super().close()
+
+    def _check_inode(self) -> None:
+        """Raise ``DamageError`` unless HDF5 opened the file that was checked. It takes a name, and follows links."""
+        if not os.path.sameopenfile(self._fd, self._file.id.get_vfd_handle()):
+            raise self._damage("another file took its place while it was opened")
 
     def _open_array(self, name: str, num_bytes: int) -> _Array:
         """Open a dataset without reading it. Raise ``DamageError`` if its description is not safe to read."""
@@ -378,7 +386,7 @@ class Hdf5Artefact(Artefact):
             raise self._damage(error) from None
 
 
-def _open_file(path: str) -> Any:
+def _open_file(path: Path) -> Any:
     """Open a file with the locks of a plain ``h5py.File(path)``, or without locks if the locks fail."""
     try:
         return h5py.File(path, "r")  # HDF5 refuses two settings for one file in a process

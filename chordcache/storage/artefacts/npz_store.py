@@ -116,7 +116,11 @@ class NpzArtefact(Artefact):
         self._num_bytes = num_bytes
         self._members: dict[str, _Member] = {}
         try:
-            with self._errors(), open(self._fd, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
+            with (
+                self._errors(),
+                open(self._fd, "rb", buffering=0, closefd=False) as file,
+                zipfile.ZipFile(file) as archive,
+            ):
                 self._infos = self._read_directory(archive)
         except BaseException:  # cleanup boundary
             self.close()

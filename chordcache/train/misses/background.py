@@ -29,7 +29,7 @@ from chordcache.building.build_plan import plan_as_before
 from chordcache.building.existing_cache import tool_versions
 from chordcache.building.file_build import build_file
 from chordcache.building.tasks import planned_files
-from chordcache.digests import digest_file, hex64
+from chordcache.digests import hex64
 from chordcache.engine.child import Worker
 from chordcache.engine.choice import Engine
 from chordcache.engine.crashes import Crash, max_attempts
@@ -194,12 +194,10 @@ def prepare(cache: Path) -> None:
         os.close(opener.open_file(cache, _slot_file(0), os.O_RDWR | os.O_CREAT))
         if _names(cache):
             background_of(cache).ask(None)
-    except ChordcacheError:
-        raise
     except OSError as error:
         raise UsageError(
             f"on_miss: got 'build' for cache '{printable(cache)}', which cannot be written to "
-            f"({error.strerror}), expected 'source'. Choose on_miss='source'."
+            f"({error.strerror or error}), expected 'source'. Choose on_miss='source'."
         ) from None
 
 
@@ -289,13 +287,9 @@ def _broken_files(cache: Path, key: str) -> Iterator[str]:
     """Yield the artefacts of a video that are not as written."""
     with suppress(NotFoundError, DamageError):
         sidecar = read_sidecar(cache, key)
-        for file, digest in {info.file: info.digest for info in sidecar.features if info.file is not None}.items():
-            try:
-                is_broken = digest_file(opener.open_file(cache, file)) != digest
-            except OSError:
-                is_broken = True
-            if is_broken:
-                yield file
+        for info in {info.file: info for info in sidecar.features if info.file is not None}.values():
+            if not opener.has_content(cache, str(info.file), info.num_bytes, info.digest):
+                yield str(info.file)
 
 
 def _write_lists(cache: Path) -> str:
