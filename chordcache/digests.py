@@ -34,8 +34,8 @@ def file_digest() -> xxhash.xxh3_128:
     return xxhash.xxh3_128()
 
 
-def digest_file(path: str | Path) -> str:
-    """Return the xxh3-128 of a file's bytes as 32 hex digits."""
+def digest_file(path: str | Path | int) -> str:
+    """Return the xxh3-128 of a file's bytes as 32 hex digits. A descriptor is closed."""
     digest = file_digest()
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):

@@ -66,7 +66,7 @@ def test_a_single_worker_loads_no_joblib() -> None:
 def cache(tmp_path_factory: pytest.TempPathFactory, make_video, run_cli) -> Path:
     folder = tmp_path_factory.mktemp("firewall")
     make_video(folder / "videos" / "a.mp4", num_frames=20)
-    for arguments in (["scan", "videos"], ["build", "--tier", "lmdb"]):
+    for arguments in (["scan", "videos"], ["build", "--tier", "lmdb", "--tier", "npz", "--features", "frames,motion"]):
         result = run_cli(*arguments, cwd=folder)
         assert result.returncode == 0, result.stderr
     return folder / "cache"
@@ -77,6 +77,7 @@ import sys, chordcache
 with chordcache.open_cache(sys.argv[1]) as cache:
     (video,) = cache
     assert cache.read(video, "frames", 0, 16).shape == (16, 48, 64, 3)
+    assert len(cache.read(video, "motion", 0, 16)) == 16
     assert cache.read(video.key, "frames", indices=[19, 3]).shape == (2, 48, 64, 3)
     assert len(video.pts_seconds) == 20
 """

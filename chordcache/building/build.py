@@ -46,10 +46,10 @@ from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.known_sidecars import update_catalog
 from chordcache.storage.lock import locked
+from chordcache.storage.opener import exists
 from chordcache.storage.part import Part
 from chordcache.storage.part_folders import PLAN_FILE
 from chordcache.storage.quarantine import Failure, Quarantine
-from chordcache.storage.readable import exists
 from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
 from chordcache.storage.sidecar import Sidecar
 
@@ -307,7 +307,7 @@ class _Build:
             missing = tuple(task for task in tasks if task.state == "missing")
             if missing:
                 folder = self._plan.parts_folder
-                if folder is not None and not exists(folder / PLAN_FILE):
+                if folder is not None and not exists(folder, PLAN_FILE):
                     what = "'chordcache finish' has joined the parts, or they were removed"
                     raise CacheWriteError(f"'{printable(folder)}' does not exist any more: {what}")
                 atomic.check_space(self._cache)
@@ -320,8 +320,7 @@ class _Build:
             return
         sidecar = task.described
         if sidecar is not None and sidecar != task.previous:  # another label or caption, or a feature less
-            path = layout.sidecar_path(self._cache, task.key)
-            atomic.publish_text(self._cache, path, sidecar.to_line() + "\n")
+            atomic.publish_text(self._cache, layout.sidecar_file(task.key), sidecar.to_line() + "\n")
         self._num_up_to_date += 1
         self._quarantine.discard(task.key, requested)
         self._progress.skip(task.item.known_seconds)

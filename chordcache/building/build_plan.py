@@ -18,11 +18,11 @@ from chordcache.config.config import Config, config_from_json, config_to_json
 from chordcache.errors import UsageError, printable
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
 from chordcache.index.column_types import merged_columns
-from chordcache.index.index_files import Index, IndexWriter, no_videos, read_index
+from chordcache.index.index_files import Index, IndexWriter, cached_index, no_videos, read_index
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header, write_header
-from chordcache.storage.readable import exists
+from chordcache.storage.opener import exists
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
         pass
     atomic.remove_partials(cache)
     with repairable(cache), atomic.partial_folder(cache) as folder:
-        earlier = read_index(path) if exists(path) else None
+        earlier = cached_index(cache) if exists(cache, path.name) else None
         roots = _merged_roots(earlier.roots if earlier else {}, plan)
         columns = merged_columns(earlier.columns if earlier else {}, index.columns)
         plan = replace(plan, follow_symlinks=plan.follow_symlinks or (earlier is not None and earlier.follow_symlinks))

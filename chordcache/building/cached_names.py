@@ -8,9 +8,9 @@ from typing import BinaryIO
 
 from chordcache.building.existing_cache import repairable
 from chordcache.index.file_names import SameFiles
-from chordcache.index.index_files import Index, read_index
+from chordcache.index.index_files import Index, cached_index
 from chordcache.records import Segment, VideoRecord
-from chordcache.storage.readable import exists
+from chordcache.storage.opener import exists
 
 
 def with_cached_names(cache: Path, index: Index, moved: Mapping[str, str]) -> Index:
@@ -33,11 +33,10 @@ def with_cached_names(cache: Path, index: Index, moved: Mapping[str, str]) -> In
     DamageError, UnreadableError
         If the index of the cache cannot be read.
     """
-    path = cache / "index.jsonl"
-    if not exists(path):
+    if not exists(cache, "index.jsonl"):
         return index
     with repairable(cache):
-        earlier = read_index(path)
+        earlier = cached_index(cache)
         roots = {**index.roots, **earlier.roots, **moved}
         same = SameFiles(roots)
         others = earlier.roots.keys() - index.roots.keys()
@@ -57,7 +56,7 @@ class _Renamed(Index):
         same: SameFiles,
         names: Mapping[tuple[str, Segment | None], tuple[str, str]],
     ) -> None:
-        super().__init__(index.path, index.source)
+        super().__init__(index.path, index.source, is_cached=index.is_cached)
         self._same, self._names = same, names
         self.roots = {label: roots[label] for label in dict.fromkeys(record.root for record in self)}
 

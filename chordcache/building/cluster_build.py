@@ -26,6 +26,7 @@ from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import uninterruptible
 from chordcache.errors import CacheWriteError, LockedError, TooManyFailuresError, WorkersDiedError
 from chordcache.records import RunSummary
+from chordcache.storage import opener
 from chordcache.storage import part_folders as parts
 from chordcache.storage.lock import locked
 from chordcache.storage.part import Part
@@ -90,11 +91,11 @@ def build_on_cluster(
                 shared, folder = _registered(plan_now(), engine, cluster)
             # Only one driver works at a time. It holds no lock of the cache while it waits: the other one finishes it
             with locked(folder, on_wait) as has_waited:
-                if has_waited or not (folder / parts.PLAN_FILE).exists():
+                if has_waited or not opener.exists(folder, parts.PLAN_FILE):
                     continue
                 if folder.name != shared.name:
                     with locked(Path(order.cache), on_wait, begins_part=True):
-                        (folder / parts.PLAN_FILE).unlink()  # ends the parts that still run
+                        opener.remove(folder, parts.PLAN_FILE)  # ends the parts that still run
                         shutil.rmtree(folder, ignore_errors=True)
                     continue
                 order = replace(order, folder=str(folder), config=_shared(order.config, folder))
@@ -130,6 +131,7 @@ def _shared(config: Any, folder: Path) -> Any:
     """Return a config that the nodes can read: a file is copied to the disk of the cache."""
     if not isinstance(config, str) or not os.path.isfile(config):
         return config
+    opener.remove(folder, "config.yaml")  # a link in its place would be followed
     return str(shutil.copyfile(config, folder / "config.yaml"))
 
 
@@ -225,9 +227,9 @@ class _Driver:
         options = replace(self._order.options, part=f"{number}/{self._num_parts}", wait=False)
         if number in self._doubtful:
             options = replace(options, retry_quarantined=True)
-        order = replace(
-            self._order, jobs=self._nodes[node], options=options, log_file=str(self._folder / f"{number}.log")
-        )
+        log = f"{number}.log"
+        os.close(opener.open_file(self._folder, log, os.O_WRONLY | os.O_CREAT))  # raises for a link
+        order = replace(self._order, jobs=self._nodes[node], options=options, log_file=str(self._folder / log))
         with uninterruptible():
             self._running[self._cluster.start(node, MODULE, order.to_line(), self._run)] = node, number
 
@@ -299,7 +301,7 @@ class _Driver:
         """Show the sum of the numbers in the logs of the parts."""
         for _, number in list(self._running.values()):
             with suppress(OSError, ValueError, IndexError):
-                with open(self._folder / f"{number}.log", "rb") as log:
+                with opener.open_binary(self._folder, f"{number}.log") as log:
                     log.seek(max(0, os.fstat(log.fileno()).st_size - 4000))
                     lines = [json.loads(line) for line in log.read().splitlines()[1:]]
                 numbers = [line for line in lines if "num_videos" in line][-1]

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from chordcache import __version__
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, UsageError, printable
-from chordcache.index.index_files import Index, read_index
+from chordcache.index.index_files import Index, cached_index
 from chordcache.records import RunSummary
 from chordcache.storage import layout
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import Catalog
+from chordcache.storage.opener import list_folder
 from chordcache.storage.part_folders import PARTS, holds_plans
-from chordcache.storage.readable import list_folder
 from chordcache.storage.run_log import RUNS_FILE
 
 
@@ -68,7 +68,7 @@ def earlier_header(folder: Path) -> Header | None:
     if not names or "chordcache.json" in names or next(layout.iter_keys(folder), None) is not None:
         return None
     if names == {"index.jsonl"}:  # a build was killed after it wrote the index
-        read_index(folder / "index.jsonl")
+        cached_index(folder)
         return None
     raise UsageError(
         f"'{printable(folder)}' is not a cache and not empty (it holds '{printable(min(names))}'); "
@@ -129,6 +129,6 @@ def index_of(cache: Path) -> Index:
     """Return the index of a cache. Raises as ``read_index`` does, and ``DamageError`` also if it is missing."""
     with repairable(cache):
         try:
-            return read_index(cache / "index.jsonl")
+            return cached_index(cache)
         except NotFoundError as error:
             raise DamageError(f"{printable(cache)}: {error}") from None

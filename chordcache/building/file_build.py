@@ -13,7 +13,7 @@ from chordcache.building.build_task import BuildTask, Trimming
 from chordcache.building.item_build import ItemBuild, failure_of, publish_item
 from chordcache.building.trim import damage_after
 from chordcache.building.up_to_date import compared
-from chordcache.errors import CacheWriteError, MediaError
+from chordcache.errors import CacheWriteError, ChordcacheError, MediaError
 from chordcache.features.feed import decode_segments, decode_whole
 from chordcache.media.source_file import OpenSource, SourceState, hash_source, open_source
 from chordcache.storage import atomic, layout
@@ -36,10 +36,12 @@ def build_file(tasks: Sequence[BuildTask]) -> list[Sidecar | Failure]:
     ------
     CacheWriteError
         If the disk of the cache fails.
+    UnreadableError
+        If a folder or a file of the cache is a link.
     """
     try:
         outcomes = _built(tasks)
-    except CacheWriteError:
+    except ChordcacheError:
         raise
     except OSError as error:  # libav reads the sources, so this is an error of the cache's disk
         raise CacheWriteError(
@@ -156,7 +158,7 @@ def _relinked(task: BuildTask, source: SourceState, digest: str | None, twin: Si
             file = info.file and layout.file_of_key(info.file, task.key)
             if info.file and file and file != info.file and file not in written.values():
                 partial = folder / str(len(written))
-                atomic.link_or_copy(task.cache / info.file, partial)
+                atomic.link_or_copy(task.cache, info.file, partial)
                 written[partial] = file
             features.append(info.replace(file=file))
         sidecar = twin.replace(

@@ -23,7 +23,7 @@ from chordcache.media.audio_track import Sound
 from chordcache.media.demux import Media
 from chordcache.media.source_file import SourceState, check_unchanged
 from chordcache.records import FeatureInfo
-from chordcache.storage import atomic, layout
+from chordcache.storage import atomic, layout, opener
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.artefacts.writer import ArtefactWriter
@@ -129,7 +129,7 @@ class ItemBuild(DecodePass):
         file = layout.artefact_file(
             artefact.tier, self._task.key, fingerprints, source.identity, source.ctime_ns, digest
         )
-        if not _is_published(self._task.cache / file, digest):  # readers may have it open
+        if not opener.has_content(self._task.cache, file, num_bytes, digest):  # readers may have it open
             self._written[writer.path] = file
         return [
             info if info.absent is not None else info.replace(file=file, num_bytes=num_bytes, digest=digest)
@@ -224,17 +224,9 @@ def publish_item(
         sidecar = sidecar.replace(source_hash=task.previous.source_hash, source_ctime_ns=task.previous.source_ctime_ns)
     check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
     with progress.paused():
-        atomic.publish_all({partial: task.cache / file for partial, file in written.items()})
-        atomic.publish_text(task.cache, layout.sidecar_path(task.cache, task.key), sidecar.to_line() + "\n")
+        atomic.publish_all(task.cache, written)
+        atomic.publish_text(task.cache, layout.sidecar_file(task.key), sidecar.to_line() + "\n")
     return sidecar
-
-
-def _is_published(path: Path, digest: str) -> bool:
-    """Return whether a file has this content already. It has if a new feature is absent for the video."""
-    try:
-        return path.is_file() and digest_file(path) == digest
-    except OSError:
-        return False
 
 
 def _attributes(spec: FeatureSpec, info: FeatureInfo, array: str) -> dict[str, object]:

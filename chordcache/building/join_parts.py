@@ -17,7 +17,7 @@ from chordcache.config.config import config_from_json
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import DamageError, UsageError, printable
 from chordcache.index.grouping import IndexRows
-from chordcache.index.index_files import Index, read_index
+from chordcache.index.index_files import Index, cached_index
 from chordcache.records import RunSummary
 from chordcache.storage import atomic, layout
 from chordcache.storage import part_folders as parts
@@ -25,8 +25,8 @@ from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.known_sidecars import write_catalog
 from chordcache.storage.lock import locked
+from chordcache.storage.opener import list_folder, remove
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
-from chordcache.storage.readable import list_folder
 from chordcache.storage.run_log import Run, append_run, read_runs, recorded
 
 
@@ -106,9 +106,9 @@ def finish(cache: str | Path, *, on_wait: Callable[[str], None] | None = None) -
 
 def _join(cache: Path, plan: Path, attempts: list[list[Path]]) -> RunSummary:
     """Move the videos, then write the lists. The header and the index come first: they make the folder a cache."""
-    runs = _runs_of([plan, *sorted(plan.glob("*-of-*.????????"))])
-    before = {name for fan in _names_in(cache / "videos") for name in _names_in(cache / "videos" / fan)}
-    keys = _register(cache, read_index(plan / "index.jsonl"), read_header(attempts[0][0]))
+    runs = _runs_of([plan, *parts.folders_of(plan)])
+    before = {name for fan in _names_in(cache, "videos") for name in _names_in(cache, f"videos/{fan}")}
+    keys = _register(cache, cached_index(plan), read_header(attempts[0][0]))
     failures: dict[str, Failure] = {}
     for folders in attempts:
         failures |= _move_part(cache, folders)
@@ -161,7 +161,7 @@ def _move_part(cache: Path, folders: list[Path]) -> Mapping[str, Failure]:
     for folder in folders:
         with repairable(cache, f"remove '{printable(folder)}' and start the part again"):
             failed[folder] = {failure.key: failure for failure in Quarantine(folder, {})}
-            keys = {layout.key_of(record) for record in read_index(folder / "index.jsonl")}
+            keys = {layout.key_of(record) for record in cached_index(folder)}
     everywhere = {key for key in keys if all(key in failures for failures in failed.values())}
     left = set(keys)
     for folder in folders:
@@ -177,15 +177,15 @@ def _move_part(cache: Path, folders: list[Path]) -> Mapping[str, Failure]:
 def _move(cache: Path, folder: Path, kinds: Iterable[str], keys: Collection[str]) -> None:
     """Rename the files of some videos. A move that was killed goes on where it was."""
     for kind in kinds:
-        for name in _names_in(folder / kind):
-            source, target = folder / kind / name, cache / kind / name
-            files = [file for file in _names_in(source) if file.partition(".")[0] in keys]
-            atomic.publish_all({source / file: target / file for file in files}, are_synced=True)
+        for name in _names_in(folder, kind):
+            names = _names_in(folder, f"{kind}/{name}")
+            files = [f"{kind}/{name}/{file}" for file in names if file.partition(".")[0] in keys]
+            atomic.publish_all(cache, {folder / file: file for file in files}, are_synced=True)
 
 
-def _names_in(folder: Path) -> list[str]:
+def _names_in(cache: Path, folder: str) -> list[str]:
     try:
-        return list_folder(folder)
+        return list_folder(cache, folder)
     except FileNotFoundError:
         return []
 
@@ -201,9 +201,9 @@ def _runs_of(folders: Iterable[Path]) -> list[Run]:
 
 def _remove_parts(cache: Path) -> None:
     """Remove what is left of joined parts. Without its plan first, no half of a folder counts as parts."""
-    for name in _names_in(cache / parts.PARTS):
+    for name in _names_in(cache, parts.PARTS):
         if parts.is_plan_name(name):
-            (cache / parts.PARTS / name / parts.PLAN_FILE).unlink(missing_ok=True)
+            remove(cache, f"{parts.PARTS}/{name}/{parts.PLAN_FILE}")
             shutil.rmtree(cache / parts.PARTS / name, ignore_errors=True)
     with suppress(OSError):
         os.rmdir(cache / parts.PARTS)

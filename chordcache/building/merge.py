@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +20,11 @@ from chordcache.errors import CacheWriteError, ChordcacheError, DamageError, Not
 from chordcache.index.column_types import merged_columns
 from chordcache.index.index_files import IndexWriter
 from chordcache.records import FeatureInfo, RunSummary
-from chordcache.storage import atomic, layout
+from chordcache.storage import atomic, layout, opener
 from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.known_sidecars import write_catalog
 from chordcache.storage.lock import locked, locked_for_reading
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
-from chordcache.storage.readable import exists
 from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 
@@ -319,7 +317,7 @@ class _Merge:
         """
         output = self._output
         path = output / index.name
-        if exists(path) and not filecmp.cmp(path, index, shallow=False):
+        if opener.exists(output, path.name) and digest_file(opener.open_file(output, path.name)) != digest_file(index):
             raise _other_output(output, f"which holds another '{path.name}'")
         for key in layout.iter_keys(output):
             if key not in self._joined.owners or self._earlier(key) not in (None, self._joined.sidecar(key)):
@@ -347,10 +345,9 @@ class _Merge:
         for file, info in infos.items():
             if not self._is_there(file, info, is_new):
                 is_new = True
-                self._publish(self._joined.owners[key] / file, info, folder)
+                self._publish(self._joined.owners[key], info, folder)
         if is_new:
-            path = layout.sidecar_path(self._output, key)
-            atomic.publish_text(self._output, path, sidecar.to_line() + "\n")
+            atomic.publish_text(self._output, layout.sidecar_file(key), sidecar.to_line() + "\n")
             self._num_frames += sidecar.num_frames
         if key not in self._joined.failures:  # else it counts as failed, though some of its features are cached
             self._num_done += is_new
@@ -358,24 +355,27 @@ class _Merge:
 
     def _is_there(self, file: str, info: FeatureInfo, is_new: bool) -> bool:
         """Return whether an earlier run brought a file. The content of a file without a sidecar is compared."""
-        path = self._output / file
+        if is_new:
+            return opener.has_content(self._output, file, info.num_bytes, info.digest)
         try:
-            return path.stat().st_size == info.num_bytes and (not is_new or digest_file(path) == info.digest)
+            return opener.size_of(self._output, file) == info.num_bytes
         except FileNotFoundError:
             return False
 
-    def _publish(self, source: Path, info: FeatureInfo, folder: Path) -> None:
+    def _publish(self, cache: Path, info: FeatureInfo, folder: Path) -> None:
+        source = cache / str(info.file)
         partial = folder / source.name
         with atomic.no_space_as_error(self._output):
             try:
-                atomic.link_or_copy(source, partial)
+                num_bytes = opener.size_of(cache, str(info.file))
+                if num_bytes != info.num_bytes:
+                    raise _damage(source, info, f"got {num_bytes} bytes, expected {info.num_bytes}")
+                atomic.link_or_copy(cache, str(info.file), partial)
             except FileNotFoundError:
                 raise _damage(source, info, "the file is missing") from None
-            if partial.stat().st_size != info.num_bytes:
-                raise _damage(source, info, f"got {partial.stat().st_size} bytes, expected {info.num_bytes}")
             if digest_file(partial) != info.digest:
                 raise _damage(source, info, "its digest is another one than that in the sidecar")
-            atomic.publish(partial, self._output / str(info.file))
+            atomic.publish_all(self._output, {partial: str(info.file)})
 
 
 def _damage(source: Path, info: FeatureInfo, what: str) -> DamageError:

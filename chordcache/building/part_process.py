@@ -21,6 +21,7 @@ from chordcache.building.part_order import PartOrder
 from chordcache.engine.display import Display
 from chordcache.errors import ChordcacheError
 from chordcache.storage.machine import machine
+from chordcache.storage.opener import exists
 from chordcache.storage.part import Part
 from chordcache.storage.part_folders import PLAN_FILE
 from chordcache.storage.quarantine import Quarantine
@@ -33,7 +34,7 @@ def main() -> int:
     """Build the part, print its counts and the causes of its failures as JSON, and return the exit code."""
     order = PartOrder.of_line(sys.stdin.buffer.readline().decode())
     threading.Thread(target=_end_with_pipe, daemon=True).start()
-    threading.Thread(target=_end_with_plan, args=[Path(order.folder, PLAN_FILE)], daemon=True).start()
+    threading.Thread(target=_end_with_plan, args=[Path(order.folder)], daemon=True).start()
     display = Display(False, False, log_file=order.log_file, interval_seconds=_LOG_SECONDS)
     try:
         summary = build(
@@ -58,7 +59,7 @@ def _end_with_pipe() -> None:
 
 def _end_with_plan(plan: Path) -> None:
     """End the build when its plan is removed, since a driver has begun another one."""
-    while plan.exists():
+    while exists(plan, PLAN_FILE):
         time.sleep(_LOG_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
 

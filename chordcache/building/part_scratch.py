@@ -16,7 +16,7 @@ from chordcache.building.existing_cache import tool_versions
 from chordcache.building.tasks import planned_files
 from chordcache.errors import ChordcacheError, UsageError, printable
 from chordcache.index.grouping import IndexRows
-from chordcache.index.index_files import IndexWriter, read_index
+from chordcache.index.index_files import IndexWriter, cached_index
 from chordcache.records import RunSummary
 from chordcache.storage import atomic, layout
 from chordcache.storage.quarantine import Quarantine, write_failures
@@ -54,7 +54,7 @@ def build_in_scratch(
     inside = replace(options, scratch=None)
     if num_missing := _write_missing(plan, inside, local):
         with _copied(local, part):
-            built = build(replace(plan, cache=local, index=read_index(local / "missing.jsonl")), inside)
+            built = build(replace(plan, cache=local, index=cached_index(local, "missing.jsonl")), inside)
         failures = {failure.key: failure for cache in (part, local) for failure in Quarantine(cache, {})}
         write_failures(part, failures.values())
     summary = build(plan, replace(inside, retry_quarantined=False))  # writes the lists
@@ -121,12 +121,11 @@ def _copy(local: Path, part: Path, copied: set[str]) -> None:
         if key in copied:
             continue
         sidecar = read_sidecar(local, key)
-        for file in {info.file for info in sidecar.features if info.file is not None}:
-            target = part / file
-            os.makedirs(target.parent, exist_ok=True)
-            with open(local / file, "rb") as source, open(target, "wb") as copy:
-                shutil.copyfileobj(source, copy, 1 << 20)
-                copy.flush()
-                os.fsync(copy.fileno())
-        atomic.publish_text(part, layout.sidecar_path(part, key), sidecar.to_line() + "\n")
+        files = sorted({info.file for info in sidecar.features if info.file is not None})
+        with atomic.partial_folder(part) as folder:
+            copies = {folder / str(number): file for number, file in enumerate(files)}
+            for partial, file in copies.items():
+                atomic.link_or_copy(local, file, partial)
+            atomic.publish_all(part, copies, are_synced=True)
+        atomic.publish_text(part, layout.sidecar_file(key), sidecar.to_line() + "\n")
         copied.add(key)

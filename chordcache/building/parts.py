@@ -23,16 +23,15 @@ from chordcache.config.config import config_to_json
 from chordcache.digests import digest_file, hex64
 from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.index.grouping import IndexRows
-from chordcache.index.index_files import Index, IndexWriter, read_index
+from chordcache.index.index_files import Index, IndexWriter, cached_index
 from chordcache.records import Record, VideoRecord
-from chordcache.storage import atomic, layout
+from chordcache.storage import atomic, layout, opener
 from chordcache.storage import part_folders as parts
 from chordcache.storage.known_sidecars import KnownSidecars
 from chordcache.storage.lock import locked
 from chordcache.storage.machine import machine
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine, write_failures
-from chordcache.storage.readable import exists
 from chordcache.storage.run_log import adopt_last_scan
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
 from chordcache.storage.sidecar import Sidecar, read_sidecar
@@ -61,7 +60,7 @@ def plan_of_parts(plan: BuildPlan, num_parts: int) -> PartsPlan:
     settings |= {"follow_symlinks": str(plan.follow_symlinks), "source_hash": str(plan.source_hash)}
     settings |= {f"features in tier {tier}": ", ".join(sorted(names)) for tier, names in plan.requested.items()}
     path = plan.index.path
-    is_of_parts = exists(path.parent / parts.PLAN_FILE)  # it is the copy that a driver's nodes read
+    is_of_parts = opener.exists(path.parent, parts.PLAN_FILE)  # it is the copy that a driver's nodes read
     index = read_plan(path.parent).facts["index"] if is_of_parts else digest_file(path)
     return PartsPlan(num_parts, {"index": index, **settings, **versions()})
 
@@ -69,7 +68,7 @@ def plan_of_parts(plan: BuildPlan, num_parts: int) -> PartsPlan:
 def read_plan(folder: Path) -> PartsPlan:
     """Return the plan of a folder of parts. Raises as ``read_sealed`` does."""
     with repairable(folder, parts.how_to_give_up(folder.parent.parent)):
-        return read_sealed(folder / parts.PLAN_FILE, PartsPlan, "a plan of parts")
+        return read_sealed(folder, parts.PLAN_FILE, PartsPlan, "a plan of parts")
 
 
 def register(plan: BuildPlan, shared: PartsPlan) -> Path:
@@ -84,12 +83,12 @@ def register(plan: BuildPlan, shared: PartsPlan) -> Path:
     for other in parts.plan_folders(plan.cache):
         if other != folder:
             raise _another(plan.cache, read_plan(other), shared)
-    if not exists(folder / parts.PLAN_FILE):
+    if not opener.exists(plan.cache, f"{parts.PARTS}/{shared.name}/{parts.PLAN_FILE}"):
         with IndexRows(plan.index):  # raises if it names a file twice
-            atomic.make_folder(folder)
+            opener.make_folder(plan.cache, f"{parts.PARTS}/{shared.name}")
         adopt_last_scan(folder, plan.index.path)
         plan.index.write(folder / "index.jsonl")
-        atomic.publish_text(folder, folder / parts.PLAN_FILE, seal_versioned(shared) + "\n")
+        atomic.publish_text(folder, parts.PLAN_FILE, seal_versioned(shared) + "\n")
     return folder
 
 
@@ -121,25 +120,25 @@ def part_plan(plan: BuildPlan, folder: Path, part: Part, wait: Callable[[str], N
     """
     target = folder / f"{part.name}.{machine()}"
     with locked(target, wait):
-        index = read_index(_write_share(plan.index, part, folder / f"{target.name}.jsonl"))
+        index = cached_index(folder, _write_share(plan.index, part, folder / f"{target.name}.jsonl"))
         records = {layout.key_of(record): record for record in index}
         for source in (*parts.attempts(folder, part), plan.cache):
             if source != target:
                 _link_published(source, target, records)
         if plan.source_hash:
             _link_published(plan.cache, target, _twins(plan, records))
-        if not exists(target / "quarantine.jsonl"):
+        if not opener.exists(target, "quarantine.jsonl"):
             with repairable(plan.cache):
                 earlier = Quarantine(plan.cache, {})
             write_failures(target, (failure for key in records if (failure := earlier.get(key)) is not None))
         yield replace(plan, cache=target, index=index, earlier=None, parts_folder=folder)
 
 
-def _write_share(index: Index, part: Part, path: Path) -> Path:
-    """Write the index of one part, the longest files first. Segments of one file are in one part."""
+def _write_share(index: Index, part: Part, path: Path) -> str:
+    """Write the index of one part, longest files first, and return its name. Segments of one file are in one part."""
     files: dict[tuple[str, str], int] = {}
     offsets, numbers, costs = array("q"), array("q"), array("d")
-    with open(index.path, "rb") as file:
+    with index.open() as file:
         for offset, record in index.located(file):
             number = files.setdefault((record.root, record.path), len(files))
             if number == len(costs):
@@ -160,7 +159,7 @@ def _write_share(index: Index, part: Part, path: Path) -> Path:
         ) as writer:
             for row in rows.tolist():
                 writer.write(index.at(file, offsets[row]))
-    return path
+    return path.name
 
 
 def _cost(record: VideoRecord) -> float:
@@ -212,15 +211,15 @@ def _sidecar_or_none(cache: Path, key: str) -> Sidecar | None:
 def _link_published(source: Path, target: Path, keys: Iterable[str]) -> None:
     """Link videos that another cache has published and this one lacks: the artefacts, then the sidecar."""
     for key in keys:
-        final = layout.sidecar_path(target, key)
-        if exists(final) or (sidecar := _sidecar_or_none(source, key)) is None:
+        final = layout.sidecar_file(key)
+        if opener.exists(target, final) or (sidecar := _sidecar_or_none(source, key)) is None:
             continue
         files = {str(info.file) for info in sidecar.features if info.file is not None}
         with suppress(FileNotFoundError), atomic.partial_folder(target) as folder:  # what is not there is built
             links = {folder / str(number): file for number, file in enumerate(sorted(files))}
             for partial, file in links.items():
-                atomic.link_or_copy(source / file, partial)
-            atomic.publish_all({partial: target / file for partial, file in links.items()}, are_synced=True)
+                atomic.link_or_copy(source, file, partial)
+            atomic.publish_all(target, links, are_synced=True)
             atomic.publish_text(target, final, sidecar.to_line() + "\n")
 
 
@@ -228,7 +227,7 @@ def _twins(plan: BuildPlan, records: Mapping[str, VideoRecord]) -> Collection[st
     """Return the cached videos whose sources may have the bytes of a file that is not cached, since it was renamed."""
     sizes = set()
     for key, record in records.items():
-        if not exists(layout.sidecar_path(plan.cache, key)):
+        if not opener.exists(plan.cache, layout.sidecar_file(key)):
             with suppress(OSError):
                 sizes.add(os.path.getsize(os.path.join(plan.roots[record.root], record.path)))
     if not sizes:

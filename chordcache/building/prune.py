@@ -9,10 +9,9 @@ from pathlib import Path
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.trim import is_allowed
 from chordcache.errors import DamageError, NotFoundError, UsageError
-from chordcache.storage import atomic, layout
+from chordcache.storage import atomic, layout, opener
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.known_sidecars import KnownSidecars
-from chordcache.storage.readable import exists
 from chordcache.storage.sidecar import read_sidecar
 
 _MAX_SHARE = 0.1
@@ -74,13 +73,12 @@ def drop_features(cache: Path, names: Collection[str]) -> None:
         if not kept:
             drop(cache, [key])
         elif kept != sidecar.features:
-            path = layout.sidecar_path(cache, key)
-            atomic.publish_text(cache, path, sidecar.with_features(kept).to_line() + "\n")
+            atomic.publish_text(cache, layout.sidecar_file(key), sidecar.with_features(kept).to_line() + "\n")
 
 
 def drop_if_not_allowed(cache: Path, key: str, on_damage: str) -> None:
     """Remove a video that cannot be cached, if it is cached as another choice for damaged files said."""
-    if not exists(layout.sidecar_path(cache, key)):
+    if not opener.exists(cache, layout.sidecar_file(key)):
         return
     with suppress(DamageError, NotFoundError):
         if not is_allowed(read_sidecar(cache, key), on_damage):
@@ -93,6 +91,5 @@ def drop(cache: Path, keys: Sequence[str]) -> None:
         files: set[str] = set()
         with suppress(DamageError, NotFoundError):  # ``gc`` finds the files of a damaged sidecar
             files = {info.file for info in read_sidecar(cache, key).features if info.file}
-        layout.sidecar_path(cache, key).unlink(missing_ok=True)
-        for file in files:
-            (cache / file).unlink(missing_ok=True)
+        for file in (layout.sidecar_file(key), *files):
+            opener.remove(cache, file)

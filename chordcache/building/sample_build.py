@@ -24,6 +24,7 @@ from chordcache.engine.needs import Needs
 from chordcache.engine.signals import stop_signals
 from chordcache.media.probe import probe
 from chordcache.records import PacketFacts, Segment
+from chordcache.storage import opener
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
 
@@ -139,7 +140,7 @@ def _built(tasks: Sequence[BuildTask]) -> tuple[list[Sidecar | Failure], float]:
     cpu_seconds = time.process_time() - started
     for info in (info for outcome in outcomes if isinstance(outcome, Sidecar) for info in outcome.features):
         if info.file is not None:
-            (tasks[0].cache / info.file).unlink(missing_ok=True)
+            opener.remove(tasks[0].cache, info.file)
     return outcomes, cpu_seconds
 
 

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 from chordcache.errors import DamageError, NotFoundError, UnreadableError, UsageError
-from chordcache.index.index_files import read_index
+from chordcache.index.index_files import cached_index
 from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog_file import CATALOG, OLD_CATALOG
 from chordcache.storage.known_sidecars import KnownSidecars
+from chordcache.storage.opener import iter_files, list_folder
 from chordcache.storage.part_folders import PARTS
-from chordcache.storage.readable import iter_files, list_folder
 
 _TOP_LEVEL = frozenset(
     (
@@ -60,7 +60,7 @@ def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], l
 def _without_indexed(cache: Path, files: list[str]) -> list[str]:
     """Return the artefacts of videos that the index does not name. Without a sound index, it may name each of them."""
     try:
-        keys = set(map(layout.key_of, read_index(cache / "index.jsonl")))
+        keys = set(map(layout.key_of, cached_index(cache)))
     except (DamageError, NotFoundError, UnreadableError, UsageError):
         return []
     return [file for file in files if os.path.basename(file).partition(".")[0] not in keys]

@@ -7,7 +7,6 @@ bytes of the source, and ``has_same_frames`` the decoded frames.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from chordcache.media.source_file import SourceState, bytes_changed, leads_out
 from chordcache.records import FeatureInfo, Identity
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.opener import size_of
 from chordcache.storage.readable import unreadable
 from chordcache.storage.sidecar import Sidecar
 
@@ -140,7 +140,7 @@ def _is_there(cache: Path, info: FeatureInfo, rebuild: Container[str]) -> bool:
     if info.file is None:
         return True
     try:
-        return info.file not in rebuild and os.path.getsize(cache / info.file) == info.num_bytes
+        return info.file not in rebuild and size_of(cache, info.file) == info.num_bytes
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return False

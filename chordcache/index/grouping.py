@@ -40,7 +40,7 @@ class IndexRows:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._file = open(index.path, "rb")  # noqa: SIM115 -- closed by __exit__
+        self._file = index.open()
         self.keys: set[str] = set()
         self.total_seconds: float | None = 0.0
         self._order: Iterator[tuple[int, int]] | None = None

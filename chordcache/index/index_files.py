@@ -19,6 +19,7 @@ from chordcache.index.lists.tables import open_for_reading
 from chordcache.index.sealed_index import SealedSink, SealedSource
 from chordcache.records import VideoRecord
 from chordcache.storage.atomic import NO_SPACE, no_space_as_error, publish
+from chordcache.storage.opener import open_binary
 from chordcache.storage.readable import readable
 from chordcache.storage.sealed_json import FORMAT_VERSION
 
@@ -29,6 +30,9 @@ _SINKS: Mapping[str, Callable[[TextIO, Mapping[str, Any]], JsonSink | SealedSink
     ".json": JsonSink,
     ".jsonl": SealedSink,
 }
+
+
+_HOW_TO_SCAN = "; make an index with 'chordcache scan ROOT'"
 
 
 def _suffix(path: Path) -> str:
@@ -55,12 +59,14 @@ class Index:
         Labels of the roots of which the index has every video. A CSV file does not store them.
     columns : dict[str, str]
         Extra column to its type, if it is not text.
+    is_cached : bool
+        True if it is in the folder of a cache, where no link is followed.
     notes : tuple of str
         Sentences about how a hand-written list was read, such as the roots of absolute paths.
     """
 
-    def __init__(self, path: Path, source: Source) -> None:
-        self.source = source
+    def __init__(self, path: Path, source: Source, *, is_cached: bool = False) -> None:
+        self.source, self.is_cached = source, is_cached
         header = source.header
         self.path, self.roots, self.level = path, dict(header.roots), header.level
         self.follow_symlinks, self.whole_roots = header.follow_symlinks, header.whole_roots
@@ -82,9 +88,13 @@ class Index:
         return self.source.num_records
 
     def __iter__(self) -> Iterator[VideoRecord]:
-        with open(self.path, "rb") as file:
+        with self.open() as file:
             for _, record in self.located(file):
                 yield record
+
+    def open(self) -> BinaryIO:
+        """Open its file, for ``located`` and ``at``."""
+        return open_binary(self.path.parent, self.path.name) if self.is_cached else open(self.path, "rb")
 
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
         """Yield the byte offset for ``at``, and the record, of each line of the index's open file."""
@@ -127,10 +137,23 @@ def read_index(path: str | os.PathLike[str]) -> Index:
         If it cannot be read.
     """
     path = Path(path)
+    if path.name == "index.jsonl" and os.path.lexists(path.with_name("chordcache.json")):
+        return cached_index(path.parent)
     suffix = _suffix(path)
-    open_for_reading(path, "; make an index with 'chordcache scan ROOT'").close()
+    open_for_reading(path, _HOW_TO_SCAN).close()
     with readable(path):
         return Index(path, _SOURCES[suffix](path))
+
+
+def cached_index(cache: Path, name: str = "index.jsonl") -> Index:
+    """Open the index of a cache or of one of its parts, where no link is followed. Raises as ``read_index`` does."""
+    path = cache / name
+    try:
+        file = open_binary(cache, name)
+    except FileNotFoundError:
+        raise NotFoundError(f"no such file '{printable(path)}'{_HOW_TO_SCAN}") from None
+    with readable(path):
+        return Index(path, SealedSource(path, file), is_cached=True)
 
 
 def no_videos(index: Index) -> NotFoundError:

@@ -15,15 +15,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeVar
 
-from chordcache.bounds import MAX_ROW_BYTES, whole_lines
 from chordcache.errors import DamageError, printable
 from chordcache.index.header import FORMAT, IndexHeader, another_kind_of_file, record_problem
 from chordcache.records import Count, Record, VideoRecord
+from chordcache.storage.opener import lines_of
 from chordcache.storage.sealed_json import seal, unseal_as
 
 _LOOK_BYTES = 4096
 """Number of bytes at the start and the end of a file that show whether it is a complete index"""
-_MAX_HEADER_BYTES = 1 << 24
 
 _FOOTER = b'{"num_records": '
 
@@ -39,9 +38,9 @@ class _Footer(Record, frozen=True):
 class SealedSource:
     """The records of a file of sealed lines."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
         self._path = path
-        with open(path, "rb") as file:
+        with file or open(path, "rb") as file:
             self.header = self._header(file)
             self.num_records = self._footer(file)
 
@@ -56,7 +55,7 @@ class SealedSource:
         if start and FORMAT.encode() not in start and b'"xxh3_128": "' not in start:
             raise another_kind_of_file(self._path)
         file.seek(0)
-        return self._unseal(file.readline(_MAX_HEADER_BYTES), "line 1", IndexHeader, "the header of an index")
+        return self._unseal(next(lines_of(file, self._path), b""), "line 1", IndexHeader, "the header of an index")
 
     def _footer(self, file: BinaryIO) -> int:
         """Read the last line first, so that a truncated index is detected before any work is done."""
@@ -71,9 +70,9 @@ class SealedSource:
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
         """Yield the byte offset and the record of every line."""
         file.seek(0)
-        offset = len(file.readline(_MAX_HEADER_BYTES))
+        offset = len(next(lines_of(file, self._path), b""))
         num_records = 0
-        for number, line in enumerate(whole_lines(file), 2):
+        for number, line in enumerate(lines_of(file, self._path), 2):
             if line.startswith(_FOOTER):
                 break
             yield offset, self._record(line, f"line {number}")
@@ -87,7 +86,7 @@ class SealedSource:
     def at(self, file: BinaryIO, offset: int) -> VideoRecord:
         """Read the record of the line at a byte offset."""
         file.seek(offset)
-        return self._record(file.readline(MAX_ROW_BYTES), f"byte {offset}")
+        return self._record(next(lines_of(file, self._path), b""), f"byte {offset}")
 
     def _record(self, line: bytes, where: str) -> VideoRecord:
         record = self._unseal(line, where, VideoRecord, "a record")

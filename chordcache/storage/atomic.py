@@ -7,13 +7,14 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from chordcache.errors import CacheWriteError, NoSpaceError, printable
+from chordcache.storage import opener
 from chordcache.storage.machine import machine
-from chordcache.storage.readable import check_file, list_folder, readable
+from chordcache.storage.readable import readable
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a disk that takes no more data: full, quota used up, file size limit, turned read-only by an error."""
@@ -23,6 +24,9 @@ _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSU
 
 _COPY_BYTES = 1 << 20
 """Size of the pieces in which a file is copied [bytes]"""
+
+_PARTIALS = ".partial"
+"""Name of the folder of partial files in a cache"""
 
 MIN_FREE_BYTES = 1 << 20
 """Free space below which no video is begun: a small video and the cache's own lists need that much [bytes]."""
@@ -69,7 +73,17 @@ def _disk_of(path: Path) -> os.statvfs_result:
 
 
 def _partial_path(cache: Path) -> Path:
-    return cache / ".partial" / f"{machine()}-{os.getpid()}-{uuid.uuid4().hex}"
+    """Return a private path in the folder of partial files, which is made if it is missing."""
+    folder = cache / _PARTIALS
+    with no_space_as_error(folder):
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+        try:
+            with opener.open_folder(cache, _PARTIALS):  # raises if it is a link or a file
+                pass
+        except FileNotFoundError:
+            raise _removed(folder) from None
+    return folder / f"{machine()}-{os.getpid()}-{uuid.uuid4().hex}"
 
 
 @contextmanager
@@ -81,7 +95,7 @@ def partial_folder(cache: Path) -> Iterator[Path]:
     folder = _partial_path(cache)
     with no_space_as_error(folder):
         try:
-            folder.mkdir(parents=True)
+            folder.mkdir()
         except FileNotFoundError:
             raise _removed(folder.parent) from None
     try:
@@ -114,9 +128,9 @@ def remove_partials(cache: Path, *, of_all_machines: bool = False) -> None:
 
     The lock may not reach other machines, so their files stay unless ``of_all_machines`` is True.
     """
-    folder = cache / ".partial"
+    folder = cache / _PARTIALS
     with suppress(OSError):
-        for name in list_folder(folder):
+        for name in opener.list_folder(cache, _PARTIALS):
             if of_all_machines or name.startswith(f"{machine()}-"):
                 shutil.rmtree(folder / name, ignore_errors=True)
                 with suppress(OSError):
@@ -133,7 +147,7 @@ def _fsync(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents. Their names are durable, and so are the files that are published inside."""
+    """Make the folder of a cache and its parents. Their names are durable."""
     try:
         folder.mkdir()
     except FileNotFoundError:
@@ -147,39 +161,54 @@ def make_folder(folder: Path) -> None:
 
 
 def publish(partial: Path, final: Path) -> None:
-    """Give a closed file its final name. The file appears complete or not at all, also after a power cut."""
-    publish_all({partial: final})
+    """Give a closed file its final name. The file appears complete or not at all, also after a power cut.
+
+    ``final`` is a file of a user or in the folder of a cache itself. For files in folders below, see ``publish_all``.
+    """
+    with no_space_as_error(final):
+        _fsync(partial)
+        os.replace(partial, final)
+        _fsync(final.parent)
 
 
-def publish_all(files: Mapping[Path, Path], *, are_synced: bool = False) -> None:
-    """Give closed files their final names, as ``publish`` does. All are durable afterwards.
+def publish_all(cache: Path, files: Mapping[Path, str], *, are_synced: bool = False) -> None:
+    """Give closed files their final names in a cache, as ``publish`` does. All are durable afterwards.
 
     Parameters
     ----------
-    files : mapping of Path to Path
-        Each partial file to its final name.
+    cache : Path
+        Folder of the cache.
+    files : mapping of Path to str
+        Each partial file to its final name, relative to the cache.
     are_synced : bool
         True if the disk has confirmed the content of the partial files.
     """
-    for partial, final in files.items():
-        with no_space_as_error(final):
-            if not are_synced:
+    folders: dict[str, list[Path]] = {}
+    for partial, file in files.items():
+        folders.setdefault(os.path.dirname(file) or ".", []).append(partial)
+        if not are_synced:
+            with no_space_as_error(cache / file):
                 _fsync(partial)
-            _rename(partial, final)
-    for folder in dict.fromkeys(final.parent for final in files.values()):
-        with no_space_as_error(folder):
-            _fsync(folder)
+    for name, partials in folders.items():
+        with no_space_as_error(cache / name), _made_folder(cache, name) as folder:
+            for partial in partials:
+                try:
+                    os.replace(partial, os.path.basename(files[partial]), dst_dir_fd=folder)
+                except FileNotFoundError:
+                    raise _removed(partial) from None
+            os.fsync(folder)
 
 
-def _rename(partial: Path, final: Path) -> None:
-    try:
-        os.replace(partial, final)
-    except FileNotFoundError:  # nearly always the folder is there: to look first takes a call for each file
-        make_folder(final.parent)
+@contextmanager
+def _made_folder(cache: Path, name: str) -> Iterator[int]:
+    """Open a folder of a cache, and make it if it is missing. Nearly always it is there: to look first takes calls."""
+    with ExitStack() as stack:
         try:
-            os.replace(partial, final)
+            folder = stack.enter_context(opener.open_folder(cache, name))
         except FileNotFoundError:
-            raise _removed(partial) from None
+            opener.make_folder(cache, name)
+            folder = stack.enter_context(opener.open_folder(cache, name))
+        yield folder
 
 
 def _is_missing(folder: Path, error: BaseException | None) -> bool:
@@ -198,16 +227,6 @@ def _removed(partial: Path) -> CacheWriteError:
     return CacheWriteError(f"{what}. Run one build at a time on this cache, and then the same command.")
 
 
-def create(path: Path, mode: int = 0o666) -> int:
-    """Create a partial file, and the folder of partial files if it is missing. Return its descriptor."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        return os.open(path, flags, mode)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, flags, mode)
-
-
 def write_all(fd: int, data: bytes) -> None:
     """Write all bytes to a file. Raises ``OSError``."""
     rest = memoryview(data)
@@ -215,24 +234,30 @@ def write_all(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def link_or_copy(existing: Path, partial: Path) -> None:
+def link_or_copy(cache: Path, file: str, partial: Path) -> None:
     """Make a second file with the content of a published one: a hard link, or a copy if the disk does not allow that.
 
     A published file is never written to, so both names keep their content. A copy is durable, as a link is.
 
+    Parameters
+    ----------
+    cache, file : Path, str
+        Cache of the published file, and its name there.
+    partial : Path
+        The file to make.
+
     Raises ``FileNotFoundError``, ``NoSpaceError``, ``UnreadableError`` if the published file cannot be read, and
     ``OSError`` if the copy cannot be written.
     """
-    real = os.path.realpath(existing)  # a link to a symbolic link would be another symbolic link
-    with no_space_as_error(partial):
-        check_file(existing)
+    with no_space_as_error(partial), opener.open_binary(cache, file) as source:
         try:
-            os.link(real, partial)
+            with opener.parent_of(cache, file) as (folder, name):
+                os.link(name, partial, src_dir_fd=folder, follow_symlinks=False)
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
-            with open(real, "rb") as source, open(partial, "wb") as copy:
-                while block := _read_block(source, existing):
+            with open(partial, "wb") as copy:
+                while block := _read_block(source, cache / file):
                     copy.write(block)
             _fsync(partial)
 
@@ -242,14 +267,14 @@ def _read_block(source: BinaryIO, path: Path) -> bytes:
         return source.read(_COPY_BYTES)
 
 
-def publish_text(cache: Path, path: Path, text: str) -> None:
+def publish_text(cache: Path, file: str, text: str) -> None:
     """Replace a small file of a cache atomically, by way of a partial file."""
     with partial_file(cache) as partial:
-        with no_space_as_error(path):
-            fd = create(partial)
+        with no_space_as_error(cache / file):
+            fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             try:
                 write_all(fd, text.encode("ascii"))
                 os.fsync(fd)
             finally:
                 os.close(fd)
-        publish_all({partial: path}, are_synced=True)
+        publish_all(cache, {partial: file}, are_synced=True)

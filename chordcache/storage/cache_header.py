@@ -10,9 +10,11 @@ from typing import Any
 from chordcache.choices import ON_DAMAGE
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UnreadableError, printable
 from chordcache.records import Record
-from chordcache.storage.atomic import make_folder, publish_text
-from chordcache.storage.readable import exists
+from chordcache.storage.atomic import publish_text
+from chordcache.storage.opener import exists, make_folder
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
+
+_FILE = "chordcache.json"
 
 
 class Header(Record, frozen=True, forbid_unknown_fields=False):
@@ -52,7 +54,7 @@ def read_header(cache: Path) -> Header:
     """
     no_cache = NotFoundError(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'")
     try:
-        header = read_sealed(cache / "chordcache.json", Header, "the header of a cache")
+        header = read_sealed(cache, _FILE, Header, "the header of a cache")
     except NotFoundError:
         raise no_cache from None
     except UnreadableError as error:
@@ -77,8 +79,7 @@ def read_header(cache: Path) -> Header:
 
 def write_header(cache: Path, header: Header) -> None:
     """Write ``chordcache.json``, and make the folder of the sidecars of a new cache."""
-    path = cache / "chordcache.json"
-    is_new = not exists(path)
-    publish_text(cache, path, seal_versioned(header) + "\n")
+    is_new = not exists(cache, _FILE)
+    publish_text(cache, _FILE, seal_versioned(header) + "\n")
     if is_new:
-        make_folder(cache / "videos")
+        make_folder(cache, "videos")

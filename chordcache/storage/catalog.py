@@ -21,10 +21,10 @@ from chordcache.storage.catalog_columns import INT32, INT64, SECTIONS, UINT64, C
 from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, OLD_CATALOG, CatalogFile
 from chordcache.storage.catalog_keys import matching
 from chordcache.storage.layout import is_key, sidecar_file
+from chordcache.storage.opener import MAX_BYTES, exists
 from chordcache.storage.part_folders import in_parts
-from chordcache.storage.readable import exists
 from chordcache.storage.seal import sealed_body
-from chordcache.storage.sidecar import MAX_SIDECAR_BYTES, Sidecar
+from chordcache.storage.sidecar import Sidecar
 
 T = TypeVar("T")
 
@@ -142,7 +142,7 @@ class Catalog:
 
     def _line(self, position: int) -> bytes:
         start, stop = int(self._offsets[position]), int(self._offsets[position + 1])
-        if not HEAD_BYTES <= start < stop <= min(self._file.num_bytes, start + MAX_SIDECAR_BYTES):
+        if not HEAD_BYTES <= start < stop <= min(self._file.num_bytes, start + MAX_BYTES):
             raise self._damage(f"row {position} is not inside the file")
         return self._file.read(start, stop - start)
 
@@ -229,7 +229,7 @@ class Catalog:
 
 def _no_catalog(cache: Path) -> ChordcacheError:
     name = printable(cache)
-    if exists(cache / OLD_CATALOG):
+    if exists(cache, OLD_CATALOG):
         return FormatVersionError(
             f"cache '{name}': got the catalog of format version 3, expected {CATALOG}. Write it with 'chordcache "
             f"verify --repair {name}', which decodes nothing.",

@@ -17,6 +17,7 @@ from chordcache.records import FeatureInfo, to_json
 from chordcache.storage.annotation_names import AnnotationCounter
 from chordcache.storage.atomic import no_space_as_error, partial_folder, publish
 from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, OLD_CATALOG, write_catalog_file
+from chordcache.storage.opener import remove
 from chordcache.storage.sidecar import Sidecar
 
 INT32, INT64, UINT64 = np.dtype("<i4"), np.dtype("<i8"), np.dtype("<u8")
@@ -143,16 +144,9 @@ def publish_catalog(cache: Path, rows: Iterable[tuple[Sidecar, bytes, int]]) -> 
                 file.write(line)
                 columns.add(sidecar, len(line), mtime_ns if mtime_ns < racy_ns else 0)
             write_catalog_file(file, columns.num_videos, columns.end, columns.sections())
-        for name in (CATALOG, OLD_CATALOG):
-            _remove_folder(cache / name)
-        publish(path, cache / CATALOG)
-    with suppress(FileNotFoundError):
-        os.unlink(cache / OLD_CATALOG)
-
-
-def _remove_folder(path: Path) -> None:
-    try:
-        if path.is_dir():
-            path.rmdir()
-    except OSError:
-        raise DamageError(f"'{printable(path)}' is a folder; move it away") from None
+        try:
+            publish(path, cache / CATALOG)
+        except IsADirectoryError:
+            raise DamageError(f"'{printable(cache / CATALOG)}' is a folder; move it away") from None
+    with suppress(IsADirectoryError):
+        remove(cache, OLD_CATALOG)

@@ -5,11 +5,9 @@ This module imports neither numpy nor msgspec, since a shell that completes a ke
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
-import stat
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +15,8 @@ from typing import Any, BinaryIO
 
 from chordcache.digests import hex128
 from chordcache.errors import DamageError, printable
-from chordcache.storage.readable import NO_LINK, readable
+from chordcache.storage.opener import open_file
+from chordcache.storage.readable import readable
 from chordcache.storage.seal import sealed, sealed_body
 
 CATALOG = "catalog.bin"
@@ -79,14 +78,9 @@ class CatalogFile:
     def __init__(self, folder: Path) -> None:
         self.path = folder / CATALOG
         with readable(self.path):
-            self._fd = os.open(self.path, os.O_RDONLY | NO_LINK)
+            self._fd = open_file(folder, CATALOG)
         weakref.finalize(self, os.close, self._fd)  # instead of a ``close`` that another thread could read after
-        with readable(self.path):
-            status = os.fstat(self._fd)
-            if not stat.S_ISREG(status.st_mode):
-                code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.ENXIO
-                raise OSError(code, os.strerror(code))
-        self.num_bytes = status.st_size
+        self.num_bytes = os.fstat(self._fd).st_size
         self._sections: dict[str, bytes] = {}
         self._table = self._read_head()
 

@@ -12,7 +12,6 @@ from chordcache.errors import ChordcacheError, DamageError, NotFoundError, Unrea
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.layout import iter_keys, sidecar_file
-from chordcache.storage.readable import exists
 from chordcache.storage.sidecar import Sidecar, read_sidecar_line
 
 
@@ -34,8 +33,6 @@ class KnownSidecars:
 
     def read_or_none(self, key: str) -> Sidecar | None:
         """Return the sidecar of a video, or None if there is none or it is damaged. Raises ``UnreadableError``."""
-        if not exists(f"{self._cache}/{sidecar_file(key)}"):
-            return None  # much faster than the error, which has a message
         with suppress(NotFoundError, DamageError):
             return self.read(key)
         return None

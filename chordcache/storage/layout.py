@@ -32,7 +32,7 @@ from chordcache.errors import UnreadableError, UsageError, printable
 from chordcache.records import Identity, Segment, VideoRecord, to_json
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog_keys import names_videos
-from chordcache.storage.readable import exists, list_folder
+from chordcache.storage.opener import check_file, exists, list_folder
 
 _SLUG_LENGTH = 40
 _KEY = r"[A-Za-z0-9_-]+-[0-9a-f]{16}"
@@ -150,13 +150,13 @@ def iter_keys(cache: Path) -> Iterator[str]:
         If a folder of sidecars cannot be listed. ``videos`` may be missing only before the first video is cached.
     """
     try:
-        names = list_folder(cache / "videos")
+        names = list_folder(cache, "videos")
     except FileNotFoundError:
         _check_is_new(cache)
         return
     for fan in names:
         if re.fullmatch("[0-9a-f]{2}", fan):
-            for name in list_folder(cache / "videos" / fan):
+            for name in list_folder(cache, f"videos/{fan}"):
                 key = name.removesuffix(".json")
                 if key != name and is_key(key) and sidecar_file(key) == f"videos/{fan}/{name}":
                     yield key
@@ -164,9 +164,11 @@ def iter_keys(cache: Path) -> Iterator[str]:
 
 def _check_is_new(cache: Path) -> None:
     """Raise ``UnreadableError`` if videos were cached, so that their sidecars are lost, not copied or not mounted."""
-    if not exists(cache / "chordcache.json"):
+    if not exists(cache, "chordcache.json"):
         return
-    if names_videos(cache) or any(exists(cache / tier) for tier in TIERS):
+    if exists(cache, "catalog.sqlite"):
+        check_file(cache, "catalog.sqlite")
+    if names_videos(cache) or any(exists(cache, tier) for tier in TIERS):
         raise UnreadableError(
             f"'{printable(cache / 'videos')}': got no such folder, expected the sidecars of the cache. Mount or copy "
             f"it. If it is lost, make an empty folder and run 'chordcache verify --repair {printable(cache)}'."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import socket
@@ -11,11 +10,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chordcache.errors import LockedError, NoSpaceError, UsageError, printable
+from chordcache.errors import ChordcacheError, LockedError, UsageError, printable
+from chordcache.storage import opener
 from chordcache.storage.atomic import make_folder, no_space_as_error
 from chordcache.storage.part_folders import how_to_give_up, in_parts
-from chordcache.storage.readable import NO_LINK, readable
+from chordcache.storage.readable import readable
 
+_FILE = ".lock"
 _MAX_OWNER_BYTES = 400
 
 
@@ -54,6 +55,8 @@ def locked(
         If another process holds the cache, or it is built in parts.
     UsageError
         If the folder cannot be made, written or locked.
+    UnreadableError
+        If the file to lock is a link, a folder or a pipe.
     """
     fd = _open(cache)
     try:
@@ -96,10 +99,9 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
     UsageError
         If the folder cannot be locked.
     """
-    path = cache / ".lock"
     try:
-        with readable(path):
-            fd = os.open(path, os.O_RDONLY | NO_LINK)
+        with readable(cache / _FILE):
+            fd = opener.open_file(cache, _FILE)
     except FileNotFoundError:
         yield
         return
@@ -130,7 +132,7 @@ def locked_beside(cache: Path) -> Iterator[None]:
     """
     if in_parts(cache):
         raise _needs_finish(cache)
-    fd = os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
+    fd = opener.open_file(cache, _FILE, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield
@@ -144,13 +146,10 @@ def _open(cache: Path) -> int:
     try:
         with no_space_as_error(cache):
             make_folder(cache)
-            return os.open(cache / ".lock", os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
-    except NoSpaceError:
+            return opener.open_file(cache, _FILE, os.O_RDWR | os.O_CREAT)
+    except ChordcacheError:  # no space, or a link
         raise
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            what = f"'{printable(cache / '.lock')}': got a link, expected a file"
-            raise UsageError(f"{what}. Remove it, and link the whole cache instead.") from None
         raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
 
 

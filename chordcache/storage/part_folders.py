@@ -14,6 +14,7 @@ on on another machine has another folder there: ``flock`` is certain only on one
 from __future__ import annotations
 
 import errno
+import fnmatch
 import re
 from collections import deque
 from contextlib import suppress
@@ -21,8 +22,8 @@ from pathlib import Path
 
 from chordcache.errors import DamageError, UnreadableError, UsageError, printable
 from chordcache.storage.catalog_file import CATALOG
+from chordcache.storage.opener import exists, list_folder
 from chordcache.storage.part import Part
-from chordcache.storage.readable import exists, list_folder
 from chordcache.storage.run_log import read_runs
 
 PARTS = "parts"
@@ -39,21 +40,21 @@ def is_plan_name(name: str) -> bool:
 def plan_folders(cache: Path) -> list[Path]:
     """Return the folders of the plans whose parts are not joined yet."""
     try:
-        names = list_folder(cache / PARTS)
+        names = list_folder(cache, PARTS)
     except FileNotFoundError:
         return []
     except UnreadableError as error:
         if error.errno == errno.ENOTDIR:
             return []
         raise
-    folders = (cache / PARTS / name for name in sorted(names) if is_plan_name(name))
-    return [folder for folder in folders if exists(folder / PLAN_FILE)]
+    plans = (f"{PARTS}/{name}" for name in names if is_plan_name(name))
+    return [cache / plan for plan in plans if exists(cache, f"{plan}/{PLAN_FILE}")]
 
 
 def holds_plans(cache: Path) -> bool:
     """Return whether a folder of parts has folders of plans only, some of which may not be complete."""
     try:
-        return all(map(is_plan_name, list_folder(cache / PARTS)))
+        return all(map(is_plan_name, list_folder(cache, PARTS)))
     except UnreadableError:  # a file of that name, for example
         return False
 
@@ -65,15 +66,22 @@ def in_parts(cache: Path) -> bool:
 
 def attempts(plan: Path, part: Part) -> list[Path]:
     """Return the folders of one part, one for each machine that began it, those that are complete first."""
-    folders = sorted(plan.glob(f"{part.name}.????????"))
-    return sorted(folders, key=lambda folder: not is_done(folder))
+    return sorted(folders_of(plan, part.name), key=lambda folder: not is_done(folder))
+
+
+def folders_of(plan: Path, parts: str = "*-of-*") -> list[Path]:
+    """Return the folders of parts of a plan, by a pattern of names. Raises ``UnreadableError`` if one is a link."""
+    names = fnmatch.filter(list_folder(plan), f"{parts}.????????")
+    for name in names:
+        list_folder(plan, name)
+    return [plan / name for name in names]
 
 
 def is_done(folder: Path) -> bool:
     """Return whether all videos of a part are cached or in quarantine: its last build came to its end."""
     with suppress(DamageError, UnreadableError, UsageError):
         last = deque((run for run in read_runs(folder) if run.command == "build"), maxlen=1)
-        return bool(last) and last[0].outcome == "done" and exists(folder / CATALOG)
+        return bool(last) and last[0].outcome == "done" and exists(folder, CATALOG)
     return False
 
 

@@ -52,7 +52,7 @@ class Quarantined(Record, frozen=True, forbid_unknown_fields=False):
 
 def read_quarantined(cache: Path) -> dict[str, Quarantined]:
     """Return the inputs in quarantine by key. Raises ``DamageError`` if a line that is not the last is damaged."""
-    return {failure.key: failure for failure in iter_sealed(cache / _FILE, Quarantined, "a failure")}
+    return {failure.key: failure for failure in iter_sealed(cache, _FILE, Quarantined, "a failure")}
 
 
 class Quarantine:
@@ -75,11 +75,11 @@ class Quarantine:
 
     def __init__(self, cache: Path, versions: Mapping[str, str], on_damage: str = ON_DAMAGE[0]) -> None:
         self._on_damage = on_damage
-        self._path = cache / _FILE
+        self._cache = cache
         self._versions = dict(versions)
         self._failures: dict[str, Failure] = {}
         self._num_lines = 0
-        for failure in iter_sealed(self._path, Failure, "a failure"):
+        for failure in iter_sealed(cache, _FILE, Failure, "a failure"):
             self._failures[failure.key] = failure
             self._num_lines += 1
 
@@ -120,7 +120,7 @@ class Quarantine:
             host=socket.gethostname(),
             on_damage=self._on_damage,
         )
-        append_line(self._path, seal(failure))
+        append_line(self._cache, _FILE, seal(failure))
         self._failures[failure.key] = failure
         self._num_lines += 1
 
@@ -140,10 +140,10 @@ class Quarantine:
     def compact(self) -> None:
         """Rewrite the file with one line per failure, if it has more lines."""
         if self._num_lines != len(self._failures):
-            write_failures(self._path.parent, self)
+            write_failures(self._cache, self)
             self._num_lines = len(self._failures)
 
 
 def write_failures(cache: Path, failures: Iterable[Failure]) -> None:
     """Replace ``quarantine.jsonl`` with one line for each failure."""
-    publish_text(cache, cache / _FILE, "".join(seal(failure) + "\n" for failure in failures))
+    publish_text(cache, _FILE, "".join(seal(failure) + "\n" for failure in failures))

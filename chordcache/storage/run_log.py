@@ -15,7 +15,7 @@ from pathlib import Path
 from chordcache import __version__
 from chordcache.errors import ChordcacheError, UsageError
 from chordcache.records import Record, RunSummary
-from chordcache.storage.readable import NO_LINK
+from chordcache.storage import opener
 from chordcache.storage.sealed_json import append_line, iter_sealed, seal
 
 RUNS_FILE = "runs.jsonl"
@@ -118,24 +118,24 @@ def append_run(cache: Path, run: Run) -> bool:
 
     ``verify`` needs no lock of the cache, so the log has a lock of its own during the write.
     """
-    path = _log_of(cache)
+    folder, name = _log_of(cache)
     if not os.path.exists(cache):
         return False
-    with suppress(OSError), _appending(path):
-        append_line(path, seal(run))
+    with suppress(OSError), _appending(folder, name):
+        append_line(folder, name, seal(run))
         return True
     return False
 
 
-def _log_of(cache: Path) -> Path:
-    """Return the path of a log: in the folder of a cache, or beside an index."""
-    return cache / RUNS_FILE if os.path.isdir(cache) else cache.with_name(f"{cache.name}.{RUNS_FILE}")
+def _log_of(cache: Path) -> tuple[Path, str]:
+    """Return the folder and the name of a log: in a cache, or beside an index."""
+    return (cache, RUNS_FILE) if os.path.isdir(cache) else (cache.parent, f"{cache.name}.{RUNS_FILE}")
 
 
 @contextmanager
-def _appending(path: Path) -> Iterator[None]:
+def _appending(folder: Path, name: str) -> Iterator[None]:
     """Hold a lock on a log. On a disk without flock, nothing is held."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
+    fd = opener.open_file(folder, name, os.O_RDWR | os.O_CREAT)
     try:
         with suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -156,7 +156,7 @@ def read_runs(cache: str | Path) -> Iterator[Run]:
     UnreadableError
         If the log cannot be read.
     """
-    yield from iter_sealed(_log_of(Path(cache)), Run, "a run")
+    yield from iter_sealed(*_log_of(Path(cache)), Run, "a run")
 
 
 def adopt_last_scan(cache: Path, index: Path) -> None:

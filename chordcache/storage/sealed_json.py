@@ -11,8 +11,8 @@ from typing import Any, NoReturn, TypeVar
 
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, printable
 from chordcache.records import Record, from_json, parse_json, to_json
+from chordcache.storage import opener
 from chordcache.storage.atomic import no_space_as_error
-from chordcache.storage.readable import NO_LINK, iter_lines, read_small
 from chordcache.storage.seal import sealed, sealed_body
 
 FORMAT_VERSION = 4
@@ -120,17 +120,18 @@ FINITE_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
 """Decoder that refuses numbers that are not finite"""
 
 
-def read_sealed(path: Path, kind: type[T], what: str) -> T:
-    """Read a file of one sealed line. Raises as ``unseal_as`` and ``read_small`` do."""
+def read_sealed(cache: Path, name: str, kind: type[T], what: str) -> T:
+    """Read a file of one sealed line. Raises as ``unseal_as`` and ``opener.read_file`` do."""
+    path = f"{cache}/{name}"
     try:
-        return unseal_as(read_small(path).decode("ascii").replace("\r\n", "\n"), str(path), kind, what)
+        return unseal_as(opener.read_file(cache, name).decode("ascii").replace("\r\n", "\n"), path, kind, what)
     except FileNotFoundError:
         raise NotFoundError(f"no such file '{printable(path)}'") from None
     except UnicodeDecodeError:
         raise DamageError(f"'{printable(path)}' is damaged: it is not ASCII") from None
 
 
-def iter_sealed(path: Path, kind: type[T], what: str) -> Iterator[T]:
+def iter_sealed(cache: Path, name: str, kind: type[T], what: str) -> Iterator[T]:
     """Yield the sealed lines of a file. A cut last line, left by a process killed during a write, is skipped.
 
     Raises
@@ -140,22 +141,22 @@ def iter_sealed(path: Path, kind: type[T], what: str) -> Iterator[T]:
     UnreadableError
         If the file cannot be read.
     """
-    for line in iter_lines(path):
+    for line in opener.iter_lines(cache, name):
         if not line.endswith(b"\n"):
             return
-        yield unseal_as(line.replace(b"\r\n", b"\n"), str(path), kind, what)
+        yield unseal_as(line.replace(b"\r\n", b"\n"), f"{cache}/{name}", kind, what)
 
 
-def append_line(path: Path, line: str) -> None:
+def append_line(cache: Path, name: str, line: str) -> None:
     """Append one line with one write. A line that an earlier kill cut off is removed first."""
-    with no_space_as_error(path), open(path, "ab+", opener=_open_no_link) as file:
-        if file.tell():
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+    with no_space_as_error(cache / name), open(opener.open_file(cache, name, flags), "ab+") as file:
+        if end := file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
-                file.seek(0)
-                file.truncate(file.read().rfind(b"\n") + 1)
+                start = file.seek(max(0, end - opener.MAX_BYTES))
+                num_bytes = file.read().rfind(b"\n") + 1
+                if start and not num_bytes:
+                    raise opener.too_large(cache / name, "a line")
+                file.truncate(start + num_bytes)
         file.write(line.encode("ascii") + b"\n")
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | NO_LINK, 0o666)

@@ -9,12 +9,9 @@ from pathlib import Path
 from chordcache.errors import DamageError, NotFoundError, printable
 from chordcache.records import ContentFacts, Count, DamageFacts, Description, FeatureInfo, Identity
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.layout import is_artefact_file, path_problem, sidecar_path
-from chordcache.storage.readable import read_small
+from chordcache.storage.layout import is_artefact_file, path_problem, sidecar_file
+from chordcache.storage.opener import read_file
 from chordcache.storage.sealed_json import seal_versioned, unseal_as
-
-MAX_SIDECAR_BYTES = 1 << 24
-"""Size above which a sidecar is not read [bytes]. Its captions may be long"""
 
 _MAX_SUPERSEDED = 16
 """Largest number of superseded features that a sidecar keeps, the latest ones"""
@@ -132,14 +129,15 @@ def read_sidecar(cache: Path, key: str) -> Sidecar:
 
 def read_sidecar_line(cache: Path, key: str) -> tuple[Sidecar, bytes]:
     """Read one sidecar, and return it with its line. Raises as ``read_sidecar`` does."""
-    path = sidecar_path(cache, key)
+    file = sidecar_file(key)
+    path = f"{cache}/{file}"
     try:
-        line = read_small(path).replace(b"\r\n", b"\n")
+        line = read_file(cache, file).replace(b"\r\n", b"\n")
     except FileNotFoundError:
         raise NotFoundError(f"video '{key}' is not in cache '{printable(cache)}'") from None
     if not line.isascii():
         raise DamageError(f"'{printable(path)}' is damaged: it is not ASCII")
-    sidecar = Sidecar.from_line(line, str(path))
+    sidecar = Sidecar.from_line(line, path)
     if sidecar.key != key:
         raise DamageError(f"'{printable(path)}' is damaged: it is the sidecar of '{printable(sidecar.key)}'")
     return sidecar, line

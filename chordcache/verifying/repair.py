@@ -13,22 +13,20 @@ from chordcache.building.build_options import BuildOptions
 from chordcache.building.existing_cache import check_sidecars, index_of
 from chordcache.building.fix_commands import gc_command
 from chordcache.building.unnamed_files import unnamed_files
-from chordcache.digests import digest_file
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
-from chordcache.index.index_files import Index, IndexWriter, read_index, temporary_index
+from chordcache.index.index_files import Index, IndexWriter, cached_index, temporary_index
 from chordcache.records import FeatureInfo, RunSummary, VideoRecord
-from chordcache.storage import atomic, layout, sealed_json
+from chordcache.storage import atomic, layout, opener, sealed_json
 from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.known_sidecars import update_catalog, write_catalog
 from chordcache.storage.lock import locked
-from chordcache.storage.readable import iter_lines
 from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
 from chordcache.storage.sidecar import read_sidecar
 from chordcache.verifying.findings import Damage
@@ -102,8 +100,7 @@ def _repair(
     if "index.jsonl" in options.rebuild:
         _repair_index(folder, header)
     for name in {"quarantine.jsonl", RUNS_FILE}.intersection(options.rebuild):
-        path = folder / name
-        atomic.publish_text(folder, path, "".join(f"{line}\n" for line in _sound_lines(path)))
+        atomic.publish_text(folder, name, "".join(f"{line}\n" for line in _sound_lines(folder, name)))
     records = _records_of(folder, {str(finding.key) for finding in artefacts}, restored)
     write_catalog(folder)
     if not records:
@@ -127,17 +124,13 @@ def _restored_sidecars(cache: Path, broken: Sequence[Damage]) -> set[str]:
             if finding.key is not None and finding.file == layout.sidecar_file(finding.key):
                 sidecar = catalog.find(finding.key)
                 if sidecar is not None and all(_is_intact(cache, info) for info in sidecar.features):
-                    path = layout.sidecar_path(cache, finding.key)
-                    atomic.publish_text(cache, path, sidecar.to_line() + "\n")
+                    atomic.publish_text(cache, finding.file, sidecar.to_line() + "\n")
                     restored.add(finding.key)
     return restored
 
 
 def _is_intact(cache: Path, info: FeatureInfo) -> bool:
-    try:
-        return info.file is None or digest_file(cache / info.file) == info.digest
-    except OSError:
-        return False
+    return info.file is None or opener.has_content(cache, info.file, info.num_bytes, info.digest)
 
 
 def _records_of(cache: Path, keys: set[str], restored: Collection[str]) -> list[VideoRecord]:
@@ -145,7 +138,7 @@ def _records_of(cache: Path, keys: set[str], restored: Collection[str]) -> list[
     if not keys:
         return []
     records = {}
-    for record in read_index(cache / "index.jsonl"):
+    for record in cached_index(cache):
         key = layout.key_of(record)
         if key in keys:
             records[key] = record
@@ -157,8 +150,9 @@ def _records_of(cache: Path, keys: set[str], restored: Collection[str]) -> list[
     return list(records.values())
 
 
-def _sound_lines(path: Path) -> list[str]:
-    return [line for data in iter_lines(path) if _is_sound(line := data.decode("ascii", "replace").rstrip("\r\n"))]
+def _sound_lines(cache: Path, name: str) -> list[str]:
+    lines = opener.iter_lines(cache, name)
+    return [line for data in lines if _is_sound(line := data.decode("ascii", "replace").rstrip("\r\n"))]
 
 
 def _is_sound(line: str) -> bool:
@@ -179,7 +173,7 @@ def _repair_index(cache: Path, header: Header) -> None:
             continue
         records[key] = VideoRecord(sidecar.root, sidecar.path).described(sidecar)
     path = cache / "index.jsonl"
-    for line in _sound_lines(path):
+    for line in _sound_lines(cache, path.name):
         with suppress(DamageError):  # the first and the last line are not records
             record = sealed_json.unseal_as(line, str(path), VideoRecord, "a record")
             records[layout.key_of(record)] = record
@@ -239,7 +233,7 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
             with suppress(NoSpaceError):
                 update_catalog(folder)
             for file in files:
-                (folder / file).unlink()
+                opener.remove(folder, file)
             atomic.remove_partials(folder, of_all_machines=True)
             update_catalog(folder)
         notes.counts = {"num_removed": len(files)}

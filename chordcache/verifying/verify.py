@@ -34,7 +34,7 @@ from chordcache.media.source_file import (
     real_folder,
 )
 from chordcache.records import FeatureInfo
-from chordcache.storage import layout
+from chordcache.storage import layout, opener
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact, open_artefact
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.known_sidecars import KnownSidecars
@@ -275,17 +275,19 @@ def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo
     path = check.cache / file
     repair = repair_command(check.cache)
     try:
-        num_bytes = os.path.getsize(path)
+        num_bytes = opener.size_of(check.cache, file)
         if num_bytes != info.num_bytes:
             what = f"the file has {num_bytes} bytes, expected {info.num_bytes}"
             return [Damage("damaged", file, what, repair, check.key)]
         if check.level == "quick":
             return []
-        digest = digest_file(path)
+        digest = digest_file(opener.open_file(check.cache, file))
     except FileNotFoundError:
         return [Damage("missing", file, "the sidecar names it", repair, check.key)]
     except PermissionError as error:
         return [Damage("unreadable", file, str(unreadable(path, error)), "", check.key)]
+    except UnreadableError as error:
+        return [Damage("damaged", file, str(error), repair, check.key)]
     except OSError as error:
         what = f"the file cannot be read: {error.strerror}"
         return [Damage("damaged", file, what, repair, check.key)]

@@ -17,7 +17,7 @@ from chordcache.errors import (
     UsageError,
     printable,
 )
-from chordcache.index.index_files import read_index
+from chordcache.index.index_files import cached_index
 from chordcache.storage import layout
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG
@@ -93,7 +93,7 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
     except (DamageError, UnreadableError) as error:
         findings = [_of_error(cache, "quarantine.jsonl", error)]
     try:
-        for record in read_index(cache / "index.jsonl"):
+        for record in cached_index(cache):
             num_records += 1
             key = layout.key_of(record)
             unnamed.discard(key)

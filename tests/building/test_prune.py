@@ -15,6 +15,7 @@ from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.errors import TooManyFailuresError, UsageError
+from chordcache.storage import opener
 
 Cli = Callable[..., Any]
 Maker = Callable[..., Path]
@@ -152,14 +153,14 @@ def test_a_kill_while_pruning_leaves_what_gc_removes(work: Path, run_cli: Cli, m
     (work / "videos/03.mp4").unlink()
     index = cc.scan([work / "videos"], output=work / "index.json", jobs=HERE)
 
-    def killed(self: Path, missing_ok: bool = False, unlink: Callable[..., None] = Path.unlink) -> None:
-        if self.name.startswith("03-") and self.suffix != ".json":
+    def killed(cache: Path, file: str, remove: Callable[..., None] = opener.remove) -> None:
+        if "/03-" in file and not file.endswith(".json"):
             raise KeyboardInterrupt
-        unlink(self, missing_ok=missing_ok)
+        remove(cache, file)
 
     pid = os.fork()
     if not pid:
-        monkeypatch.setattr(Path, "unlink", killed)
+        monkeypatch.setattr(opener, "remove", killed)
         try:
             cc.build(index, work / "cache", features=["frames"], jobs=HERE, options=cc.BuildOptions(prune=True))
         finally:

@@ -22,7 +22,7 @@ from fault_injection.harness import Figures, Trial, experiment
 SPREAD = 0.618034
 """Multiples of it, modulo 1, are spread evenly however many there are."""
 
-CALLS = "write,writev,pwrite64,ftruncate,rename,unlink,unlinkat,mkdir,rmdir,fsync,fdatasync"
+CALLS = "write,writev,pwrite64,ftruncate,rename,renameat,unlink,unlinkat,mkdir,mkdirat,rmdir,fsync,fdatasync"
 """All by which a build changes its cache but for openat, whose calls are too many to count: see ``_points``."""
 
 OUTLIVING = """

@@ -46,7 +46,7 @@ def _acknowledged(made: list[Call], base: str, cut: int) -> set[str]:
     renamed: set[str] = set()
     flushed: set[str] = set()
     for call in made[:cut]:
-        if call.name == "rename" and call.paths()[1].startswith(f"{base}/cache/videos/"):
+        if call.name.startswith("rename") and call.paths()[1].startswith(f"{base}/cache/videos/"):
             renamed.add(call.paths()[1])
         elif call.name == "fsync":
             flushed |= {path for path in renamed if path.rpartition("/")[0] == call.folders[0]}

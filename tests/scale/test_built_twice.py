@@ -29,12 +29,12 @@ from chordcache.storage.quarantine import Quarantine
 index, cache, config, reached, go_on = sys.argv[1:]
 publish_text = atomic.publish_text
 
-def publish_text_later(cache, path, text):
-    if "/videos/" in str(path):  # the sidecar: its artefacts are published
+def publish_text_later(cache, file, text):
+    if file.startswith("videos/"):  # the sidecar: its artefacts are published
         pathlib.Path(reached).touch()
         while not pathlib.Path(go_on).exists():
             time.sleep(0.01)
-    publish_text(cache, path, text)
+    publish_text(cache, file, text)
 
 atomic.publish_text = publish_text_later
 options = BuildOptions()

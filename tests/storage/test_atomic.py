@@ -22,15 +22,18 @@ def test_a_file_that_vanishes_before_it_is_published(tmp_path: Path) -> None:
     with pytest.raises(CacheWriteError, match="another process removed it"), atomic.partial_folder(tmp_path) as folder:
         (folder / "index.jsonl").write_text("")
         shutil.rmtree(tmp_path / ".partial")
-        atomic.publish_all({folder / "index.jsonl": tmp_path / "index.jsonl"}, are_synced=True)
+        atomic.publish_all(tmp_path, {folder / "index.jsonl": "index.jsonl"}, are_synced=True)
 
 
 def test_a_folder_that_vanishes_before_a_writer_with_its_own_error(tmp_path: Path) -> None:
-    with pytest.raises(CacheWriteError, match="another process removed it"), atomic.partial_folder(tmp_path) as folder:
-        with IndexWriter(folder / "index.jsonl", roots={}, level="packets"):
-            shutil.rmtree(tmp_path / ".partial")
+    with (
+        pytest.raises(CacheWriteError, match="another process removed it"),
+        atomic.partial_folder(tmp_path) as folder,
+        IndexWriter(folder / "index.jsonl", roots={}, level="packets"),
+    ):
+        shutil.rmtree(tmp_path / ".partial")
 
 
 def test_a_missing_file_elsewhere_keeps_its_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="source"), atomic.partial_folder(tmp_path) as folder:
-        atomic.link_or_copy(tmp_path / "source", folder / "copy")
+        atomic.link_or_copy(tmp_path, "source", folder / "copy")

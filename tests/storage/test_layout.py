@@ -59,25 +59,29 @@ def test_another_version_is_not_damage() -> None:
         sealed_json.unseal(sealed_json.seal({"format_version": 1}), "x")
 
 
+def _numbers(path: Path) -> list[int]:
+    return [line["number"] for line in sealed_json.iter_sealed(path.parent, path.name, dict, "data")]
+
+
 def test_every_truncation_of_a_list_loses_the_torn_line_alone(tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
     for number in range(3):
-        sealed_json.append_line(path, sealed_json.seal({"number": number}))
+        sealed_json.append_line(tmp_path, path.name, sealed_json.seal({"number": number}))
     whole = path.read_bytes()
     ends = [i + 1 for i, byte in enumerate(whole) if byte == 10]
     for size in range(len(whole) + 1):
         path.write_bytes(whole[:size])
         num_whole = sum(end <= size for end in ends)
-        assert [line["number"] for line in sealed_json.iter_sealed(path, dict, "data")] == list(range(num_whole))
-        sealed_json.append_line(path, sealed_json.seal({"number": 9}))
-        assert [line["number"] for line in sealed_json.iter_sealed(path, dict, "data")] == [*range(num_whole), 9]
+        assert _numbers(path) == list(range(num_whole))
+        sealed_json.append_line(tmp_path, path.name, sealed_json.seal({"number": 9}))
+        assert _numbers(path) == [*range(num_whole), 9]
 
 
 def test_a_torn_line_in_the_middle_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
     path.write_text(sealed_json.seal({"a": 1})[:-3] + "\n" + sealed_json.seal({"a": 2}) + "\n")
     with pytest.raises(DamageError, match=r"list\.jsonl"):
-        list(sealed_json.iter_sealed(path, dict, "data"))
+        list(sealed_json.iter_sealed(tmp_path, path.name, dict, "data"))
 
 
 @given(NAMES, NAMES, NAMES, NAMES)
@@ -128,9 +132,9 @@ def test_printable_names_are_clean(name: str) -> None:
 
 def test_publishing_text_replaces_it_in_one_step(tmp_path: Path) -> None:
     path = tmp_path / "deep/er/file.json"
-    atomic.publish_text(tmp_path, path, "one\n")
+    atomic.publish_text(tmp_path, "deep/er/file.json", "one\n")
     inode = path.stat().st_ino
-    atomic.publish_text(tmp_path, path, "two\n")
+    atomic.publish_text(tmp_path, "deep/er/file.json", "two\n")
     assert path.read_text() == "two\n"
     assert path.stat().st_ino != inode
     assert os.listdir(path.parent) == ["file.json"]

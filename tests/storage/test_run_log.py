@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from helpers import processes
 
 import chordcache as cc
 from chordcache.errors import DamageError
-from chordcache.storage import run_log
+from chordcache.storage import opener, run_log
 from chordcache.storage.run_log import Run, append_run, read_runs, recorded
 
 
@@ -146,10 +147,15 @@ def test_a_damaged_log_does_not_stop_a_build(work: Path) -> None:
     assert list(cc.open_cache(work / "cache"))
 
 
-def test_a_log_that_cannot_be_written_changes_no_result(work: Path) -> None:
-    log = work / "cache" / run_log.RUNS_FILE
-    log.unlink()
-    log.symlink_to("missing/folder")  # what root cannot write either, as in a read-only cache
+def test_a_log_that_cannot_be_written_changes_no_result(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_file = opener.open_file
+
+    def refuse(cache: Path, name: str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+        if name == run_log.RUNS_FILE and flags != os.O_RDONLY:  # as in a read-only cache, which root can write to
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return open_file(cache, name, flags, mode)
+
+    monkeypatch.setattr(opener, "open_file", refuse)
     assert not append_run(work / "cache", run())
     assert cc.verify(work / "cache", jobs=1).damage == []
     assert cc.build(work / "index.json", work / "cache", jobs=1).num_up_to_date == 1

@@ -196,7 +196,7 @@ def test_indices(tmp_path: Path) -> None:
 def test_requests(tmp_path: Path) -> None:
     def read(data: dict[str, Any]) -> None:
         (tmp_path / KEY).write_text(seal(data) + "\n")
-        read_sealed(tmp_path / KEY, BuildRequest, "a request")
+        read_sealed(tmp_path, KEY, BuildRequest, "a request")
 
     check_refusals(REQUEST, read, rf"{KEY}' is damaged: it is not a request")
 

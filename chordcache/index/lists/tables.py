@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from operator import itemgetter
 from pathlib import Path
@@ -23,7 +24,7 @@ from chordcache.index.column_types import COLUMN_TYPES, add_kinds, extra_problem
 from chordcache.index.encoding import HEAD_BYTES, check_narrow, text_problem
 from chordcache.index.json_stream import JsonStream, decode_json
 from chordcache.index.lists.parquet import open_parquet
-from chordcache.storage.readable import check_file, readable
+from chordcache.storage.readable import check_regular, readable
 
 Row = dict[str, Any]
 """Column to value. Empty cells are left out."""
@@ -73,8 +74,8 @@ def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
         If the file is UTF-16 or UTF-32.
     """
     try:
-        check_file(path)
         with readable(path):
+            check_regular(os.stat(path))  # before the open, which would wait for the writer of a pipe
             file = open(path, "rb")  # noqa: SIM115 - the caller closes it
     except FileNotFoundError:
         raise NotFoundError(f"no such file '{printable(path)}'{advice}") from None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError
-from chordcache.index.index_files import Index, read_index
+from chordcache.index.index_files import Index, cached_index, read_index
 from chordcache.read.cache import Cache
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
@@ -34,14 +34,14 @@ class RecordsByKey:
     A missing or damaged index yields no records, and ``problem`` says why.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, cache: Path) -> None:
         self.problem: str | None = None
         self._stack = ExitStack()
         self._index: Index | None = None
         hashes, offsets = array("Q"), array("q")
         try:
-            self._index = read_index(path)
-            self._file = self._stack.enter_context(path.open("rb"))
+            self._index = cached_index(cache)
+            self._file = self._stack.enter_context(self._index.open())
             for offset, record in self._index.located(self._file):
                 hashes.append(_hash_of(key_of(record)))
                 offsets.append(offset)
@@ -96,7 +96,7 @@ class CacheInput:
             self.cache = Cache.without_catalog(path)
             self.problem = str(error)
             self._keys = sorted(iter_keys(path))
-        self._records = RecordsByKey(path / "index.jsonl")
+        self._records = RecordsByKey(path)
         self.index_problem = self._records.problem
 
     def __len__(self) -> int:

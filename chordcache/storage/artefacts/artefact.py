@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from chordcache.digests import digest64
-from chordcache.errors import DamageError, UsageError, printable
+from chordcache.errors import DamageError, UnreadableError, UsageError, printable
+from chordcache.storage import opener
 
 DIGESTS = ".xxh3_64"
 """Suffix of the name of the whole array that holds a streamed array's digests."""
@@ -74,17 +74,19 @@ class Artefact(ABC):
         self._checked: dict[str, np.ndarray] = {}
         self._streamed: frozenset[str] | None = None
         try:
-            status = os.stat(path)
+            self._fd = _open(path)
+        except UnreadableError as error:
+            raise DamageError(str(error).rstrip(".")) from None
         except OSError as error:
             raise DamageError(f"cannot read '{printable(path)}': {error.strerror}") from None
-        if not stat.S_ISREG(status.st_mode):
-            raise self._damage("got a folder or a device, expected a file")
-        if status.st_size != num_bytes:
-            raise self._damage(f"got {status.st_size} bytes, expected {num_bytes}")
+        size = os.fstat(self._fd).st_size
+        if size != num_bytes:
+            os.close(self._fd)
+            raise self._damage(f"got {size} bytes, expected {num_bytes}")
 
-    @abstractmethod
     def close(self) -> None:
         """Release the file."""
+        os.close(self._fd)
 
     @property
     def streamed(self) -> frozenset[str]:
@@ -219,6 +221,12 @@ class Artefact(ABC):
     @abstractmethod
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
         """Yield the record of each number in [0, num_rows), unchecked. Raise ``DamageError`` if one is missing."""
+
+
+def _open(path: Path) -> int:
+    """Open an artefact. It is in a folder of a folder of its cache, also while it is a partial file."""
+    cache, *names = (str(path) if path.is_absolute() else os.path.abspath(path)).rsplit("/", 3)
+    return opener.open_file(cache or "/", "/".join(names))
 
 
 def checked_out(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray | None) -> np.ndarray:

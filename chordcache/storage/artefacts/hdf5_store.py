@@ -258,10 +258,15 @@ class Hdf5Artefact(Artefact):
         super().__init__(path, num_bytes)
         self._offsets: dict[str, np.ndarray] = {}
         """Places of the records of each array that was read, in the file instead of in the array"""
-        with self._errors():
-            self._file = _open_file(path)
         try:
             with self._errors():
+                self._file = _open_file(path)
+        except BaseException:  # cleanup boundary
+            super().close()
+            raise
+        try:
+            with self._errors():
+                self._check_inode()
                 names = [name.decode() for name in self._file.id]
                 self._stored = {name: self._open_array(name, num_bytes) for name in names}
                 self._descriptor = self._file.id.get_vfd_handle()
@@ -273,6 +278,12 @@ class Hdf5Artefact(Artefact):
     def close(self) -> None:
         """Release the file."""
         self._file.close()
+        super().close()
+
+    def _check_inode(self) -> None:
+        """Raise ``DamageError`` unless HDF5 opened the file that was checked. It takes a name, and follows links."""
+        if not os.path.sameopenfile(self._fd, self._file.id.get_vfd_handle()):
+            raise self._damage("another file took its place while it was opened")
 
     def _open_array(self, name: str, num_bytes: int) -> _Array:
         """Open a dataset without reading it. Raise ``DamageError`` if its description is not safe to read."""

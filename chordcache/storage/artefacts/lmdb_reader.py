@@ -47,19 +47,11 @@ class LmdbArtefact(Artefact):
         self._chains: ChainIndex | None = None
         self._stream = Layout(0)
         try:
-            self._file = open(path, "rb", buffering=0)  # noqa: SIM115 -- closed by close
-        except OSError as error:
-            raise self._damage(error.strerror) from None
-        try:
             self._values = self._find_values()
             self._describe_stream()
         except BaseException:  # cleanup boundary
             self.close()
             raise
-
-    def close(self) -> None:
-        """Release the file."""
-        self._file.close()
 
     def _find_values(self) -> Values:
         try:
@@ -101,7 +93,7 @@ class LmdbArtefact(Artefact):
         if not (start >= 0 and 0 <= size <= self._num_bytes - start):
             raise self._damage(f"bytes {start} to {start + size} lie outside of it")
         try:
-            data = os.pread(self._file.fileno(), size, start)
+            data = os.pread(self._fd, size, start)
         except OSError as error:
             raise self._damage(error) from None
         if len(data) < size:
@@ -117,7 +109,7 @@ class LmdbArtefact(Artefact):
     def _read_into(self, start: int, memory: memoryview) -> None:
         while memory:
             try:
-                num_read = os.preadv(self._file.fileno(), [memory], start)
+                num_read = os.preadv(self._fd, [memory], start)
             except OSError as error:
                 raise self._damage(error) from None
             if not num_read:

@@ -115,18 +115,16 @@ class NpzArtefact(Artefact):
         super().__init__(path, num_bytes)
         self._num_bytes = num_bytes
         self._members: dict[str, _Member] = {}
-        with self._errors():
-            self._file = open(path, "rb", buffering=0)  # noqa: SIM115 -- closed by close
         try:
-            with self._errors(), zipfile.ZipFile(self._file) as archive:
+            with (
+                self._errors(),
+                open(self._fd, "rb", buffering=0, closefd=False) as file,
+                zipfile.ZipFile(file) as archive,
+            ):
                 self._infos = self._read_directory(archive)
         except BaseException:  # cleanup boundary
             self.close()
             raise
-
-    def close(self) -> None:
-        """Release the file."""
-        self._file.close()
 
     def _read_directory(self, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         infos = {}
@@ -171,7 +169,7 @@ class NpzArtefact(Artefact):
         """Return bytes of the file, fewer at its end. Raises ``OSError``."""
         if offset > self._num_bytes:  # a forged offset may be more than the system call takes
             return b""
-        return os.pread(self._file.fileno(), num_bytes, offset)
+        return os.pread(self._fd, num_bytes, offset)
 
     def _content(self, info: zipfile.ZipInfo) -> bytes:
         """Return the content of a member, compared with its CRC."""
@@ -193,7 +191,7 @@ class NpzArtefact(Artefact):
         rest = out.reshape(-1).view(np.uint8).data
         with self._errors():
             while rest:
-                num_read = os.preadv(self._file.fileno(), [rest], offset)
+                num_read = os.preadv(self._fd, [rest], offset)
                 if not num_read:
                     raise self._damage(f"it ends within row {stop - 1} of '{name}'")
                 rest, offset = rest[num_read:], offset + num_read

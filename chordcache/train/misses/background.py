@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from typing import BinaryIO
 
 from chordcache import progress
 from chordcache.building.build import build_as_before
@@ -28,7 +29,7 @@ from chordcache.building.build_plan import plan_as_before
 from chordcache.building.existing_cache import tool_versions
 from chordcache.building.file_build import build_file
 from chordcache.building.tasks import planned_files
-from chordcache.digests import digest_file, hex64
+from chordcache.digests import hex64
 from chordcache.engine.child import Worker
 from chordcache.engine.choice import Engine
 from chordcache.engine.crashes import Crash, max_attempts
@@ -39,11 +40,11 @@ from chordcache.errors import ChordcacheError, DamageError, LockedError, NotFoun
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, temporary_index
 from chordcache.records import Record, VideoRecord
+from chordcache.storage import opener
 from chordcache.storage.atomic import check_space, no_space_as_error
-from chordcache.storage.layout import key_of, sidecar_path
+from chordcache.storage.layout import key_of, sidecar_file
 from chordcache.storage.lock import locked, locked_beside
 from chordcache.storage.quarantine import Failure, Quarantine, read_quarantined
-from chordcache.storage.readable import list_folder
 from chordcache.storage.sealed_json import read_sealed, seal
 from chordcache.storage.sidecar import read_sidecar
 
@@ -189,14 +190,14 @@ def background_of(cache: Path) -> Background:
 def prepare(cache: Path) -> None:
     """Make the folder, and list the videos of readers that were killed. Raise ``UsageError`` if it is not writable."""
     try:
-        (cache / FOLDER).mkdir(exist_ok=True)
-        (cache / FOLDER / f"slot-{_MACHINE}-0").touch()
+        opener.make_folder(cache, FOLDER)
+        os.close(opener.open_file(cache, _slot_file(0), os.O_RDWR | os.O_CREAT))
         if _names(cache):
             background_of(cache).ask(None)
     except OSError as error:
         raise UsageError(
             f"on_miss: got 'build' for cache '{printable(cache)}', which cannot be written to "
-            f"({error.strerror}), expected 'source'. Choose on_miss='source'."
+            f"({error.strerror or error}), expected 'source'. Choose on_miss='source'."
         ) from None
 
 
@@ -206,7 +207,7 @@ def _slot(cache: Path) -> Iterator[None]:
     num_slots = max(1, default_jobs() // _SHARE)
     while True:
         for k in range(num_slots):
-            fd = os.open(cache / FOLDER / f"slot-{_MACHINE}-{k}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = opener.open_file(cache, _slot_file(k), os.O_RDWR | os.O_CREAT)
             _slots.add(fd)
             try:
                 if _try_lock(fd):
@@ -216,6 +217,10 @@ def _slot(cache: Path) -> Iterator[None]:
                 _slots.discard(fd)
                 os.close(fd)
         time.sleep(_POLL_SECONDS)
+
+
+def _slot_file(number: int) -> str:
+    return f"{FOLDER}/slot-{_MACHINE}-{number}"
 
 
 def _try_lock(fd: int) -> bool:
@@ -241,9 +246,14 @@ def _work(task: tuple[Path, BuildRequest | None, Crash | None]) -> str:
 
 
 def _build(cache: Path, request: BuildRequest, crash: Crash | None) -> str:
-    path = cache / FOLDER / request.key
+    file = f"{FOLDER}/{request.key}"
     options = BuildOptions(rebuild=frozenset(_broken_files(cache, request.key)))
-    with locked_beside(cache), no_space_as_error(path), open(path, "a+b") as own, _index_of([request]) as index:
+    with (
+        locked_beside(cache),
+        no_space_as_error(cache / file),
+        _appended(cache, file) as own,
+        _index_of([request]) as index,
+    ):
         if not _try_lock(own.fileno()):
             return _BUSY
         own.truncate(0)
@@ -263,23 +273,23 @@ def _build(cache: Path, request: BuildRequest, crash: Crash | None) -> str:
                 attempts=crash.attempts, fingerprints=task.fingerprints)  # fmt: skip
         if not isinstance(outcome, Failure):
             return _DONE
-        with open(cache / "quarantine.jsonl", "ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with _appended(cache, "quarantine.jsonl") as listed:
+            fcntl.flock(listed, fcntl.LOCK_EX)
             quarantine.add(outcome)
         return _FAILED
+
+
+def _appended(cache: Path, file: str) -> BinaryIO:
+    return os.fdopen(opener.open_file(cache, file, os.O_RDWR | os.O_CREAT | os.O_APPEND), "a+b")
 
 
 def _broken_files(cache: Path, key: str) -> Iterator[str]:
     """Yield the artefacts of a video that are not as written."""
     with suppress(NotFoundError, DamageError):
         sidecar = read_sidecar(cache, key)
-        for file, digest in {info.file: info.digest for info in sidecar.features if info.file is not None}.items():
-            try:
-                is_broken = digest_file(cache / file) != digest
-            except OSError:
-                is_broken = True
-            if is_broken:
-                yield file
+        for info in {info.file: info for info in sidecar.features if info.file is not None}.values():
+            if not opener.has_content(cache, str(info.file), info.num_bytes, info.digest):
+                yield str(info.file)
 
 
 def _write_lists(cache: Path) -> str:
@@ -289,20 +299,20 @@ def _write_lists(cache: Path) -> str:
         requests = []
         for name in names:
             with suppress(ChordcacheError):  # it was cut short, and its video is not built
-                request = read_sealed(cache / FOLDER / name, BuildRequest, "a request")
-                if request.key in failed or sidecar_path(cache, request.key).exists():
+                request = read_sealed(cache, f"{FOLDER}/{name}", BuildRequest, "a request")
+                if request.key in failed or opener.exists(cache, sidecar_file(request.key)):
                     requests.append(request)
         for _, group in groupby(sorted(requests, key=_origin), key=_origin):
             with _index_of(list(group)) as index:
                 build_as_before(cache, index, jobs=Engine("inline"), options=BuildOptions())
         for name in names:
-            (cache / FOLDER / name).unlink()
+            opener.remove(cache, f"{FOLDER}/{name}")
     return _DONE
 
 
 def _names(cache: Path) -> list[str]:
     """Return the names of the files of records."""
-    return [name for name in list_folder(cache / FOLDER) if not name.startswith("slot-")]
+    return [name for name in opener.list_folder(cache, FOLDER) if not name.startswith("slot-")]
 
 
 def _origin(request: BuildRequest) -> tuple[str, str, bool]:

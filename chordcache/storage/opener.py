@@ -1,0 +1,252 @@
+"""The opener: every file and folder below a cache is opened, listed, made and removed here.
+
+A cache may come from a stranger. Below its folder no symbolic link is followed, since it would lead out of the cache:
+each part of a name is opened in the folder before it. A file must be a regular one: a pipe would wait, and a device has
+no end. A file that is read as a whole, and a line of a list, has a largest size. The folder of the cache itself may be
+a link, or lie behind links.
+
+All functions take the folder of the cache and a name below it, such as "videos/ab/<key>.json". A name of "." is the
+folder itself. They raise ``FileNotFoundError`` for what does not exist, and ``UnreadableError`` for a link or another
+kind of file in its place. Other errors of the system are ``UnreadableError`` where the summary says that it reads, and
+the ``OSError`` of the system elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
+
+from chordcache.digests import digest_file
+from chordcache.errors import ChordcacheError, UnreadableError, printable
+from chordcache.storage.readable import OTHER_THING, check_regular, readable, unreadable
+
+StrPath = str | os.PathLike[str]
+
+MAX_BYTES = 16 << 20
+"""Largest size of a file that is read as a whole, and of a line of a list [bytes]. Most have a few thousand"""
+
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_PASS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def open_file(cache: StrPath, name: str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+    """Open a regular file, and return its descriptor."""
+    return _open_file(cache, name, flags, mode)[0]
+
+
+def open_binary(cache: StrPath, name: str) -> BinaryIO:
+    """Read a file as a stream."""
+    with readable(f"{cache}/{name}"):
+        return os.fdopen(open_file(cache, name), "rb")
+
+
+def check_file(cache: StrPath, name: str) -> None:
+    """Raise an error unless a file can be read."""
+    with readable(f"{cache}/{name}"):
+        os.close(open_file(cache, name))
+
+
+def read_file(cache: StrPath, name: str) -> bytes:
+    """Read a file of at most ``MAX_BYTES`` as a whole."""
+    try:
+        fd, num_bytes = _open_file(cache, name, os.O_RDONLY, 0)
+        try:
+            if num_bytes > MAX_BYTES:
+                raise too_large(f"{cache}/{name}", "a file")
+            data = os.read(fd, num_bytes)
+            while len(data) < num_bytes and (more := os.read(fd, num_bytes - len(data))):
+                data += more
+            return data
+        finally:
+            os.close(fd)
+    except (ChordcacheError, FileNotFoundError):
+        raise
+    except OSError as error:  # not by ``readable``, which takes a microsecond for each sidecar
+        raise unreadable(f"{cache}/{name}", error) from None
+
+
+def iter_lines(cache: StrPath, name: str) -> Iterator[bytes]:
+    """Read the lines of a file, with their ends. A missing file has none."""
+    try:
+        file = open_binary(cache, name)
+    except FileNotFoundError:
+        return
+    with file:
+        yield from lines_of(file, f"{cache}/{name}")
+
+
+def lines_of(file: BinaryIO, path: StrPath) -> Iterator[bytes]:
+    """Read the lines of an open file from its position on. ``path`` names the file in errors."""
+    with readable(path):
+        while line := file.readline(MAX_BYTES + 1):
+            if len(line) > MAX_BYTES:
+                raise too_large(path, "a line")
+            yield line
+
+
+def exists(cache: StrPath, name: str) -> bool:
+    """Return whether a regular file or a folder exists. Raises ``UnreadableError`` if the system does not say."""
+    try:
+        with readable(f"{cache}/{name}"):
+            _status(cache, name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def size_of(cache: StrPath, name: str) -> int:
+    """Return the size of a regular file [bytes], without opening it."""
+    status = _status(cache, name)
+    try:
+        check_regular(status)
+    except OSError as error:
+        raise unreadable(f"{cache}/{name}", error) from None
+    return status.st_size
+
+
+def has_content(cache: StrPath, name: str, num_bytes: int | None, digest: str | None) -> bool:
+    """Return whether a regular file can be read and has this size and xxh3-128. A file of another size is not read."""
+    try:
+        return size_of(cache, name) == num_bytes and digest_file(open_file(cache, name)) == digest
+    except OSError:
+        return False
+
+
+def list_folder(cache: StrPath, name: str = ".") -> list[str]:
+    """Read the names in a folder, sorted."""
+    with readable(f"{cache}/{name}", "folder"), open_folder(cache, name) as fd:
+        return sorted(os.listdir(fd))
+
+
+def iter_files(cache: StrPath, name: str) -> Iterator[str]:
+    """Read the names of all files at any depth below a folder, relative to the cache. A missing folder has none."""
+    ahead = [name]
+    while ahead:
+        folder = ahead.pop()
+        kinds: dict[str, bool] = {}
+        with (
+            suppress(FileNotFoundError),
+            readable(f"{cache}/{folder}", "folder"),
+            open_folder(cache, folder) as fd,
+            os.scandir(fd) as items,
+        ):
+            kinds = {f"{folder}/{item.name}": item.is_dir(follow_symlinks=False) for item in items}
+        ahead += [name for name, is_folder in kinds.items() if is_folder]
+        yield from (name for name, is_folder in kinds.items() if not is_folder)
+
+
+@contextmanager
+def open_folder(cache: StrPath, name: str) -> Iterator[int]:
+    """Open a folder that can be listed, and yield its descriptor."""
+    fd = _enter(cache, name, _LIST)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def parent_of(cache: StrPath, name: str) -> Iterator[tuple[int, str]]:
+    """Yield the descriptor of the folder that holds a file, for calls with a ``dir_fd``, and the name in it."""
+    folder, _, last = name.rpartition("/")
+    fd = _enter(cache, folder or ".", _PASS)
+    try:
+        yield fd, last
+    finally:
+        os.close(fd)
+
+
+def make_folder(cache: StrPath, name: str) -> None:
+    """Make a folder and its parents. Their names are durable, and so are the files that are published inside."""
+    parent, _, last = name.rpartition("/")
+    if parent:
+        make_folder(cache, parent)
+    with open_folder(cache, parent or ".") as fd, suppress(FileExistsError):
+        os.mkdir(last, dir_fd=fd)
+        os.fsync(fd)
+    with open_folder(cache, name):  # raises if something else has its name
+        pass
+
+
+def remove(cache: StrPath, name: str) -> None:
+    """Remove a file, or a link in its place, if it exists."""
+    with suppress(FileNotFoundError), parent_of(cache, name) as (fd, last):
+        os.unlink(last, dir_fd=fd)
+
+
+def _open_file(cache: StrPath, name: str, flags: int, mode: int) -> tuple[int, int]:
+    """Return the descriptor of a file and its size [bytes]."""
+    folder, _, last = name.rpartition("/")
+    parent = _enter(cache, folder or ".", _PASS)
+    try:
+        fd = os.open(last, flags | _FLAGS, mode, dir_fd=parent)
+    except OSError as error:
+        raise _error(cache, name, error) from None
+    finally:
+        os.close(parent)
+    status = os.fstat(fd)
+    try:
+        check_regular(status)
+    except OSError as error:
+        os.close(fd)
+        raise unreadable(f"{cache}/{name}", error) from None
+    return fd, status.st_size
+
+
+def _enter(cache: StrPath, name: str, flags: int) -> int:
+    """Return the descriptor of a folder. Each part of its name is opened in the folder before it."""
+    folders = [] if name == "." else name.split("/")
+    try:
+        fd = os.open(cache, _PASS if folders else flags)
+        try:
+            for folder in folders:
+                if folder == "..":
+                    raise NotADirectoryError(errno.ENOTDIR, "a name that leads out of the cache")
+                parent = fd
+                fd = os.open(folder, (_PASS if folder is not folders[-1] else flags) | os.O_NOFOLLOW, dir_fd=parent)
+                os.close(parent)
+        except OSError:
+            os.close(fd)
+            raise
+    except OSError as error:
+        raise _error(cache, name, error, "folder") from None
+    return fd
+
+
+def _status(cache: StrPath, name: str) -> os.stat_result:
+    with parent_of(cache, name) as (fd, last):
+        try:
+            status = os.stat(last, dir_fd=fd, follow_symlinks=False)
+        except OSError as error:
+            raise _error(cache, name, error) from None
+    if stat.S_ISLNK(status.st_mode):
+        raise _error(cache, name, OSError(errno.ELOOP, "a link"))
+    return status
+
+
+def _error(cache: StrPath, name: str, error: OSError, what: str = "file") -> OSError:
+    """Return the error about a file or folder: of a link if there is one on the way, else with the whole path."""
+    path = os.fspath(cache) if name == "." else f"{cache}/{name}"
+    if error.errno not in OTHER_THING:
+        return type(error)(error.errno, error.strerror, path)
+    way = os.fspath(cache)
+    for part in name.split("/"):
+        way = f"{way}/{part}"
+        if name != "." and os.path.islink(way):
+            kind = what if way == path else "folder"
+            text = f"'{printable(way)}': got a link, expected a {kind} of the cache. Move the {kind} in its place, and"
+            link = UnreadableError(f"{text} link the whole cache instead.")
+            link.errno = errno.ELOOP
+            return link
+    return unreadable(path, error, what)
+
+
+def too_large(path: StrPath, what: str) -> UnreadableError:
+    """Return the error about a file or a line that is larger than any that is written here."""
+    text = f"'{printable(path)}': got {what} of more than {MAX_BYTES >> 20} MiB, expected less"
+    return UnreadableError(f"{text}. Move it away, then run the same command.")

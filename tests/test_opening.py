@@ -1,0 +1,143 @@
+"""Files below a cache are opened by one module, ``storage.opener``: other modules say what else they open."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from test_layers import package_files
+
+OPENER = "chordcache.storage.opener"
+
+FUNCTIONS = {
+    *("open", "io.open", "io.FileIO", "os.open", "os.walk", "os.fwalk", "os.scandir", "os.listdir", "os.truncate"),
+    *("os.link", "os.rename", "os.replace", "os.remove", "os.unlink", "os.mkdir", "os.makedirs", "os.rmdir"),
+    *("os.path.getsize", "glob.glob", "glob.iglob", "filecmp.cmp", "zipfile.ZipFile", "sqlite3.connect", "h5py.File"),
+    *("shutil.copy", "shutil.copyfile", "shutil.copytree", "shutil.move", "shutil.rmtree", "np.load", "np.memmap"),
+}
+"""Functions that open, list, make or remove what a path names"""
+
+METHODS = {
+    *("read_bytes", "read_text", "write_bytes", "write_text", "iterdir", "glob", "rglob", "walk", "unlink", "touch"),
+    *("mkdir", "rmdir", "rename", "symlink_to", "hardlink_to", "samefile"),
+}
+"""Methods of ``Path`` that do so. ``Path.open`` is found by its mode, since sources have methods of that name"""
+
+OTHER_FILES = {
+    "bounds": "lists and configs that the user names",
+    "building.cluster_build": "removes the folder of a plan, which is listed without links",
+    "building.join_parts": "removes folders of plans, which are listed without links",
+    "building.part_scratch": "removes a scratch, which the user names",
+    "building.parts": "sizes of sources",
+    "cli.options": "a log that the user names",
+    "cli.output": "/dev/null",
+    "config.presets": "files of the package",
+    "config.yaml_files": "configs that the user names",
+    "digests": "sources, models, and descriptors of the opener",
+    "engine.child": "/proc",
+    "engine.networks.processes": "sockets in a temporary folder",
+    "engine.networks.server": "a temporary folder",
+    "engine.run_progress": "a log that the user names",
+    "engine.worker": "/proc",
+    "features.networks.pretrained": "models",
+    "features.pose": "/dev/null",
+    "index.index_files": "indices that the user names; those of caches come from the opener",
+    "index.json_index": "indices that the user names",
+    "index.lists.activities": "lists that the user names",
+    "index.lists.parquet": "lists that the user names",
+    "index.lists.classes": "lists that the user names",
+    "index.lists.lerobot": "lists that the user names",
+    "index.lists.pairs": "lists that the user names",
+    "index.lists.tables": "lists that the user names",
+    "index.lists.write": "lists that the user names",
+    "storage.catalog_columns": "a file in its private partial folder",
+    "index.sealed_index": "indices that the user names; those of caches come from the opener",
+    "index.walk": "sources",
+    "look.report.page": "files of the package, and a page that the user names",
+    "look.report.problem_rows": "findings that the user names",
+    "look.report.report_options": "a page that the user names",
+    "look.sheet": "a picture that the user names",
+    "media.checks.transport_stream": "sources",
+    "media.checks.truncation": "sources",
+    "media.source_file": "sources",
+    "media.turbojpeg": "libraries",
+    "moved": "files of the package",
+    "sources.mapped_mp4": "sources",
+    "storage.artefacts.hdf5_store": "descriptors of the opener; writes partial files",
+    "storage.artefacts.lmdb_writer": "writes partial files",
+    "storage.artefacts.npz_store": "descriptors of the opener; writes partial files",
+    "storage.artefacts.writer": "writes partial files",
+    "storage.atomic": "partial files, in a folder that the opener has opened; makes the cache's folder",
+    "storage.catalog": "SQLite opens a file that the opener has checked; removes an empty folder in its place",
+    "storage.catalog_keys": "SQLite opens the catalog, which `layout` has checked, or for a shell that completes a key",
+    "storage.machine": "/proc",
+    "tools.bench.row": "/dev/null",
+    "tools.bench.sample": "sizes of sources",
+    "tools.system": "/proc and /sys",
+    "train.captions": "tokenizers that the user names",
+    "train.misses.background": "/proc",
+    "train.misses.indexed_videos": "removes a temporary cache",
+    "train.read_counts": "memory that another process shares",
+}
+"""Module, without the name of the package, to what it opens by a path"""
+
+
+def calls(source: str) -> list[str]:
+    """Return the calls of a module that open a file by a path, in the order of the module."""
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        method = name.rpartition(".")[2] if "." in name else ""
+        first = node.args[0] if node.args else None
+        is_of_opener = isinstance(first, ast.Call) and ast.unparse(first.func).endswith("open_file")
+        is_of_opener |= any(word.arg == "dir_fd" for word in node.keywords)
+        is_mode = isinstance(first, ast.Constant) and first.value in ("rb", "wb", "ab", "r", "w", "r+b")
+        is_method = method in METHODS or (method == "open" and (is_mode or bool(node.keywords and not node.args)))
+        if is_method or (name in FUNCTIONS and not is_of_opener):
+            names.append(name)
+    return names
+
+
+def test_files_of_a_cache_are_opened_by_the_opener_alone() -> None:
+    opening = {module: calls(path.read_text(encoding="utf-8")) for module, path in package_files().items()}
+    names = {module.removeprefix("chordcache."): found for module, found in opening.items() if found}
+    del names["storage.opener"]
+    new = {module: found for module, found in names.items() if module not in OTHER_FILES}
+    assert not new, f"open it by {OPENER}, or say in OTHER_FILES what else it is"
+    assert sorted(OTHER_FILES.keys() - names.keys()) == [], "they open nothing any more"
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("open(path, 'rb')", "open"),
+        ("with open(cache / name) as file: pass", "open"),
+        ("os.open(path, os.O_RDONLY)", "os.open"),
+        ("for entry in os.scandir(cache): pass", "os.scandir"),
+        ("(cache / name).read_bytes()", "(cache / name).read_bytes"),
+        ("path.open('rb')", "path.open"),
+        ("path.open(encoding='utf-8')", "path.open"),
+        ("sorted(plan.glob('*'))", "plan.glob"),
+        ("os.replace(partial, final)", "os.replace"),
+        ("path.unlink(missing_ok=True)", "path.unlink"),
+    ],
+)
+def test_the_checker_sees(source: str, name: str) -> None:
+    assert calls(source) == [name]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "open(opener.open_file(cache, name), 'rb')",
+        "os.open(name, flags, dir_fd=folder)",
+        "opener.read_file(cache, name)",
+        "index.open()",
+        "source.open(path)",
+        "text.replace('a', 'b')",
+    ],
+)
+def test_the_checker_lets_pass(source: str) -> None:
+    assert calls(source) == []
