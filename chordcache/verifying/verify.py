@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +22,18 @@ from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFoundError, UnreadableError, UsageError
+from chordcache.errors import (
+    ChordcacheError,
+    ConfigError,
+    DamageError,
+    MediaError,
+    NotFoundError,
+    UnreadableError,
+    UsageError,
+)
 from chordcache.features.frames import record_decoder
 from chordcache.features.item_fields import fits
+from chordcache.features.registry import check_trusted
 from chordcache.media.source_file import bytes_changed, check_unchanged, hash_source, look, real_folder
 from chordcache.records import FeatureInfo
 from chordcache.storage import layout
@@ -143,7 +152,7 @@ def _verify(
     all_keys = sorted(layout.iter_keys(folder))
     keys = [*filter(part.holds, all_keys)]
     findings: list[Damage] = []
-    config = config_from_json(header.config)
+    config = config_from_json(header.config, trusted=())
     fingerprints = fingerprints_of(resolve_features(header.features, config))
     if source and level == "quick":
         level = "default"  # an artefact must be intact before it is compared with its source
@@ -175,7 +184,16 @@ def _verify(
         findings += check_index(folder, set(all_keys), header.features)
         findings += check_runs(folder)
         findings += find_orphans(folder)
-    return VerifyReport(findings, len(keys))
+    return VerifyReport(findings, len(keys), notes=tuple(_unjudged(config, header.features)))
+
+
+def _unjudged(config: Config, features: Features) -> Iterator[str]:
+    """Yield a note about each feature of a plug-in that is not imported, since only the cache names its class."""
+    for name in dict.fromkeys(name for names in features.values() for name in names if name in config.features):
+        try:
+            check_trusted(name, config.features[name])
+        except ConfigError as error:
+            yield f"whether '{name}' is stale is not known, and --repair does not build it: {error}"
 
 
 def _check_video(check: _Check) -> list[Damage]:
