@@ -319,7 +319,7 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
             decode(number, row)
 
     try:
-        with open_artefact(path, infos[0].num_bytes) as artefact:
+        with open_artefact(path, infos[0].num_bytes, sidecar.claims) as artefact:
             pts_seconds, source_frames, keyframes = map(artefact.array, FRAME_ARRAYS)
             for info in infos:
                 stored = artefact.layout(info.feature)
@@ -334,7 +334,7 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
         if not _are_ascending(keyframes, num_frames):
             raise DamageError(f"its keyframes are not ascending frame numbers below {num_frames}")
         num_rows = {name: count for info in infos for name, count in info.num_rows.items()}
-        check_artefact(path, infos[0].num_bytes, num_rows, look=look)
+        check_artefact(path, infos[0].num_bytes, num_rows, claims=sidecar.claims, look=look)
     except DamageError as error:
         return [Damage("damaged", file, str(error), repair_command(check.cache), check.key, last or None)]
     return []
