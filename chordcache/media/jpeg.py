@@ -99,9 +99,12 @@ def decode_region_into(data: Any, region: Rectangle, picture: tuple[int, int], o
     ------
     DamageError
         If the data is not a JPEG, or has another size.
+    UsageError
+        If ``out`` is another kind of array.
     """
     decoder = _part_decoder()
     if decoder is None or not decoder.decode(data, picture, region, out):
+        check_pixels(out, region[2:])
         whole = np.empty((1, *picture, 3), np.uint8)  # another kind of JPEG, or damage: this decoder names it
         decode_into(data, whole[0])
         out[...] = region.of(whole)[0]
