@@ -46,7 +46,7 @@ class VerifyReport:
     part: str | None = None
     """The part I/N that was checked, or None for the whole cache"""
     notes: tuple[str, ...] = ()
-    """What could not be checked, for people. It is not damage"""
+    """Remarks for people about what could not be checked. They are not damage"""
 
     def counts(self) -> dict[str, int]:
         """Return the counts of the findings of each kind, such as ``num_damaged``."""

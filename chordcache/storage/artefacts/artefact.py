@@ -207,7 +207,7 @@ class Artefact(ABC):
             raise self._damage(f"its '{name}' is {values.dtype} {values.shape}, expected those of {num_frames} frames")
         if values.dtype == np.float64 and not (np.abs(values) <= _MAX_SECONDS).all():
             raise self._damage("its times are not finite")
-        if is_keyframes and len(values) and not (values[0] >= 0 and values[-1] < num_frames):
+        if is_keyframes and np.any((values < 0) | (values >= num_frames)):
             raise self._damage(f"its keyframes are not of {num_frames} frames")
 
     def _check_size(self, name: str, num_bytes: int) -> None:
