@@ -201,14 +201,14 @@ class Artefact(ABC):
 
     def _check_of_frames(self, name: str, values: np.ndarray, num_frames: int) -> None:
         """Raise ``DamageError`` for a whole array that cannot be the one about the frames of a video."""
-        is_keyframes = name == "keyframes"
         is_one = values.ndim == 1 and values.dtype == _FRAME_DTYPES[name]
-        if not is_one or (len(values) > num_frames if is_keyframes else len(values) != num_frames):
+        if name == "keyframes":
+            if not is_one or np.any(np.diff(values, prepend=-1, append=num_frames) <= 0):
+                raise self._damage(f"its keyframes are not ascending frame numbers below {num_frames}")
+        elif not is_one or len(values) != num_frames:
             raise self._damage(f"its '{name}' is {values.dtype} {values.shape}, expected those of {num_frames} frames")
-        if values.dtype == np.float64 and not (np.abs(values) <= _MAX_SECONDS).all():
+        elif values.dtype == np.float64 and not (np.abs(values) <= _MAX_SECONDS).all():
             raise self._damage("its times are not finite")
-        if is_keyframes and np.any((values < 0) | (values >= num_frames)):
-            raise self._damage(f"its keyframes are not of {num_frames} frames")
 
     def _check_size(self, name: str, num_bytes: int) -> None:
         """Raise ``DamageError`` if a whole array has more bytes than the rows of the sidecar need."""
